@@ -108,9 +108,9 @@ pub fn cross_validate(
     }
     record.write(run.path())?;
     let mut crew = Crew::new(options.handle_signals)?;
-    let jobs = record.jobs;
+    let seats = seats(&config, facts, record.jobs);
     let mut broken = None;
-    crew.work(tasks, jobs, &mut |ended| {
+    crew.work(tasks, &seats, &mut |ended| {
         settle(&mut record, &ended, &mut folds);
         record.sum_up();
         if let Err(error) = record.write(run.path()) {
@@ -226,19 +226,40 @@ fn units(words: &[String]) -> (Vec<u32>, Vec<i64>) {
 
 /// Folds at the same time.
 fn jobs(config: &RunConfig, facts: &Facts, options: &CvOptions) -> usize {
-    let places = if config.cluster.device == Device::Cuda { 1 } else { facts.cores };
+    let places = if config.cluster.device == Device::Cuda { facts.gpus } else { facts.cores };
     options.jobs.unwrap_or(places).clamp(1, options.folds.max(1))
 }
 
-/// The configuration of one fold among `jobs` at the same time: on CPUs one worker with its share of the cores.
+/// GPUs of each of so many folds at the same time.
+fn gpus_each(facts: &Facts, jobs: usize) -> usize {
+    (facts.gpus / jobs.max(1)).max(1)
+}
+
+/// The GPUs of each of so many folds at the same time, as `CUDA_VISIBLE_DEVICES` names them; where there are more folds than GPUs some
+/// share one.
+fn seats(config: &RunConfig, facts: &Facts, jobs: usize) -> Vec<Option<String>> {
+    if config.cluster.device != Device::Cuda || jobs == 1 {
+        return vec![None; jobs.max(1)];
+    }
+    let named = facts.visible_devices.as_deref().map(|list| list.split(',').map(str::trim).collect::<Vec<_>>());
+    let name = |gpu: usize| {
+        let gpu = gpu % facts.gpus.max(1);
+        named.as_ref().and_then(|names| names.get(gpu)).map_or_else(|| gpu.to_string(), |name| (*name).to_owned())
+    };
+    let each = gpus_each(facts, jobs);
+    (0..jobs).map(|job| Some((job * each..(job + 1) * each).map(name).collect::<Vec<_>>().join(","))).collect()
+}
+
+/// The configuration of one fold among `jobs` at the same time: on CPUs one worker with its share of the cores, on GPUs one for each of
+/// its own.
 fn fold_config(config: &RunConfig, facts: &Facts, jobs: usize) -> RunConfig {
     let mut config = config.clone();
-    if config.cluster.device != Device::Cuda {
-        config.cluster.nproc_per_node = Nproc::Count(1);
-        config.cluster.workers_min = 0;
-    }
+    let most = if config.cluster.device == Device::Cuda { gpus_each(facts, jobs) as u32 } else { 1 };
+    let workers = launch::world(&config).min(most);
+    config.cluster.nproc_per_node = Nproc::Count(workers);
+    config.cluster.workers_min = config.cluster.workers_min.min(workers);
     if config.train.threads == 0 {
-        config.train.threads = (facts.cores / (jobs * launch::world(&config) as usize)).max(1);
+        config.train.threads = (facts.cores / (jobs * workers as usize)).max(1);
     }
     config
 }
@@ -304,4 +325,46 @@ fn gather_folds(record: &CvRecord, dir: &Path) -> Result<(), Error> {
     let done: Vec<_> =
         done.map(|(number, fold)| (number, fold.staged.clone(), dir.join(&fold.run).join(FORECASTS))).collect();
     Ok(cv::write_table(&dir.join(OUT_OF_FOLD), &record.staged, &done)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_common::config::train::ClusterConfig;
+
+    #[test]
+    fn folds_share_the_gpus_of_a_node() {
+        let facts = |gpus: usize, visible: Option<&str>| Facts {
+            gpus,
+            cores: 16,
+            visible_devices: visible.map(str::to_owned),
+            ..Facts::gather()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.toml");
+        std::fs::write(&path, "name = \"a\"\n").unwrap();
+        let config = crate::api::load_config(&path, &[], &facts(0, None)).unwrap();
+        let of = |device: Device| RunConfig {
+            cluster: ClusterConfig { device, nproc_per_node: Nproc::Count(8), ..config.cluster.clone() },
+            ..config.clone()
+        };
+        let cuda = of(Device::Cuda);
+        let told = |facts: &Facts, jobs: usize| {
+            let seats = seats(&cuda, facts, jobs).into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>();
+            (seats.join(" "), launch::world(&fold_config(&cuda, facts, jobs)))
+        };
+        assert_eq!(told(&facts(8, None), 8), ("0 1 2 3 4 5 6 7".to_owned(), 1));
+        assert_eq!(told(&facts(4, Some("GPU-a, 5,6,7")), 2), ("GPU-a,5 6,7".to_owned(), 2));
+        assert_eq!(told(&facts(2, None), 3), ("0 1 0".to_owned(), 1), "some share one");
+        assert_eq!(told(&facts(8, None), 1), (String::new(), 8), "one fold has all");
+        let cpu = of(Device::Cpu);
+        assert_eq!(seats(&cpu, &facts(8, None), 2), [None, None]);
+        assert_eq!(
+            (
+                launch::world(&fold_config(&cpu, &facts(0, None), 4)),
+                fold_config(&cpu, &facts(0, None), 4).train.threads
+            ),
+            (1, 4)
+        );
+    }
 }

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 ///
 /// Data are read and staged once. Rows come to folds by a hash of their ids; by groups or by blocks of time where [data.split] says
 /// so, and its `val` is the share of the other rows that validate. Every fold is a run of its own below one directory; on CPUs it has
-/// one worker, and the folds under way share the cores. Baselines are fitted to the training and validation rows of the fold.
+/// one worker, and the folds under way share the cores; on GPUs they share these. Baselines are fitted to the training and validation rows of the fold.
 /// Errors by cell, horizon and group, intervals and importance go into a table, into evaluation.json and into a report with pictures.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// Seed of the division into folds [default: the configuration's seed, which also seeds every model]
     #[arg(long, value_name = "S", help_heading = "Job")]
     seed: Option<u64>,
-    /// Folds trained at the same time [default: one per core, on GPUs one]
+    /// Folds trained at the same time [default: one per core, or per GPU]
     #[arg(long, value_name = "J", help_heading = "Job")]
     jobs: Option<usize>,
     /// Train the folds of this cross-validation that are not done, as they were asked for: its directory, or its name
@@ -67,7 +67,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
     // With --json one document is printed, not events.
     let staging = if mode == ui::Mode::Json { ui::Mode::Quiet } else { mode };
     let (group, importance) = (args.group.clone(), args.importance);
-    let options = CvOptions { runs_dir, resume, folds, seed, jobs, mode: staging, handle_signals: true, group, importance };
+    let options =
+        CvOptions { runs_dir, resume, folds, seed, jobs, mode: staging, handle_signals: true, group, importance };
     let lines = !matches!(mode, ui::Mode::Quiet | ui::Mode::Json);
     let ended = api::cross_validate(config.as_ref(), facts, &options, &mut |record, fold| {
         if lines {

@@ -59,6 +59,7 @@ fn machine(what: &'static str) -> impl FnOnce(io::Error) -> CrewError {
 #[derive(Debug)]
 struct Worker {
     task: Task,
+    seat: usize,
     process: Process,
     began: Instant,
 }
@@ -89,16 +90,25 @@ impl Crew {
         self.stopped
     }
 
-    /// Trains `tasks`, `jobs` at a time, in order; `ended` hears of each. After a signal no more are begun.
+    /// Trains `tasks`, one on each seat at a time, in order; `ended` hears of each. After a signal no more are begun. A seat is what
+    /// `CUDA_VISIBLE_DEVICES` is for who has it; `None`: what it is here.
     ///
     /// # Errors
     /// The machine refuses to wait; a process that cannot be started is a fold that failed.
-    pub fn work(&mut self, tasks: Vec<Task>, jobs: usize, ended: &mut dyn FnMut(Ended)) -> Result<(), CrewError> {
+    pub fn work(
+        &mut self,
+        tasks: Vec<Task>,
+        seats: &[Option<String>],
+        ended: &mut dyn FnMut(Ended),
+    ) -> Result<(), CrewError> {
         let mut tasks = tasks.into_iter();
         loop {
-            while self.workers.len() < jobs.max(1) && self.stopped.is_none() {
-                let Some(task) = tasks.next() else { break };
-                self.start(task).unwrap_or_else(&mut *ended);
+            while self.stopped.is_none() {
+                let is_free = |seat: &usize| self.workers.iter().all(|worker| worker.seat != *seat);
+                let Some(seat) = (0..seats.len()).find(is_free) else { break };
+                let Some(mut task) = tasks.next() else { break };
+                task.command.envs(seats[seat].iter().map(|devices| ("CUDA_VISIBLE_DEVICES", devices)));
+                self.start(task, seat).unwrap_or_else(&mut *ended);
             }
             if self.workers.is_empty() {
                 return Ok(());
@@ -123,7 +133,7 @@ impl Crew {
         }
     }
 
-    fn start(&mut self, task: Task) -> Result<(), Ended> {
+    fn start(&mut self, task: Task, seat: usize) -> Result<(), Ended> {
         let failed = |cause: io::Error| Ended {
             fold: task.fold,
             failed: Some(format!("cannot start {}: {cause}", task.command.get_program().display())),
@@ -133,7 +143,7 @@ impl Crew {
         let outlets = Outlets { stdout: log.try_clone().map_err(failed)?.into(), stderr: Outlet::from(log) };
         let process = Process::start(&task.command, outlets, Binding::default(), &mut self.guard);
         let process = process.map_err(|(StartError::Spawn(error) | StartError::Watch(error))| failed(error))?;
-        self.workers.push(Worker { task, process, began: Instant::now() });
+        self.workers.push(Worker { task, seat, process, began: Instant::now() });
         Ok(())
     }
 
@@ -165,4 +175,30 @@ fn cause(exit: Exit, log: &Path) -> Option<String> {
     let text = String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_BYTES_MAX)..]).into_owned();
     let said = text.rfind("error: ").map(|at| text[at + "error: ".len()..].trim());
     Some(said.map_or_else(|| format!("it ended with code {code}, see {}", log.display()), str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_seat_has_one_task_at_a_time_and_its_own_devices() {
+        let dir = tempfile::tempdir().unwrap();
+        let task = |fold: usize| {
+            let mut command = Command::new("sh");
+            // Nobody else has the seat meanwhile.
+            command.current_dir(dir.path()).args(["-c", "mkdir seat$CUDA_VISIBLE_DEVICES && sleep 0.1 && rmdir seat$CUDA_VISIBLE_DEVICES && echo $CUDA_VISIBLE_DEVICES"]);
+            Task { fold, command, log: dir.path().join(format!("{fold}.log")) }
+        };
+        let mut crew = Crew::new(false).unwrap();
+        let seats = ["0,1", "2,3"].map(|seat| Some(seat.to_owned()));
+        let mut all = Vec::new();
+        crew.work((0..6).map(task).collect(), &seats, &mut |ended| all.push(ended)).unwrap();
+        assert!(all.iter().all(|ended| ended.failed.is_none()), "{all:?}");
+        let log = |fold: usize| fs::read_to_string(dir.path().join(format!("{fold}.log"))).unwrap();
+        let mut had: Vec<String> = (0..6).map(log).collect();
+        assert_eq!((had[0].as_str(), had[1].as_str()), ("0,1\n", "2,3\n"));
+        had.dedup();
+        assert!(had.len() > 2, "both are used on: {had:?}");
+    }
 }
