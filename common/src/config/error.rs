@@ -93,6 +93,11 @@ pub enum ConfigErrorKind {
     /// A name listed twice.
     #[error("\"{0}\" is listed twice")]
     Repeated(String),
+    /// A column, or array, that is input and target.
+    #[error(
+        "\"{0}\" is a target as well, so that a model would be told what it is to predict; leave it out of one of the two"
+    )]
+    TargetAsInput(String),
     /// Width and heads do not fit.
     #[error("d_model = {d_model} is not divisible by heads = {heads}")]
     Heads {

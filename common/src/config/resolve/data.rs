@@ -307,6 +307,9 @@ fn rows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> RowsL
     let s = &mut section;
     let features = features(s);
     let targets = s.columns("targets");
+    for both in features.iter().map(|feature| &feature.column).filter(|column| targets.contains(column)) {
+        s.error_at("features", ConfigErrorKind::TargetAsInput(both.clone()));
+    }
     let out_shape = s.integers("out_shape", 1..=1 << 30).unwrap_or_else(|| vec![targets.len()]);
     let cells = out_shape.iter().fold(1usize, |cells, size| cells.saturating_mul(*size));
     if cells != targets.len() && !targets.is_empty() {
@@ -451,6 +454,9 @@ fn arrays_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> Arr
         y: s.text("y").unwrap_or_else(|| "y".into()),
         row_id: s.text("row_id"),
     };
+    if layout.x == layout.y {
+        s.error_at("x", ConfigErrorKind::TargetAsInput(layout.x.clone()));
+    }
     section.finish(errors);
     layout
 }

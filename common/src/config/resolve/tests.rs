@@ -97,6 +97,19 @@ fn every_mistake_is_reported_with_its_place() {
 }
 
 #[test]
+fn what_is_to_be_predicted_is_no_input() {
+    let rows = "[data]\nfiles = \"a.csv\"\n[data.rows]\nfeatures = [\"a\", { column = \"b\", kind = \"category\" }]\ntargets = [\"y\", \"b\"]\n";
+    let arrays = "[data]\nfiles = \"a.npz\"\n[data.arrays]\nx = \"v\"\ny = \"v\"\n";
+    for (text, expected) in [
+        (rows, "4:12: data.rows.features: \"b\" is a target as well"),
+        (arrays, "4:5: data.arrays.x: \"v\" is a target as well"),
+    ] {
+        let found = mistakes(text);
+        assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
+    }
+}
+
+#[test]
 fn layouts_exclude_each_other_and_one_is_needed() {
     let none = mistakes("[data]\nfiles = \"a.csv\"\n");
     assert_eq!(none.len(), 1);
