@@ -29,6 +29,9 @@ pub(crate) const ROW_NAMES_MAX: u64 = 100_000;
 /// Columns that a note lists by name.
 const NOTED_MAX: usize = 12;
 
+/// Steps between the numbers of an f32 that are told of, in standard deviations of a column.
+const COARSE: f64 = 0.05;
+
 /// What a layout has made, before the last steps.
 #[derive(Debug)]
 pub(crate) struct Draft {
@@ -367,6 +370,9 @@ impl Draft {
             note(&mut notes, &self.left_out(keep), "left out of the inputs: no valid value in the training samples");
             let constant = self.constants(figures);
             note(&mut notes, &constant, "constant over the training samples");
+            let what = "an f32 keeps seven digits of each number, which leaves little or nothing of how these vary; take off \
+                        what all have in common";
+            note(&mut notes, &self.coarse(figures), what);
             constant.iter().for_each(|name| self.report.columns.entry(name.clone()).or_default().constant = true);
             let blind: Vec<usize> = (0..figures.y.len()).filter(|cell| figures.y[*cell].n() == 0).collect();
             if !blind.is_empty() {
@@ -382,6 +388,22 @@ impl Draft {
             }
         }
         self.report.notes.extend(notes);
+    }
+
+    /// Source columns whose numbers are so much larger than their spread that an f32 hardly tells them apart.
+    fn coarse(&self, figures: &Figures) -> Vec<String> {
+        let is_coarse = |moments: &staged::Moments| {
+            let stats = moments.stats();
+            let size = stats.max.abs().max(stats.min.abs());
+            let step = size * f64::from(f32::EPSILON);
+            moments.n() > 1 && step > COARSE * stats.std && (stats.std > 0.0 || step > 1.0)
+        };
+        let is_number = |input: &Input| input.categories.is_none() && input.label.is_none() && !input.source.is_empty();
+        let inputs = self.inputs.iter().zip(&figures.x).filter(|(input, _)| is_number(input));
+        let inputs = inputs.map(|(input, moments)| (input.source.as_str(), moments));
+        let targets = figures.y.iter().enumerate().map(|(cell, moments)| (self.target(cell), moments));
+        let coarse = inputs.chain(targets).filter(|(_, moments)| is_coarse(moments));
+        coarse.map(|(name, _)| name.to_owned()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Source columns that never vary: whatever is made of them (sine and cosine, every step of the history) is one value each.

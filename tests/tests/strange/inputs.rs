@@ -118,7 +118,19 @@ fn numbers_beyond_what_a_double_holds_name_rows_and_mislead_nobody() {
     place.is_sensible();
     // They are one number to an f32.
     assert!(place.meta().report.columns["a"].constant);
+    let told = |place: &Place| {
+        let notes = place.meta().report.notes;
+        notes.into_iter().find(|note| note.starts_with("an f32 keeps seven digits")).unwrap_or_default()
+    };
+    assert!(told(&place).ends_with("in common: a"), "{}", told(&place));
     place.predict(&table, &[]);
+    // Seconds since 1970 of one minute are four numbers to it; a target far from 0 is no better off.
+    let seconds = data()
+        .with("b", |row, _| (1_700_000_000 + row / 4).to_string())
+        .with("y", |_, value| (1e8 + 10.0 * value).to_string());
+    let other = Place::new(&seconds, &[("train", "epochs = 1")]);
+    let said = other.train(&[]);
+    assert!(told(&other).ends_with("in common: b, y") && said.contains(&told(&other)), "{said}");
     let ids = enn_common::staged::reader::NpyMap::open(&place.path().join("answer/row_id.npy")).unwrap();
     assert!(ids.numbers::<i64>().unwrap().iter().copied().eq((0..240).map(|row| BIG + row)));
 }
