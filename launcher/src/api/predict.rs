@@ -87,7 +87,7 @@ pub struct Predictions {
 pub(super) const SCRATCH: &str = "predict";
 
 /// Predicts every row of `data` with the newest checkpoint of the run directory `model` (its best weights), or with the exported model
-/// `model`, and writes `output`: `NAME.parquet`, or without extension a directory of .npy files. Values are in the target's own unit;
+/// `model`, and writes `output`: `NAME.parquet`, `.arrow` or `.csv`, or without extension a directory of .npy files. Values are in the target's own unit;
 /// rows keep their identity and the order of the source.
 ///
 /// # Errors

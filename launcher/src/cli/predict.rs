@@ -26,7 +26,7 @@ pub(super) struct Args {
     /// Data like those the run was trained on; targets may be absent; may be repeated; - for a stream
     #[arg(long, value_name = "FILE", required = true, help_heading = "Job")]
     data: Vec<PathBuf>,
-    /// Output: NAME.parquet, or a name without extension for a directory of .npy files; - for a stream
+    /// Output: NAME.parquet, NAME.arrow, NAME.csv, or a name without extension for a directory of .npy files; - for a stream
     #[arg(long, value_name = "PATH", help_heading = "Job")]
     out: PathBuf,
     /// What the encoder computes in: auto, fp32, tf32, bf16, fp16 or fp8; the heads always compute in fp32

@@ -27,7 +27,7 @@ pub enum GatherError {
     Staged(#[from] StagedError),
     /// The output's name does not say a format.
     #[error(
-        "{} does not end like a format that is written; expected NAME.parquet, or a name without extension for a directory of .npy files",
+        "{} does not end like a format that is written; expected NAME.parquet, NAME.arrow or NAME.csv, or a name without extension for a directory of .npy files",
         path.display()
     )]
     Format {
@@ -71,6 +71,14 @@ pub enum GatherError {
     /// The stream could not be written.
     #[error("cannot write the stream of predictions: {0}")]
     Stream(#[source] arrow_schema::ArrowError),
+    /// The Arrow file could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Arrow {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        source: arrow_schema::ArrowError,
+    },
     /// The Parquet file could not be written.
     #[error("cannot write {}: {source}", path.display())]
     Parquet {
@@ -82,6 +90,11 @@ pub enum GatherError {
 }
 
 impl GatherError {
+    pub(super) fn arrow(path: &std::path::Path) -> impl Fn(arrow_schema::ArrowError) -> Self {
+        let path = path.to_path_buf();
+        move |source| Self::Arrow { path: path.clone(), source }
+    }
+
     pub(super) fn parquet(path: &std::path::Path) -> impl Fn(parquet::errors::ParquetError) -> Self {
         let path = path.to_path_buf();
         move |source| Self::Parquet { path: path.clone(), source }

@@ -6,7 +6,9 @@
 //! **Invariant:** the manifest comes last, or with a directory as a whole; before it exists nothing is promised, and everything can be resumed from the
 //! chunks. Memory is bounded by one chunk, whatever the number of rows.
 
+mod arrow;
 mod columns;
+mod csv;
 mod error;
 mod layout;
 mod ledger;

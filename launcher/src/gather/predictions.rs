@@ -2,6 +2,8 @@
 
 use super::{
     GatherError,
+    arrow::ArrowOut,
+    csv::CsvOut,
     layout::{Layout, Rows},
     ledger::Ledger,
     npy::NpyOut,
@@ -31,6 +33,10 @@ pub enum Format {
     /// predicted quantiles but the median (which is the column of the cell), `label` for classes (the likeliest), and `failed`: why
     /// a row has no prediction, null for those that have one. Numbers that are not finite are null.
     Parquet,
+    /// One Arrow IPC file with the same columns.
+    Arrow,
+    /// Comma-separated text with the same columns; what is null there is empty.
+    Csv,
     /// A directory with pred.npy (N, *out_shape) f32, row_id.npy (N) i64 and status.npy (N) u8, 0 for a row that is predicted (see
     /// `artifact::chunk::RowStatus`). With quantiles also levels.npy (N, L, *out_shape) f32 and level.npy (L) f64; with classes
     /// label.npy (N) i64, the index of the likeliest, −1 for a row without prediction.
@@ -41,7 +47,9 @@ impl Format {
     /// The form that an output's name asks for.
     pub fn of(output: &Path) -> Result<Self, GatherError> {
         match output.extension().and_then(|extension| extension.to_str()) {
-            Some("parquet") => Ok(Self::Parquet),
+            Some("parquet" | "pq") => Ok(Self::Parquet),
+            Some("arrow" | "feather" | "ipc") => Ok(Self::Arrow),
+            Some("csv") => Ok(Self::Csv),
             None if output.file_name().is_some() => Ok(Self::Npy),
             _ => Err(GatherError::Format { path: output.to_path_buf() }),
         }
@@ -51,7 +59,7 @@ impl Format {
 /// What is gathered, and where it goes.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Output: `NAME.parquet`, or a name without extension for a directory.
+    /// Output: `NAME.parquet`, `NAME.arrow`, `NAME.csv`, or a name without extension for a directory.
     pub output: &'a Path,
     /// Whether an output that is there may be replaced.
     pub replace: bool,
@@ -130,6 +138,8 @@ pub fn predictions(
     }
     let mut out: Box<dyn Out> = match format {
         Format::Parquet => Box::new(ParquetOut::create(&whole, output, meta, layout.clone())?),
+        Format::Arrow => Box::new(ArrowOut::create(&whole, output, meta, layout.clone())?),
+        Format::Csv => Box::new(CsvOut::create(&whole, output, meta, layout.clone())?),
         Format::Npy => Box::new(NpyOut::create(&whole, meta, layout.clone())?),
     };
     let (mut non_finite, mut failed) = (0, BTreeMap::<String, u64>::new());
@@ -238,8 +248,8 @@ fn publish(
 ) -> Result<(), GatherError> {
     let beside = prediction::manifest_path(output);
     let file = match (format, manifest.files.first()) {
-        (Format::Parquet, Some(file)) => file,
-        _ => {
+        (Format::Parquet | Format::Arrow | Format::Csv, Some(file)) => file,
+        (Format::Npy, _) | (_, None) => {
             seal::write(&Disk, &prediction::manifest_path(whole), manifest)?;
             return Ok(atomic::place_any(whole, output)?);
         }

@@ -135,6 +135,45 @@ fn chunks_become_one_parquet_file_in_source_order() {
 }
 
 #[test]
+fn an_arrow_file_and_text_say_what_a_parquet_file_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = staged(&dir.path().join("staged"));
+    let made = |name: &str| {
+        let output = dir.path().join(name);
+        let ledger = all_chunks(&output);
+        predictions(&request(&output, &staged), &ledger, &mut |_| {}).unwrap();
+        let manifest = PredictionManifest::read(&manifest_path(&output)).unwrap();
+        assert_eq!(manifest.files[0].blake3, blake3::hash(&fs::read(&output).unwrap()).to_hex().as_str());
+        output
+    };
+    let reader = ::parquet::arrow::arrow_reader::ParquetRecordBatchReader::try_new(
+        fs::File::open(made("told.parquet")).unwrap(),
+        ROWS as usize,
+    );
+    let expected = reader.unwrap().next().unwrap().unwrap();
+    let reader = arrow_ipc::reader::FileReader::try_new(fs::File::open(made("told.arrow")).unwrap(), None).unwrap();
+    let (schema, batches) = (reader.schema(), reader.collect::<Result<Vec<_>, _>>().unwrap());
+    let found = arrow_select::concat::concat_batches(&schema, &batches).unwrap();
+    assert_eq!(found.columns(), expected.columns());
+    assert_eq!(schema.metadata()["units"], "°F");
+
+    let text = fs::read_to_string(made("told.csv")).unwrap();
+    let mut lines = text.lines();
+    assert_eq!(
+        lines.next(),
+        Some("row_id,row_name,EWR.00h,EWR.01h,EWR.02h,JFK.00h,JFK.01h,JFK.02h,failed"),
+        "the columns of the others"
+    );
+    for (row, line) in (0..).zip(lines.by_ref()) {
+        let values: Vec<String> = (0..6).map(|cell| value(row, cell).to_string()).collect();
+        let numbers: Vec<f32> = line.split(',').skip(2).take(6).map(|cell| cell.parse().unwrap()).collect();
+        assert!(line.starts_with(&format!("{},2013-01-{:02},", id(row), row + 1)) && line.ends_with(','), "{line}");
+        assert!((0..6).all(|cell| numbers[cell as usize] == value(row, cell)), "{line} beside {values:?}");
+    }
+    assert_eq!(text.lines().count(), 26);
+}
+
+#[test]
 fn a_name_without_extension_is_a_directory_of_arrays() {
     let dir = tempfile::tempdir().unwrap();
     let (staged, output) = (staged(&dir.path().join("staged")), dir.path().join("out"));
@@ -205,6 +244,12 @@ fn quantiles_and_failed_rows_are_told_in_every_form() {
     assert_eq!(open("level.npy").numbers::<f64>().unwrap(), levels);
     assert_eq!(open("status.npy").data()[2..5], [0, 1, 0]);
     assert!(PredictionManifest::read(&output.join("manifest.json")).is_ok());
+
+    let output = dir.path().join("c.csv");
+    predictions(&request(&output), &quantiles(&output), &mut |_| {}).unwrap();
+    let text = fs::read_to_string(&output).unwrap();
+    let expected = format!("{},2013-01-04{}no input is valid", id(3), ",".repeat(19));
+    assert_eq!(text.lines().nth(4), Some(expected.as_str()));
 
     // The predictions alone, where they are all that is asked for.
     let output = dir.path().join("point");

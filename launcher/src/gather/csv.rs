@@ -1,0 +1,80 @@
+//! Predictions as comma-separated text: the columns of a Parquet file, and nothing where that has null.
+
+use super::{
+    GatherError,
+    layout::{Layout, Rows},
+    predictions::Out,
+    table::Table,
+};
+use enn_common::{
+    artifact::chunk::RowStatus,
+    fs::{Disk, FileError, Storage},
+    staged::StagedMeta,
+};
+use std::{
+    borrow::Cow,
+    fmt::Write as _,
+    fs::File,
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+/// A file being written.
+pub(super) struct CsvOut {
+    file: File,
+    table: Table,
+    path: PathBuf,
+    name: String,
+}
+
+impl CsvOut {
+    /// Begins `folder/NAME`, where NAME is that of the output.
+    pub(super) fn create(folder: &Path, output: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
+        Disk.create_dir(folder)?;
+        let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let path = folder.join(&name);
+        let table = Table::new(meta, layout, !meta.row_names.is_empty());
+        let mut file = File::create(&path).map_err(FileError::of("create", &path))?;
+        let header: Vec<Cow<'_, str>> = table.schema().fields().iter().map(|field| quoted(field.name())).collect();
+        file.write_all(format!("{}\n", header.join(",")).as_bytes()).map_err(FileError::of("write", &path))?;
+        Ok(Self { file, table, path, name })
+    }
+}
+
+impl Out for CsvOut {
+    fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError> {
+        let (layout, places) = self.table.layout();
+        let labels = if layout.classes { layout.labels(rows) } else { Vec::new() };
+        let mut text = String::new();
+        for (row, values) in rows.values.chunks(layout.numbers().max(1)).enumerate() {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{}", rows.ids[row]);
+            if let Some(name) = rows.names.get(row) {
+                let _ = write!(text, ",{}", quoted(name));
+            }
+            for value in places.iter().map(|place| values[*place]) {
+                let _ = if value.is_finite() { write!(text, ",{value:?}") } else { write!(text, ",") };
+            }
+            if layout.classes {
+                let label = labels[row].map_or("", |at| &layout.columns[at]);
+                let _ = write!(text, ",{}", quoted(label));
+            }
+            let failed = RowStatus::of(rows.status[row]).and_then(RowStatus::reason).unwrap_or_default();
+            let _ = writeln!(text, ",{}", quoted(failed));
+        }
+        Ok(self.file.write_all(text.as_bytes()).map_err(FileError::of("write", &self.path))?)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Vec<String>, GatherError> {
+        self.file.sync_all().map_err(FileError::of("sync", &self.path))?;
+        Ok(vec![self.name])
+    }
+}
+
+/// A cell, in quotes where it would be more than one.
+fn quoted(text: &str) -> Cow<'_, str> {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")).into(),
+        false => text.into(),
+    }
+}
