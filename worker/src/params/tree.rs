@@ -72,6 +72,13 @@ impl ParamBuilder {
         ParamId(self.declared.len() as u32 - 1)
     }
 
+    /// Elements of all that is declared; and of the largest parameter, with its path.
+    pub fn sizes(&self) -> (u64, Option<(&str, u64)>) {
+        let size = |d: &Declared| d.shape.iter().fold(1u64, |all, side| all.saturating_mul(side.unsigned_abs()));
+        let all = self.declared.iter().map(|d| (d.path.as_str(), size(d)));
+        (all.clone().fold(0, |sum, (_, size)| sum.saturating_add(size)), all.max_by_key(|(_, size)| *size))
+    }
+
     /// Makes the f32 masters on `device`; the values depend on the seed and the paths only.
     ///
     /// # Errors

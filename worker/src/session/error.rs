@@ -174,6 +174,26 @@ pub enum SessionError {
         /// What libtorch said.
         cause: String,
     },
+    /// The host has no room for what training keeps of the model.
+    #[error(
+        "training {weights} weights keeps {needed:.2} GiB ({each} bytes of each), and {free:.2} GiB of memory are free\n  hint: \
+         {largest} has {share:.0} % of them; a smaller model.head_rank, model.linear_branch = false, fewer inputs or output cells \
+         make the model smaller"
+    )]
+    NoRoomForState {
+        /// Elements of all parameters.
+        weights: u64,
+        /// Bytes of a weight.
+        each: u64,
+        /// GiB of all of them.
+        needed: f64,
+        /// GiB that are free.
+        free: f64,
+        /// Path of the largest parameter.
+        largest: String,
+        /// Percent of the weights in it.
+        share: f64,
+    },
     /// Libtorch refused something outside of the model.
     #[error("libtorch: {0}")]
     Torch(#[from] tch::TchError),

@@ -4,7 +4,7 @@ mod names;
 
 pub use names::{Counts, OPTIONAL, OPTIONAL_OF_MODEL, restore_buffers, saved_calibration};
 
-use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, precision::Precision};
+use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, precision::Precision, room};
 use crate::{
     autograd::{Executor, Mode},
     backend::duplicate,
@@ -123,6 +123,7 @@ impl Learner {
         builder.limit_buckets(config.train.bucket_mib);
         let mut model = Model::build_with(&config.model, spec, models, &mut builder)?;
         model.to_device(device);
+        room::for_training(&builder, &config.train, device)?;
         let params = builder.build(config.seed, device)?;
         let grads = GradBuckets::new(&params)?;
         let weights = FlatParams::of(&params);
