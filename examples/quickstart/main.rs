@@ -40,11 +40,15 @@ fn quickstart() -> Result<String, Error> {
     let options = api::PredictOptions { replace: true, ..Default::default() };
     let predictions = api::predict(&model, &data, &runs.join("tomorrow.parquet"), &facts, &options)?;
     let rows = predictions.gathered.map_or(0, |gathered| gathered.rows);
+    // The same in memory.
+    let arrays = api::predict_arrays(&model, &data, &facts, &api::PredictOptions::default())?;
+    let last = arrays.filter(|arrays| !arrays.status.is_empty()).map(|arrays| arrays.row(arrays.status.len() - 1)[0]);
     Ok(format!(
-        "test MAE {:.3} °F over {} cells; {} days predicted into {}\n",
+        "test MAE {:.3} °F over {} cells; {} days predicted into {}, the last begins with {:.1} °F\n",
         test.mae,
         test.n,
         rows,
-        runs.join("tomorrow.parquet").display()
+        runs.join("tomorrow.parquet").display(),
+        last.unwrap_or(f32::NAN),
     ))
 }

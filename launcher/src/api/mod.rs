@@ -34,14 +34,17 @@ mod settings;
 mod stream;
 mod train;
 
-pub use crate::export::{Exported, is_packed as is_artifact};
+pub use crate::{
+    export::{Exported, is_packed as is_artifact},
+    gather::Arrays,
+};
 pub use allocated::{allocation, meeting, requeued, run_allocated, take_part};
 pub use cv::{CrossValidated, CvOptions, OUT_OF_FOLD, cross_validate};
 pub use evaluate::{EvaluateOptions, Evaluated, evaluate};
 pub use export::{ExportOptions, export, prepare_export};
 pub use model::{edit_tasks, load_model, new_model, save_model, tasks_of};
 pub use parent::ParentOptions;
-pub use predict::{Engine, PredictOptions, Predictions, predict};
+pub use predict::{Engine, PredictOptions, Predictions, predict, predict_arrays};
 pub use run::{RunOptions, run};
 pub use serve::{ServeOptions, Served, serve};
 pub use settings::{Override, change_config, load_config};

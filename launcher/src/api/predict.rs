@@ -14,7 +14,7 @@ use crate::{
     error::Usage,
     export::{Packed, is_packed},
     facts::Facts,
-    gather::{self, Gathered, Header, Ledger},
+    gather::{self, Arrays, Gathered, Header, Ledger},
     run_dir::RunDir,
     ui::{Mode, Sink},
 };
@@ -134,6 +134,22 @@ pub fn predict(
     let seconds = began.elapsed().as_secs_f64();
     announcer.tell(What::RunEnded { code: code as u8, seconds, restarts, rounds });
     Ok(outcome?.0)
+}
+
+/// As [`predict`], into memory: no output is left on the disk. `None` when stopped.
+///
+/// # Errors
+/// As there.
+pub fn predict_arrays(
+    model: &Path,
+    data: &[PathBuf],
+    facts: &Facts,
+    options: &PredictOptions,
+) -> Result<Option<Arrays>, Error> {
+    let work = WorkDir::create(&facts.cache_dir.join(SCRATCH))?;
+    let output = work.path.join("told");
+    let done = predict(model, data, &output, facts, options)?;
+    Ok(done.gathered.map(|_| Arrays::read(&output)).transpose()?)
 }
 
 /// Where a prediction has its files.

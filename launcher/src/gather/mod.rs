@@ -6,6 +6,7 @@
 //! **Invariant:** the manifest comes last, or with a directory as a whole; before it exists nothing is promised, and everything can be resumed from the
 //! chunks. Memory is bounded by one chunk, whatever the number of rows.
 
+mod arrays;
 mod arrow;
 mod columns;
 mod csv;
@@ -20,6 +21,7 @@ mod sheet;
 mod stream;
 mod table;
 
+pub use arrays::Arrays;
 pub use columns::cell_names;
 pub use error::GatherError;
 pub use ledger::{Header, Ledger};

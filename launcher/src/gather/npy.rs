@@ -14,11 +14,11 @@ use enn_common::{
 };
 use std::{io, path::Path};
 
-const PREDICTIONS: &str = "pred.npy";
-const IDS: &str = "row_id.npy";
-const STATUS: &str = "status.npy";
-const QUANTILES: &str = "levels.npy";
-const LEVELS: &str = "level.npy";
+pub(super) const PREDICTIONS: &str = "pred.npy";
+pub(super) const IDS: &str = "row_id.npy";
+pub(super) const STATUS: &str = "status.npy";
+pub(super) const QUANTILES: &str = "levels.npy";
+pub(super) const LEVELS: &str = "level.npy";
 const LABELS: &str = "label.npy";
 /// Blocks of `ALIGN_BYTES` that a header may take.
 const HEADER_BLOCKS_MAX: usize = 64;

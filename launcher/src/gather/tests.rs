@@ -244,6 +244,10 @@ fn quantiles_and_failed_rows_are_told_in_every_form() {
     assert_eq!(open("level.npy").numbers::<f64>().unwrap(), levels);
     assert_eq!(open("status.npy").data()[2..5], [0, 1, 0]);
     assert!(PredictionManifest::read(&output.join("manifest.json")).is_ok());
+    let arrays = Arrays::read(&output).unwrap();
+    assert_eq!((&arrays.out_shape[..], &arrays.levels[..], arrays.row_ids[24]), (&[2, 3][..], &levels[..], id(24)));
+    assert_eq!((arrays.row(5)[0], arrays.quantiles[5 * 18 + 12]), (value(5, 0) + 1.0, value(5, 0) + 2.0));
+    assert_eq!(arrays.status[2..4], [chunk::RowStatus::Predicted, chunk::RowStatus::NoInput]);
 
     let output = dir.path().join("c.csv");
     predictions(&request(&output), &quantiles(&output), &mut |_| {}).unwrap();
