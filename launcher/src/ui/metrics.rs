@@ -100,6 +100,9 @@ impl Contender {
     }
 }
 
+/// Share of the error of the training mean below which a model is told what it is to predict.
+const TOO_GOOD: f64 = 2e-3;
+
 /// The model and the baselines, best first.
 pub fn contenders(view: &RunView) -> Vec<Contender> {
     let split = split(view);
@@ -128,10 +131,19 @@ pub fn margin(contenders: &[Contender]) -> Option<(f64, &str)> {
     Some((metrics::above(ours, best.judged()?), &best.name))
 }
 
-/// The warning of a run that learned nothing: a validation error not below that of the training mean of each cell.
+/// The warning of a run that learned nothing, a validation error not below that of the training mean of each cell; or of one that knew
+/// everything, next to none.
 pub fn warning(view: &RunView) -> Option<String> {
     let baseline = floor(view.baselines.get("val")?)?;
     let ours = *split(view).get("val").filter(|metrics| metrics.n > 0)?;
+    let share = ours.judged() / baseline.judged();
+    if share < TOO_GOOD && baseline.judged() > 0.0 {
+        return Some(format!(
+            "the model's validation error is {:.2} % of that of always predicting the training mean, which is rarely true\n  \
+             hint: does an input hold the target, or what is known only after it? `enn evaluate --importance` tells which one matters",
+            100.0 * share
+        ));
+    }
     let (told, floor, ours) = (figures::judged(&ours, view.units()), baseline.judged(), ours.judged());
     // Nothing was to be learned where the mean does not err.
     let below = ours < floor || (floor == 0.0 && ours == 0.0);
@@ -303,5 +315,15 @@ mod tests {
         }
         let text = warning(&view_after(&all)).unwrap();
         assert!(text.contains("8.900 °F is not below 8.900 °F") && text.contains("hint"), "{text}");
+        for event in &mut all {
+            if let What::Trained { split, .. } = &mut event.what {
+                split.get_mut("val").unwrap().mae = 0.0089;
+            }
+        }
+        let text = warning(&view_after(&all)).unwrap();
+        assert!(
+            text.contains("is 0.10 % of that of always") && text.contains("does an input hold the target"),
+            "{text}"
+        );
     }
 }
