@@ -86,7 +86,19 @@ impl Draft {
         let order: Vec<usize> = match job.training {
             // The model's own classes were used from the beginning.
             Some(_) => (0..written.len()).collect(),
-            None => self.classes_in_training()?,
+            None => {
+                let (order, samples) = self.classes_in_training()?;
+                if order.len() as u64 == samples && samples > 2 {
+                    return Err(StageError::Config {
+                        key: "data.rows.targets",
+                        found: format!(
+                            "{samples} classes of {source:?} in {samples} training samples, each of them once"
+                        ),
+                        expected: "classes that several samples have; is it an identifier, or a number?".into(),
+                    });
+                }
+                order
+            }
         };
         if !(2..=CLASSES_MAX).contains(&order.len()) {
             return Err(StageError::Config {
@@ -105,19 +117,20 @@ impl Draft {
         Ok(())
     }
 
-    /// Written classes of the training samples, in order of first appearance.
-    fn classes_in_training(&self) -> Result<Vec<usize>, StageError> {
-        let mut order = Vec::new();
+    /// Written classes of the training samples, in order of first appearance; and how many samples have one.
+    fn classes_in_training(&self) -> Result<(Vec<usize>, u64), StageError> {
+        let (mut order, mut samples) = (Vec::new(), 0);
         for rows in self.output.chunks() {
             let (split, y) = (self.output.read_split(rows.clone())?, self.output.read_y(rows)?);
             for (code, _) in y.iter().zip(split).filter(|(code, split)| *split == Split::Train as u8 && !code.is_nan())
             {
+                samples += 1;
                 if !order.contains(&(*code as usize)) && order.len() <= CLASSES_MAX {
                     order.push(*code as usize);
                 }
             }
         }
-        Ok(order)
+        Ok((order, samples))
     }
 
     /// Targets with a class of this kind.

@@ -173,8 +173,9 @@ impl Draft {
             hint = format!("; {} rows have a wrong number of fields, first line {line}", report.wrong_width);
         } else if report.dropped_samples > 0 {
             hint = format!(
-                "; {} samples were dropped because too little of their target is valid",
-                report.dropped_samples
+                "; {} samples were dropped because too little of their target is valid{}",
+                report.dropped_samples,
+                self.bad_targets()
             );
         } else if let Layout::Windows(layout) = &job.config.layout {
             hint = format!(
@@ -186,6 +187,26 @@ impl Draft {
         }
         let found = format!("no sample can be made of {} rows", report.rows_read);
         StageError::ZeroRows { path: job.config.files.first().cloned().unwrap_or_default(), found, hint }
+    }
+
+    /// What is wrong with the target columns, of the first few; empty or beginning with ": ".
+    fn bad_targets(&self) -> String {
+        let bad = |name: &String| {
+            let found = self.report.columns.get(name)?;
+            let kinds = [
+                (found.missing, "missing"),
+                (found.non_finite, "inf or nan"),
+                (found.out_of_range, "beyond its range"),
+            ];
+            let told: Vec<String> = kinds
+                .iter()
+                .filter(|(count, _)| *count > 0)
+                .map(|(count, what)| format!("{count} cells {what}"))
+                .collect();
+            (!told.is_empty()).then(|| format!("{name:?} has {}", told.join(", ")))
+        };
+        let told: Vec<String> = self.targets.iter().filter_map(bad).take(NOTED_MAX).collect();
+        if told.is_empty() { String::new() } else { format!(": {}", told.join("; ")) }
     }
 
     /// Writes the splits that depend on the number or the times of the samples.

@@ -1,10 +1,14 @@
 //! Why data could not be staged: every error is one sentence with the place, what was found, what was expected and a hint.
 
+use super::timestamp;
 use enn_common::{
     fs::{FileError, space::SpaceError},
     staged::StagedError,
 };
-use std::{fmt, path::PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
 /// Characters of a cell that an error shows.
 const SHOWN_CHARS: usize = 40;
@@ -41,9 +45,9 @@ impl fmt::Display for Place {
 pub enum CellError {
     /// Text where the column's other cells are numbers.
     #[error(
-        "found {:?}, expected a number like the rest of the column; if it means \"missing\", add it to data.missing{}",
+        "found {:?}, expected a number like the rest of the column; if it means \"missing\", add it to data.missing; {}",
         brief(found),
-        decimal_comma(found)
+        instead(found)
     )]
     NotANumber {
         /// The cell.
@@ -91,7 +95,11 @@ pub enum StageError {
         path: PathBuf,
     },
     /// The extension says nothing and no format was given.
-    #[error("{}: the extension does not name a format; set data.format to csv, parquet, arrow, npy, npz, safetensors or xlsx", path.display())]
+    #[error(
+        "{}: the extension does not name a format; {}set data.format to csv, parquet, arrow, npy, npz, safetensors or xlsx",
+        path.display(),
+        packed(path)
+    )]
     UnknownFormat {
         /// The file.
         path: PathBuf,
@@ -130,7 +138,14 @@ pub enum StageError {
         cells_max: u64,
     },
     /// A source lacks columns that the configuration, or the model, names.
-    #[error("{}: has no column {}{}; it has {}", path.display(), quoted(columns), nearest(near), quoted(found))]
+    #[error(
+        "{}: has no column {}{}; it has {}{}",
+        path.display(),
+        quoted(columns),
+        nearest(near),
+        quoted(found),
+        headless(found)
+    )]
     UnknownColumn {
         /// The file.
         path: PathBuf,
@@ -402,13 +417,35 @@ fn nearest(near: &[String]) -> String {
     if near.is_empty() { String::new() } else { format!(" (did you mean {}?)", quoted(near)) }
 }
 
-/// A hint for numbers like 3,14.
-fn decimal_comma(found: &str) -> &'static str {
-    match found.split_once(',') {
-        Some((whole, fraction)) if [whole, fraction].iter().all(|part| part.parse::<i64>().is_ok()) => {
-            "; decimal commas are not read: write 3.14"
+/// A hint for a file that was packed as a whole.
+fn packed(path: &Path) -> &'static str {
+    let ends = |extension: &&str| path.extension().is_some_and(|own| own.eq_ignore_ascii_case(extension));
+    if ["gz", "zip", "zst", "bz2", "xz", "7z", "lz4"].iter().any(|extension| ends(&extension)) {
+        "unpack it first, or "
+    } else {
+        ""
+    }
+}
+
+/// A hint for a table whose first line is data.
+fn headless(found: &[String]) -> &'static str {
+    let numbers = found.iter().filter(|name| name.parse::<f64>().is_ok()).count();
+    if 2 * numbers > found.len() { "; is the line with the names of the columns missing?" } else { "" }
+}
+
+/// What may help with a text that is no number.
+fn instead(found: &str) -> &'static str {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let unsigned = found.trim_start_matches(['-', '+']);
+    match unsigned.split_once(',') {
+        Some((whole, fraction)) if digits(whole) && digits(&fraction.replace(['.', ','], "")) => {
+            "commas between digits are not read: write 3.14, or 1000"
         }
-        _ => "",
+        _ if unsigned.strip_suffix('%').is_some_and(|number| number.trim().parse::<f64>().is_ok()) => {
+            "signs of percent are not read: write 3.14"
+        }
+        _ if timestamp::parse(found.as_bytes()).is_some() => "a time is read with kind = \"time\"",
+        _ => "words are read with kind = \"category\", those of a target with target_kind = \"category\"",
     }
 }
 
@@ -422,7 +459,29 @@ mod tests {
         let kind = CellError::NotANumber { found: "3,14".into() };
         let text = StageError::Cell { place, column: "temp".into(), kind }.to_string();
         assert!(text.starts_with("/data/w.csv:17, column \"temp\": found \"3,14\", expected a number"), "{text}");
-        assert!(text.ends_with("write 3.14"), "{text}");
+        assert!(text.ends_with("not read: write 3.14, or 1000"), "{text}");
+        for (found, expected) in [
+            ("-1,000.5", "or 1000"),
+            ("41.1 %", "signs of percent are not read: write 3.14"),
+            ("2024-01-31", "a time is read with kind = \"time\""),
+            ("high", "words are read with kind = \"category\", those of a target with target_kind = \"category\""),
+            ("a,b", "target_kind = \"category\""),
+        ] {
+            let text = CellError::NotANumber { found: found.into() }.to_string();
+            assert!(text.ends_with(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn packed_files_and_tables_without_names_are_recognised() {
+        let of = |name: &str| StageError::UnknownFormat { path: name.into() }.to_string();
+        assert!(of("t.csv.gz").contains("unpack it first, or set data.format") && !of("t.dat").contains("unpack"));
+        let of = |found: &[&str]| {
+            let found = found.iter().map(|name| (*name).to_owned()).collect();
+            StageError::UnknownColumn { path: "t.csv".into(), columns: vec!["a".into()], near: vec![], found }
+                .to_string()
+        };
+        assert!(of(&["0", "-1.5", "x"]).ends_with("missing?") && of(&["2024", "b", "c"]).ends_with("\"c\""));
     }
 
     #[test]
