@@ -176,7 +176,10 @@ fn a_categorical_target_becomes_a_cell_for_each_class() {
     let names: String = (0..40).map(|row| format!("{row},name{row}\n")).collect();
     fs::write(&bench.config.files[0], format!("a,y\n{names}")).unwrap();
     let error = bench.error();
-    assert!(error.contains("training samples, each of them once, expected classes that several samples have"), "{error}");
+    assert!(
+        error.contains("training samples, each of them once, expected classes that several samples have"),
+        "{error}"
+    );
 }
 
 #[test]

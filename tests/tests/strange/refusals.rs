@@ -17,6 +17,8 @@ fn files_without_data_or_of_other_bytes_are_refused_with_the_place() {
         (b"\n\r\n\n".to_vec(), "data.csv: the file is empty"),
         (b"id,a,b,c,y,z\n".to_vec(), "data.csv: the file holds a header and nothing else"),
         (wide, "it is UTF-16; convert it"),
+        (b"PAR1\0\0\n".to_vec(), "it is a Parquet file; set data.format = \"parquet\""),
+        (b"\x1f\x8b\x08\n".to_vec(), "it is packed by gzip; unpack it"),
         (text.replacen("a,b,c", "a,c,d", 1).into_bytes(), "has no column \"b\""),
         (cut(3_000, "\0"), "expected a number"),
         (cut(3_000, "x"), "data.csv:"),

@@ -10,6 +10,16 @@ const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
 /// Bytes looked at; a header must fit.
 const HEAD_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
+/// What files of other kinds begin with, and what to do with them.
+const OTHERS: [(&[u8], &str); 6] = [
+    (b"\xff\xfe", "it is UTF-16; convert it, e.g. iconv -f utf16 -t utf8"),
+    (b"\xfe\xff", "it is UTF-16; convert it, e.g. iconv -f utf16 -t utf8"),
+    (b"PAR1", "it is a Parquet file; set data.format = \"parquet\""),
+    (b"ARROW1", "it is an Arrow file; set data.format = \"arrow\""),
+    (b"PK\x03\x04", "it is a zip file; unpack it, or set data.format to npz or xlsx if it is one of these"),
+    (b"\x1f\x8b", "it is packed by gzip; unpack it"),
+];
+
 /// How a text table is written.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Dialect {
@@ -45,12 +55,8 @@ pub(crate) fn read(path: &Path) -> Result<(Dialect, u64), StageError> {
 
 /// The dialect of a file that begins with `head`; `None` when the header does not end there.
 fn of(path: &Path, head: &[u8], whole: bool) -> Result<Option<Dialect>, StageError> {
-    if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
-        return Err(StageError::Unreadable {
-            path: path.to_path_buf(),
-            format: "UTF-8 text",
-            cause: "it is UTF-16; convert it, e.g. iconv -f utf16 -t utf8".into(),
-        });
+    if let Some((_, cause)) = OTHERS.iter().find(|(magic, _)| head.starts_with(magic)) {
+        return Err(StageError::Unreadable { path: path.to_path_buf(), format: "UTF-8 text", cause: (*cause).into() });
     }
     let mut start = if head.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
     let mut lines = 0;
