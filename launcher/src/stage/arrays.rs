@@ -301,7 +301,12 @@ impl Steps for Convert<'_> {
     fn work(&self, rows: Range<u64>) -> Self::Work {
         let (x, x_counts) = numbers(&self.set.x.read(rows.clone())?, None);
         let (y, y_counts) = match &self.set.y {
-            Some(y) => numbers(&y.read(rows.clone())?, self.job.config.mask.sentinel()),
+            Some(y) => {
+                let cells = y.read(rows.clone())?;
+                let real = |cell: &Cell<'_>| if let Cell::Real(value) = cell { Some(*value) } else { None };
+                self.output.look_for_rounding(cells.iter().filter_map(real));
+                numbers(&cells, self.job.config.mask.sentinel())
+            }
             None => (Vec::new(), CellCounts::default()),
         };
         let ids: Vec<i64> = match &self.set.row_id {

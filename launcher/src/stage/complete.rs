@@ -3,6 +3,7 @@
 use super::{
     Job,
     bits::Bits,
+    coarse,
     duplicates::Hashes,
     error::StageError,
     figures::{self, Codes, Figures},
@@ -21,6 +22,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
     path::PathBuf,
+    sync::atomic::Ordering::Relaxed,
 };
 
 /// Samples that get a name in the metadata, at most.
@@ -28,9 +30,6 @@ pub(crate) const ROW_NAMES_MAX: u64 = 100_000;
 
 /// Columns that a note lists by name.
 const NOTED_MAX: usize = 12;
-
-/// Steps between the numbers of an f32 that are told of, in standard deviations of a column.
-const COARSE: f64 = 0.05;
 
 /// What a layout has made, before the last steps.
 #[derive(Debug)]
@@ -338,6 +337,10 @@ impl Draft {
         if figures.y.iter().all(|moments| moments.n() == 0) {
             return Err(StageError::NoTarget { columns: self.targets.clone() });
         }
+        let lost = |(cell, moments)| Some((cell, coarse::lost(moments, self.output.rounded.load(Relaxed))?));
+        if let Some((cell, (size, step))) = figures.y.iter().enumerate().find_map(lost) {
+            return Err(StageError::Target { column: self.target(cell).to_owned(), size, step });
+        }
         Ok(())
     }
 
@@ -413,17 +416,11 @@ impl Draft {
 
     /// Source columns whose numbers are so much larger than their spread that an f32 hardly tells them apart.
     fn coarse(&self, figures: &Figures) -> Vec<String> {
-        let is_coarse = |moments: &staged::Moments| {
-            let stats = moments.stats();
-            let size = stats.max.abs().max(stats.min.abs());
-            let step = size * f64::from(f32::EPSILON);
-            moments.n() > 1 && step > COARSE * stats.std && (stats.std > 0.0 || step > 1.0)
-        };
         let is_number = |input: &Input| input.categories.is_none() && input.label.is_none() && !input.source.is_empty();
         let inputs = self.inputs.iter().zip(&figures.x).filter(|(input, _)| is_number(input));
         let inputs = inputs.map(|(input, moments)| (input.source.as_str(), moments));
         let targets = figures.y.iter().enumerate().map(|(cell, moments)| (self.target(cell), moments));
-        let coarse = inputs.chain(targets).filter(|(_, moments)| is_coarse(moments));
+        let coarse = inputs.chain(targets).filter(|(_, moments)| coarse::is_coarse(moments));
         coarse.map(|(name, _)| name.to_owned()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 

@@ -245,6 +245,19 @@ pub enum StageError {
         /// Target columns.
         columns: Vec<String>,
     },
+    /// A target whose numbers are staged as one.
+    #[error(
+        "target {column:?}: found numbers as large as {size:e} that differ by less than {step:.0}, the step between two of an f32 there; \
+         expected numbers that differ by more: take off what all have in common, and add it to the predictions"
+    )]
+    Target {
+        /// Column.
+        column: String,
+        /// The largest.
+        size: f64,
+        /// To the next number of an f32.
+        step: f64,
+    },
     /// Every sample fell into validation or test.
     #[error("the split leaves no training sample of {samples}; lower data.split.val and data.split.test")]
     NoTraining {

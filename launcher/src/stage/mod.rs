@@ -14,6 +14,7 @@ mod batches;
 mod bits;
 mod calendar;
 mod categories;
+mod coarse;
 mod complete;
 mod crew;
 mod dictionary;

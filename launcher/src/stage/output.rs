@@ -1,6 +1,6 @@
 //! The arrays being written: rows in at any place, rows and columns out again, then whole.
 
-use super::{bits::Bits, error::StageError};
+use super::{bits::Bits, coarse, error::StageError};
 use enn_common::{
     fs::{FileError, mmap::bytes_of},
     staged::{
@@ -12,6 +12,7 @@ use std::{
     fs::File,
     ops::Range,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
 };
 
@@ -36,6 +37,8 @@ pub(crate) struct Output {
     pub features: usize,
     /// Target cells O.
     pub outputs: usize,
+    /// Whether a large number of a target became another one.
+    pub rounded: AtomicBool,
 }
 
 /// Arrays that not every directory has.
@@ -108,7 +111,15 @@ impl Output {
             resumed_rows: 0,
             features,
             outputs: out_shape.iter().product(),
+            rounded: AtomicBool::new(false),
         })
+    }
+
+    /// Notes whether an f32 makes other numbers of some that are far from 0, in targets.
+    pub(crate) fn look_for_rounding(&self, mut targets: impl Iterator<Item = f64>) {
+        if !self.rounded.load(Relaxed) && targets.any(coarse::is_rounded) {
+            self.rounded.store(true, Relaxed);
+        }
     }
 
     /// All arrays.

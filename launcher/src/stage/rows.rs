@@ -438,7 +438,9 @@ impl Sink for RowSink<'_> {
         let cells = self.plan.targets.len();
         let mut y = vec![f32::NAN; block.rows * cells];
         for (cell, want) in self.plan.targets.iter().enumerate() {
-            scatter(&mut y, cells, cell, block.columns[*want].numbers());
+            let numbers = block.columns[*want].numbers();
+            scatter(&mut y, cells, cell, numbers);
+            self.output.look_for_rounding(numbers.iter().copied());
         }
         let keys = self.plan.key.map_or_else(Vec::new, |want| block.columns[want].keys().to_vec());
         let hashes = match self.plan.key {

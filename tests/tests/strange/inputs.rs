@@ -124,13 +124,18 @@ fn numbers_beyond_what_a_double_holds_name_rows_and_mislead_nobody() {
     };
     assert!(told(&place).ends_with("in common: a"), "{}", told(&place));
     place.predict(&table, &[]);
-    // Seconds since 1970 of one minute are four numbers to it; a target far from 0 is no better off.
-    let seconds = data()
-        .with("b", |row, _| (1_700_000_000 + row / 4).to_string())
-        .with("y", |_, value| (1e8 + 10.0 * value).to_string());
-    let other = Place::new(&seconds, &[("train", "epochs = 1")]);
+    // Seconds since 1970 of one minute are four numbers to it, and a target far from 0 is no better off.
+    let far = |offset: f64| {
+        data()
+            .with("b", |row, _| (1_700_000_000 + row / 4).to_string())
+            .with("y", move |_, value| (offset + 10.0 * value).to_string())
+    };
+    let other = Place::new(&far(1e7), &[("train", "epochs = 1")]);
     let said = other.train(&[]);
     assert!(told(&other).ends_with("in common: b, y") && said.contains(&told(&other)), "{said}");
+    let (code, said) = Place::new(&far(1e9), &[]).refusal();
+    assert_eq!(code, 3);
+    assert!(said.contains("target \"y\": found numbers as large as 1e9 that differ by less than"), "{said}");
     let ids = enn_common::staged::reader::NpyMap::open(&place.path().join("answer/row_id.npy")).unwrap();
     assert!(ids.numbers::<i64>().unwrap().iter().copied().eq((0..240).map(|row| BIG + row)));
 }
