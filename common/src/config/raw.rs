@@ -58,7 +58,7 @@ pub struct RawConfig {
 impl RawConfig {
     /// Parses the text of the file `path` (used for places only; make it absolute, relative data paths hang on it).
     pub fn parse(text: &str, path: &Path) -> Result<Self, Vec<ConfigError>> {
-        let lines = Lines { text, path: path.into() };
+        let lines = Lines::new(text, path);
         let (table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
             let error = |error: toml::de::Error| ConfigError {
@@ -126,19 +126,50 @@ fn value_of(text: &str, place: &Place) -> Value {
     }
 }
 
-/// Byte spans to lines and columns.
+/// Bytes between two places whose characters are counted beforehand.
+const STRIDE: usize = 1024;
+
+/// Byte spans to lines and columns, without reading the text again for each: a list may have a hundred thousand names, on one line.
 struct Lines<'a> {
     text: &'a str,
     path: Arc<Path>,
+    /// Bytes at which lines begin.
+    starts: Vec<usize>,
+    /// Characters before every `STRIDE`-th byte.
+    chars: Vec<usize>,
 }
 
-impl Lines<'_> {
-    fn place(&self, span: Range<usize>) -> Place {
-        let before = self.text.get(..span.start).unwrap_or(self.text);
-        let line_start = before.rfind('\n').map_or(0, |end| end + 1);
-        let line = before.matches('\n').count() + 1;
-        Place::File { path: self.path.clone(), line, column: before[line_start..].chars().count() + 1 }
+impl<'a> Lines<'a> {
+    fn new(text: &'a str, path: &Path) -> Self {
+        let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        let starts = std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect();
+        let add = |sum: &mut usize, block: &[u8]| {
+            let before = *sum;
+            *sum += begun(block);
+            Some(before)
+        };
+        let chars = text.as_bytes().chunks(STRIDE).scan(0, add).collect();
+        Self { text, path: path.into(), starts, chars }
     }
+
+    fn place(&self, span: Range<usize>) -> Place {
+        let at = span.start.min(self.text.len());
+        let line = self.starts.partition_point(|start| *start <= at);
+        let column = self.chars_before(at) - self.chars_before(self.starts[line - 1]) + 1;
+        Place::File { path: self.path.clone(), line, column }
+    }
+
+    /// Characters that begin before this byte.
+    fn chars_before(&self, at: usize) -> usize {
+        let block = (at / STRIDE).min(self.chars.len().saturating_sub(1));
+        let counted = self.chars.get(block).copied().unwrap_or(0);
+        counted + begun(&self.text.as_bytes()[block * STRIDE..at])
+    }
+}
+
+/// Characters that begin in these bytes of UTF-8.
+fn begun(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count()
 }
 
 type PlaceOf<'a> = dyn Fn(Range<usize>) -> Place + 'a;
@@ -167,5 +198,27 @@ fn from_value(value: &DeValue<'_>, place: &PlaceOf<'_>) -> Value {
         DeValue::Datetime(time) => Value::Time(time.to_string()),
         DeValue::Array(items) => Value::Array(items.iter().map(|item| from_spanned(item, place)).collect()),
         DeValue::Table(table) => from_table(table, place),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_those_of_characters_in_their_lines() {
+        let text = format!("a\n{}é\n\n{}z", "ö".repeat(3000), "☃ x".repeat(2000));
+        let lines = Lines::new(&text, Path::new("t.toml"));
+        let (mut line, mut column) = (1, 1);
+        for (at, character) in text.char_indices() {
+            let expected = Place::File { path: lines.path.clone(), line, column };
+            assert_eq!(lines.place(at..at), expected, "byte {at}");
+            (line, column) = if character == '\n' { (line + 1, 1) } else { (line, column + 1) };
+        }
+        for end in [text.len(), text.len() + 9] {
+            assert_eq!(lines.place(end..end), Place::File { path: lines.path.clone(), line, column });
+        }
+        let empty = Lines::new("", Path::new("t.toml"));
+        assert_eq!(empty.place(0..0), Place::File { path: empty.path.clone(), line: 1, column: 1 });
     }
 }

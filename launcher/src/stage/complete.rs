@@ -19,7 +19,7 @@ use enn_common::{
     },
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     ops::Range,
     path::PathBuf,
     sync::atomic::Ordering::Relaxed,
@@ -240,7 +240,9 @@ impl Draft {
     /// What is believed of inputs and targets. Tells of what is odd in training data.
     fn limits(&mut self, job: &Job<'_>, figures: &Figures) -> Result<Limits, StageError> {
         if let Some(meta) = job.training {
-            let place = |input: &Input| meta.features.iter().position(|feature| feature.name == input.name);
+            let names: HashMap<&str, usize> =
+                (0..).zip(&meta.features).map(|(at, one)| (one.name.as_str(), at)).collect();
+            let place = |input: &Input| names.get(input.name.as_str()).copied();
             let places: Vec<Option<usize>> = self.inputs.iter().map(place).collect();
             return Ok(self.lift(job, Limits::of_model(meta, &places, self.output.has_targets())));
         }
@@ -355,7 +357,8 @@ impl Draft {
                 });
             }
             let names: Vec<&String> = training.features.iter().map(|feature| &feature.name).collect();
-            let keep: Vec<bool> = self.inputs.iter().map(|input| names.contains(&&input.name)).collect();
+            let known: HashSet<&String> = names.iter().copied().collect();
+            let keep: Vec<bool> = self.inputs.iter().map(|input| known.contains(&input.name)).collect();
             let found: Vec<&String> =
                 self.inputs.iter().zip(&keep).filter(|(_, k)| **k).map(|(i, _)| &i.name).collect();
             if found != names {

@@ -18,6 +18,7 @@ use enn_common::{
     staged::unfinished::{Kept, Mark},
 };
 use std::{
+    collections::{HashMap, HashSet},
     path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
@@ -28,6 +29,8 @@ const NEAR: f64 = 0.6;
 
 /// Similar names offered.
 const NEAR_MAX: usize = 3;
+/// Columns that others are compared with.
+const NEAR_OF_MAX: usize = 20;
 
 /// Open files that are read as one table.
 pub(crate) struct Table {
@@ -142,7 +145,8 @@ impl Table {
     /// Says no, naming all of them, when columns are not there.
     pub(crate) fn require(&self, columns: &[String]) -> Result<(), StageError> {
         for (file, (path, source)) in self.files.iter().enumerate() {
-            let lacking: Vec<String> = columns.iter().filter(|name| !source.header().contains(name)).cloned().collect();
+            let header: HashSet<&String> = source.header().iter().collect();
+            let lacking: Vec<String> = columns.iter().filter(|name| !header.contains(name)).cloned().collect();
             if !lacking.is_empty() {
                 return Err(self
                     .other_columns(file, &lacking)
@@ -211,12 +215,18 @@ impl Table {
         let mut requests = Vec::new();
         for (file, (path, source)) in self.files.iter().enumerate() {
             let mut columns = Vec::new();
+            // By name where it is, and whether it is there again.
+            let mut places: HashMap<&str, (usize, bool)> = HashMap::new();
+            for (place, name) in source.header().iter().enumerate() {
+                places.entry(name).and_modify(|found| found.1 = true).or_insert((place, false));
+            }
             for want in ask.wants {
-                let mut found = source.header().iter().enumerate().filter(|(_, name)| **name == want.column);
-                match (found.next(), found.next()) {
-                    (Some((index, _)), None) => columns.push(index),
-                    (None, _) => return Err(unknown(path.clone(), vec![want.column.clone()], source.header())),
-                    _ => return Err(StageError::RepeatedColumn { path: path.clone(), column: want.column.clone() }),
+                match places.get(want.column.as_str()) {
+                    Some((index, false)) => columns.push(*index),
+                    None => return Err(unknown(path.clone(), vec![want.column.clone()], source.header())),
+                    Some(_) => {
+                        return Err(StageError::RepeatedColumn { path: path.clone(), column: want.column.clone() });
+                    }
                 }
             }
             let (wants, missing) = (ask.wants.to_vec(), self.missing.clone());
@@ -411,7 +421,7 @@ fn unknown(path: PathBuf, columns: Vec<String>, header: &[String]) -> StageError
         .map(|name| {
             let alike =
                 |column: &String| strsim::normalized_damerau_levenshtein(&column.to_lowercase(), &name.to_lowercase());
-            (columns.iter().map(alike).fold(0.0, f64::max), name)
+            (columns.iter().take(NEAR_OF_MAX).map(alike).fold(0.0, f64::max), name)
         })
         .filter(|(alike, _)| *alike >= NEAR)
         .collect();
