@@ -182,9 +182,9 @@ fn a_run_whose_end_does_not_come_to_its_address_has_failed_and_is_brought_there_
 /// The code that the journal of a run ends with.
 fn journal_code(run: &Path) -> u64 {
     let text = fs::read_to_string(run.join("events.jsonl")).unwrap();
-    let codes = text.lines().filter_map(|line| {
+    let mut codes = text.lines().filter_map(|line| {
         let event: Value = serde_json::from_str(line).unwrap();
         (event["event"] == "run_ended").then(|| event["code"].as_u64().unwrap())
     });
-    codes.last().unwrap()
+    codes.next_back().unwrap()
 }

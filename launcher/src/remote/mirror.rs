@@ -160,8 +160,8 @@ fn let_go(checkpoints: &Store, rule: Rule) -> Result<(), RemoteError> {
             Err(error) => return Err(error),
         }
     }
-    let goes = decide(&candidates, rule).into_iter().filter(|(_, reason)| !reason.keeps());
-    goes.map(|(step, _)| checkpoints.below(&name::committed(step)).remove_checkpoint()).collect()
+    let mut goes = decide(&candidates, rule).into_iter().filter(|(_, reason)| !reason.keeps());
+    goes.try_for_each(|(step, _)| checkpoints.below(&name::committed(step)).remove_checkpoint())
 }
 
 /// Removes links that a process left behind that is gone.
