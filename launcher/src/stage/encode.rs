@@ -98,6 +98,17 @@ impl Encoder {
                 expected: "the inputs the model was trained with, in their order".into(),
             });
         }
+        if training.x_stats.len() != training.features.len() {
+            return Err(StageError::Config {
+                key: "data",
+                found: format!(
+                    "ranges of {} of the model's {} inputs",
+                    training.x_stats.len(),
+                    training.features.len()
+                ),
+                expected: "a range of each input: take the file as it was written".into(),
+            });
+        }
         let mut limits = Limits::of_model(training, &places, false).x;
         lift_inputs(&plan.inputs, &config.ranges, &mut limits);
         let kept = places.iter().map(Option::is_some).collect();
