@@ -3,15 +3,12 @@
 use super::{
     GatherError,
     layout::{Layout, Rows},
-    predictions::Out,
+    predictions::{Begun, Out},
     table::Table,
 };
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
-use enn_common::{
-    fs::{Disk, FileError, Storage},
-    staged::StagedMeta,
-};
+use enn_common::{fs::FileError, staged::StagedMeta};
 use std::{
     fs::File,
     io::BufWriter,
@@ -29,11 +26,7 @@ pub(super) struct ArrowOut {
 impl ArrowOut {
     /// Begins `folder/NAME`, where NAME is that of the output.
     pub(super) fn create(folder: &Path, output: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
-        Disk.create_dir(folder)?;
-        let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let path = folder.join(&name);
-        let table = Table::new(meta, layout, !meta.row_names.is_empty());
-        let file = File::create(&path).map_err(FileError::of("create", &path))?;
+        let Begun { file, table, path, name } = Begun::at(folder, output, meta, layout)?;
         let writer = FileWriter::try_new_buffered(file, table.schema()).map_err(GatherError::arrow(&path))?;
         Ok(Self { writer, table, path, name })
     }

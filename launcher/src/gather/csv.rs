@@ -3,14 +3,10 @@
 use super::{
     GatherError,
     layout::{Layout, Rows},
-    predictions::Out,
+    predictions::{Begun, Out},
     table::Table,
 };
-use enn_common::{
-    artifact::chunk::RowStatus,
-    fs::{Disk, FileError, Storage},
-    staged::StagedMeta,
-};
+use enn_common::{artifact::chunk::RowStatus, fs::FileError, staged::StagedMeta};
 use std::{
     borrow::Cow,
     fmt::Write as _,
@@ -30,11 +26,7 @@ pub(super) struct CsvOut {
 impl CsvOut {
     /// Begins `folder/NAME`, where NAME is that of the output.
     pub(super) fn create(folder: &Path, output: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
-        Disk.create_dir(folder)?;
-        let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let path = folder.join(&name);
-        let table = Table::new(meta, layout, !meta.row_names.is_empty());
-        let mut file = File::create(&path).map_err(FileError::of("create", &path))?;
+        let Begun { mut file, table, path, name } = Begun::at(folder, output, meta, layout)?;
         let header: Vec<Cow<'_, str>> = table.schema().fields().iter().map(|field| quoted(field.name())).collect();
         file.write_all(format!("{}\n", header.join(",")).as_bytes()).map_err(FileError::of("write", &path))?;
         Ok(Self { file, table, path, name })

@@ -3,14 +3,11 @@
 use super::{
     GatherError,
     layout::{Layout, Rows},
-    predictions::Out,
+    predictions::{Begun, Out},
     table::Table,
 };
 use arrow_array::RecordBatch;
-use enn_common::{
-    fs::{Disk, FileError, Storage},
-    staged::StagedMeta,
-};
+use enn_common::{fs::FileError, staged::StagedMeta};
 use parquet::{
     arrow::{
         ArrowWriter,
@@ -49,10 +46,7 @@ pub(super) struct ParquetOut {
 impl ParquetOut {
     /// Begins `folder/NAME`, where NAME is that of the output.
     pub(super) fn create(folder: &Path, output: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
-        Disk.create_dir(folder)?;
-        let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let path = folder.join(&name);
-        let table = Table::new(meta, layout, !meta.row_names.is_empty());
+        let Begun { file, table, path, name } = Begun::at(folder, output, meta, layout)?;
         let group_rows = (GROUP_CELLS / table.numbers().max(1)).max(GROUP_ROWS_MIN);
         // Predictions hardly repeat themselves; words do.
         let mut properties =
@@ -60,7 +54,6 @@ impl ParquetOut {
         for column in table.words() {
             properties = properties.set_column_dictionary_enabled(column.into(), true);
         }
-        let file = File::create(&path).map_err(FileError::of("create", &path))?;
         let writer = ArrowWriter::try_new(file, Arc::clone(table.schema()), Some(properties.build()))
             .and_then(ArrowWriter::into_serialized_writer);
         let (writer, columns) = writer.map_err(GatherError::parquet(&path))?;

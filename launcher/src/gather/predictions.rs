@@ -8,6 +8,7 @@ use super::{
     ledger::Ledger,
     npy::NpyOut,
     parquet::ParquetOut,
+    table::Table,
 };
 use enn_common::{
     artifact::{
@@ -20,6 +21,7 @@ use enn_common::{
 };
 use std::{
     collections::BTreeMap,
+    fs::File,
     path::{Path, PathBuf},
 };
 
@@ -108,6 +110,26 @@ pub(super) trait Out {
     fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError>;
     /// Makes the files durable and gives their names.
     fn finish(self: Box<Self>) -> Result<Vec<String>, GatherError>;
+}
+
+/// A table in one file, nothing written yet.
+pub(super) struct Begun {
+    pub(super) file: File,
+    pub(super) table: Table,
+    pub(super) path: PathBuf,
+    pub(super) name: String,
+}
+
+impl Begun {
+    /// Makes `folder/NAME`, where NAME is that of the output.
+    pub(super) fn at(folder: &Path, output: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
+        Disk.create_dir(folder)?;
+        let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let path = folder.join(&name);
+        let table = Table::new(meta, layout, !meta.row_names.is_empty());
+        let file = File::create(&path).map_err(FileError::of("create", &path))?;
+        Ok(Self { file, table, path, name })
+    }
 }
 
 /// Puts the chunks of the ledger together. Chunks are removed once the manifest is durable.
