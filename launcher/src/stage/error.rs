@@ -433,7 +433,7 @@ fn nearest(near: &[String]) -> String {
 /// A hint for a file that was packed as a whole.
 fn packed(path: &Path) -> &'static str {
     let ends = |extension: &&str| path.extension().is_some_and(|own| own.eq_ignore_ascii_case(extension));
-    if ["gz", "zip", "zst", "bz2", "xz", "7z", "lz4"].iter().any(|extension| ends(extension)) {
+    if ["gz", "zip", "zst", "bz2", "xz", "7z", "lz4"].iter().any(ends) {
         "unpack it first, or "
     } else {
         ""
