@@ -136,7 +136,7 @@ pub enum Error {
         /// Directory.
         dir: PathBuf,
         /// Cause.
-        source: RemoteError,
+        source: Box<RemoteError>,
     },
     /// A worker that does not answer.
     #[error("the worker gave no answer within {} s", .0.as_secs())]

@@ -59,7 +59,7 @@ pub(super) fn end(config: &RunConfig, run: &RunDir) -> Result<(), Error> {
 }
 
 fn not_kept(run: &RunDir, address: String, source: RemoteError) -> Error {
-    Error::NotKept { address, dir: run.path().to_owned(), source }
+    Error::NotKept { address, dir: run.path().to_owned(), source: Box::new(source) }
 }
 
 fn goals(config: &RunConfig, run: &RunDir) -> Vec<Goal> {
