@@ -13,6 +13,10 @@ use tch::Device;
 const START_ROWS_MAX: u64 = 65_536;
 /// Values given to it at most: 64 MiB of f32, of which it holds another copy.
 const START_VALUES_MAX: u64 = 1 << 24;
+/// Rows that it is given also where they are [`FEW_TIMES`] as many values: few rows say too little of many columns.
+const START_ROWS_FEW: u64 = 128;
+/// How many times as many values few rows may be.
+const FEW_TIMES: u64 = 4;
 
 /// Open staged data.
 pub struct Dataset {
@@ -134,7 +138,7 @@ impl Dataset {
     pub fn start_rows(&self, device: Device) -> Result<Batch, SessionError> {
         let index = self.rows(Split::Train);
         let width = (self.staged.0.features() + self.staged.0.outputs()).max(1) as u64;
-        let most = START_ROWS_MAX.min((START_VALUES_MAX / width).max(1));
+        let most = START_ROWS_MAX.min(rows_within(START_VALUES_MAX, width, START_ROWS_FEW));
         let rows: Vec<u64> = self.spread(Split::Train, most).map(|ordinal| index.at(ordinal)).collect();
         self.gather_rows(&rows, device)
     }
@@ -168,6 +172,11 @@ impl Dataset {
     }
 }
 
+/// How many rows of `width` values have room in `values` of them; up to `few` rows in [`FEW_TIMES`] as many; one at least.
+pub(super) fn rows_within(values: u64, width: u64, few: u64) -> u64 {
+    (values / width).max(few.min(FEW_TIMES * values / width)).max(1)
+}
+
 /// The `i`-th of `kept` ordinals spread evenly over `0..len`.
 pub(super) fn spread(i: u64, len: u64, kept: u64) -> u64 {
     (u128::from(i) * u128::from(len) / u128::from(kept)) as u64
@@ -176,6 +185,12 @@ pub(super) fn spread(i: u64, len: u64, kept: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_rows_may_be_more_values() {
+        let rows = |width| rows_within(START_VALUES_MAX, width, START_ROWS_FEW);
+        assert_eq!([10, 1 << 16, 1 << 17, 1_000_000, 1 << 40].map(rows), [1_677_721, 256, 128, 67, 1]);
+    }
 
     #[test]
     fn spreading_keeps_order_and_bounds() {

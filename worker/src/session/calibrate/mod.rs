@@ -14,7 +14,10 @@ mod sample;
 
 use super::{SessionError, agree, dataset::Dataset, evaluate::Judged, poisoned::Poisoned};
 use crate::{comm::ProcessGroup, loss::Head, model::Calibration};
-use enn_common::config::train::{PointCalibration, TrainConfig};
+use enn_common::{
+    config::train::{PointCalibration, TrainConfig},
+    staged::Split,
+};
 use tch::Device;
 
 /// With fewer validation rows than this an answer is the model's own.
@@ -48,8 +51,9 @@ pub(super) fn fit(
     let quantiles = levels.len().max(1);
     let rows = sample::rows(data, quantiles);
     if rows.len() < ROWS_MIN {
-        let rows = rows.len();
-        fitted.decisions.push(format!("no calibration: {rows} validation rows, expected at least {ROWS_MIN}"));
+        let (rows, all) = (rows.len(), data.rows(Split::Val).len());
+        let room = if (rows as u64) < all { format!(", and {rows} of them have room") } else { String::new() };
+        fitted.decisions.push(format!("no calibration: {all} validation rows{room}, expected at least {ROWS_MIN}"));
         return Ok(fitted);
     }
     let in_time = data.validates_later();

@@ -3,7 +3,13 @@
 use crate::{
     autograd::Cx,
     comm::ProcessGroup,
-    session::{SessionError, boot::COLLECTIVE_WAIT_MAX, dataset::Dataset, evaluate::Judged, poisoned::Poisoned},
+    session::{
+        SessionError,
+        boot::COLLECTIVE_WAIT_MAX,
+        dataset::{Dataset, rows_within},
+        evaluate::Judged,
+        poisoned::Poisoned,
+    },
 };
 use enn_common::staged::Split;
 use std::ops::Range;
@@ -11,6 +17,8 @@ use tch::{Device, Kind, Tensor};
 
 /// Numbers gathered at most; more rows than that are thinned evenly.
 const VALUES_MAX: u64 = 1 << 22;
+/// Rows that are gathered also where they are some times as many numbers.
+const ROWS_FEW: u64 = 16;
 /// Rows of one forward pass. Which rows are computed together does not depend on the world, so that no bit does, unless memory
 /// is short.
 const FORWARD_ROWS: u64 = 256;
@@ -49,7 +57,9 @@ impl Sample {
 /// The validation rows that are gathered with so many `quantiles` for each cell.
 pub(super) fn rows(data: &Dataset, quantiles: usize) -> Vec<u64> {
     let index = data.rows(Split::Val);
-    data.spread(Split::Val, (VALUES_MAX / width(data, quantiles)).max(1)).map(|ordinal| index.at(ordinal)).collect()
+    data.spread(Split::Val, rows_within(VALUES_MAX, width(data, quantiles), ROWS_FEW))
+        .map(|ordinal| index.at(ordinal))
+        .collect()
 }
 
 /// Numbers gathered for a row.
