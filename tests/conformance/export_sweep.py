@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -127,7 +128,10 @@ class Attempt:
 
             def post(path, body):
                 request = urllib.request.Request(f"http://{address[1]}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
-                return json.load(urllib.request.urlopen(request, timeout=SECONDS_MAX))
+                try:
+                    return json.load(urllib.request.urlopen(request, timeout=SECONDS_MAX))
+                except urllib.error.HTTPError as refused:
+                    raise AssertionError(f"{path}: {refused}: {refused.read().decode()}") from refused
 
             streams = [post("/streams", None)["stream"] for _ in range(STREAMS)]
             rows = [[[None if np.isnan(v) else float(v) for v in row] for row in steps[:, stream]] for stream in range(STREAMS)]
