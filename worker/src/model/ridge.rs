@@ -36,6 +36,24 @@ impl Ridge {
     /// Fits x (n, F) to y (n, O) f64, both without missing values, n ≥ 3. The last `crosses` columns are products of others. The
     /// rows decide everything: the same rows give the same fit.
     pub(super) fn fit(x: &Raw, y: &Raw, crosses: i64) -> Result<Self, TchError> {
+        let (rows, cells) = y.size2()?;
+        if cells <= rows {
+            return Self::fit_cells(x, y, crosses);
+        }
+        // Fewer rows than cells span fewer directions, and nothing that is fitted or chosen changes when targets are turned.
+        let mean = column_mean(y)?;
+        let y = y.f_sub(&mean)?;
+        let (spanned, _) = directions(&y, rows)?;
+        if spanned.size()[1] == 0 {
+            return Self::fit_cells(x, &y.f_add(&mean)?, crosses);
+        }
+        let Self { weight, bias, strengths } = Self::fit_cells(x, &y.f_matmul(&spanned)?, crosses)?;
+        let bias = spanned.f_mv(&bias)?.f_add_(&mean.f_reshape([-1])?)?;
+        Ok(Self { weight: spanned.f_matmul(&weight)?, bias, strengths })
+    }
+
+    /// [`Ridge::fit`], with each cell by itself.
+    fn fit_cells(x: &Raw, y: &Raw, crosses: i64) -> Result<Self, TchError> {
         let (x_mean, y_mean) = (column_mean(x)?, column_mean(y)?);
         let choice = Choice::by_cross_validation(x, y, crosses)?;
         let y = y.f_sub(&y_mean)?;

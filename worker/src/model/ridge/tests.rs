@@ -47,6 +47,23 @@ fn every_component_solves_its_normal_equations() {
 }
 
 #[test]
+fn few_rows_of_many_cells_are_fitted_as_each_cell_by_itself() {
+    for (n, f, o, crosses) in [(9, 3, 40, 1), (6, 20, 7, 0)] {
+        let (x, y) = (random(4, [n, f]), random(5, [n, o]) * 3.0 + 2.0);
+        // A cell that does not vary.
+        let _ = y.narrow(1, 0, 1).fill_(7.0);
+        let (turned, plain) = (Ridge::fit(&x, &y, crosses).unwrap(), Ridge::fit_cells(&x, &y, crosses).unwrap());
+        assert!((&turned.weight - &plain.weight).abs().max().double_value(&[]) < 1e-9, "{n} {f} {o}");
+        assert!((&turned.bias - &plain.bias).abs().max().double_value(&[]) < 1e-9);
+        assert!(turned.strengths.iter().zip(&plain.strengths).all(|(a, b)| (a.0 - b.0).abs() < 1e-6 * b.0.max(1.0)));
+    }
+    let constant = Raw::ones([4, 9], (Kind::Double, Device::Cpu));
+    let ridge = Ridge::fit(&random(6, [4, 2]), &constant, 0).unwrap();
+    assert_eq!(ridge.weight.abs().max().double_value(&[]), 0.0);
+    assert!((ridge.bias - 1.0).abs().max().double_value(&[]) < 1e-12);
+}
+
+#[test]
 fn leading_directions_are_orthonormal_and_sorted() {
     for (n, o) in [(20, 5), (5, 20)] {
         let y = random(3, [n, o]);
