@@ -101,10 +101,8 @@ pub fn predict(
 ) -> Result<Predictions, Error> {
     let began = Instant::now();
     let output = facts.cwd.join(output);
-    gather::Format::of(&output)?;
-    if output.exists() && !options.replace && !gather::is_unfinished(&output) {
-        return Err(gather::GatherError::Exists { path: output }.into());
-    }
+    let inputs: Vec<PathBuf> = data.iter().map(|file| facts.cwd.join(file)).collect();
+    gather::writable(&output, options.replace, &inputs)?;
     let options = &PredictOptions { replace: options.replace || output.exists(), ..options.clone() };
     let subject = Subject::of(model, data, facts, options)?;
     if subject.is_alone {
