@@ -276,6 +276,17 @@ pub enum Usage {
         /// Epochs to do.
         wanted: u64,
     },
+    /// Going on with a run on data that it was not trained on.
+    #[error(
+        "{run} was trained on other data: {what}\n  hint: give it the data and the configuration it began with; `enn train CONFIG --from {run}` \
+         begins a new run with its weights"
+    )]
+    OtherData {
+        /// Run.
+        run: String,
+        /// What differs.
+        what: String,
+    },
     /// A size of a model that has its sizes.
     #[error(
         "model.{key} cannot be changed: the sizes of this run's model follow its training rows (model.by_rows), and its weights have \

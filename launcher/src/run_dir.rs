@@ -204,6 +204,16 @@ impl RunDir {
         Ok(atomic::write(&path, &text)?)
     }
 
+    /// run.json as it is; `None` before it is written.
+    pub fn config_text(&self) -> Option<Vec<u8>> {
+        fs::read(self.path.join(RUN_JSON)).ok()
+    }
+
+    /// Puts back what [`Self::config_text`] gave.
+    pub fn restore_config(&self, text: &[u8]) -> Result<(), RunDirError> {
+        Ok(atomic::write(&self.path.join(RUN_JSON), text)?)
+    }
+
     /// Writes launch.json, what `enn run` was asked for. Whole or not at all; not synced, for a launch does not wait for a disk.
     pub fn write_launch(&self, run_id: &str, argv: &[String], logs: &Path) -> Result<(), RunDirError> {
         let path = self.path.join(LAUNCH_JSON);
