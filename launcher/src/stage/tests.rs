@@ -386,3 +386,16 @@ fn every_mistake_is_one_sentence_with_its_place() {
     let bench = Bench::rows("t.dat", b"a,y\n1,2\n");
     assert!(bench.error().contains("the extension does not name a format; set data.format"));
 }
+
+#[test]
+fn rows_to_predict_that_seem_to_be_in_another_unit_are_told_of() {
+    let rows: String = (0..40).map(|row| format!("{row},{}\n", row % 7)).collect();
+    let bench = Bench::rows("t.csv", format!("a,y\n{rows}").as_bytes());
+    let (trained, _) = bench.stage();
+    let is_told = |first: &str| {
+        fs::write(&bench.config.files[0], format!("a\n{first}\n2\n")).unwrap();
+        let notes = bench.try_stage(2, Some(trained.meta.clone())).unwrap().meta.report.notes;
+        notes.iter().any(|note| note.contains("perhaps of another unit: a"))
+    };
+    assert!(is_told("60000") && !is_told("600"));
+}
