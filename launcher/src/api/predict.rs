@@ -289,6 +289,11 @@ fn work_on(
 ) -> Result<(Predictions, u32, u64), Error> {
     let (levels, takes_point) = subject.levels(options.point)?;
     let staged = train::stage_data(&subject.config, Some(subject.meta.clone()), place.staged, announcer)?;
+    if let (Some(line), wrong) = (staged.meta.report.wrong_width_line, staged.meta.report.wrong_width) {
+        let told =
+            "of a wrong number of fields have no prediction, and rows are numbered without them; the first is line";
+        announcer.tell(What::Warned { message: format!("{wrong} lines {told} {line}") });
+    }
     let rows = staged.meta.rows;
     let cells = staged.meta.out_shape.iter().map(|size| *size as u64).product();
     let chunk_rows = chunk_rows(rows, staged.meta.features.len() as u64, cells);
