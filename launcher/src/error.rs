@@ -360,6 +360,25 @@ impl Error {
                 ExitCode::Usage
             }
             Self::Serve(ServeError::Open { .. } | ServeError::Token(_)) => ExitCode::Usage,
+            // What was asked for cannot be written there.
+            Self::Gather(
+                GatherError::Exists { .. }
+                | GatherError::Format { .. }
+                | GatherError::Input { .. }
+                | GatherError::Displace(_),
+            )
+            | Self::Convert(ConvertError::Exists { .. } | ConvertError::Displace(_))
+            | Self::Remote(RemoteError::Displace(_)) => ExitCode::Usage,
+            Self::Gather(GatherError::Space(_))
+            | Self::Convert(ConvertError::Space(_))
+            | Self::Remote(RemoteError::Space(_)) => ExitCode::Machine,
+            Self::Gather(GatherError::File(error))
+            | Self::Convert(ConvertError::File(error))
+            | Self::Remote(RemoteError::File(error))
+                if !error.is_missing() =>
+            {
+                ExitCode::Machine
+            }
             Self::Serve(ServeError::Engine(_)) => ExitCode::WorkerFailed,
             Self::Stage(_) | Self::Stream(_) | Self::Serve(ServeError::Stage(_)) => ExitCode::Data,
             Self::Run(error) => error.exit_code(),
@@ -403,5 +422,25 @@ impl Error {
             | Self::File(_)
             | Self::Output(_) => ExitCode::Machine,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn a_name_that_is_taken_is_the_users_and_a_full_disk_the_machines() {
+        let path = || PathBuf::from("p.csv");
+        assert_eq!(Error::from(GatherError::Exists { path: path() }).exit_code(), ExitCode::Usage);
+        assert_eq!(Error::from(ConvertError::Exists { path: path() }).exit_code(), ExitCode::Usage);
+        let file = |kind: io::ErrorKind| FileError { action: "write", path: path(), source: kind.into() };
+        assert_eq!(Error::from(GatherError::File(file(io::ErrorKind::StorageFull))).exit_code(), ExitCode::Machine);
+        assert_eq!(
+            Error::from(ConvertError::File(file(io::ErrorKind::PermissionDenied))).exit_code(),
+            ExitCode::Machine
+        );
+        assert_eq!(Error::from(ConvertError::File(file(io::ErrorKind::NotFound))).exit_code(), ExitCode::Artifact);
     }
 }
