@@ -214,6 +214,12 @@ pub enum Usage {
     /// Neither a configuration nor a run to resume.
     #[error("give a configuration, or --resume RUN to go on with a run")]
     NothingToTrain,
+    /// A file of data where its description is needed.
+    #[error("{} is data, expected a configuration (TOML) that names it in data.files, as examples/weather/weather.toml does", path.display())]
+    DataForConfig {
+        /// The file.
+        path: PathBuf,
+    },
     /// `--resume auto` needs the configuration's name.
     #[error("--resume auto needs the configuration, whose name says which run is meant")]
     AutoWithoutConfig,

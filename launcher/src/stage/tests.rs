@@ -382,7 +382,11 @@ fn every_mistake_is_one_sentence_with_its_place() {
     bench.config.split.test = 1.0;
     assert!(bench.error().contains("no training sample of 1"));
     bench.config.files = vec![bench.dir.path().join("absent.csv")];
-    assert!(bench.error().contains("absent.csv does not exist"));
+    assert!(bench.error().contains("absent.csv does not exist; data.files is relative to"));
+    bench.config.files = vec![bench.dir.path().join("*.csv")];
+    assert!(bench.error().contains("*.csv does not exist, and patterns are not expanded"));
+    bench.config.files = vec![bench.dir.path().to_owned()];
+    assert!(bench.error().contains("is a directory, expected a file; name the files in it"));
     let bench = Bench::rows("t.dat", b"a,y\n1,2\n");
     assert!(bench.error().contains("the extension does not name a format; set data.format"));
 }
