@@ -214,6 +214,12 @@ pub enum Usage {
     /// Neither a configuration nor a run to resume.
     #[error("give a configuration, or --resume RUN to go on with a run")]
     NothingToTrain,
+    /// A file of data where its description is needed.
+    #[error("{} is data, expected a configuration (TOML) that names it in data.files, as examples/weather/weather.toml does", path.display())]
+    DataForConfig {
+        /// The file.
+        path: PathBuf,
+    },
     /// `--resume auto` needs the configuration's name.
     #[error("--resume auto needs the configuration, whose name says which run is meant")]
     AutoWithoutConfig,
@@ -275,6 +281,17 @@ pub enum Usage {
         done: u64,
         /// Epochs to do.
         wanted: u64,
+    },
+    /// Going on with a run on data that it was not trained on.
+    #[error(
+        "{run} was trained on other data: {what}\n  hint: give it the data and the configuration it began with; `enn train CONFIG --from {run}` \
+         begins a new run with its weights"
+    )]
+    OtherData {
+        /// Run.
+        run: String,
+        /// What differs.
+        what: String,
     },
     /// A size of a model that has its sizes.
     #[error(
@@ -349,6 +366,25 @@ impl Error {
                 ExitCode::Usage
             }
             Self::Serve(ServeError::Open { .. } | ServeError::Token(_)) => ExitCode::Usage,
+            // What was asked for cannot be written there.
+            Self::Gather(
+                GatherError::Exists { .. }
+                | GatherError::Format { .. }
+                | GatherError::Input { .. }
+                | GatherError::Displace(_),
+            )
+            | Self::Convert(ConvertError::Exists { .. } | ConvertError::Displace(_))
+            | Self::Remote(RemoteError::Displace(_)) => ExitCode::Usage,
+            Self::Gather(GatherError::Space(_))
+            | Self::Convert(ConvertError::Space(_))
+            | Self::Remote(RemoteError::Space(_)) => ExitCode::Machine,
+            Self::Gather(GatherError::File(error))
+            | Self::Convert(ConvertError::File(error))
+            | Self::Remote(RemoteError::File(error))
+                if !error.is_missing() =>
+            {
+                ExitCode::Machine
+            }
             Self::Serve(ServeError::Engine(_)) => ExitCode::WorkerFailed,
             Self::Stage(_) | Self::Stream(_) | Self::Serve(ServeError::Stage(_)) => ExitCode::Data,
             Self::Run(error) => error.exit_code(),
@@ -392,5 +428,25 @@ impl Error {
             | Self::File(_)
             | Self::Output(_) => ExitCode::Machine,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn a_name_that_is_taken_is_the_users_and_a_full_disk_the_machines() {
+        let path = || PathBuf::from("p.csv");
+        assert_eq!(Error::from(GatherError::Exists { path: path() }).exit_code(), ExitCode::Usage);
+        assert_eq!(Error::from(ConvertError::Exists { path: path() }).exit_code(), ExitCode::Usage);
+        let file = |kind: io::ErrorKind| FileError { action: "write", path: path(), source: kind.into() };
+        assert_eq!(Error::from(GatherError::File(file(io::ErrorKind::StorageFull))).exit_code(), ExitCode::Machine);
+        assert_eq!(
+            Error::from(ConvertError::File(file(io::ErrorKind::PermissionDenied))).exit_code(),
+            ExitCode::Machine
+        );
+        assert_eq!(Error::from(ConvertError::File(file(io::ErrorKind::NotFound))).exit_code(), ExitCode::Artifact);
     }
 }

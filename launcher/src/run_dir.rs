@@ -72,14 +72,16 @@ pub enum RunDirError {
         address: String,
     },
     /// No such run.
-    #[error("no run \"{reference}\" in {}{}", places(runs), listed(known))]
+    #[error("{} \"{reference}\" in {}{}", if *several { "more than one run begins with" } else { "no run" }, places(runs), listed(known))]
     Unknown {
         /// What was asked for.
         reference: String,
         /// Where runs are.
         runs: Vec<PathBuf>,
-        /// Some that are there, newest first.
+        /// Some that are there, newest first; those that it may be, where it may be several.
         known: Vec<String>,
+        /// Whether it may be several.
+        several: bool,
     },
     /// Not a run directory, or not one of this version.
     #[error("{} is no run of this enn: {message}", path.display())]
@@ -204,6 +206,16 @@ impl RunDir {
         Ok(atomic::write(&path, &text)?)
     }
 
+    /// run.json as it is; `None` before it is written.
+    pub fn config_text(&self) -> Option<Vec<u8>> {
+        fs::read(self.path.join(RUN_JSON)).ok()
+    }
+
+    /// Puts back what [`Self::config_text`] gave.
+    pub fn restore_config(&self, text: &[u8]) -> Result<(), RunDirError> {
+        Ok(atomic::write(&self.path.join(RUN_JSON), text)?)
+    }
+
     /// Writes launch.json, what `enn run` was asked for. Whole or not at all; not synced, for a launch does not wait for a disk.
     pub fn write_launch(&self, run_id: &str, argv: &[String], logs: &Path) -> Result<(), RunDirError> {
         let path = self.path.join(LAUNCH_JSON);
@@ -288,8 +300,10 @@ fn find_where(runs: &[PathBuf], reference: &str, fits: fn(&Path) -> bool) -> Res
     match (reference, &fitting[..], all.first()) {
         ("latest", _, Some((_, path))) | (_, [(_, path)], _) => Ok(path.clone()),
         _ => {
-            let known = all.into_iter().take(LISTED_MAX).map(|(name, _)| name).collect();
-            Err(RunDirError::Unknown { reference: reference.to_owned(), runs: runs.to_vec(), known })
+            let several = fitting.len() > 1;
+            let of = if several { fitting } else { all.iter().collect() };
+            let known = of.into_iter().take(LISTED_MAX).map(|(name, _)| name.clone()).collect();
+            Err(RunDirError::Unknown { reference: reference.to_owned(), runs: runs.to_vec(), known, several })
         }
     }
 }
@@ -441,6 +455,11 @@ mod tests {
                 run.path().to_owned()
             })
             .collect();
+        let several = find(&canonical, "hail").unwrap_err().to_string();
+        assert!(
+            several.contains("more than one run begins with \"hail\"") && !several.contains(&new.id()),
+            "{several}"
+        );
         earlier.iter().for_each(|run| fs::remove_dir_all(run).unwrap());
         assert_eq!(newest(&canonical, "weather"), None);
         fs::create_dir_all(old.checkpoints().join("step-00000003")).unwrap();

@@ -12,6 +12,8 @@ use std::{
 pub const VERSION: u32 = 1;
 /// The `format` field.
 pub const FORMAT: &str = "enn-predictions";
+/// Its name in a directory of predictions.
+pub const MANIFEST: &str = "manifest.json";
 
 /// A file with its contents' digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,7 +126,7 @@ pub fn verify(output: &Path) -> Result<Vec<String>, SealError> {
 /// Where the manifest of predictions is: inside a directory, or beside a file as `NAME.manifest.json`.
 pub fn manifest_path(output: &Path) -> PathBuf {
     match output.extension() {
-        None => output.join("manifest.json"),
+        None => output.join(MANIFEST),
         Some(_) => {
             let name = output.file_name().unwrap_or_default().to_string_lossy();
             output.with_file_name(format!("{name}.manifest.json"))

@@ -42,6 +42,12 @@ pub fn local_metadata(dir: &Path) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
+/// Whether a file of this name can be part of a checkpoint or saved model that is a directory, in any form that is written.
+pub fn is_part(name: &str) -> bool {
+    let ends = [SHARD_END, METADATA, ".safetensors", ".safetensors.index.json"];
+    [MANIFEST, SET_ASIDE].contains(&name) || ends.iter().any(|end| name.ends_with(end))
+}
+
 /// Whether a directory holds a checkpoint in PyTorch's form, ours or another's.
 pub fn is_dcp(dir: &Path) -> bool {
     dir.join(METADATA).exists() || !local_metadata(dir).is_empty()

@@ -66,7 +66,7 @@ impl RawConfig {
                 key: String::new(),
                 kind: ConfigErrorKind::Syntax(error.message().to_owned()),
             };
-            return Err(errors.into_iter().map(error).collect());
+            return Err(errors.into_iter().take(SYNTAX_ERRORS_MAX).map(error).collect());
         }
         let span = table.span();
         Ok(Self {
@@ -126,6 +126,8 @@ fn value_of(text: &str, place: &Place) -> Value {
     }
 }
 
+/// Mistakes told of a text that is not TOML: a table of data that is taken for a configuration has one in every line.
+const SYNTAX_ERRORS_MAX: usize = 10;
 /// Bytes between two places whose characters are counted beforehand.
 const STRIDE: usize = 1024;
 

@@ -5,6 +5,7 @@
 pub mod atomic;
 pub mod digest;
 pub mod disk;
+pub mod displace;
 pub mod error;
 pub mod memory;
 pub mod mmap;

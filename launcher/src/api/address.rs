@@ -82,5 +82,6 @@ pub(super) fn local(runs: &Path, facts: &Facts) -> Result<PathBuf, Error> {
 }
 
 fn unknown(shelf: &Shelf, reference: &str, known: Vec<String>) -> Error {
-    RunDirError::Unknown { reference: reference.to_owned(), runs: vec![shelf.address().into()], known }.into()
+    RunDirError::Unknown { reference: reference.to_owned(), runs: vec![shelf.address().into()], known, several: false }
+        .into()
 }

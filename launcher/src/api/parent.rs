@@ -8,7 +8,7 @@ use crate::{
     run_dir::{self, RunDir},
 };
 use enn_common::{
-    checkpoint::{Checkpoint, listing},
+    checkpoint::{Checkpoint, Manifest, listing},
     config::{Parent, RunConfig, parent::ScalerChoice},
     staged::{StagedMeta, meta::Stats},
 };
@@ -56,12 +56,7 @@ pub(super) fn adopt(
     let manifest = checkpoint.manifest().ok_or_else(|| Error::NoCard { path: path.clone() })?;
     let json = |source| Error::Json { path: path.clone(), source };
     let theirs: RunConfig = serde_json::from_value(manifest.config.clone()).map_err(json)?;
-    let mut meta = manifest.meta.clone();
-    if let Some(fields) = meta.as_object_mut() {
-        // The manifest leaves the names of the training rows out.
-        fields.entry("row_names").or_insert_with(|| serde_json::Value::Array(Vec::new()));
-    }
-    let meta: StagedMeta = serde_json::from_value(meta).map_err(json)?;
+    let meta = described(&manifest.meta).map_err(json)?;
     let scaler = match (options.scaler, difference(own, &meta)) {
         (Some(choice), _) => choice,
         (None, None) => ScalerChoice::Keep,
@@ -81,8 +76,10 @@ pub(super) fn adopt(
     Ok(RunConfig { model, parent: Some(parent), ..config.clone() })
 }
 
-/// A run that is resumed with a configuration of its own began with the parent that it began with.
+/// A run that is resumed with a configuration of its own began with the parent that it began with. One that reads other columns is refused,
+/// before anything in the run's directory is touched.
 pub(super) fn carried(config: &RunConfig, run: &Path) -> Result<RunConfig, Error> {
+    same_layout(config, run)?;
     let before = match run_dir::read_config(run) {
         Ok(before) if before.parent.is_some() => before,
         _ => return Ok(config.clone()),
@@ -91,15 +88,72 @@ pub(super) fn carried(config: &RunConfig, run: &Path) -> Result<RunConfig, Error
     Ok(RunConfig { parent: before.parent, model, ..config.clone() })
 }
 
-/// Refuses to go on with a run that has done more than it is to do.
-pub(super) fn goes_on(config: &RunConfig, run: &RunDir, own: &StagedMeta) -> Result<(), Error> {
-    let Ok(newest) = listing::find(run.path()) else { return Ok(()) };
-    let done = newest.manifest().map_or(0, |manifest| manifest.epoch);
-    let wanted = config.train.passes(own.split_rows[0]);
+/// Refuses to go on with a run by a configuration that reads other columns.
+fn same_layout(config: &RunConfig, run: &Path) -> Result<(), Error> {
+    let Some(before) = trained(run) else { return Ok(()) };
+    let theirs = serde_json::from_value(before.config).ok().and_then(|config: RunConfig| config.data);
+    match (&config.data, theirs) {
+        (Some(own), Some(theirs)) if own.layout != theirs.layout => {
+            Err(other_data(run, "the configuration makes other inputs or targets".to_owned()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses to go on with a run on other data, or when it has done more than it is to do.
+pub(super) fn goes_on(config: &RunConfig, run: &Path, own: &StagedMeta) -> Result<(), Error> {
+    let Some(before) = trained(run) else { return Ok(()) };
+    let theirs: Option<StagedMeta> = described(&before.meta).ok();
+    if let Some(what) = theirs.and_then(|theirs| other_rows(own, &theirs)) {
+        return Err(other_data(run, what));
+    }
+    let (done, wanted) = (before.epoch, config.train.passes(own.split_rows[0]));
     if done > wanted {
-        return Err(Error::Usage(Usage::EpochsDone { run: run.id(), done, wanted }));
+        return Err(Error::Usage(Usage::EpochsDone { run: name_of(run), done, wanted }));
     }
     Ok(())
+}
+
+/// What the run's newest checkpoint says, when steps were done for it.
+fn trained(run: &Path) -> Option<Manifest> {
+    listing::find(run).ok()?.manifest().filter(|manifest| manifest.step > 0).cloned()
+}
+
+fn name_of(run: &Path) -> String {
+    run.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn other_data(run: &Path, what: String) -> Error {
+    Error::Usage(Usage::OtherData { run: name_of(run), what })
+}
+
+/// Data as a manifest describes them.
+fn described(meta: &serde_json::Value) -> Result<StagedMeta, serde_json::Error> {
+    let mut meta = meta.clone();
+    if let Some(fields) = meta.as_object_mut() {
+        // The manifest leaves the names of the training rows out.
+        fields.entry("row_names").or_insert_with(|| serde_json::Value::Array(Vec::new()));
+    }
+    serde_json::from_value(meta)
+}
+
+/// In what the data of a run are not those that it was trained on: sampling, scaling and judging would be of two tables.
+fn other_rows(own: &StagedMeta, before: &StagedMeta) -> Option<String> {
+    let rows = |meta: &StagedMeta| meta.split_rows;
+    let [train, val, test] = rows(own);
+    if rows(own) != rows(before) {
+        let [train_before, val_before, test_before] = rows(before);
+        return Some(format!(
+            "{train} rows train, {val} validate and {test} test, in its checkpoint {train_before}, {val_before} and {test_before}"
+        ));
+    }
+    let inputs = |meta: &StagedMeta| {
+        meta.features.iter().map(|one| (one.name.clone(), one.categories.clone())).collect::<Vec<_>>()
+    };
+    if inputs(own) != inputs(before) || own.out_labels != before.out_labels {
+        return Some("inputs, categories or targets have other names".to_owned());
+    }
+    difference(own, before)
 }
 
 /// The first statistics that the two do not share; those of inputs by name.
@@ -122,4 +176,87 @@ fn difference(own: &StagedMeta, parent: &StagedMeta) -> Option<String> {
     }
     let cells = own.y_stats.iter().zip(&parent.y_stats).enumerate();
     cells.into_iter().find(|(_, (a, b))| !near(a, b)).map(|(cell, (a, b))| told(&format!("target cell {cell}"), a, b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        api::{TrainOptions, load_config, train},
+        error::Usage,
+        facts::Facts,
+        ui::Mode,
+    };
+    use enn_common::checkpoint::{DType, ShardWriter, commit, name};
+    use std::fs;
+
+    const TOML: &str = "name = \"a\"\n[data]\nfiles = \"a.csv\"\n[data.rows]\nfeatures = [\"x\"]\ntargets = [\"y\"]\n";
+
+    fn table(first: u32) -> String {
+        let rows: String = (first..first + 40).map(|row| format!("{row},{}\n", row * 2)).collect();
+        format!("x,y\n{rows}")
+    }
+
+    /// What every file of a run, and its link, are now.
+    fn content(run: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+        let read = |name: &str| (run.join(name), fs::read(run.join(name)).unwrap_or_default());
+        let mut all = vec![read("run.json"), read("MANIFEST.json")];
+        all.extend(fs::read_link(run.join("staged")).map(|to| (to, Vec::new())));
+        all
+    }
+
+    #[test]
+    fn a_run_is_not_gone_on_with_on_other_data_and_stays_what_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let mut facts = Facts::gather();
+        facts.cwd = dir.path().to_owned();
+        fs::write(at("a.toml"), TOML).unwrap();
+        fs::write(at("b.toml"), TOML.replace("\"x\"", "\"x\", \"z\"")).unwrap();
+        fs::write(at("a.csv"), table(0)).unwrap();
+        let config = load_config(Path::new("a.toml"), &[], &facts).unwrap();
+        let staged = train::stage(&config, &at("staged"), Mode::Quiet).unwrap();
+        let run = RunDir::create(&at("runs"), "a", time::OffsetDateTime::now_utc()).unwrap();
+        run.write_config(&config).unwrap();
+        run.link_staged(&staged.dir).unwrap();
+        fs::write(run.path().join("MANIFEST.json"), "old").unwrap();
+        let being_written = run.checkpoints().join(name::temporary(40, "a"));
+        let mut shard = ShardWriter::create(&being_written, 0).unwrap();
+        shard.whole("model.w", DType::F32, &[1], &[0; 4]).unwrap();
+        let tables = [shard.finish().unwrap()];
+        let draft = train::draft(&run.id(), &config, &staged.meta).unwrap();
+        let draft = enn_common::checkpoint::Draft { step: 40, epoch: 2, ..draft };
+        commit(&being_written, &run.checkpoints().join(name::committed(40)), &tables, draft).unwrap();
+        let (path, before) = (run.path().to_owned(), content(run.path()));
+        drop(run);
+
+        let resumed = |file: &str| {
+            let config = load_config(Path::new(file), &[], &facts).unwrap();
+            let options = TrainOptions { resume: Some(path.clone()), runs_dir: at("runs"), ..TrainOptions::default() };
+            match train(&config, &facts, &options) {
+                Err(Error::Usage(Usage::OtherData { what, .. })) => what,
+                other => panic!("{other:?}"),
+            }
+        };
+        // Other columns: refused before anything is touched.
+        assert!(resumed("b.toml").contains("other inputs or targets"));
+        assert_eq!(content(&path), before);
+        for (other, told) in [
+            (table(0) + "1,1\n", "its checkpoint"),
+            (table(7), "x has mean"),
+            (
+                table(0)
+                    .replace("\n39,78\n", "\n39,79\n")
+                    .replace("\n0,0\n", "\n0,1\n")
+                    .replace("\n20,40\n", "\n20,41\n"),
+                "target cell 0 has mean",
+            ),
+        ] {
+            fs::write(at("a.csv"), other).unwrap();
+            assert!(resumed("a.toml").contains(told), "{told}");
+            let now = content(&path);
+            assert_eq!((&now[0], &now[2]), (&before[0], &before[2]));
+        }
+        assert!(fs::read_to_string(path.join("MANIFEST.json")).unwrap().contains("\"code\""));
+    }
 }

@@ -101,10 +101,8 @@ pub fn predict(
 ) -> Result<Predictions, Error> {
     let began = Instant::now();
     let output = facts.cwd.join(output);
-    gather::Format::of(&output)?;
-    if output.exists() && !options.replace && !gather::is_unfinished(&output) {
-        return Err(gather::GatherError::Exists { path: output }.into());
-    }
+    let inputs: Vec<PathBuf> = data.iter().map(|file| facts.cwd.join(file)).collect();
+    gather::writable(&output, options.replace, &inputs)?;
     let options = &PredictOptions { replace: options.replace || output.exists(), ..options.clone() };
     let subject = Subject::of(model, data, facts, options)?;
     if subject.is_alone {
@@ -291,6 +289,11 @@ fn work_on(
 ) -> Result<(Predictions, u32, u64), Error> {
     let (levels, takes_point) = subject.levels(options.point)?;
     let staged = train::stage_data(&subject.config, Some(subject.meta.clone()), place.staged, announcer)?;
+    if let (Some(line), wrong) = (staged.meta.report.wrong_width_line, staged.meta.report.wrong_width) {
+        let told =
+            "of a wrong number of fields have no prediction, and rows are numbered without them; the first is line";
+        announcer.tell(What::Warned { message: format!("{wrong} lines {told} {line}") });
+    }
     let rows = staged.meta.rows;
     let cells = staged.meta.out_shape.iter().map(|size| *size as u64).product();
     let chunk_rows = chunk_rows(rows, staged.meta.features.len() as u64, cells);

@@ -1,6 +1,6 @@
 //! From a file and flags to a resolved configuration.
 
-use crate::{Error, error::Usage, facts::Facts};
+use crate::{Error, error::Usage, facts::Facts, stage};
 use enn_common::config::{
     Place, RawConfig, RunConfig,
     model::SIZE_KEYS,
@@ -34,6 +34,9 @@ impl Override {
 /// [`Error::Read`] when the file cannot be read, [`Error::Config`] with all mistakes.
 pub fn load_config(path: &Path, overrides: &[Override], facts: &Facts) -> Result<RunConfig, Error> {
     let path = facts.cwd.join(path);
+    if stage::is_data(&path) {
+        return Err(Error::Usage(Usage::DataForConfig { path }));
+    }
     let text = std::fs::read_to_string(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
     // People read places; a path as short as possible reads best.
     let shown = path.strip_prefix(&facts.cwd).unwrap_or(&path);
@@ -164,6 +167,13 @@ mod tests {
         let facts = facts(dir.path());
         let missing = load_config(Path::new("b.toml"), &[], &facts).unwrap_err().to_string();
         assert!(missing.contains("b.toml") && missing.starts_with("cannot read"), "{missing}");
+        let table = "a,b\n".repeat(1000);
+        std::fs::write(dir.path().join("b.csv"), &table).unwrap();
+        let data = load_config(Path::new("b.csv"), &[], &facts).unwrap_err().to_string();
+        assert!(data.contains("b.csv is data") && data.contains("data.files"), "{data}");
+        std::fs::write(dir.path().join("b.toml"), &table).unwrap();
+        let none = load_config(Path::new("b.toml"), &[], &facts).unwrap_err().to_string();
+        assert!((1..20).contains(&none.lines().count()), "{none}");
         std::fs::write(dir.path().join("b.toml"), "seed = \"x\"\n").unwrap();
         let wrong = load_config(Path::new("b.toml"), &[Override::Set("oops".into())], &facts).unwrap_err().to_string();
         assert_eq!(

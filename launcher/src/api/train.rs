@@ -24,7 +24,7 @@ use crate::{
     },
 };
 use enn_common::{
-    checkpoint::Draft,
+    checkpoint::{Draft, name},
     config::{RunConfig, data::DataConfig},
     event::{SourceShare, What},
     exit::ExitCode,
@@ -32,6 +32,7 @@ use enn_common::{
     staged::{Split, StagedMeta, meta::SourceMeta, mix},
 };
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -146,12 +147,14 @@ fn conclude(
         if let Err(error) = inputs.map_err(ReportError::from).and_then(|inputs| report::write(run.path(), &inputs)) {
             tracing::warn!("no report: {error}");
         }
+        outcome
+    });
+    if outcome.is_ok() || !name::list(&run.checkpoints()).is_empty() {
         let info = RunInfo { run: run.id(), code: code as u8, versions: versions(), wall_time: wall_time() };
         if let Err(error) = gather::run_manifest(run.path(), info) {
             tracing::warn!("no manifest of the run: {error}");
         }
-        outcome
-    });
+    }
     let kept = kept.and(mirror::end(config, run));
     let outcome = outcome.and_then(|mut outcome| match (outcome.unsaved.take(), &outcome.ended) {
         (Some(cause), _) => Err(Error::Unsaved(cause)),
@@ -194,11 +197,12 @@ pub(super) fn lead(
             RunDir::create(&address::local(&options.runs_dir, facts)?, &config.name, time::OffsetDateTime::now_utc())?
         }
     };
-    run.withdraw_manifest()?;
     let config = &match &options.resume {
         Some(_) => parent::carried(config, run.path())?,
         None => config.clone(),
     };
+    run.withdraw_manifest()?;
+    let config_before = run.config_text();
     run.write_config(config)?;
     mirror::begin(config, &run)?;
     let announcer = Announcer::of_run(run.path(), options.mode, metrics)?;
@@ -210,7 +214,8 @@ pub(super) fn lead(
         nproc: launch::world(config),
         argv: facts.argv.clone(),
     });
-    let outcome = work(config, facts, (options, others), (&run, &announcer));
+    let is_at_work = Cell::new(false);
+    let outcome = work(config, facts, (options, others), (&run, &announcer, &is_at_work));
     if let Ok((Outcome { handed_over: true, restarts, rounds, .. }, _)) = outcome {
         // The next head waits for the directory.
         let dir = run.path().to_owned();
@@ -222,6 +227,10 @@ pub(super) fn lead(
     if !run.is_held() {
         // Journal, report and manifest are another head's now.
         return Err(superseded(outcome.map(|(outcome, _)| outcome.ended), &run));
+    }
+    if let (Some(before), false) = (config_before, is_at_work.get()) {
+        // No worker took up the run with this configuration: its checkpoints are of the one before, which the next resume goes by.
+        run.restore_config(&before)?;
     }
     let kept = if outcome.is_ok() { mirror::settle(&run) } else { Ok(()) };
     let (code, restarts, rounds) = match &outcome {
@@ -264,13 +273,17 @@ fn work(
     config: &RunConfig,
     facts: &Facts,
     (options, others): (&TrainOptions, Option<Lead>),
-    (run, announcer): (&RunDir, &Announcer),
+    (run, announcer, is_at_work): (&RunDir, &Announcer, &Cell<bool>),
 ) -> Result<(Outcome, Option<Baselines>), Error> {
     let runs = run.path().parent().unwrap_or(run.path());
-    let staged = match &options.staged {
-        Some(dir) => open_staged(dir, config, announcer)?,
-        None => stage_data(config, None, &runs.join(STAGED_DIR), announcer)?,
+    let (staged, seconds) = match &options.staged {
+        Some(dir) => (open_staged(dir)?, 0.0),
+        None => quietly_staged(config, None, &runs.join(STAGED_DIR), announcer)?,
     };
+    if options.resume.is_some() {
+        parent::goes_on(config, run.path(), &staged.meta)?;
+    }
+    announcer.tell(staged_event(&staged, config, seconds));
     run.link_staged(&staged.dir)?;
     let config = &match &options.parent {
         Some(wanted) => {
@@ -280,9 +293,6 @@ fn work(
         }
         None => config.clone(),
     };
-    if options.resume.is_some() {
-        parent::goes_on(config, run, &staged.meta)?;
-    }
     let weights = config.train.cell_weights.of_grid(&staged.meta.out_shape)?;
     let job = Job::Train { staged: staged.dir.clone(), init: None };
     let mut spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;
@@ -302,6 +312,7 @@ fn work(
     let durable = Box::new(durable);
     let mut emit = |what| {
         card.note(&what);
+        is_at_work.set(is_at_work.get() || matches!(what, What::WorkerReady { .. }));
         announcer.tell(what);
     };
     let outcome = match others {
@@ -344,6 +355,18 @@ pub(super) fn stage_data(
     out: &Path,
     announcer: &Announcer,
 ) -> Result<Staged, Error> {
+    let (staged, seconds) = quietly_staged(config, for_prediction, out, announcer)?;
+    announcer.tell(staged_event(&staged, config, seconds));
+    Ok(staged)
+}
+
+/// As [`stage_data`], without telling what was staged; and the seconds it took.
+fn quietly_staged(
+    config: &RunConfig,
+    for_prediction: Option<StagedMeta>,
+    out: &Path,
+    announcer: &Announcer,
+) -> Result<(Staged, f64), Error> {
     let data = config.data.as_ref().ok_or(Error::Usage(Usage::NoData))?;
     let began = Instant::now();
     let options = StageOptions { out: out.to_owned(), threads: 0, for_prediction };
@@ -355,17 +378,14 @@ pub(super) fn stage_data(
             announcer.tell(What::StageProgressed { rows, bytes, bytes_total });
         }
     })?;
-    announcer.tell(staged_event(&staged, config, began.elapsed().as_secs_f64()));
-    Ok(staged)
+    Ok((staged, began.elapsed().as_secs_f64()))
 }
 
 /// Data that are staged already.
-fn open_staged(dir: &Path, config: &RunConfig, announcer: &Announcer) -> Result<Staged, Error> {
+fn open_staged(dir: &Path) -> Result<Staged, Error> {
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let meta = enn_common::staged::Staged::open(&dir)?.meta().clone();
-    let staged = Staged { dir, meta, reused: true, resumed_rows: 0 };
-    announcer.tell(staged_event(&staged, config, 0.0));
-    Ok(staged)
+    Ok(Staged { dir, meta, reused: true, resumed_rows: 0 })
 }
 
 fn staged_event(staged: &Staged, config: &RunConfig, seconds: f64) -> What {

@@ -3,7 +3,7 @@
 use enn_common::{
     artifact::seal::SealError,
     checkpoint::{CommitError, ReadError, ShardError, listing::FindError, state_file::StateFileError},
-    fs::{FileError, space::SpaceError},
+    fs::{FileError, displace::DisplaceError, space::SpaceError},
 };
 use std::path::PathBuf;
 
@@ -16,6 +16,9 @@ pub enum ConvertError {
     /// Too little room.
     #[error(transparent)]
     Space(#[from] SpaceError),
+    /// What is there is not replaced.
+    #[error(transparent)]
+    Displace(#[from] DisplaceError),
     /// No checkpoint where one was looked for.
     #[error(transparent)]
     Find(#[from] FindError),
@@ -78,7 +81,7 @@ pub enum ConvertError {
         path: PathBuf,
     },
     /// The target is there already.
-    #[error("{} is there already; choose another name, or say that it may be replaced", path.display())]
+    #[error("{} is there already; choose another name, or replace it with --replace", path.display())]
     Exists {
         /// Target.
         path: PathBuf,

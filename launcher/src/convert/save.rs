@@ -8,10 +8,10 @@ use super::{
 use enn_common::{
     artifact::card::{self, CardTensor, ModelCard},
     checkpoint::{
-        Checkpoint, Manifest, PathPart, Value, listing,
+        Checkpoint, Manifest, PathPart, Value, listing, name,
         state_file::{self, Content, Entry},
     },
-    fs::{Disk, Storage, atomic, space},
+    fs::{Disk, Storage, atomic, displace, space},
 };
 use std::{
     collections::BTreeMap,
@@ -43,6 +43,10 @@ pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, 
     let checkpoint = listing::find(source)?;
     if target.exists() && !replace {
         return Err(ConvertError::Exists { path: target.to_path_buf() });
+    }
+    match form {
+        Form::Directory => displace::by_directory(target, &name::is_part)?,
+        _ => displace::by_file(target)?,
     }
     let no_card = ConvertError::NoCard { path: checkpoint.dir().to_path_buf(), what: "it has no manifest.json" };
     let manifest = checkpoint.manifest().ok_or(no_card)?;

@@ -46,6 +46,9 @@ fn files_hold_the_best_weights_and_load_as_step_zero() {
         assert_eq!((saved.tensors, saved.bytes), (2, 24 + 16));
         assert!(matches!(save_model(&run, &target, false), Err(ConvertError::Exists { .. })));
         save_model(&run, &target, true).unwrap();
+        // The run itself is a directory that is there, and no saved model.
+        let refused = save_model(&run, &run, true).unwrap_err();
+        assert!(matches!(refused, ConvertError::Displace(_)) && run.join("checkpoints").is_dir(), "{refused}");
 
         let loaded = load_model(&target, &dir.path().join(form.replace('.', "-")), 1.0).unwrap();
         let open = Checkpoint::open(&loaded.path).unwrap();

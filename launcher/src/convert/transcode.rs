@@ -12,10 +12,10 @@ use super::{
 use enn_common::{
     artifact::card::{self, ModelCard},
     checkpoint::{
-        DType, DirectoryWriter, Draft, Manifest, PathPart,
+        DType, DirectoryWriter, Draft, Manifest, PathPart, name,
         state_file::{self, Content, Entry},
     },
-    fs::{Disk, Storage, atomic, space},
+    fs::{Disk, Storage, atomic, displace, space},
 };
 use serde_json::json;
 use std::{
@@ -143,6 +143,11 @@ pub(super) fn convert_open(
     let form = wishes.form.map_or_else(|| Target::of(target), Ok)?;
     if target.exists() && !wishes.replace {
         return Err(ConvertError::Exists { path: target.to_path_buf() });
+    }
+    if form.is_file() {
+        displace::by_file(target)?;
+    } else {
+        displace::by_directory(target, &name::is_part)?;
     }
     let mut left_out = source.refused();
     let taken = take(source, wishes, &mut left_out)?;

@@ -113,7 +113,9 @@ pub fn shuffled(
     meta.digest = blake3::hash(format!("{} shuffled {seed} {repeats} {count} {first}", meta.digest).as_bytes())
         .to_hex()
         .to_string();
-    (meta.rows, meta.split_rows, meta.has_targets, meta.row_names) = (total, [0, 0, total], false, Vec::new());
+    // Rows to predict: neither targets nor weights are there.
+    (meta.rows, meta.split_rows, meta.row_names) = (total, [0, 0, total], Vec::new());
+    (meta.has_targets, meta.has_weights) = (false, false);
     Ok(Shuffled { dir: writer.finish(&meta)?, rows })
 }
 
@@ -161,8 +163,9 @@ mod tests {
 
     #[test]
     fn a_shuffled_input_moves_whole() {
-        let rows: String = (0..40).map(|row| format!("{row},{},1\n", ["a;b", "", "c", "a;b;c"][row % 4])).collect();
-        let mut bench = Bench::rows("t.csv", format!("n,w,y\n{rows}").as_bytes());
+        let rows: String = (0..40).map(|row| format!("{row},{},1,2\n", ["a;b", "", "c", "a;b;c"][row % 4])).collect();
+        let mut bench = Bench::rows("t.csv", format!("n,w,y,weight\n{rows}").as_bytes());
+        bench.config.weight = Some("weight".into());
         let labels = FeatureKind::Labels(Labels { separator: ';', empty_is_missing: true });
         bench.layout().features = vec![Feature::new("w", labels), Feature::new("n", FeatureKind::Number)];
         let (staged, arrays) = bench.stage();

@@ -2,7 +2,7 @@
 
 use enn_common::{
     artifact::{chunk::ChunkError, seal::SealError},
-    fs::{FileError, space::SpaceError},
+    fs::{FileError, displace::DisplaceError, space::SpaceError},
     staged::StagedError,
 };
 use std::path::PathBuf;
@@ -16,6 +16,9 @@ pub enum GatherError {
     /// Too little room.
     #[error(transparent)]
     Space(#[from] SpaceError),
+    /// What is there is not replaced.
+    #[error(transparent)]
+    Displace(#[from] DisplaceError),
     /// A manifest.
     #[error(transparent)]
     Seal(#[from] SealError),
@@ -35,8 +38,14 @@ pub enum GatherError {
         path: PathBuf,
     },
     /// The output is there already.
-    #[error("{} is there already; choose another name, or say that it may be replaced", path.display())]
+    #[error("{} is there already; choose another name, or replace it with --replace", path.display())]
     Exists {
+        /// Output.
+        path: PathBuf,
+    },
+    /// The output is what is predicted.
+    #[error("{} holds the rows to predict, and would be lost; choose another name for the predictions", path.display())]
+    Input {
         /// Output.
         path: PathBuf,
     },

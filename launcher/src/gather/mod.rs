@@ -25,7 +25,7 @@ pub use arrays::Arrays;
 pub use columns::cell_names;
 pub use error::GatherError;
 pub use ledger::{Header, Ledger};
-pub use predictions::{Format, Gathered, Request, is_unfinished, partial_dir, predictions};
+pub use predictions::{Format, Gathered, Request, partial_dir, predictions, writable};
 pub use run::{RunInfo, run_manifest};
 pub use sheet::{Sheet, SheetRows};
 pub use stream::Stream;

@@ -6,6 +6,7 @@ use super::{
     predictions::Out,
 };
 use enn_common::{
+    artifact::prediction,
     fs::{Disk, FileError, Storage, StorageFile, mmap::bytes_of},
     staged::{
         StagedMeta,
@@ -20,6 +21,12 @@ pub(super) const STATUS: &str = "status.npy";
 pub(super) const QUANTILES: &str = "levels.npy";
 pub(super) const LEVELS: &str = "level.npy";
 const LABELS: &str = "label.npy";
+
+/// Whether a file of this name can be part of such a directory.
+pub(super) fn is_part(name: &str) -> bool {
+    [PREDICTIONS, IDS, STATUS, QUANTILES, LEVELS, LABELS, prediction::MANIFEST].contains(&name)
+}
+
 /// Blocks of `ALIGN_BYTES` that a header may take.
 const HEADER_BLOCKS_MAX: usize = 64;
 

@@ -6,7 +6,7 @@ use super::{
     csv::CsvOut,
     layout::{Layout, Rows},
     ledger::Ledger,
-    npy::NpyOut,
+    npy::{self, NpyOut},
     parquet::ParquetOut,
     table::Table,
 };
@@ -16,7 +16,7 @@ use enn_common::{
         prediction::{self, ChunkDigest, FileDigest, ModelDigest, PredictionManifest},
         seal,
     },
-    fs::{Disk, FileError, Storage, atomic, digest, space},
+    fs::{Disk, FileError, Storage, atomic, digest, displace, space},
     staged::{StagedMeta, reader::Staged},
 };
 use std::{
@@ -98,6 +98,24 @@ pub struct Gathered {
     pub failed: BTreeMap<String, u64>,
 }
 
+/// The form that `output` asks for, when it may be written there: an output of the same form alone is replaced, and never the rows in `inputs`.
+pub fn writable(output: &Path, replace: bool, inputs: &[PathBuf]) -> Result<Format, GatherError> {
+    let format = Format::of(output)?;
+    let path = || output.to_path_buf();
+    let real = std::fs::canonicalize(output).ok();
+    if real.is_some() && inputs.iter().any(|input| std::fs::canonicalize(input).ok() == real) {
+        return Err(GatherError::Input { path: path() });
+    }
+    if output.exists() && !replace && !is_unfinished(output) {
+        return Err(GatherError::Exists { path: path() });
+    }
+    match format {
+        Format::Npy => displace::by_directory(output, &npy::is_part)?,
+        Format::Parquet | Format::Arrow | Format::Csv => displace::by_file(output)?,
+    }
+    Ok(format)
+}
+
 /// Where workers put the chunks of an output, as `Task::Predict::out`: beside it, so that the last step is a rename.
 pub fn partial_dir(output: &Path) -> PathBuf {
     let name = output.file_name().unwrap_or_default().to_string_lossy();
@@ -141,11 +159,8 @@ pub fn predictions(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Gathered, GatherError> {
     let (output, partial) = (request.output, partial_dir(request.output));
-    let format = Format::of(output)?;
+    let format = writable(output, request.replace, &[])?;
     let manifest_path = prediction::manifest_path(output);
-    if output.exists() && !request.replace {
-        return Err(GatherError::Exists { path: output.to_path_buf() });
-    }
     let staged = Staged::open(request.staged)?;
     let meta = staged.meta();
     let chunks = ledger.chunks();
@@ -287,7 +302,7 @@ fn publish(
 }
 
 /// Whether what has the name of an output was put there by a prediction that was cut off before its manifest.
-pub fn is_unfinished(output: &Path) -> bool {
+fn is_unfinished(output: &Path) -> bool {
     let note = std::fs::read_to_string(partial_dir(output).join(PLACING));
     let is_noted = |note: String| digest::of_file(output, &mut |_| {}).is_ok_and(|(_, blake3)| blake3 == note);
     !prediction::manifest_path(output).exists() && note.is_ok_and(is_noted)

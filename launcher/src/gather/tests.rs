@@ -191,6 +191,31 @@ fn a_name_without_extension_is_a_directory_of_arrays() {
     let replace = Request { replace: true, ..request(&output, &staged) };
     predictions(&replace, &again, &mut |_| {}).unwrap();
     assert!(PredictionManifest::read(&output.join("manifest.json")).is_ok());
+
+    // What somebody else put there is not removed with it.
+    std::fs::write(output.join("thesis.txt"), "years").unwrap();
+    let error = predictions(&replace, &all_chunks(&output), &mut |_| {}).unwrap_err().to_string();
+    assert!(error.contains("out/thesis.txt"), "{error}");
+    assert_eq!(std::fs::read_to_string(output.join("thesis.txt")).unwrap(), "years");
+}
+
+#[test]
+fn the_rows_to_predict_and_what_is_of_another_kind_are_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (rows, link) = (dir.path().join("rows.csv"), dir.path().join("link.csv"));
+    std::fs::write(&rows, "x").unwrap();
+    std::os::unix::fs::symlink(&rows, &link).unwrap();
+    for output in [&rows, &link] {
+        let refused = writable(output, true, std::slice::from_ref(&rows)).unwrap_err();
+        assert!(matches!(refused, GatherError::Input { .. }), "{refused}");
+    }
+    assert_eq!(writable(&rows, true, &[]).unwrap(), Format::Csv);
+    std::fs::create_dir(dir.path().join("a.parquet")).unwrap();
+    std::fs::write(dir.path().join("notes"), "x").unwrap();
+    for other in ["a.parquet", "notes"] {
+        let refused = writable(&dir.path().join(other), true, &[]).unwrap_err();
+        assert!(matches!(refused, GatherError::Displace(_)), "{refused}");
+    }
 }
 
 /// One chunk of all rows with the quantiles 0.1, 0.5, 0.9 of each cell; row 3 has no prediction.

@@ -3,7 +3,7 @@
 use enn_common::{
     artifact::seal::SealError,
     checkpoint::ReadError,
-    fs::{FileError, space::SpaceError},
+    fs::{FileError, displace::DisplaceError, space::SpaceError},
 };
 use std::path::PathBuf;
 
@@ -16,6 +16,9 @@ pub enum RemoteError {
     /// Too little room.
     #[error(transparent)]
     Space(#[from] SpaceError),
+    /// What is there is not replaced.
+    #[error(transparent)]
+    Displace(#[from] DisplaceError),
     /// A manifest.
     #[error(transparent)]
     Seal(#[from] SealError),

@@ -8,7 +8,7 @@ use crate::run_dir::RUN_JSON;
 use enn_common::{
     artifact::seal,
     checkpoint::{Checkpoint, Manifest, check_file, listing::Listed, manifest::FileEntry, name},
-    fs::{Disk, FileError, Storage, atomic, space},
+    fs::{Disk, FileError, Storage, atomic, displace, space},
 };
 use std::{
     fs::{self, File, OpenOptions},
@@ -169,6 +169,7 @@ fn checkpoint(
     if target.exists() && !replace && (own.is_none() || own != sealed) {
         return Err(RemoteError::Exists { place: target.display().to_string() });
     }
+    displace::by_directory(target, &name::is_part)?;
     let manifest: Option<Manifest> = match &sealed {
         Some(bytes) => Some(seal::unseal(Path::new(&place.name_of(name::MANIFEST)), bytes)?),
         None => None,

@@ -237,21 +237,29 @@ impl Draft {
         limits
     }
 
-    /// What is believed of inputs and targets. Tells of what is odd in training data.
+    /// What is believed of inputs and targets. Tells of what is odd.
     fn limits(&mut self, job: &Job<'_>, figures: &Figures) -> Result<Limits, StageError> {
-        if let Some(meta) = job.training {
-            let names: HashMap<&str, usize> =
-                (0..).zip(&meta.features).map(|(at, one)| (one.name.as_str(), at)).collect();
-            let place = |input: &Input| names.get(input.name.as_str()).copied();
-            let places: Vec<Option<usize>> = self.inputs.iter().map(place).collect();
-            return Ok(self.lift(job, Limits::of_model(meta, &places, self.output.has_targets())));
-        }
-        let [believed, usual] = Limits::of_training(&self.output)?.map(|limits| self.lift(job, limits));
+        let (limits, what) = match job.training {
+            Some(meta) => {
+                let names: HashMap<&str, usize> =
+                    (0..).zip(&meta.features).map(|(at, one)| (one.name.as_str(), at)).collect();
+                let place = |input: &Input| names.get(input.name.as_str()).copied();
+                let places: Vec<Option<usize>> = self.inputs.iter().map(place).collect();
+                let what =
+                    "values a thousand times as far away as those of the training rows reach, perhaps of another unit";
+                (Limits::of_model(meta, &places, self.output.has_targets()), what)
+            }
+            None => {
+                let what =
+                    "a few values are a thousand times as far from the median as most; data.ranges can leave them out";
+                (Limits::of_training(&self.output)?, what)
+            }
+        };
+        let [believed, usual] = limits.map(|limits| self.lift(job, limits));
         let ((x, y), (x_far, y_far)) = (usual.passed(figures), believed.passed(figures));
         let inputs = x.iter().filter(|at| !x_far.contains(at)).map(|at| self.inputs[*at].source.as_str());
         let targets = y.iter().filter(|at| !y_far.contains(at)).map(|at| self.target(*at));
         let names: BTreeSet<String> = inputs.chain(targets).map(str::to_owned).collect();
-        let what = "a few values are a thousand times as far from the median as most; data.ranges can leave them out";
         note(&mut self.report.notes, &names.into_iter().collect::<Vec<_>>(), what);
         Ok(believed)
     }

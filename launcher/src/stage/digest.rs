@@ -32,6 +32,9 @@ const SETTLED_NS: i64 = 2_000_000_000;
 /// A path as the system describes it.
 pub(crate) fn identity(path: &Path) -> Result<FileIdentity, StageError> {
     let metadata = path.metadata().map_err(FileError::of("measure", path))?;
+    if metadata.is_dir() {
+        return Err(StageError::MissingFile { path: path.to_owned() });
+    }
     Ok(FileIdentity::from(&metadata))
 }
 

@@ -109,7 +109,7 @@ impl Encoder {
                 expected: "a range of each input: take the file as it was written".into(),
             });
         }
-        let mut limits = Limits::of_model(training, &places, false).x;
+        let [Limits { x: mut limits, .. }, _] = Limits::of_model(training, &places, false);
         lift_inputs(&plan.inputs, &config.ranges, &mut limits);
         let kept = places.iter().map(Option::is_some).collect();
         Ok(Some(Self { plan, columns, limits, kept, missing: MissingTokens::new(&config.missing) }))

@@ -89,7 +89,7 @@ pub enum StageError {
     #[error("data.files is empty; name at least one file")]
     NoFiles,
     /// A source file does not exist.
-    #[error("{} does not exist; data.files is relative to the configuration file", path.display())]
+    #[error("{}", missing(path))]
     MissingFile {
         /// The file.
         path: PathBuf,
@@ -428,6 +428,18 @@ fn quoted(names: &[String]) -> String {
 
 fn nearest(near: &[String]) -> String {
     if near.is_empty() { String::new() } else { format!(" (did you mean {}?)", quoted(near)) }
+}
+
+fn missing(path: &Path) -> String {
+    let (shown, each) = (path.display(), "a list in data.files, or --data once for each");
+    let is_pattern = path.file_name().is_some_and(|name| name.to_string_lossy().contains(['*', '?']));
+    match (path.is_dir(), is_pattern) {
+        (true, _) => format!("{shown} is a directory, expected a file; name the files in it: {each}"),
+        (_, true) => format!("{shown} does not exist, and patterns are not expanded; name every file: {each}"),
+        _ => {
+            format!("{shown} does not exist; data.files is relative to the configuration file, --data to where you are")
+        }
+    }
 }
 
 /// A hint for a file that was packed as a whole.

@@ -74,18 +74,22 @@ impl Limits {
         Ok([FAR, ODD].map(limits))
     }
 
-    /// By the training data's own ranges: of inputs by their place among the model's, `None` for others, and of targets where there are any.
-    pub(crate) fn of_model(meta: &StagedMeta, places: &[Option<usize>], has_targets: bool) -> Self {
-        let of = |stats: &Stats| match stats.n {
-            0 => ANY,
-            _ => {
-                let reach = if stats.max > stats.min { stats.max - stats.min } else { stats.mean.abs().max(1.0) };
-                (stats.min - FAR * reach, stats.max + FAR * reach)
-            }
-        };
-        let input = |place: &Option<usize>| place.map_or(ANY, |place| of(&meta.x_stats[place]));
+    /// By the training data's own ranges what is believed, and what is not odd: of inputs by their place among the model's, `None` for
+    /// others, and of targets where there are any.
+    pub(crate) fn of_model(meta: &StagedMeta, places: &[Option<usize>], has_targets: bool) -> [Self; 2] {
         let targets = if has_targets { &meta.y_stats[..] } else { &[] };
-        Self { x: places.iter().map(input).collect(), y: targets.iter().map(of).collect() }
+        let limits = |times: f64| {
+            let of = |stats: &Stats| match stats.n {
+                0 => ANY,
+                _ => {
+                    let reach = if stats.max > stats.min { stats.max - stats.min } else { stats.mean.abs().max(1.0) };
+                    (stats.min - times * reach, stats.max + times * reach)
+                }
+            };
+            let input = |place: &Option<usize>| place.map_or(ANY, |place| of(&meta.x_stats[place]));
+            Self { x: places.iter().map(input).collect(), y: targets.iter().map(of).collect() }
+        };
+        [FAR, ODD].map(limits)
     }
 
     /// Input columns and target cells with values beyond them.

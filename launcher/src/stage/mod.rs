@@ -55,6 +55,7 @@ pub use error::StageError;
 pub use labels::labels;
 pub use multi_hot::listed;
 pub use redivide::redivide;
+pub use source::is_data;
 pub(crate) use timestamp::text as timestamp;
 
 use enn_common::{

@@ -382,7 +382,24 @@ fn every_mistake_is_one_sentence_with_its_place() {
     bench.config.split.test = 1.0;
     assert!(bench.error().contains("no training sample of 1"));
     bench.config.files = vec![bench.dir.path().join("absent.csv")];
-    assert!(bench.error().contains("absent.csv does not exist"));
+    assert!(bench.error().contains("absent.csv does not exist; data.files is relative to"));
+    bench.config.files = vec![bench.dir.path().join("*.csv")];
+    assert!(bench.error().contains("*.csv does not exist, and patterns are not expanded"));
+    bench.config.files = vec![bench.dir.path().to_owned()];
+    assert!(bench.error().contains("is a directory, expected a file; name the files in it"));
     let bench = Bench::rows("t.dat", b"a,y\n1,2\n");
     assert!(bench.error().contains("the extension does not name a format; set data.format"));
+}
+
+#[test]
+fn rows_to_predict_that_seem_to_be_in_another_unit_are_told_of() {
+    let rows: String = (0..40).map(|row| format!("{row},{}\n", row % 7)).collect();
+    let bench = Bench::rows("t.csv", format!("a,y\n{rows}").as_bytes());
+    let (trained, _) = bench.stage();
+    let is_told = |first: &str| {
+        fs::write(&bench.config.files[0], format!("a\n{first}\n2\n")).unwrap();
+        let notes = bench.try_stage(2, Some(trained.meta.clone())).unwrap().meta.report.notes;
+        notes.iter().any(|note| note.contains("perhaps of another unit: a"))
+    };
+    assert!(is_told("60000") && !is_told("600"));
 }

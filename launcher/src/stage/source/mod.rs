@@ -80,6 +80,11 @@ pub(crate) fn format_of(path: &Path, format: Option<SourceFormat>) -> Result<Sou
     Ok(format)
 }
 
+/// Whether the name of a file says that it is a table of data.
+pub fn is_data(path: &Path) -> bool {
+    path.extension().is_some() && format_of(path, None).is_ok()
+}
+
 /// Opens a file as a table. Zipped arrays are unpacked below `scratch`.
 pub(crate) fn open(path: &Path, config: &DataConfig, scratch: &Path) -> Result<Box<dyn Source>, StageError> {
     if !path.is_file() {
