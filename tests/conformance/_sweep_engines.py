@@ -3,6 +3,7 @@ beside it, and prints a line of JSON for each. Run by the Python that has the ru
 """
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -45,8 +46,15 @@ def torch_module(load):
     return made
 
 
+@functools.lru_cache(maxsize=1)
+def program(path):
+    import torch
+
+    return torch.export.load(path)
+
+
 def pt2(path, said):
-    return torch_module(lambda torch, path: torch.export.load(path).module())(path, said)
+    return torch_module(lambda _, path: program(path).module())(path, said)
 
 
 def made(archive, maker, **more):
@@ -110,6 +118,61 @@ ENGINES = {"onnx": onnx, "ort": onnx, "pt2": pt2, "aoti": aoti, "executorch": ex
            "tensorflow": tensorflow}  # fmt: skip
 
 
+def known_onnx(path):
+    import onnx
+
+    tensors = [(one.data_type, one.dims) for one in onnx.load(path).graph.initializer]
+    return [(onnx.TensorProto.DataType.Name(kind), dims) for kind, dims in tensors]
+
+
+def known_pt2(path):
+    tensors = [*program(path).state_dict.values(), *program(path).constants.values()]
+    return [(str(tensor.dtype), tensor.shape) for tensor in tensors]
+
+
+def known_litert(path):
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.Model.GetRootAs(Path(path).read_bytes())
+    graphs = [model.Subgraphs(at) for at in range(model.SubgraphsLength())]
+    tensors = [graph.Tensors(at) for graph in graphs for at in range(graph.TensorsLength())]
+    kinds = {value: name for name, value in vars(schema.TensorType).items()}
+    return [(kinds[one.Type()], one.ShapeAsNumpy()) for one in tensors if model.Buffers(one.Buffer()).DataLength()]
+
+
+def known_tensorflow(path):
+    from tensorflow.core.framework.types_pb2 import DataType
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    [graph] = SavedModel.FromString((Path(path) / "saved_model.pb").read_bytes()).meta_graphs
+    nodes = [*graph.graph_def.node, *(node for own in graph.graph_def.library.function for node in own.node_def)]
+    tensors = [node.attr["value"].tensor for node in nodes if node.op == "Const"]
+    return [(DataType.Name(one.dtype), [dim.size for dim in one.tensor_shape.dim]) for one in tensors]
+
+
+def known_coreml(path):
+    from coremltools.models.utils import load_spec
+    from coremltools.proto import MIL_pb2
+
+    block = load_spec(path).mlProgram.functions["main"].block_specializations["CoreML7"]
+    types = [one.attributes["val"].type.tensorType for one in block.operations if one.type == "const"]
+    return [(MIL_pb2.DataType.Name(one.dataType), [dim.constant.size for dim in one.dimensions]) for one in types]
+
+
+# Element types and sizes of what a file holds, by its makers' own readers. onnxruntime's own form holds singles whatever it was made of.
+KNOWN = {"onnx": known_onnx, "pt2": known_pt2, "litert": known_litert, "tensorflow": known_tensorflow, "coreml": known_coreml}
+HALVES, SINGLES = {"fp16": ("float16", "half"), "bf16": ("bfloat16",)}, ("float32", "float")
+# Numbers of the smallest matrix that is stored in half.
+STORED_MIN = 16
+
+
+def in_half(tensors, precision):
+    """How many numbers of matrices and tables are in this half precision, and how many in single."""
+    kinds = [(kind.lower().removeprefix("torch.").removeprefix("dt_"), int(np.prod(shape))) for kind, shape in tensors if len(shape) > 1]
+    count = lambda names: sum(count for kind, count in kinds if kind in names and count >= STORED_MIN)
+    return count(HALVES[precision]), count(SINGLES)
+
+
 def size(dim, rows):
     """Of an axis of a port: a number, `batch`, or so many times that."""
     return dim if isinstance(dim, int) else int(dim.removesuffix("batch").removesuffix("*") or 1) * rows
@@ -163,13 +226,17 @@ class Model:
 
 
 def tried(job):
-    begun = time.monotonic()
+    begun = time.process_time()
     path = Path(job["artifact"])
     said = json.loads(Path(f"{path}.json").read_text())
     model = Model(ENGINES[job["format"]](str(path), said), said, dict(np.load(job["case"])))
     model.check(SLOW_CALLS_EACH if job["format"] == "coreml" else CALLS_EACH)
     mean = model.sum / max(model.count, 1)
-    return {"largest": model.largest, "mean": mean, "wrong": model.wrong, "seconds": time.monotonic() - begun}
+    wrong = model.wrong
+    if said["precision"] in HALVES and job["format"] in KNOWN:
+        half, single = in_half(KNOWN[job["format"]](str(path)), said["precision"])
+        wrong = wrong or (f"{single} numbers of matrices are in single precision, {half} in {said['precision']}" if single > half / 4 else None)
+    return {"largest": model.largest, "mean": mean, "wrong": wrong, "seconds_of_a_processor": time.process_time() - begun}
 
 
 def main():
@@ -178,7 +245,7 @@ def main():
             found = tried(job)
         except Exception as error:  # noqa: BLE001
             found = {"wrong": f"{type(error).__name__}: {error}"}
-        print(json.dumps({"number": job["number"], "format": job["format"], **found}), flush=True)
+        print(json.dumps({"name": job["name"], "format": job["format"], **found}), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import pandas as pd
 ROWS, NEW_ROWS = 240, 24
 # Spreads from its mean of a number that no training row comes near.
 FAR = 1e9
+# The configuration that half precision is most likely to be wrong for.
+LARGE_AND_SMALL = "columns and cells in large and small units"
 # A number that f32 holds, and hardly anything that is computed of it.
 LARGEST = 3e38
 ENTITIES = ("a", "b")
@@ -103,21 +105,22 @@ def tabular(features, targets, more=""):
     return Table(lines, write)
 
 
-def arrays(shape, mend=lambda x, y: None, folder="."):
-    """A grid of cells; `mend` makes something of the rows of training."""
+def arrays(shape, mend=lambda x, y: None, folder=".", units=(1, 1, 1)):
+    """A grid of cells; `mend` makes something of the rows of training, all inputs are in these units."""
 
     def write(rng, place, new):
         values = numbers(rng, NEW_ROWS if new else ROWS)
         place = place / folder
         place.mkdir(exist_ok=True)
         if new:
-            np.save(place / "x.npy", np.concatenate([values, spoiled(values[0])]).astype(np.float32))
+            with np.errstate(over="ignore"):
+                np.save(place / "x.npy", (units * np.concatenate([values, spoiled(values[0])])).astype(np.float32))
             return ["x.npy"]
         cells = np.arange(np.prod(shape)) % 7 - 3
         one, other = effect(values)
         y = 50 + 10 * (one[:, None] + 0.3 * cells * other[:, None] + 0.1 * rng.standard_normal((len(values), len(cells))))
         mend(values, y)
-        np.save(place / "x.npy", values.astype(np.float32))
+        np.save(place / "x.npy", (units * values).astype(np.float32))
         np.save(place / "y.npy", y.astype(np.float32).reshape(-1, *shape))
         return ["x.npy", "y.npy"]
 
@@ -176,6 +179,12 @@ def moved(x, y):
     x += 4
     y *= 3
     y -= 70
+
+
+def far_apart(x, y):
+    """Half of the cells in millions, half in millionths."""
+    y[:, ::2] *= 1e6
+    y[:, 1::2] *= 1e-6
 
 
 # Whose numbers are believed however far away they are.
@@ -291,4 +300,6 @@ def configurations():
     add("after training", "an output range of quantiles", GRID, {"output_range": [40.0, 60.0]}, {"loss": "quantile"}, quantiles=True)
     add("after training", "the mean of the last steps", NUMBERS, {}, {"averaging": "swa_tail"})
     add("after training", "another run's weights, other targets", GRID, parent=arrays((2, 3), moved, "before"))
+    units = arrays((4, 6), far_apart, units=(1e6, 1e-6, 1))
+    add("after training", LARGE_AND_SMALL, units, {"patch": [2, 3], "gate": "tile"}, stretched, quantiles=True)
     return found

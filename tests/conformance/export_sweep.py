@@ -4,7 +4,7 @@ runners, and Python does in those of their makers (_sweep_engines.py), at severa
 
     export_sweep.py [--full] [--only TEXT…] [--precision fp16] [--makers] [--jobs N] [--table FILE]
 
-Without --full (or ENN_SWEEP=full) one configuration of each family is tried, chosen by ENN_SWEEP_SEED.
+Without --full (or ENN_SWEEP=full) one configuration of each family is tried, chosen by ENN_SWEEP_SEED, and with it one in half precision.
 """
 
 import argparse
@@ -31,7 +31,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BIN = Path(os.environ.get("ENN_BIN_DIR", ROOT / "target" / "release")).resolve()
 SECONDS_MAX, ENGINES_SECONDS_MAX = 300, 1500
-TABLE = "| family | models |"
+# The first line of a table of differences.
+HEADS = {"fp32": "| family | models |", "fp16": "| fp16 | models |", "bf16": "| bf16 | models |"}
 # Formats that the Python of this check runs, and those that have an environment of their own.
 OURS, ELSEWHERE = ("onnx", "ort", "pt2"), {"tf": ("litert", "tensorflow"), "coreml": ("coreml",)}
 # Made of the PT2 by _sweep_engines.py; the second one where ENN_MAKER_ENVS has an environment of it, as `make makers` leaves it.
@@ -65,7 +66,8 @@ class Attempt:
 
     def __init__(self, number, configuration, folder, places, precision, group):
         self.number, self.configuration, self.precision, self.group = number, configuration, precision, group
-        self.folder = folder / f"{number:02}"
+        self.name = f"{number:02}" if precision == "fp32" else f"{number:02} in {precision}"
+        self.folder = folder / self.name
         self.folder.mkdir()
         libraries = str(ROOT / "target" / "libtorch" / "lib")
         self.environment = {"LD_LIBRARY_PATH": libraries, **os.environ, "ENN_RUNTIMES": os.pathsep.join(map(str, places)),
@@ -176,11 +178,12 @@ class Attempt:
 
     def jobs(self, formats):
         said = [(one, self.found[made]["artifact"]) for one in formats if (made := "pt2" if one in MAKERS else one) in self.found]
-        return [{"number": self.number, "format": one, "artifact": str(self.folder / "out" / name), "case": str(self.folder / "case.npz")} for one, name in said]
+        out, case = self.folder / "out", str(self.folder / "case.npz")
+        return [{"name": self.name, "format": one, "artifact": str(out / artifact), "case": case} for one, artifact in said]
 
 
 def compared(python, jobs, folder, group):
-    """What a Python's runtimes answer, by configuration and format."""
+    """What a Python's runtimes answer, by attempt and format."""
     if not jobs:
         return {}
     path = folder / f"jobs-{jobs[0]['format']}.json"
@@ -190,8 +193,8 @@ def compared(python, jobs, folder, group):
     given = {"env": environment, "process_group": group.id, "timeout": ENGINES_SECONDS_MAX}
     done = subprocess.run([python, HERE / "_sweep_engines.py", path], capture_output=True, text=True, check=False, **given)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    found = {(line["number"], line["format"]): line for line in lines}
-    missing = [job for job in jobs if (job["number"], job["format"]) not in found]
+    found = {(line["name"], line["format"]): line for line in lines}
+    missing = [job for job in jobs if (job["name"], job["format"]) not in found]
     assert not missing, f"{python} ended with {done.returncode} before {missing[0]}: {done.stderr[-2000:]}"
     return found
 
@@ -204,22 +207,24 @@ def drawn(pairs):
 
 
 def chosen(wanted):
-    """Numbers and configurations: all, or one of each family."""
+    """Numbers, configurations and their precisions: all, or one of each family; and one in half precision."""
     every = list(enumerate(models.configurations()))
     if wanted.only:
-        return [(number, one) for number, one in every if any(text in f"{one.family}: {one.name}" for text in wanted.only)]
-    return every if wanted.full else drawn(every)
+        return [(number, one, wanted.precision) for number, one in every if any(text in f"{one.family}: {one.name}" for text in wanted.only)]
+    some = [(*pair, wanted.precision) for pair in (every if wanted.full else drawn(every))]
+    half = "fp16" if wanted.precision == "fp32" else wanted.precision
+    return some + [more for number, one in every if one.name == models.LARGE_AND_SMALL and (more := (number, one, half)) not in some]
 
 
-def table(attempts, found, formats):
+def table(attempts, found, formats, head):
     """The largest and the mean difference of each family in each format: of Python's runtimes, or of enn's own, whichever is larger."""
-    lines = [f"{TABLE} " + " | ".join(formats) + " |", "|---|--:|" + "---|" * len(formats)]
+    lines = [f"{head} " + " | ".join(formats) + " |", "|---|--:|" + "---|" * len(formats)]
     for family in [*dict.fromkeys(attempt.configuration.family for attempt in attempts), None]:
         members = [attempt for attempt in attempts if family in (attempt.configuration.family, None)]
         cells = []
         for one in formats:
-            theirs = {m.number: found[(m.number, one)] for m in members if (m.number, one) in found}
-            ours = {m.number: m.found[one]["verified"] for m in members if one in m.found and m.found[one]["verified"]["level"] == "runtime"}
+            theirs = {m.name: found[(m.name, one)] for m in members if (m.name, one) in found}
+            ours = {m.name: m.found[one]["verified"] for m in members if one in m.found and m.found[one]["verified"]["level"] == "runtime"}
             differences = [*theirs.values(), *ours.values()]
             largest, mean = (max((d[key] for d in differences if key in d), default=float("nan")) for key in ("largest", "mean"))
             count = len({*theirs, *ours})
@@ -228,10 +233,10 @@ def table(attempts, found, formats):
     return lines
 
 
-def put(lines, path):
+def put(lines, path, head):
     """In a file that has such a table."""
-    before, at, behind = path.read_text().partition(TABLE)
-    assert at, f"{path} has no line that begins with {TABLE}"
+    before, at, behind = path.read_text().partition(head)
+    assert at, f"{path} has no line that begins with {head}"
     old = (at + behind).split("\n")
     rest = next(number for number, line in enumerate(old) if not line.startswith("|"))
     path.write_text(before + "\n".join([*lines, *old[rest:]]))
@@ -256,25 +261,27 @@ def main():
     places = [sys.prefix, *environments.values()]
     with tempfile.TemporaryDirectory() as made, ThreadPoolExecutor(wanted.jobs) as pool, group:
         folder = Path(made)
-        attempts = [Attempt(number, one, folder, places, wanted.precision, group) for number, one in chosen(wanted)]
-        compiled = {number for number, _ in drawn([(attempt.number, attempt.configuration) for attempt in attempts])}
+        attempts = [Attempt(number, one, folder, places, precision, group) for number, one, precision in chosen(wanted)]
+        swept = [attempt for attempt in attempts if attempt.precision == wanted.precision]
+        compiled = [attempt for attempt, _ in drawn([(attempt, attempt.configuration) for attempt in swept])]
         list(pool.map(lambda attempt: attempt.run(formats), attempts))
         print(f"{len(attempts)} configurations trained, predicted with and exported after {time.monotonic() - begun:.0f} s", flush=True)
-        own = lambda attempt, formats: [one for one in formats if one not in MAKERS or attempt.number in compiled]
+        own = lambda attempt, formats: [one for one in formats if one not in MAKERS or attempt in compiled]
         jobs = [(python, [job for attempt in attempts for job in attempt.jobs(own(attempt, some))]) for python, some in pythons]
         found = {key: line for part in pool.map(lambda pair: compared(*pair, folder, group), jobs) for key, line in part.items()}
     for attempt in attempts:
-        lines = [f"{one} by Python: {line['wrong']}" for (number, one), line in found.items() if number == attempt.number and line["wrong"]]
+        lines = [f"{one} by Python: {line['wrong']}" for (name, one), line in found.items() if name == attempt.name and line["wrong"]]
         attempt.wrong += lines
-        figures = [line["largest"] for (number, _), line in found.items() if number == attempt.number and "largest" in line]
-        print(f"{attempt.number:02} {attempt.configuration.family}: {attempt.configuration.name}: {max(figures, default=float('nan')):.1e}")
+        figures = [line["largest"] for (name, _), line in found.items() if name == attempt.name and "largest" in line]
+        print(f"{attempt.name} {attempt.configuration.family}: {attempt.configuration.name}: {max(figures, default=float('nan')):.1e}")
         for wrong in attempt.wrong:
             print(f"   WRONG {wrong}")
     wrong = sum(bool(attempt.wrong) for attempt in attempts)
     print(f"{len(attempts)} configurations, {len(found)} artifacts run by Python's runtimes, {wrong} configurations wrong, {time.monotonic() - begun:.0f} s")
     assert attempts and found and not wrong
     if wanted.table:
-        put(table(attempts, found, [*formats, *compilers]), wanted.table)
+        head = HEADS[wanted.precision]
+        put(table(swept, found, [*formats, *compilers], head), wanted.table, head)
 
 
 if __name__ == "__main__":

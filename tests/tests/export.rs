@@ -9,7 +9,7 @@ use enn_common::{
     staged::reader::NpyMap,
 };
 use enn_tests::{
-    artifact::{library, until},
+    artifact::{gone, library, until},
     data, launch,
 };
 use nix::{
@@ -19,6 +19,7 @@ use nix::{
 use std::{
     fs,
     io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -262,6 +263,48 @@ fn a_killed_export_is_swept_by_the_next_one_and_a_living_one_is_not() {
     assert!(living.wait().unwrap().success());
     assert!(drafts(&out).is_empty());
     assert_eq!(names(&out).len(), 6, "{:?}", names(&out));
+}
+
+/// A Python whose PyTorch has a compiler at work that never ends; both write their numbers into `pids`.
+fn compiling(dir: &Path) -> (PathBuf, PathBuf) {
+    let (python, packages, pids) = (dir.join("python"), dir.join("packages"), dir.join("pids"));
+    let (torch, about) = (packages.join("torch"), packages.join("torch-2.11.0.dist-info"));
+    fs::create_dir_all(&torch).unwrap();
+    fs::create_dir_all(&about).unwrap();
+    fs::write(about.join("METADATA"), "Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0\n").unwrap();
+    let (part, whole) = (pids.with_extension("part"), pids.display());
+    let lines = [
+        "import os, subprocess",
+        "compiler = subprocess.Popen(['sh', '-c', 'trap : TERM HUP INT; while :; do sleep 1; done'])",
+        &format!("open('{}', 'w').write(f'{{os.getpid()}} {{compiler.pid}}')", part.display()),
+        &format!("os.rename('{}', '{whole}')", part.display()),
+        "compiler.wait()\n",
+    ];
+    fs::write(torch.join("__init__.py"), lines.join("\n")).unwrap();
+    let before = format!("import sys; sys.path.insert(0, '{}')", packages.display());
+    fs::write(&python, format!("#!/bin/sh\nexec python3 \"$1\" \"$2\" \"$3\" \"$4\" \"{before}\n$5\"\n")).unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o700)).unwrap();
+    (python, pids)
+}
+
+#[test]
+fn a_killed_export_leaves_no_compiler_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path(), &[]);
+    let (python, pids) = compiling(dir.path());
+    for signal in [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGINT] {
+        let mut command = enn();
+        command.env("PYTHON_EXEC", &python).arg("export").arg(&run).args(["--to", "aoti", "--out"]);
+        let mut child = command.arg(dir.path().join("out")).stdout(Stdio::null()).spawn().unwrap();
+        until("it compiles", || pids.exists());
+        let told = fs::read_to_string(&pids).unwrap();
+        let told: Vec<i32> = told.split(' ').map(|pid| pid.parse().unwrap()).collect();
+        told.iter().for_each(|pid| signal::kill(Pid::from_raw(*pid), None).unwrap());
+        signal::kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+        assert!(!child.wait().unwrap().success(), "{signal}");
+        told.into_iter().for_each(gone);
+        fs::remove_file(&pids).unwrap();
+    }
 }
 
 #[test]

@@ -8,8 +8,16 @@
     reason = "a test's helpers fail the test by panicking and look again until a deadline"
 )]
 
-use arrow_array::{Array, Float64Array, Int64Array, RecordBatch, cast::AsArray, types::Float32Type};
-use arrow_ipc::{reader::StreamReader, writer::StreamWriter};
+use arrow_array::{
+    Array, DictionaryArray, Float64Array, Int64Array, ListArray, RecordBatch, StringArray,
+    cast::AsArray,
+    types::{Float32Type, Float64Type, Int32Type},
+};
+use arrow_ipc::{
+    CompressionType,
+    reader::StreamReader,
+    writer::{IpcWriteOptions, StreamWriter},
+};
 use enn_common::event::{Event, What};
 use enn_tests::{
     data::{self, mix},
@@ -222,6 +230,44 @@ fn a_stream_is_answered_batch_by_batch() {
             assert!((streamed.unwrap() - file).abs() < 1e-5, "row {row}: {numbers:?} {file:?}");
         }
     }
+}
+
+#[test]
+fn columns_of_a_stream_that_the_model_does_not_have_stay_packed() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path(), &[]);
+    let predicted = |batch: &RecordBatch, damage: &dyn Fn(&mut Vec<u8>)| {
+        let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::ZSTD)).unwrap();
+        let mut writer = StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
+        writer.write(batch).unwrap();
+        let mut bytes = writer.into_inner().unwrap();
+        damage(&mut bytes);
+        let mut command = enn();
+        command.arg("predict").arg(&run).args(["--data", "-", "--out", "-"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(&bytes).unwrap();
+        let done = child.wait_with_output().unwrap();
+        assert!(done.status.success());
+        StreamReader::try_new(done.stdout.as_slice(), None).unwrap().next().unwrap().unwrap()
+    };
+    let plain = batch(0, 40);
+    let expected = predicted(&plain, &|_| ());
+    assert_eq!(expected.num_rows(), 40);
+    // Before, between and behind its own: texts, categories, and numbers in a list.
+    let texts = Arc::new(StringArray::from(vec!["x".repeat(1000); 40])) as Arc<dyn Array>;
+    let words: DictionaryArray<Int32Type> = (0..40).map(|_| Some("word")).collect();
+    let lists = ListArray::from_iter_primitive::<Float64Type, _, _>((0..40).map(|_| Some(vec![Some(0.5); 3])));
+    let mut columns = vec![("texts", texts, false), ("words", Arc::new(words) as Arc<dyn Array>, false)];
+    let schema = plain.schema();
+    columns.extend(schema.fields().iter().zip(plain.columns()).map(|(f, own)| (f.name().as_str(), own.clone(), true)));
+    columns.insert(4, ("lists", Arc::new(lists), false));
+    let wide = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+    // Nobody has the room that the texts say they take.
+    let absurd = |bytes: &mut Vec<u8>| {
+        let at = bytes.windows(8).position(|eight| eight == 40_000_i64.to_le_bytes()).unwrap();
+        bytes[at..at + 8].copy_from_slice(&(1_i64 << 46).to_le_bytes());
+    };
+    assert_eq!(predicted(&wide, &absurd), expected);
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! How foreign tables become samples: what `[data]` means after resolving.
 
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, HashSet},
+    path::PathBuf,
+};
 
 /// Everything the stager needs to know. All column names are as in the source's header.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -51,6 +54,30 @@ pub struct DataSource {
 }
 
 impl DataConfig {
+    /// Columns of a table that a model's inputs are made of; none where the data are arrays.
+    pub fn input_columns(&self) -> Vec<&str> {
+        match &self.layout {
+            Layout::Rows(rows) => rows.features.iter().map(|feature| feature.column.as_str()).collect(),
+            Layout::Windows(windows) => {
+                // The history holds the target, whether it is named or not.
+                let numbers = windows.inputs.iter().chain(&windows.circular).chain([&windows.target]);
+                let mut seen = HashSet::new();
+                let numbers = numbers.map(String::as_str).filter(|column| seen.insert(*column));
+                [windows.entity.as_str(), &windows.time].into_iter().chain(numbers).collect()
+            }
+            Layout::Arrays(_) => Vec::new(),
+        }
+    }
+
+    /// Columns that are read beside them: identities, and what only training needs.
+    pub fn other_columns(&self) -> Vec<&str> {
+        let mut columns: Vec<&String> = self.weight.iter().chain(&self.split.column).collect();
+        if let Layout::Rows(rows) = &self.layout {
+            columns.extend(rows.targets.iter().chain(&rows.row_id));
+        }
+        columns.into_iter().map(String::as_str).collect()
+    }
+
     /// The files of each source, as ranges of `files`.
     pub fn source_files(&self) -> impl Iterator<Item = (&DataSource, std::ops::Range<usize>)> {
         let mut first = 0;

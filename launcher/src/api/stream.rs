@@ -22,13 +22,14 @@ use crate::{
 };
 use arrow_array::RecordBatch;
 use arrow_ipc::writer::FileWriter;
-use arrow_schema::ArrowError;
+use arrow_schema::{ArrowError, Schema};
 use enn_common::{
-    config::data::{DataConfig, SourceFormat},
+    config::data::{DataConfig, Layout, SourceFormat},
     fs::{Disk, FileError, Storage},
     staged::Staged,
 };
 use std::{
+    collections::HashSet,
     fs::{self, DirBuilder, File},
     io::{Read, Write},
     os::unix::fs::DirBuilderExt,
@@ -113,7 +114,7 @@ pub fn predict_stream(
     let staging =
         StageOptions { out: work.path.join("staged"), threads: 1, for_prediction: Some(subject.meta.clone()) };
     let (mut rows, mut failed) = (0, 0);
-    for batch in Batches::open(input, None, ample).map_err(Error::Stream)? {
+    for batch in Batches::open_some(input, |schema| Ok(chosen(&data, schema)), ample).map_err(Error::Stream)? {
         let batch = batch.map_err(Error::Stream)?;
         for first in (0..batch.num_rows()).step_by(BATCH_ROWS_MAX) {
             let part = batch.slice(first, BATCH_ROWS_MAX.min(batch.num_rows() - first));
@@ -132,6 +133,17 @@ pub fn predict_stream(
         tracing::warn!("{failed} of {rows} rows have no prediction");
     }
     Ok(rows)
+}
+
+/// The columns that staging asks for; all, where one is not there that must be: what is there instead is told.
+fn chosen(data: &DataConfig, schema: &Schema) -> Option<Vec<usize>> {
+    let (inputs, others) = (data.input_columns(), data.other_columns());
+    let there: HashSet<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    let row_id = if let Layout::Rows(rows) = &data.layout { rows.row_id.as_deref() } else { None };
+    let is_table = !inputs.is_empty() && inputs.iter().copied().chain(row_id).all(|column| there.contains(column));
+    let read: HashSet<&str> = inputs.into_iter().chain(others).collect();
+    let names = schema.fields().iter().map(|field| field.name().as_str()).enumerate();
+    is_table.then(|| names.filter(|(_, name)| read.contains(name)).map(|(at, _)| at).collect())
 }
 
 fn write_file(path: &Path, batch: &RecordBatch) -> Result<(), ArrowError> {

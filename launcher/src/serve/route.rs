@@ -7,13 +7,13 @@ use super::{
     figures::Figures,
     inputs::{Inputs, sheet_rows},
     problem::Problem,
-    rows::RowsError,
+    rows::{Columns, RowsError},
     streams::Streams,
     token::Token,
 };
 use crate::stage::{Batches, text_bytes};
 use arrow_array::RecordBatch;
-use arrow_schema::ArrowError;
+use arrow_schema::{ArrowError, Schema};
 use crossbeam_channel::{Sender, TrySendError};
 use serde_json::{Value, json};
 use std::{
@@ -241,9 +241,8 @@ impl Router {
         let (batch, objects) = match form {
             Form::Json => columns.read(&body, rows_max)?,
             Form::Arrow => {
-                let batch = arrow(&body, (rows_max, self.limits.unpacked_bytes_max), &mut share)?;
-                columns.check(&batch)?;
-                (batch, false)
+                let limits = (rows_max, self.limits.unpacked_bytes_max);
+                (arrow(&body, columns, limits, &mut share)?, false)
             }
         };
         drop(body);
@@ -285,8 +284,13 @@ fn form(content_type: Option<&[u8]>) -> Result<Form, Problem> {
     }
 }
 
-/// The batches of a stream as one. `share` holds the body's bytes, and grows by what becomes of them.
-fn arrow(body: &[u8], (rows_max, bytes_max): (usize, usize), share: &mut Share) -> Result<RecordBatch, Problem> {
+/// What a stream's batches have of the columns, as one batch. `share` holds the body's bytes, and grows by what becomes of them.
+fn arrow(
+    body: &[u8],
+    columns: &Columns,
+    (rows_max, bytes_max): (usize, usize),
+    share: &mut Share,
+) -> Result<RecordBatch, Problem> {
     let held = Cell::new(0_usize);
     let share = RefCell::new(share);
     let room = |bytes: u64| {
@@ -307,7 +311,9 @@ fn arrow(body: &[u8], (rows_max, bytes_max): (usize, usize), share: &mut Share) 
         error => Problem::Body(RowsError::Arrow(error)),
     };
     let (mut batches, mut rows) = (Vec::new(), 0_usize);
-    for batch in Batches::open(body, None, |bytes| room(bytes).map_err(io::Error::other)).map_err(wrong)? {
+    let chosen =
+        |schema: &Schema| columns.choose(schema).map(Some).map_err(|why| io::Error::other(Problem::from(why)).into());
+    for batch in Batches::open_some(body, chosen, |bytes| room(bytes).map_err(io::Error::other)).map_err(wrong)? {
         let batch = batch.map_err(wrong)?;
         rows = rows.saturating_add(batch.num_rows());
         if rows > rows_max {

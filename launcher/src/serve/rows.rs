@@ -6,9 +6,15 @@ use arrow_array::{
     ArrayRef, RecordBatch,
     builder::{Float64Builder, StringBuilder},
 };
+use arrow_schema::Schema;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
-use std::{borrow::Cow, collections::HashMap, fmt, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
 
 /// Rows that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -92,14 +98,15 @@ impl Columns {
         Ok((RecordBatch::try_from_iter_with_nullable(arrays).map_err(RowsError::Arrow)?, objects))
     }
 
-    /// Whether a table has no column that is not known.
-    pub(super) fn check(&self, batch: &RecordBatch) -> Result<(), RowsError> {
-        let stranger = batch.schema().fields().iter().map(|field| field.name().clone()).find(|name| !self.has(name));
-        stranger.map_or(Ok(()), |column| Err(self.unknown(0, &column)))
-    }
-
-    fn has(&self, name: &String) -> bool {
-        self.columns.iter().any(|column| column.name == *name) || self.also.contains(name)
+    /// Which columns of a table are read; the others are known, or it is refused.
+    pub(super) fn choose(&self, schema: &Schema) -> Result<Vec<usize>, RowsError> {
+        let read: HashSet<&String> = self.columns.iter().map(|column| &column.name).collect();
+        let also: HashSet<&String> = self.also.iter().collect();
+        let mut names = schema.fields().iter().map(|field| field.name());
+        match names.clone().find(|name| !read.contains(name) && !also.contains(name)) {
+            Some(stranger) => Err(self.unknown(0, stranger)),
+            None => Ok(names.by_ref().enumerate().filter(|(_, name)| read.contains(name)).map(|(at, _)| at).collect()),
+        }
     }
 
     fn names(&self) -> String {

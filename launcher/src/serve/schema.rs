@@ -6,11 +6,11 @@ use super::{
 };
 use crate::stage::{Encoder, labels_of, timestamp};
 use enn_common::{
-    config::data::{DataConfig, FeatureKind, Layout, WindowsLayout},
+    config::data::{FeatureKind, Layout, WindowsLayout},
     staged::meta::FeatureMeta,
 };
 use serde_json::{Value, json};
-use std::net::SocketAddr;
+use std::{iter::repeat, net::SocketAddr};
 
 /// Most categories of a column that are listed.
 const CATEGORIES_TOLD_MAX: usize = 1000;
@@ -99,29 +99,14 @@ fn columns(subject: &Subject, encoder: Option<&Encoder>) -> Columns {
         Column { name: name.to_owned(), kind, missing: data.missing.clone() }
     };
     let columns = match (&data.layout, encoder) {
-        (Layout::Windows(layout), _) => {
-            let mut columns =
-                vec![column(&layout.entity, FeatureKind::Category), column(&layout.time, FeatureKind::Time)];
-            for name in layout.inputs.iter().chain(&layout.circular) {
-                columns.push(column(name, FeatureKind::Number));
-            }
-            columns
+        (Layout::Windows(_), _) => {
+            let kinds = [FeatureKind::Category, FeatureKind::Time].into_iter().chain(repeat(FeatureKind::Number));
+            data.input_columns().into_iter().zip(kinds).map(|(name, kind)| column(name, kind)).collect()
         }
         (_, Some(encoder)) => encoder.columns().iter().map(|one| column(&one.column, one.kind)).collect(),
         (_, None) => Vec::new(),
     };
-    Columns { columns, also: also(data) }
-}
-
-/// Columns of training data that predictions do not need.
-fn also(data: &DataConfig) -> Vec<String> {
-    let mut also: Vec<String> = data.weight.iter().chain(&data.split.column).cloned().collect();
-    match &data.layout {
-        Layout::Rows(layout) => also.extend(layout.targets.iter().chain(&layout.row_id).cloned()),
-        Layout::Windows(layout) => also.push(layout.target.clone()),
-        Layout::Arrays(_) => {}
-    }
-    also
+    Columns { columns, also: data.other_columns().into_iter().map(str::to_owned).collect() }
 }
 
 fn feature<'a>(subject: &'a Subject, name: &str) -> Option<&'a FeatureMeta> {

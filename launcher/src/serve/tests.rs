@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::stage::{StageOptions, stage};
-use arrow_array::{Float64Array, RecordBatch, cast::AsArray, types::Float32Type};
+use arrow_array::{Float64Array, RecordBatch, StringArray, cast::AsArray, types::Float32Type};
 use arrow_ipc::{reader::StreamReader, writer::StreamWriter};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use enn_common::{
@@ -307,13 +307,12 @@ fn the_model_is_described_with_a_request_that_works() {
     assert!(page.text.contains("enn_serve_rows_total 1\n") && page.text.contains("enn_serve_workers_up 1\n"));
 }
 
-#[test]
-fn a_request_of_windows_is_a_table_of_its_own() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("t.csv");
-    let line = |step: i32, who: &str, v: i32| format!("{who},{},{v}\n", step * 60);
+/// A model of windows of `v` and `w` of two entities that is trained on these inputs, and what it predicts is `v`.
+fn of_windows(dir: &std::path::Path, inputs: &[&str]) -> Subject {
+    let file = dir.join("t.csv");
+    let line = |step: i32, who: &str, v: i32| format!("{who},{},{v},{}\n", step * 60, -v);
     let text: String = (0..40).flat_map(|step| [line(step, "a", step), line(step, "b", 2 * step)]).collect();
-    std::fs::write(&file, format!("who,when,v\n{text}")).unwrap();
+    std::fs::write(&file, format!("who,when,v,w\n{text}")).unwrap();
     let layout = WindowsLayout {
         entity: "who".into(),
         time: "when".into(),
@@ -321,19 +320,51 @@ fn a_request_of_windows_is_a_table_of_its_own() {
         step_s: 60,
         steps: 2,
         history: 1,
-        inputs: vec!["v".into()],
+        inputs: inputs.iter().copied().map(str::to_owned).collect(),
         circular: vec![],
         target: "v".into(),
         calendar: vec![],
         target_valid_min: 0.5,
     };
     let data = DataConfig { files: vec![file], layout: Layout::Windows(layout), ..subject().data };
-    let options = StageOptions { out: dir.path().join("staged"), threads: 1, for_prediction: None };
+    let options = StageOptions { out: dir.join("staged"), threads: 1, for_prediction: None };
     let meta = stage(&data, &options, &mut |_| {}).unwrap().meta;
-    let scratch = dir.path().join("scratch");
+    let scratch = dir.join("scratch");
     std::fs::create_dir(&scratch).unwrap();
+    Subject { data, meta, scratch, ..subject() }
+}
+
+#[test]
+fn the_target_is_asked_for_where_the_history_holds_it() {
+    let dir = tempfile::tempdir().unwrap();
+    // Both columns go in; all of `w` is 0.
+    let say: Say = |x| x.iter().copied().filter(|v| *v != 0.0).take(4).collect();
+    let bench = Bench::of(of_windows(dir.path(), &["w"]), (say, 0), settings(Limits::default())).answering(2);
+    let about: Value = serde_json::from_str(&bench.get("/").text).unwrap();
+    let names: Vec<&str> =
+        about["inputs"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["who", "when", "w", "v"]);
+    let told = bench.post(r#"{"rows": [["a", 4800, 0, 7], ["b", 4800, 0, 8], ["a", 4860, 0, 9], ["b", 4860, 0, 6]]}"#);
+    assert_eq!(told.status, 200, "{}", told.text);
+    let told: Value = serde_json::from_str(&told.text).unwrap();
+    assert_eq!(told["rows"], serde_json::json!([["1970-01-01 01:22", 7.0, 8.0, 9.0, 6.0, null]]));
+    // A column that is none of theirs is refused, one of theirs is asked for.
+    let texts = |values: [&str; 2]| -> arrow_array::ArrayRef { Arc::new(StringArray::from(values.to_vec())) };
+    let numbers = |values: [f64; 2]| -> arrow_array::ArrayRef { Arc::new(Float64Array::from(values.to_vec())) };
+    let columns = [("when", numbers([4800.0, 4860.0])), ("v", numbers([7.0, 9.0])), ("who", texts(["a", "a"]))];
+    let told = bench.ask(&request(route::ARROW, &packed(&columns), ""));
+    assert!(told.status == 400 && told.error().contains("\"w\""), "{}", told.text);
+    let whole = [&columns[..], &[("w", numbers([0.0, 0.0]))]].concat();
+    let told = bench.ask(&request(route::ARROW, &packed(&whole), ""));
+    assert_eq!(told.status, 200, "{}", told.text);
+}
+
+#[test]
+fn a_request_of_windows_is_a_table_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let subject = of_windows(dir.path(), &["v"]);
+    let scratch = subject.scratch.clone();
     // Yesterday again: as many numbers come out as go in.
-    let subject = Subject { data, meta, scratch: scratch.clone(), ..subject() };
     let bench = Bench::of(subject, (<[f32]>::to_vec, 0), settings(Limits::default())).answering(2);
     let body = r#"{"rows": [["a", 4800, 7], ["b", 4800, 8], ["a", "4860", 9], ["b", 4860, null]]}"#;
     let told: Value = serde_json::from_str(&bench.post(body).text).unwrap();
@@ -397,12 +428,17 @@ fn what_is_wrong_is_told_in_a_sentence() {
     assert!(bench.asked.is_empty(), "the engine heard of none of it");
 }
 
-/// A stream of zeros, compressed, with a text that all rows share.
-fn zeros(rows: usize, text: &str) -> Vec<u8> {
+/// A stream of zeros, or of a text that all rows share, compressed; beside it is a column that nobody reads.
+fn zeros(rows: usize, text: Option<&str>, id: &str) -> Vec<u8> {
     let column: arrow_array::ArrayRef = Arc::new(Float64Array::from(vec![0.0; rows]));
-    let texts: arrow_array::StringViewArray = std::iter::repeat_n(Some(text), rows).collect();
-    let id: arrow_array::ArrayRef = Arc::new(texts);
-    let batch = RecordBatch::try_from_iter([("a", Arc::clone(&column)), ("b", column), ("id", id)]).unwrap();
+    let texts: arrow_array::StringViewArray = std::iter::repeat_n(text, rows).collect();
+    let other = if text.is_some() { Arc::new(texts) } else { Arc::clone(&column) };
+    let ids: StringArray = std::iter::repeat_n(Some(id), rows).collect();
+    packed(&[("a", column), ("id", Arc::new(ids)), ("b", other)])
+}
+
+fn packed(columns: &[(&str, arrow_array::ArrayRef)]) -> Vec<u8> {
+    let batch = RecordBatch::try_from_iter(columns.iter().cloned()).unwrap();
     let options = arrow_ipc::writer::IpcWriteOptions::default();
     let options = options.try_with_compression(Some(arrow_ipc::CompressionType::ZSTD)).unwrap();
     let mut writer = StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
@@ -414,28 +450,37 @@ fn zeros(rows: usize, text: &str) -> Vec<u8> {
 fn a_small_body_that_becomes_a_large_one_is_refused_before_it_does() {
     let arrow = |bench: &Bench, body: &[u8]| bench.ask(&request(route::ARROW, body, ""));
     let limits = Limits { unpacked_bytes_max: 1 << 20, ..Limits::default() };
-    let bench = Bench::new(limits.clone()).answering(1);
+    let bench = Bench::new(limits.clone()).answering(2);
     let refused = "the body has more than 1048576 bytes once it is unpacked: send fewer rows at a time";
-    let bomb = zeros(1 << 20, "");
+    let bomb = zeros(1 << 20, None, "");
     assert!(bomb.len() < 64 << 10, "{} bytes that become 32 MiB", bomb.len());
     let told = arrow(&bench, &bomb);
     assert_eq!((told.status, told.error().as_str()), (413, refused));
     // A length that is only a number: nobody makes room for it.
-    let mut absurd = zeros(100, "");
+    let mut absurd = zeros(100, None, "");
     let at = absurd.windows(8).position(|bytes| bytes == 800_i64.to_le_bytes()).unwrap();
     absurd[at..at + 8].copy_from_slice(&(1_i64 << 46).to_le_bytes());
     let told = arrow(&bench, &absurd);
     assert_eq!((told.status, told.error().as_str()), (413, refused));
-    let shared = arrow(&bench, &zeros(4096, &"x".repeat(1000)));
+    let shared = arrow(&bench, &zeros(4096, Some(&"x".repeat(1000)), ""));
     assert_eq!((shared.status, shared.error().as_str()), (413, refused));
     // What all requests may hold is asked too, and given back.
     let few = Bench::new(Limits { bodies_bytes_max: 64 << 10, ..limits }).answering(4);
-    assert_eq!(arrow(&few, &zeros(8192, "")).status, 429);
+    assert_eq!(arrow(&few, &zeros(8192, None, "")).status, 429);
     for _ in 0..4 {
-        let told = arrow(&few, &zeros(1024, ""));
+        let told = arrow(&few, &zeros(1024, None, ""));
         assert_eq!(told.status, 200, "{}", told.text);
     }
-    assert_eq!(arrow(&bench, &zeros(1024, "")).status, 200);
+    // What nobody reads stays packed, and what it says of itself is no matter.
+    let mut wide = zeros(1024, None, &"x".repeat(2000));
+    assert_eq!(arrow(&bench, &wide).status, 200);
+    let at = wide.windows(8).position(|bytes| bytes == 2_048_000_i64.to_le_bytes()).unwrap();
+    wide[at..at + 8].copy_from_slice(&(1_i64 << 46).to_le_bytes());
+    assert_eq!(arrow(&bench, &wide).status, 200);
+    let strange: arrow_array::ArrayRef = Arc::new(Float64Array::from(vec![0.0; 1 << 20]));
+    let told = arrow(&bench, &packed(&[("a", Arc::clone(&strange)), ("c", strange)]));
+    let unknown = "row 0: there is no column \"c\", expected a, b";
+    assert_eq!((told.status, told.error().as_str()), (400, unknown));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use arrow_ipc::{
     reader::{FileReader, StreamReader, read_footer_length},
     root_as_footer, root_as_message,
 };
-use arrow_schema::{ArrowError, DataType, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
 use enn_common::fs::memory;
 use std::{
     fs::File,
@@ -39,8 +39,6 @@ struct Framed<R, M> {
     message: Cursor<Vec<u8>>,
     room: M,
     /// `None`: all.
-    columns: Option<Vec<usize>>,
-    /// Of these, once the schema is there.
     wanted: Option<Wanted>,
 }
 
@@ -54,33 +52,44 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Read for Framed<R, M> {
 }
 
 impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
-    /// The next message with its lengths; empty at the end.
+    /// The next message with its lengths; empty at the end. What only columns share that are not read is passed over.
     fn next(&mut self) -> io::Result<Vec<u8>> {
+        loop {
+            if let Some(message) = self.look()? {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// The next message, unless nobody reads it.
+    fn look(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut message = Vec::new();
         self.append(4, &mut message)?;
         if message == CONTINUATION {
             self.append(4, &mut message)?;
         }
         let Some(length) = message.last_chunk().map(|bytes| u64::from(u32::from_le_bytes(*bytes))) else {
-            return Ok(message);
+            return Ok(Some(message));
         };
         if length == 0 || length > DESCRIPTION_BYTES_MAX {
-            return if length == 0 { Ok(message) } else { Err(damaged("a description of a batch is too long")) };
+            return if length == 0 { Ok(Some(message)) } else { Err(damaged("a description of a batch is too long")) };
         }
         let begin = message.len();
         self.append(length, &mut message)?;
-        let body = u64::try_from(described(&message[begin..])?.bodyLength()).map_err(|_| not_understood())?;
+        let description = described(&message[begin..])?;
+        let body = u64::try_from(description.bodyLength()).map_err(|_| not_understood())?;
+        let shared = description.header_as_dictionary_batch().map(|shared| shared.id());
+        if shared.is_some_and(|id| self.wanted.as_ref().is_some_and(|wanted| !wanted.shares(id))) {
+            let passed = io::copy(&mut (&mut self.inner).take(body), &mut io::sink())?;
+            return if passed == body { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+        }
         (self.room)(body)?;
         let end = message.len();
         self.append(body, &mut message)?;
         let (description, body) = message[begin..].split_at(end - begin);
-        let description = described(description)?;
-        if let (Some(schema), Some(columns)) = (description.header_as_schema(), &self.columns) {
-            self.wanted = try_fb_to_schema(schema).ok().map(|schema| Wanted::new(&schema, columns));
-        }
         let first = |at: usize| Ok(body.get(at..).and_then(|from| from.first_chunk()).copied());
-        (self.room)(unpacked(&description, self.wanted.as_ref(), first)?)?;
-        Ok(message)
+        (self.room)(unpacked(&described(description)?, self.wanted.as_ref(), first)?)?;
+        Ok(Some(message))
     }
 
     /// Appends as many bytes as are there, up to `count`.
@@ -167,7 +176,26 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Batches<R, M> {
     /// Reads the schema; batches will have these columns, or all. `room` is asked for the bytes that each message will take, before they
     /// are: what it refuses with ends the stream, as the source of [`ArrowError::IoError`].
     pub fn open(input: R, columns: Option<Vec<usize>>, room: M) -> Result<Self, ArrowError> {
-        let input = Framed { inner: input, message: Cursor::default(), room, columns: columns.clone(), wanted: None };
+        Self::open_some(input, |_| Ok(columns), room)
+    }
+
+    /// As [`Batches::open`], with the columns that `choose` takes of the schema; what it refuses with is the error.
+    pub fn open_some(
+        input: R,
+        choose: impl FnOnce(&Schema) -> Result<Option<Vec<usize>>, ArrowError>,
+        room: M,
+    ) -> Result<Self, ArrowError> {
+        let mut input = Framed { inner: input, message: Cursor::default(), room, wanted: None };
+        let first = input.next()?;
+        let description = first.strip_prefix(&CONTINUATION).unwrap_or(&first).get(4..).unwrap_or_default();
+        // What cannot be understood is told by the format's own reader.
+        let own = described(description).ok().and_then(|message| message.header_as_schema());
+        let read = own.and_then(|own| Some((own.fields()?, guarded(|| try_fb_to_schema(own)).ok()?)));
+        let columns = read.as_ref().map_or(Ok(None), |(_, schema)| choose(schema))?;
+        if let (Some((fields, schema)), Some(columns)) = (&read, &columns) {
+            input.wanted = Some(Wanted::new(schema, columns).sharing(fields.iter()));
+        }
+        input.message = Cursor::new(first);
         guarded(|| StreamReader::try_new(input, columns)).map(|reader| Self(Some(reader)))
     }
 
@@ -389,6 +417,46 @@ mod tests {
                     assert_eq!(why.to_string(), "no room");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn of_a_wide_stream_only_what_is_read_takes_room() {
+        let words: Vec<String> = (0..1000).map(|word| format!("word {word}")).collect();
+        let words: DictionaryArray<Int32Type> = words.iter().map(String::as_str).collect();
+        let column = |at: usize| -> (String, ArrayRef) {
+            let numbers: ArrayRef = Arc::new(Float64Array::from(vec![at as f64; 1000]));
+            (format!("c{at}"), if at % 2 == 1 { Arc::new(words.clone()) } else { numbers })
+        };
+        let batch = RecordBatch::try_from_iter((0..60).map(column)).unwrap();
+        let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::ZSTD)).unwrap();
+        let mut writer = StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
+        writer.write(&batch).unwrap();
+        writer.write(&batch.slice(0, 10)).unwrap();
+        writer.finish().unwrap();
+        let bytes = writer.into_inner().unwrap();
+        let (wide, all) = read(&bytes, None, u64::MAX);
+        let (asked, found) = read(&bytes, Some(&[7, 40]), u64::MAX);
+        let (all, found) = (all.unwrap(), found.unwrap());
+        assert!(
+            wide > 30 * 16_000 && asked < 2 * 16_000 + bytes.len() as u64 && bytes.len() < 300_000,
+            "{asked} of {wide}"
+        );
+        assert_eq!(found.len(), 2);
+        for (found, all) in found.iter().zip(&all) {
+            assert_eq!(*found, all.project(&[7, 40]).unwrap());
+        }
+        // By what the schema says, before anything else is read; what it is refused with comes back.
+        let named = |schema: &Schema| Ok(Some(vec![schema.index_of("c3")?]));
+        let mut batches = Batches::open_some(bytes.as_slice(), named, ample).unwrap();
+        assert_eq!(batches.next().unwrap().unwrap(), all[0].project(&[3]).unwrap());
+        let none = |schema: &Schema| Ok(Some(vec![schema.index_of("z")?]));
+        let error = Batches::open_some(&bytes[..bytes.len() / 9], none, ample).err().unwrap().to_string();
+        assert!(error.contains("\"z\""), "{error}");
+        // Wherever it is cut, also in a dictionary that nobody reads: behind a message it may have ended.
+        for cut in (0..bytes.len() - 16).step_by(499) {
+            let (_, found) = read(&bytes[..cut], Some(&[0]), u64::MAX);
+            assert!(found.is_err() || found.is_ok_and(|found| found.len() < 2), "cut at {cut}");
         }
     }
 

@@ -1,30 +1,59 @@
-//! Which buffers of a batch's message belong to the columns that are read: those of the others stay compressed where they lie.
+//! What of a stream's or a file's messages belongs to the columns that are read: buffers of the others stay compressed where they lie, and
+//! their dictionaries are passed over.
 //!
 //! Source: the format's Columnar.rst, "Buffer Listing for Each Layout".
 
+use arrow_ipc::Field;
 use arrow_schema::{DataType, Schema};
+use std::collections::HashSet;
 
 /// The types of a schema's columns, and whether each is read.
 #[derive(Debug)]
-pub(super) struct Wanted(Vec<(DataType, bool)>);
+pub(super) struct Wanted {
+    columns: Vec<(DataType, bool)>,
+    /// Dictionaries of those that are read; `None`: all.
+    shared: Option<HashSet<i64>>,
+}
 
 impl Wanted {
     /// These columns.
     pub(super) fn new(schema: &Schema, columns: &[usize]) -> Self {
+        let read: HashSet<usize> = columns.iter().copied().collect();
         let fields = schema.fields().iter().enumerate();
-        Self(fields.map(|(at, field)| (field.data_type().clone(), columns.contains(&at))).collect())
+        let columns = fields.map(|(at, field)| (field.data_type().clone(), read.contains(&at))).collect();
+        Self { columns, shared: None }
+    }
+
+    /// Of what batches share only what these columns have, whose schema has these fields in the format's own words.
+    pub(super) fn sharing<'a>(mut self, fields: impl Iterator<Item = Field<'a>>) -> Self {
+        let mut shared = HashSet::new();
+        let read = fields.zip(&self.columns).filter(|(_, (_, is_read))| *is_read);
+        read.for_each(|(field, _)| dictionaries(field, &mut shared));
+        self.shared = Some(shared);
+        self
+    }
+
+    /// Whether a dictionary is read.
+    pub(super) fn shares(&self, dictionary: i64) -> bool {
+        self.shared.as_ref().is_none_or(|shared| shared.contains(&dictionary))
     }
 
     /// Whether each of a batch's buffers is read. `None`: they are not those of such columns, or nobody knows. `views` are the
     /// numbers of buffers behind each column of views.
     pub(super) fn buffers(&self, count: usize, mut views: impl Iterator<Item = i64>) -> Option<Vec<bool>> {
         let mut all = Vec::new();
-        for (kind, is_read) in &self.0 {
+        for (kind, is_read) in &self.columns {
             let own = buffers(kind, &mut views)?;
             all.resize(all.len().checked_add(own).filter(|end| *end <= count)?, *is_read);
         }
         (all.len() == count).then_some(all)
     }
+}
+
+/// The dictionaries of a column, and of what lies in it.
+fn dictionaries(field: Field<'_>, found: &mut HashSet<i64>) {
+    found.extend(field.dictionary().map(|own| own.id()));
+    field.children().into_iter().flatten().for_each(|inner| dictionaries(inner, found));
 }
 
 /// How many buffers a column has.

@@ -1,7 +1,10 @@
 //! The readers, each with a few valid files of its own form.
 
-use arrow_array::{Float32Array, Int64Array, RecordBatch, StringArray};
-use arrow_ipc::writer::StreamWriter;
+use arrow_array::{DictionaryArray, Float32Array, Int64Array, RecordBatch, StringArray, types::Int32Type};
+use arrow_ipc::{
+    CompressionType,
+    writer::{IpcWriteOptions, StreamWriter},
+};
 use enn_common::{
     artifact::seal,
     checkpoint::{
@@ -200,22 +203,28 @@ pub(crate) fn arrow_seeds() -> Vec<Vec<u8>> {
         ("id", Arc::new(Int64Array::from(vec![1, 2, 3])) as arrow_array::ArrayRef),
         ("x", Arc::new(Float32Array::from(vec![Some(0.5), None, Some(2.0)]))),
         ("name", Arc::new(StringArray::from(vec!["a", "bc", ""]))),
+        ("word", Arc::new(["x", "y", "x"].into_iter().collect::<DictionaryArray<Int32Type>>())),
     ])
     .unwrap();
-    let mut bytes = Vec::new();
-    let mut writer = StreamWriter::try_new(&mut bytes, &batch.schema()).unwrap();
-    writer.write(&batch).unwrap();
-    writer.finish().unwrap();
-    let read: Vec<RecordBatch> = Batches::open(Cursor::new(&bytes), None, ample).unwrap().map(Result::unwrap).collect();
-    assert_eq!(read, [batch], "a sound stream comes through");
-    vec![bytes]
+    let packed = |codec| {
+        let options = IpcWriteOptions::default().try_with_compression(codec).unwrap();
+        let mut writer = StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
+        writer.write(&batch).unwrap();
+        writer.finish().unwrap();
+        let bytes = writer.into_inner().unwrap();
+        for columns in [vec![0, 1, 2, 3], vec![1]] {
+            let read = Batches::open(Cursor::new(&bytes), Some(columns.clone()), ample).unwrap();
+            let read: Vec<RecordBatch> = read.map(Result::unwrap).collect();
+            assert_eq!(read, [batch.project(&columns).unwrap()], "a sound stream comes through");
+        }
+        bytes
+    };
+    vec![packed(None), packed(Some(CompressionType::LZ4_FRAME))]
 }
 
 pub(crate) fn arrow(bytes: &[u8]) {
-    let Ok(reader) = Batches::open(Cursor::new(bytes), None, ample) else { return };
-    for batch in reader.take(8) {
-        if batch.is_err() {
-            return;
-        }
+    for columns in [None, Some(vec![1])] {
+        let Ok(reader) = Batches::open(Cursor::new(bytes), columns, ample) else { continue };
+        let _: Vec<_> = reader.take(8).take_while(Result::is_ok).collect();
     }
 }
