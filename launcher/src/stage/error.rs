@@ -433,11 +433,7 @@ fn nearest(near: &[String]) -> String {
 /// A hint for a file that was packed as a whole.
 fn packed(path: &Path) -> &'static str {
     let ends = |extension: &&str| path.extension().is_some_and(|own| own.eq_ignore_ascii_case(extension));
-    if ["gz", "zip", "zst", "bz2", "xz", "7z", "lz4"].iter().any(ends) {
-        "unpack it first, or "
-    } else {
-        ""
-    }
+    if ["gz", "zip", "zst", "bz2", "xz", "7z", "lz4"].iter().any(ends) { "unpack it first, or " } else { "" }
 }
 
 /// A hint for a table whose first line is data.
