@@ -1,4 +1,4 @@
-"""Runs that are kept in S3 and in Azure: the machine is killed while a file of a checkpoint is on its way, one that has nothing goes on
+"""Runs that are kept in S3, GCS and Azure (which play them: see ckpt_stores.py): the machine is killed while a file of a checkpoint is on its way, one that has nothing goes on
 from what is in the store, and others predict, list and verify by the address. Then the store says no to the end of a run."""
 
 import json
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import urllib.parse
 from pathlib import Path
 
 import ckpt_store
@@ -52,19 +53,23 @@ nproc_per_node = 1
 class Guard(Proxy):
     """Notes which checkpoints have their manifest. It leaves the next file of one without an answer, or refuses all, when it is told so."""
 
-    def __init__(self, port):
-        super().__init__(port)
-        self.committed, self.holds, self.closed = [], False, False
+    def __init__(self, port, bare=False):
+        super().__init__(port, bare)
+        self.committed, self.holds, self.closed, self.read = [], False, False, 0
 
     def answer(self, method, path, headers, body):
-        if method in ("PUT", "POST") and self.closed and "/step-" in path:
+        # GCS is asked with the slashes of a name in disguise.
+        name = urllib.parse.unquote(path.split("?")[0])
+        if method in ("PUT", "POST") and self.closed and "/step-" in name:
             return 403, {"Content-Type": "application/xml"}, b"<Error><Code>AccessDenied</Code><Message>no more</Message></Error>"
-        if method == "PUT" and self.holds and path.split("?")[0].endswith(".distcp"):
+        if method == "PUT" and self.holds and name.endswith(".distcp"):
             self.held.set()
             return None
         answered = super().answer(method, path, headers, body)
-        if method == "PUT" and "/manifest.json" in path and answered and answered[0] in (200, 201):
-            self.committed.append(path)
+        if method == "GET" and name.endswith(".distcp") and answered:
+            self.read += len(answered[2])
+        if method == "PUT" and name.endswith("/manifest.json") and answered and answered[0] in (200, 201):
+            self.committed.append(name)
         return answered
 
 
@@ -110,6 +115,16 @@ def check(name, runs, proxy, settings, folder):
     listed = json.loads(enn("third", "ckpt", "ls", run, "--json")[0])
     assert all(one["complete"] for one in listed) and listed[-1]["step"] > saved and len(listed) <= 3, listed
     assert json.loads(enn("third", "ckpt", "verify", run, "--deep", "--json")[0])["ok"]
+    before = proxy.read
+    shown = json.loads(enn("fifth", "ckpt", "show", run, "--json")[0])
+    assert shown["path"] == listed[-1]["path"] and shown["tensors"], shown
+    assert json.loads(enn("fifth", "ckpt", "diff", run, listed[-1]["path"], "--json")[0])["same"]
+    assert proxy.read == before, "what is the same by its checksums is not read"
+    for other in listed[:-1]:
+        before = proxy.read
+        enn("fifth", "ckpt", "diff", run, other["path"], code=5)
+        # Of both each place once, at most.
+        assert before < proxy.read <= before + other["bytes"] + listed[-1]["bytes"], (before, proxy.read, listed)
     enn("third", "predict", run, "--data", "kept.csv", "--out", f"{name}.parquet", "--quiet")
     assert (folder / f"{name}.parquet").stat().st_size > 0
     journal = next((folder / f"{name}-second/cache/enn/runs").glob("*/kept-*/events.jsonl")).read_text()
@@ -143,6 +158,10 @@ def main():
             proxy = Guard(port)
             check("s3", "s3://shelf/runs", proxy, {"AWS_ENDPOINT": proxy.address, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
                                                    "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": SECRET}, folder)
+            proxy = Guard(port, bare=True)
+            account = {"gcs_base_url": proxy.address, "disable_oauth": True, "client_email": "", "private_key": SECRET, "private_key_id": ""}
+            (folder / "account.json").write_text(json.dumps(account))
+            check("gcs", "gs://shelf/gs", proxy, {"GOOGLE_SERVICE_ACCOUNT": str(folder / "account.json"), "GOOGLE_ALLOW_HTTP": "true"}, folder)
         finally:
             process.terminate()
             process.wait()

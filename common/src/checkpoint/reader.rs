@@ -328,6 +328,27 @@ impl Checkpoint {
         read().map_err(|error| self.copy_error(fqn, place, error))
     }
 
+    /// Where the bytes of a tensor or a plain value are.
+    pub fn places(&self, fqn: &str) -> impl Iterator<Item = &Place> {
+        let chunks = self.metadata.tensors.get(fqn).into_iter().flat_map(|entry| &entry.chunks);
+        chunks.map(|chunk| &chunk.place).chain(self.metadata.values.get(fqn))
+    }
+
+    /// Whether both manifests say that a tensor, divided alike, or a plain value has the same bytes in both.
+    pub fn is_alike(&self, other: &Self, fqn: &str) -> bool {
+        let checked = |one: &Self| -> Option<BTreeMap<Vec<u64>, (Vec<u64>, u32)>> {
+            let chunks = one.metadata.tensors.get(fqn).into_iter().flat_map(|entry| &entry.chunks);
+            let value = one.metadata.values.get(fqn).map(|place| Some((vec![], (vec![], one.expected(place)?))));
+            let of_chunk = |Chunk { region, place }: &Chunk| {
+                Some((region.offsets.clone(), (region.sizes.clone(), one.expected(place)?)))
+            };
+            chunks.map(of_chunk).chain(value).collect()
+        };
+        let form = |one: &Self| one.metadata.tensors.get(fqn).map(|entry| (entry.dtype.clone(), entry.shape.clone()));
+        let known = checked(self).filter(|known| !known.is_empty());
+        known.is_some() && known == checked(other) && form(self) == form(other)
+    }
+
     fn value_place(&self, fqn: &str) -> Result<&Place, ReadError> {
         let absent = || ReadError::Absent { kind: "value", fqn: fqn.to_owned(), dir: self.dir.clone() };
         self.metadata.values.get(fqn).ok_or_else(absent)

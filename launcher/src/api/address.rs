@@ -5,7 +5,7 @@ use crate::{
     Error,
     convert::{self, Verified},
     facts::Facts,
-    remote::{self, Shelf, Store},
+    remote::{self, Outline, Shelf, Store},
     run_dir::{self, RunDirError},
 };
 use std::path::{Path, PathBuf};
@@ -59,6 +59,32 @@ pub fn newest_run(runs: &Path, name: &str, facts: &Facts, progress: Progress<'_>
     let shelf = Shelf::open(&address, &facts.cache_dir)?;
     let found = shelf.newest(name)?;
     Ok(found.map(|found| shelf.fetch(&found, true, progress)).transpose()?)
+}
+
+/// What is here of a checkpoint at an address: no more than is read of it.
+pub struct Outlined {
+    outline: Outline,
+    _work: WorkDir,
+}
+
+impl Outlined {
+    /// The checkpoint, in a directory that goes with this.
+    pub fn outline(&self) -> &Outline {
+        &self.outline
+    }
+}
+
+/// The outline of the newest complete checkpoint at an address, or of the checkpoint there; or the run's copy here, where that is as new.
+///
+/// # Errors
+/// There is none, or the store does not give it.
+pub fn outline_at((shelf, name): (&Shelf, &str)) -> Result<Result<PathBuf, Outlined>, Error> {
+    if let Some(copy) = shelf.current(name)? {
+        return Ok(Ok(copy));
+    }
+    let work = WorkDir::create(shelf.dir())?;
+    let outline = Outline::open(&shelf.place(name), &work.path.join(name))?;
+    Ok(Err(Outlined { outline, _work: work }))
 }
 
 /// Checks the newest complete checkpoint at an address, or the checkpoint there: it is fetched anew, for what a copy here is like says

@@ -39,7 +39,7 @@ pub use crate::{
     export::{Exported, is_packed as is_artifact},
     gather::Arrays,
 };
-pub use address::{at_address, find_run, newest_run, verify_at};
+pub use address::{Outlined, at_address, find_run, newest_run, outline_at, verify_at};
 pub use allocated::{allocation, meeting, requeued, run_allocated, take_part};
 pub use cv::{CrossValidated, CvOptions, OUT_OF_FOLD, cross_validate};
 pub use evaluate::{EvaluateOptions, Evaluated, evaluate};

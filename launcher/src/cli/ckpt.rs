@@ -11,7 +11,7 @@ use crate::{
     Error, api,
     convert::{self as convert_files, Contents, Mapped},
     facts::Facts,
-    remote,
+    remote::{self, Shelf},
     ui::figures,
 };
 use enn_common::{
@@ -24,7 +24,7 @@ use enn_common::{
     metrics::Metrics,
 };
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Look at, check, compare, convert and move checkpoints
 #[derive(Debug, clap::Args)]
@@ -70,9 +70,10 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
             tell(which.json, serde_json::to_value(&listed), || table(&listed))?;
         }
         What::Show(which) => {
-            let path = which.path(facts)?;
-            if !name::is_dcp(&path) && listing::list(&path).is_empty() {
-                let found = convert_files::contents(&path)?;
+            let looked = look(&which.what, &which.runs, facts)?;
+            let path = looked.path();
+            if !name::is_dcp(path) && listing::list(path).is_empty() {
+                let found = convert_files::contents(path)?;
                 let tensor = |(name, dtype, shape): &(String, &str, Vec<u64>)| json!({"name": name, "dtype": dtype, "shape": shape});
                 let tensors: Vec<_> = found.tensors.iter().map(tensor).collect();
                 let values: serde_json::Map<_, _> =
@@ -81,7 +82,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
                 let json = json!({"path": found.path, "form": found.form, "tensors": tensors, "values": values, "refused": found.refused, "mapped": mapped});
                 return tell(which.json, Ok(json), || file_contents(&found)).map(|()| ExitCode::Success);
             }
-            let shown = listing::show(&listing::find(&path)?);
+            let shown = listing::show(&listing::find(path)?);
+            let shown = Shown { path: looked.named(&shown.path), ..shown };
             tell(which.json, serde_json::to_value(&shown), || contents(&shown))?;
         }
         What::Verify(args) => return verify::run(args, facts),
@@ -101,20 +103,62 @@ impl Which {
     }
 }
 
-/// A file or checkpoint directory as given, else a run's directory, else a directory that holds checkpoints.
+/// What is looked at.
+enum Looked {
+    Here(PathBuf),
+    At(api::Outlined),
+}
+
+impl Looked {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Here(path) => path,
+            Self::At(outlined) => outlined.outline().dir(),
+        }
+    }
+
+    /// What is called `path` here, for people.
+    fn named(&self, path: &Path) -> PathBuf {
+        match self {
+            Self::Here(_) => path.to_owned(),
+            Self::At(outlined) => outlined.outline().address().into(),
+        }
+    }
+}
+
+/// A file or checkpoint directory as given, else a run's directory, else a directory that holds checkpoints; what is at an address is
+/// fetched.
 fn path(what: &str, runs: &Runs, facts: &Facts) -> Result<PathBuf, Error> {
+    match place(what, runs, facts)? {
+        Ok(path) => Ok(path),
+        Err((shelf, name)) => {
+            // It may be a checkpoint alone.
+            let bar = Bar::new("fetching", false);
+            Ok(shelf.fetch(&name, true, &mut |done, total| bar.set(done, total))?)
+        }
+    }
+}
+
+/// The same, and of what is at an address the outline.
+fn look(what: &str, runs: &Runs, facts: &Facts) -> Result<Looked, Error> {
+    match place(what, runs, facts)? {
+        Ok(path) => Ok(Looked::Here(path)),
+        Err((shelf, name)) => Ok(api::outline_at((&shelf, &name))?.map_or_else(Looked::At, Looked::Here)),
+    }
+}
+
+/// The path of what is here, or the address of what is not.
+fn place(what: &str, runs: &Runs, facts: &Facts) -> Result<Result<PathBuf, (Shelf, String)>, Error> {
     let given = facts.cwd.join(what);
     if given.is_file() || name::is_dcp(&given) || given.join(name::MANIFEST).exists() {
-        return Ok(given);
+        return Ok(Ok(given));
     }
-    if let Some((shelf, name)) = api::at_address(&[runs.dir(facts)], what, facts)? {
-        // It may be a checkpoint alone.
-        let bar = Bar::new("fetching", false);
-        return Ok(shelf.fetch(&name, true, &mut |done, total| bar.set(done, total))?);
+    if let Some(kept) = api::at_address(&[runs.dir(facts)], what, facts)? {
+        return Ok(Err(kept));
     }
     match runs.find(what, facts) {
-        Err(_) if given.is_dir() => Ok(given),
-        found => found,
+        Err(_) if given.is_dir() => Ok(Ok(given)),
+        found => found.map(Ok),
     }
 }
 

@@ -1,7 +1,11 @@
 //! What two sets of tensors have in common and what not, one pair of tensors at a time.
 
 use super::{ConvertError, cast::floats, safetensors::Tensor, source::Source};
-use std::{collections::BTreeMap, path::Path};
+use enn_common::checkpoint::{Checkpoint, metadata::Place};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 /// The differences.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -50,48 +54,110 @@ impl Differences {
     }
 }
 
-/// Compares two sources of any form. Differences up to `tolerance` count as none. `progress` gets bytes done and all bytes.
+/// Two sources of any form, to be compared.
+pub struct Pair {
+    first: Source,
+    second: Source,
+    tensors: [BTreeMap<String, Tensor>; 2],
+    suspicions: Vec<String>,
+    /// Tensors and values that are not read, as they are the same.
+    alike: BTreeSet<String>,
+}
+
+impl Pair {
+    /// Opens both. No tensor is read.
+    pub fn open(first: &Path, second: &Path) -> Result<Self, ConvertError> {
+        let (first, second) = (Source::open(first)?, Source::open(second)?);
+        let by_name = |source: &Source| -> Result<BTreeMap<String, Tensor>, ConvertError> {
+            Ok(source.tensors()?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect())
+        };
+        let told = |source: &Source| {
+            let path = source.path().display().to_string();
+            source.suspicions().into_iter().map(move |what| format!("{path}: {what}"))
+        };
+        let suspicions = told(&first).chain(told(&second)).collect();
+        Ok(Self { tensors: [by_name(&first)?, by_name(&second)?], first, second, suspicions, alike: BTreeSet::new() })
+    }
+
+    /// Believes the checksums of both manifests, and tells where in each checkpoint the bytes are that are to be read.
+    pub fn believe_checksums(&mut self) -> [Vec<Place>; 2] {
+        let checkpoints = [&self.first, &self.second].map(Source::checkpoint);
+        let [ours, theirs] = &self.tensors;
+        let shaped = ours.values().filter(|one| theirs.get(&one.name).is_some_and(|other| other.shape == one.shape));
+        let values = self.second.values();
+        let values = self.first.values().into_iter().filter(|name| values.contains(name));
+        let names: Vec<String> = shaped.map(|one| one.name.clone()).chain(values).collect();
+        if let [Some(first), Some(second)] = checkpoints {
+            self.alike = names.iter().filter(|name| first.is_alike(second, name)).cloned().collect();
+        }
+        let read = |checkpoint: &Checkpoint| {
+            let names = names.iter().filter(|name| !self.alike.contains(*name));
+            names.flat_map(|name| checkpoint.places(name)).cloned().collect()
+        };
+        checkpoints.map(|checkpoint| checkpoint.map(read).unwrap_or_default())
+    }
+
+    /// Compares them. Differences up to `tolerance` count as none. `progress` gets bytes done and all bytes.
+    pub fn diff(&self, tolerance: f64, progress: &mut dyn FnMut(u64, u64)) -> Result<Differences, ConvertError> {
+        let [ours, theirs] = &self.tensors;
+        let mut found = Differences {
+            only_first: ours.keys().filter(|name| !theirs.contains_key(*name)).cloned().collect(),
+            only_second: theirs.keys().filter(|name| !ours.contains_key(*name)).cloned().collect(),
+            suspicions: self.suspicions.clone(),
+            ..Differences::default()
+        };
+        let pairs: Vec<(&Tensor, &Tensor)> =
+            ours.values().filter_map(|one| Some((one, theirs.get(&one.name)?))).collect();
+        let total = pairs.iter().map(|(one, _)| one.bytes()).fold(0, u64::saturating_add);
+        let mut done = 0;
+        for (one, other) in pairs {
+            let name = one.name.clone();
+            if one.element != other.element {
+                found.types.push((name.clone(), one.element.torch(), other.element.torch()));
+            }
+            if one.shape != other.shape {
+                found.shapes.push((name, one.shape.clone(), other.shape.clone()));
+            } else if self.alike.contains(&name) {
+                found.equal += 1;
+            } else {
+                match compare((&self.first, one), (&self.second, other), tolerance)? {
+                    Some(difference) => found.values.push(difference),
+                    None => found.equal += u64::from(one.element == other.element),
+                }
+            }
+            done += one.bytes();
+            progress(done, total);
+        }
+        self.plain(&mut found);
+        Ok(found)
+    }
+
+    /// Values that both have; those of one alone are names that the other lacks.
+    fn plain(&self, found: &mut Differences) {
+        let (ours, theirs) = (self.first.values(), self.second.values());
+        for name in ours.iter().filter(|name| !self.alike.contains(*name)) {
+            if !theirs.contains(name) {
+                found.only_first.push(name.clone());
+                continue;
+            }
+            match (self.first.value(name), self.second.value(name)) {
+                (Ok(one), Ok(other)) if one == other => {}
+                (Ok(_), Ok(_)) => found.plain.push(format!("{name} differs")),
+                (Err(error), _) | (_, Err(error)) => found.plain.push(format!("{name} cannot be compared: {error}")),
+            }
+        }
+        found.only_second.extend(theirs.into_iter().filter(|name| !ours.contains(name)));
+    }
+}
+
+/// Opens two sources, and compares them by all their bytes.
 pub fn diff(
     first: &Path,
     second: &Path,
     tolerance: f64,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Differences, ConvertError> {
-    let (first, second) = (Source::open(first)?, Source::open(second)?);
-    let by_name = |source: &Source| -> Result<BTreeMap<String, Tensor>, ConvertError> {
-        Ok(source.tensors()?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect())
-    };
-    let (ours, theirs) = (by_name(&first)?, by_name(&second)?);
-    let mut found = Differences {
-        only_first: ours.keys().filter(|name| !theirs.contains_key(*name)).cloned().collect(),
-        only_second: theirs.keys().filter(|name| !ours.contains_key(*name)).cloned().collect(),
-        ..Differences::default()
-    };
-    for source in [&first, &second] {
-        let told = source.suspicions().into_iter().map(|what| format!("{}: {what}", source.path().display()));
-        found.suspicions.extend(told);
-    }
-    let pairs: Vec<(&Tensor, &Tensor)> = ours.values().filter_map(|one| Some((one, theirs.get(&one.name)?))).collect();
-    let total = pairs.iter().map(|(one, _)| one.bytes()).fold(0, u64::saturating_add);
-    let mut done = 0;
-    for (one, other) in pairs {
-        let name = one.name.clone();
-        if one.element != other.element {
-            found.types.push((name.clone(), one.element.torch(), other.element.torch()));
-        }
-        if one.shape != other.shape {
-            found.shapes.push((name, one.shape.clone(), other.shape.clone()));
-        } else {
-            match compare((&first, one), (&second, other), tolerance)? {
-                Some(difference) => found.values.push(difference),
-                None => found.equal += u64::from(one.element == other.element),
-            }
-        }
-        done += one.bytes();
-        progress(done, total);
-    }
-    plain(&first, &second, &mut found);
-    Ok(found)
+    Pair::open(first, second)?.diff(tolerance, progress)
 }
 
 fn compare(
@@ -127,21 +193,4 @@ fn compare(
     }
     let name = one.name.clone();
     Ok((differing > 0).then_some(ValueDifference { name, differing, elements, max_abs }))
-}
-
-/// Values that both have; those of one alone are names that the other lacks.
-fn plain(first: &Source, second: &Source, found: &mut Differences) {
-    let (ours, theirs) = (first.values(), second.values());
-    for name in &ours {
-        if !theirs.contains(name) {
-            found.only_first.push(name.clone());
-            continue;
-        }
-        match (first.value(name), second.value(name)) {
-            (Ok(one), Ok(other)) if one == other => {}
-            (Ok(_), Ok(_)) => found.plain.push(format!("{name} differs")),
-            (Err(error), _) | (_, Err(error)) => found.plain.push(format!("{name} cannot be compared: {error}")),
-        }
-    }
-    found.only_second.extend(theirs.into_iter().filter(|name| !ours.contains(name)));
 }

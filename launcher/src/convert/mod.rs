@@ -17,7 +17,7 @@ mod source;
 mod transcode;
 mod verify;
 
-pub use diff::{Differences, ValueDifference, diff};
+pub use diff::{Differences, Pair, ValueDifference, diff};
 pub use error::ConvertError;
 pub use load::{load_model, load_native};
 pub use safetensors::Tensor;

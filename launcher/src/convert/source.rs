@@ -56,6 +56,11 @@ impl Source {
         }
     }
 
+    /// The checkpoint that it is, if it is one.
+    pub(super) fn checkpoint(&self) -> Option<&Checkpoint> {
+        if let Self::Dcp(open) = self { Some(open) } else { None }
+    }
+
     /// What it is, for people.
     pub(crate) fn form(&self) -> &'static str {
         match self {

@@ -152,7 +152,7 @@ fn let_go(checkpoints: &Store, rule: Rule) -> Result<(), RemoteError> {
             continue;
         }
         match whole(&place) {
-            Ok(found) => {
+            Ok((found, _)) => {
                 let (epoch, time, metric) = (found.epoch, found.wall_time, found.metric);
                 candidates.push(Candidate { step, epoch, time, metric });
             }

@@ -5,6 +5,7 @@
 
 mod error;
 mod mirror;
+mod outline;
 mod pull;
 mod push;
 mod shelf;
@@ -13,6 +14,7 @@ mod upload;
 
 pub use error::RemoteError;
 pub use mirror::{Goal, Mirror};
+pub use outline::Outline;
 pub use pull::{Pulled, list, pull};
 pub use push::{Pushed, push, push_records, push_run};
 pub use shelf::{Known, Shelf, keep};

@@ -113,7 +113,7 @@ pub fn list(store: &Store) -> Result<Vec<Listed>, RemoteError> {
         let place = below.below(&name::committed(step));
         let path = PathBuf::from(place.name_of(""));
         Ok(match whole(&place) {
-            Ok(Manifest { world, metric, ref files, .. }) => {
+            Ok((Manifest { world, metric, ref files, .. }, _)) => {
                 let bytes = files.iter().map(|file| file.bytes).sum();
                 Listed { step, path, complete: true, bytes, world, metric, reason: None }
             }
@@ -127,8 +127,8 @@ pub fn list(store: &Store) -> Result<Vec<Listed>, RemoteError> {
     steps.into_iter().rev().map(one).collect()
 }
 
-/// The manifest of a checkpoint whose files are all there, with their sizes.
-pub(super) fn whole(place: &Store) -> Result<Manifest, RemoteError> {
+/// The manifest of a checkpoint whose files are all there, with their sizes; as it is, and as it was sealed.
+pub(super) fn whole(place: &Store) -> Result<(Manifest, Vec<u8>), RemoteError> {
     let missing = |file: &str| RemoteError::Missing { place: place.name_of(file) };
     let sealed = place.small(name::MANIFEST, SMALL_BYTES_MAX)?.ok_or_else(|| missing(name::MANIFEST))?;
     let manifest: Manifest = seal::unseal(Path::new(&place.name_of(name::MANIFEST)), &sealed)?;
@@ -136,7 +136,7 @@ pub(super) fn whole(place: &Store) -> Result<Manifest, RemoteError> {
     let is_there = |file: &&FileEntry| objects.iter().any(|one| one.name == file.path && one.bytes == file.bytes);
     match manifest.files.iter().find(|file| !is_there(file)) {
         Some(file) => Err(missing(&file.path)),
-        None => Ok(manifest),
+        None => Ok((manifest, sealed)),
     }
 }
 
@@ -218,14 +218,18 @@ fn wanted(place: &Store, manifest: Option<&Manifest>) -> Result<Vec<Wanted>, Rem
         let (objects, _) = place.list()?;
         return Ok(objects.into_iter().map(|one| Wanted { file: one.name, bytes: one.bytes, listed: None }).collect());
     };
-    let plain = |file: &str| !file.is_empty() && !file.contains('/') && file != "." && file != "..";
-    let one = |file: &FileEntry| {
-        if !plain(&file.path) {
-            return Err(RemoteError::FileName { place: place.name_of(""), file: file.path.clone() });
-        }
-        Ok(Wanted { file: file.path.clone(), bytes: file.bytes, listed: Some(file.clone()) })
-    };
-    manifest.files.iter().map(one).collect()
+    plain(manifest, place)?;
+    let one = |file: &FileEntry| Wanted { file: file.path.clone(), bytes: file.bytes, listed: Some(file.clone()) };
+    Ok(manifest.files.iter().map(one).collect())
+}
+
+/// Refuses a manifest that lists a file elsewhere.
+pub(super) fn plain(manifest: &Manifest, place: &Store) -> Result<(), RemoteError> {
+    let is_plain = |file: &str| !file.is_empty() && !file.contains('/') && file != "." && file != "..";
+    match manifest.files.iter().find(|file| !is_plain(&file.path)) {
+        Some(file) => Err(RemoteError::FileName { place: place.name_of(""), file: file.path.clone() }),
+        None => Ok(()),
+    }
 }
 
 /// Fetches what is missing of a file and compares all of it. Returns the bytes that were there.

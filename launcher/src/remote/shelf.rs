@@ -179,6 +179,18 @@ impl Shelf {
         Ok(copy)
     }
 
+    /// The copy of the run `name` where that is as new as what is at the address: this machine works in it, or it has seen the newest
+    /// checkpoint there and has one as new.
+    pub fn current(&self, name: &str) -> Result<Option<PathBuf>, RemoteError> {
+        let copy = self.dir.join(name);
+        if run_dir::is_living(&copy) {
+            return Ok(Some(copy));
+        }
+        let own = latest(&run_dir::checkpoints(&copy)).found.and_then(|found| Some(found.manifest()?.step));
+        let Some((own, (step, sealed))) = own.zip(pull::newest(&self.place(name))?) else { return Ok(None) };
+        Ok((own >= step && has_seen(&copy, step, &sealed)).then_some(copy))
+    }
+
     /// Waits until no other process fetches the run.
     fn alone(&self, name: &str) -> Result<Flock<File>, RemoteError> {
         let path = self.dir.join(format!(".{name}.lock"));

@@ -3,12 +3,12 @@
 //! **Invariant:** every request has a time limit and a number of retries.
 
 use super::{RemoteError, error::scrub, upload::PART_BYTES_MIN};
-use enn_common::checkpoint::name;
+use enn_common::{checkpoint::name, fs::FileError};
 use object_store::{
     GetOptions, GetRange, ObjectStore, ObjectStoreExt, RetryConfig, aws::AmazonS3Builder, azure::MicrosoftAzureBuilder,
     gcp::GoogleCloudStorageBuilder, local::LocalFileSystem, multipart::MultipartStore, path::Path as Key,
 };
-use std::{fs::File, io::Write, path::Path, sync::Arc, time::Duration};
+use std::{fs::File, io::Write, ops::Range, path::Path, sync::Arc, time::Duration};
 use tokio::{
     runtime::{Builder, Runtime},
     task::JoinSet,
@@ -236,9 +236,23 @@ impl Store {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), RemoteError> {
         let Some(length) = self.length(name)? else { return Err(RemoteError::Missing { place: self.name_of(name) }) };
+        self.read(name, begin..length, &mut |bytes| {
+            file.write_all(bytes).map_err(FileError::of("write", path))?;
+            progress(bytes.len() as u64);
+            Ok(())
+        })
+    }
+
+    /// Gives `take` a stretch of an object, a part at a time.
+    pub(super) fn read(
+        &self,
+        name: &str,
+        stretch: Range<u64>,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), RemoteError>,
+    ) -> Result<(), RemoteError> {
         let error = self.error("read", name);
         let key = self.key(name);
-        let mut at = begin;
+        let Range { start: mut at, end: length } = stretch;
         while at < length {
             let end = length.min(at + PART_BYTES_MIN);
             let range = GetOptions { range: Some(GetRange::Bounded(at..end)), ..GetOptions::default() };
@@ -248,9 +262,8 @@ impl Store {
                 let what = format!("it ended at byte {at} of {length}");
                 return Err(RemoteError::Store { action: "read", place: self.name_of(name), what });
             }
-            file.write_all(&bytes).map_err(|source| enn_common::fs::FileError::of("write", path)(source))?;
+            take(&bytes)?;
             at += bytes.len() as u64;
-            progress(bytes.len() as u64);
         }
         Ok(())
     }

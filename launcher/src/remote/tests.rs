@@ -1,20 +1,29 @@
 use super::*;
-use enn_common::checkpoint::{Checkpoint, DType, Draft, ShardWriter, commit, name, retain::Rule};
+use crate::convert::Pair;
+use enn_common::checkpoint::{
+    Checkpoint, DType, Draft, ShardWriter, commit, listing, metadata::Place, name, retain::Rule,
+};
 use object_store::{memory::InMemory, path::Path as Key};
 use std::{
     fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
 
 /// A run with one checkpoint of a step, larger than a part of an upload.
 fn run(root: &Path, step: u64, fill: u8) -> PathBuf {
+    run_of(root, step, [fill; 2])
+}
+
+/// The same with a large tensor full of one number and a small one full of another.
+fn run_of(root: &Path, step: u64, [large, small]: [u8; 2]) -> PathBuf {
     let checkpoints = root.join("checkpoints");
     let temporary = checkpoints.join(name::temporary(step, "a"));
     let mut shard = ShardWriter::create(&temporary, 0).unwrap();
-    shard.whole("best.w", DType::U8, &[9 << 20], &vec![fill; 9 << 20]).unwrap();
+    shard.whole("best.w", DType::U8, &[9 << 20], &vec![large; 9 << 20]).unwrap();
     let mut other = ShardWriter::create(&temporary, 1).unwrap();
-    other.whole("best.v", DType::U8, &[3], &[fill; 3]).unwrap();
+    other.whole("best.v", DType::U8, &[3], &[small; 3]).unwrap();
     let tables = [shard.finish().unwrap(), other.finish().unwrap()];
     fs::write(root.join("run.json"), "{}").unwrap();
     commit(&temporary, &checkpoints.join(name::committed(step)), &tables, Draft { step, ..Draft::default() })
@@ -162,6 +171,71 @@ fn a_mirror_has_the_newest_checkpoint_when_it_ends() {
     let told = told.lock().unwrap();
     assert!(told.len() == 1 && told[0].starts_with("step-00000030 is not uploaded: "), "{told:?}");
     assert_eq!(fs::read_dir(dir.path().join("checkpoints")).unwrap().count(), 1, "no links are left");
+}
+
+#[test]
+fn of_a_checkpoint_at_an_address_no_more_comes_than_differs() {
+    let (dir, shelf) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let here = run_of(dir.path(), 10, [1, 2]);
+    run_of(shelf.path(), 20, [1, 3]);
+    let store = memory();
+    push_run(shelf.path(), &store, (true, false), &mut quiet).unwrap();
+    let outline = |name: &str| Outline::open(&store, &dir.path().join(name)).unwrap();
+    let room = |outline: &Outline, file: &str| fs::metadata(outline.dir().join(file)).unwrap().blocks();
+
+    // What is told without reading tensors needs none of their files.
+    let shown = outline("shown");
+    assert_eq!(shown.address(), "memory://runs/a/checkpoints/step-00000020");
+    let told = listing::show(&listing::find(shown.dir()).unwrap());
+    assert_eq!(told.manifest.unwrap().step, 20);
+    assert_eq!(
+        told.tensors.iter().map(|one| (&*one.name, one.shape[0])).collect::<Vec<_>>(),
+        [("best.v", 3), ("best.w", 9 << 20)]
+    );
+    assert_eq!([room(&shown, "__0_0.distcp"), room(&shown, "__1_0.distcp")], [0, 0]);
+
+    // The large tensor is the same by its checksum; whoever read it would find it damaged.
+    let there = store.below("checkpoints/step-00000020");
+    there.put("__0_0.distcp", vec![9; fs::metadata(here.join("__0_0.distcp")).unwrap().len() as usize]).unwrap();
+    let compared = outline("compared");
+    let mut pair = Pair::open(&here, compared.dir()).unwrap();
+    let [_, places] = pair.believe_checksums();
+    let mut brought = 0;
+    compared.bring(&places, &mut |done, _| brought = done).unwrap();
+    assert!((1..1 << 16).contains(&brought), "{brought}");
+    assert_eq!(room(&compared, "__0_0.distcp"), 0);
+    let found = pair.diff(0.0, &mut quiet).unwrap();
+    let values: Vec<_> = found.values.iter().map(|one| (&*one.name, one.differing, one.max_abs)).collect();
+    assert_eq!((found.equal, values), (1, vec![("best.v", 3, None)]));
+
+    // What was not brought is not taken for anything.
+    let error = Checkpoint::open(shown.dir()).unwrap().tensor("best.v").unwrap_err();
+    assert!(error.is_damage(), "{error}");
+    // An older one, when the newest is not whole.
+    there.remove("__1_0.distcp").unwrap();
+    let error = Outline::open(&store, &dir.path().join("none")).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("__1_0.distcp"), "{error}");
+}
+
+#[test]
+fn places_of_a_file_that_lie_together_come_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoint = run(dir.path(), 10, 1);
+    let store = memory();
+    push(&checkpoint, &store, false, &mut quiet).unwrap();
+    let outline = Outline::open(&store, &dir.path().join("outline")).unwrap();
+    let place = |offset, length| Place { file: "__0_0.distcp".into(), offset, length, transforms: Vec::new() };
+    // Said to lie beyond the end, elsewhere, nowhere.
+    let odd = [place(u64::MAX - 1, u64::MAX), Place { file: "../run.json".into(), ..place(0, 9) }, place(5, 0)];
+    let places = [place(8 << 20, 1 << 40), place(4096, 4096), place(0, 100), place(6000, 10)];
+    let mut told = Vec::new();
+    outline.bring(&[&places[..], &odd].concat(), &mut |done, total| told.push((done, total))).unwrap();
+    let bytes = fs::metadata(checkpoint.join("__0_0.distcp")).unwrap().len();
+    let total = 8192 + bytes - (8 << 20);
+    assert_eq!(told, [(8192, total), (total, total)]);
+    let [ours, theirs] = [&*checkpoint, outline.dir()].map(|dir| fs::read(dir.join("__0_0.distcp")).unwrap());
+    assert!(ours[..8192] == theirs[..8192] && ours[8 << 20..] == theirs[8 << 20..]);
+    assert!(theirs[8192..8 << 20].iter().all(|byte| *byte == 0));
 }
 
 const NAME: &str = "a-20260101T000000Z-0001";

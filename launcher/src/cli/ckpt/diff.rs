@@ -2,11 +2,11 @@
 
 use super::{
     super::{bar::Bar, flags::Runs},
-    path, tell,
+    Looked, look, tell,
 };
 use crate::{
     Error,
-    convert::{self, Differences},
+    convert::{self, Differences, Pair},
     facts::Facts,
 };
 use enn_common::exit::ExitCode;
@@ -17,7 +17,7 @@ const TOLD_MAX: usize = 40;
 
 /// Compare two checkpoints or saved models, of whatever forms: names, shapes, element types, values
 ///
-/// One pair of tensors is in memory at a time. Exit code 5 if they differ.
+/// One pair of tensors is in memory at a time. Of a checkpoint at an address only what has other checksums is fetched. Exit code 5 if they differ.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Run, checkpoint directory or file
@@ -37,9 +37,18 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let (first, second) = (path(&args.first, &args.runs, facts)?, path(&args.second, &args.runs, facts)?);
+    let (first, second) = (look(&args.first, &args.runs, facts)?, look(&args.second, &args.runs, facts)?);
+    let mut pair = Pair::open(first.path(), second.path())?;
+    if [&first, &second].into_iter().any(|one| matches!(one, Looked::At(_))) {
+        let bar = Bar::new("fetching", args.json);
+        for (looked, places) in [&first, &second].into_iter().zip(pair.believe_checksums()) {
+            if let Looked::At(outlined) = looked {
+                outlined.outline().bring(&places, &mut |done, total| bar.set(done, total))?;
+            }
+        }
+    }
     let bar = Bar::new("comparing", args.json);
-    let found = convert::diff(&first, &second, args.tolerance, &mut |done, total| bar.set(done, total))?;
+    let found = pair.diff(args.tolerance, &mut |done, total| bar.set(done, total))?;
     drop(bar);
     let values = |one: &convert::ValueDifference| json!({"name": one.name, "differing": one.differing, "elements": one.elements, "max_abs": one.max_abs});
     let json = json!({
