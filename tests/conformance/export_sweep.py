@@ -31,8 +31,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BIN = Path(os.environ.get("ENN_BIN_DIR", ROOT / "target" / "release")).resolve()
 SECONDS_MAX, ENGINES_SECONDS_MAX = 300, 1500
-# The first line of a table of differences.
-HEADS = {"fp32": "| family | models |", "fp16": "| fp16 | models |", "bf16": "| bf16 | models |"}
+TABLE = "| family | models |"
 # Formats that the Python of this check runs, and those that have an environment of their own.
 OURS, ELSEWHERE = ("onnx", "ort", "pt2"), {"tf": ("litert", "tensorflow"), "coreml": ("coreml",)}
 # Made of the PT2 by _sweep_engines.py; the second one where ENN_MAKER_ENVS has an environment of it, as `make makers` leaves it.
@@ -216,9 +215,9 @@ def chosen(wanted):
     return some + [more for number, one in every if one.name == models.LARGE_AND_SMALL and (more := (number, one, half)) not in some]
 
 
-def table(attempts, found, formats, head):
+def table(attempts, found, formats):
     """The largest and the mean difference of each family in each format: of Python's runtimes, or of enn's own, whichever is larger."""
-    lines = [f"{head} " + " | ".join(formats) + " |", "|---|--:|" + "---|" * len(formats)]
+    lines = [f"{TABLE} " + " | ".join(formats) + " |", "|---|--:|" + "---|" * len(formats)]
     for family in [*dict.fromkeys(attempt.configuration.family for attempt in attempts), None]:
         members = [attempt for attempt in attempts if family in (attempt.configuration.family, None)]
         cells = []
@@ -233,10 +232,10 @@ def table(attempts, found, formats, head):
     return lines
 
 
-def put(lines, path, head):
+def put(lines, path):
     """In a file that has such a table."""
-    before, at, behind = path.read_text().partition(head)
-    assert at, f"{path} has no line that begins with {head}"
+    before, at, behind = path.read_text().partition(TABLE)
+    assert at, f"{path} has no line that begins with {TABLE}"
     old = (at + behind).split("\n")
     rest = next(number for number, line in enumerate(old) if not line.startswith("|"))
     path.write_text(before + "\n".join([*lines, *old[rest:]]))
@@ -251,6 +250,8 @@ def main():
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="configurations at a time")
     parser.add_argument("--table", metavar="FILE", type=Path, help="put the differences in place of those in this file, export/FORMATS.md")
     wanted = parser.parse_args()
+    if wanted.table and wanted.precision != "fp32":
+        parser.error("--table is for fp32")
     begun, group = time.monotonic(), Group()
     bears = lambda formats: [one for one in formats if one in BEARS.get(wanted.precision, formats)]
     environments = {name: place for name in ELSEWHERE if bears(ELSEWHERE[name]) and (place := packages(name, group))}
@@ -280,8 +281,7 @@ def main():
     print(f"{len(attempts)} configurations, {len(found)} artifacts run by Python's runtimes, {wrong} configurations wrong, {time.monotonic() - begun:.0f} s")
     assert attempts and found and not wrong
     if wanted.table:
-        head = HEADS[wanted.precision]
-        put(table(swept, found, [*formats, *compilers], head), wanted.table, head)
+        put(table(swept, found, [*formats, *compilers]), wanted.table)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR"):
     os.environ[name] = job["scratch"]
 import torch
 from torch._inductor import config
+from torch._inductor.cpp_builder import get_cpp_compiler
 from torch.export.graph_signature import InputKind
 
 # What a package of ours says of itself: the program that its code is, and where in its library which weight lies.
@@ -20,10 +21,12 @@ def one_library():
     of its own, and two of them in a process end it at the first regular expression: while a package is loaded."""
     with open("/proc/self/maps") as maps:
         loaded = {line.split(maxsplit=5)[-1].strip() for line in maps if "/libstdc++.so" in line}
-    if len(loaded) != 1:
-        return
-    compiler, library = shlex.quote(os.environ.get("CXX", "g++")), shlex.quote(loaded.pop())
     path = os.path.join(job["scratch"], "g++")
+    # It is there where this process makes one package after the other.
+    if len(loaded) != 1 or os.path.exists(path):
+        return
+    # The one that would be taken without this.
+    compiler, library = shlex.quote(get_cpp_compiler()), shlex.quote(loaded.pop())
     with open(path, "w") as file:
         file.write(f'#!/bin/sh\ncase " $* " in *" -shared "*) exec {compiler} "$@" {library} ;; esac\nexec {compiler} "$@"\n')
     os.chmod(path, stat.S_IRWXU)

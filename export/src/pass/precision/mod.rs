@@ -1,7 +1,8 @@
 //! A graph in half precision: what bears it, and nothing else.
 //!
 //! ```text
-//! weights       matrices and tables are stored in half; rows of numbers, as of a norm, are not
+//! weights       matrices and tables are stored in half; rows of numbers, as of a norm, are not. So are tables that nobody trained where
+//!               half has each of their numbers, e.g. which category is which
 //! products      in half where what goes in is bounded: it comes from a norm, a softmax, a sigmoid or a tanh, or from what does
 //! between them  what moves, gates or activates a product's result stays in half
 //! else          sums, means, norms, softmax, quotients, exp, log, √: f32. So is everything before the first norm, where a column may
@@ -43,7 +44,7 @@ pub fn reduced(graph: &Graph, reduction: Reduction) -> Result<Graph, ReduceError
         Reduction::Computed(precision) => (precision, true),
         Reduction::Stored(precision) => (precision, false),
     };
-    for (_, value) in graph.values().filter(|(_, value)| is_stored(value)) {
+    for (_, value) in graph.values().filter(|(_, value)| is_weight(value)) {
         holds(value, precision.dtype()).map_err(|found| Lost { precision, place: value.name.clone(), found })?;
     }
     let plan = Plan::of(graph, precision.dtype(), computed);
@@ -64,13 +65,27 @@ pub fn reduced(graph: &Graph, reduction: Reduction) -> Result<Graph, ReduceError
     Ok(out.to)
 }
 
-/// Whether a known value is a weight that is stored in half.
-fn is_stored(value: &Value) -> bool {
-    let is_weight = value.data.as_ref().is_some_and(|data| data.known == Known::Parameter);
-    is_weight
-        && value.dtype == DType::F32
+/// Whether a known value is a matrix or a table that was trained.
+fn is_weight(value: &Value) -> bool {
+    is_table(value) && value.data.as_ref().is_some_and(|data| data.known == Known::Parameter)
+}
+
+fn is_table(value: &Value) -> bool {
+    value.dtype == DType::F32
+        && value.data.is_some()
         && value.shape.len() > 1
         && enn_common::graph::numel(&value.shape) >= STORED_MIN
+}
+
+/// Whether a known value is stored in half: a weight, or a table that loses nothing by it, as one of zeros and ones.
+fn is_stored(value: &Value, dtype: DType) -> bool {
+    is_weight(value) || (is_table(value) && value.floats().into_iter().all(|number| is_exact(number, dtype)))
+}
+
+/// Whether an element type of two bytes has a number.
+fn is_exact(number: f32, dtype: DType) -> bool {
+    let half = if dtype == DType::F16 { f16::from_f32(number).to_f32() } else { bf16::from_f32(number).to_f32() };
+    half == number
 }
 
 /// Whether an element type of two bytes holds what a value is known to be: no number becomes infinite, and not all of them lose their
@@ -122,7 +137,7 @@ impl Reduced<'_> {
         let value = self.from.value(id);
         let made = match &value.data {
             Some(data) if dtype == self.dtype => self.halved(value, data)?,
-            Some(_) if is_stored(value) => {
+            Some(_) if is_stored(value, self.dtype) => {
                 let half = self.operand(id, self.dtype, place)?;
                 self.to.node(Op::Cast { to: dtype }, &[half], place)?
             }
@@ -145,8 +160,8 @@ impl Reduced<'_> {
         } else {
             numbers.flat_map(|number| bf16::from_f32(number).to_le_bytes()).collect()
         };
-        // What is not a weight may be there in both.
-        let name = if is_stored(value) { value.name.clone() } else { format!("{}_half", value.name) };
+        // What is not stored so may be there in both.
+        let name = if is_stored(value, self.dtype) { value.name.clone() } else { format!("{}_half", value.name) };
         self.to.known(&name, (self.dtype, &sizes(value)), data.known, bytes)
     }
 }

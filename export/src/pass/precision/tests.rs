@@ -79,6 +79,34 @@ fn weights_that_are_only_stored_in_half_are_computed_with_in_single() {
 }
 
 #[test]
+fn a_table_that_nobody_trained_is_stored_in_half_where_nothing_is_lost() {
+    let made = |off: f32, precision| {
+        let mut g = Graph::new();
+        let x = g.input("x", DType::I64, vec![Dim::BATCH]);
+        let ones = |at: usize| if at % 6 == 0 { 1.0 } else { off };
+        let eye = (0..30).flat_map(|at| f32::to_le_bytes(ones(at))).collect::<Vec<u8>>();
+        let eye = g.known("eye", (DType::F32, &[6, 5]), Known::Constant, eye).unwrap();
+        let y = g.node(Op::Gather { axis: 0 }, &[eye, x], "one_hot").unwrap();
+        g.output(y, "y");
+        let made = reduced(&g, Reduction::Computed(precision)).unwrap();
+        let known = made.values().find(|(_, value)| value.data.is_some()).unwrap().1.dtype;
+        let given = [eval::Array::new(&[3], vec![4.0, 0.0, 1.0])];
+        assert_eq!(eval::run(&made, &given, 3)[0].values, eval::run(&g, &given, 3)[0].values, "{off} in {precision}");
+        known
+    };
+    for (off, half, brain) in [
+        (0.0, DType::F16, DType::Bf16),
+        (-0.5, DType::F16, DType::Bf16),
+        (257.0, DType::F16, DType::F32),
+        (1e6, DType::F32, DType::F32),
+        (0.1, DType::F32, DType::F32),
+    ] {
+        assert_eq!((made(off, Precision::Fp16), made(off, Precision::Bf16)), (half, brain), "{off}");
+    }
+    assert_eq!(made(f32::NEG_INFINITY, Precision::Fp16), DType::F16);
+}
+
+#[test]
 fn every_sample_bears_both_precisions() {
     for sample in samples() {
         for precision in [Precision::Fp16, Precision::Bf16] {
