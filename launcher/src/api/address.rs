@@ -78,13 +78,13 @@ impl Outlined {
 ///
 /// # Errors
 /// There is none, or the store does not give it.
-pub fn outline_at((shelf, name): (&Shelf, &str)) -> Result<Result<PathBuf, Outlined>, Error> {
+pub fn outline_at((shelf, name): (&Shelf, &str)) -> Result<Result<PathBuf, Box<Outlined>>, Error> {
     if let Some(copy) = shelf.current(name)? {
         return Ok(Ok(copy));
     }
     let work = WorkDir::create(shelf.dir())?;
     let outline = Outline::open(&shelf.place(name), &work.path.join(name))?;
-    Ok(Err(Outlined { outline, _work: work }))
+    Ok(Err(Box::new(Outlined { outline, _work: work })))
 }
 
 /// Checks the newest complete checkpoint at an address, or the checkpoint there: it is fetched anew, for what a copy here is like says

@@ -106,7 +106,7 @@ impl Which {
 /// What is looked at.
 enum Looked {
     Here(PathBuf),
-    At(api::Outlined),
+    At(Box<api::Outlined>),
 }
 
 impl Looked {
@@ -131,7 +131,8 @@ impl Looked {
 fn path(what: &str, runs: &Runs, facts: &Facts) -> Result<PathBuf, Error> {
     match place(what, runs, facts)? {
         Ok(path) => Ok(path),
-        Err((shelf, name)) => {
+        Err(kept) => {
+            let (shelf, name) = *kept;
             // It may be a checkpoint alone.
             let bar = Bar::new("fetching", false);
             Ok(shelf.fetch(&name, true, &mut |done, total| bar.set(done, total))?)
@@ -143,18 +144,18 @@ fn path(what: &str, runs: &Runs, facts: &Facts) -> Result<PathBuf, Error> {
 fn look(what: &str, runs: &Runs, facts: &Facts) -> Result<Looked, Error> {
     match place(what, runs, facts)? {
         Ok(path) => Ok(Looked::Here(path)),
-        Err((shelf, name)) => Ok(api::outline_at((&shelf, &name))?.map_or_else(Looked::At, Looked::Here)),
+        Err(kept) => Ok(api::outline_at((&kept.0, &kept.1))?.map_or_else(Looked::At, Looked::Here)),
     }
 }
 
 /// The path of what is here, or the address of what is not.
-fn place(what: &str, runs: &Runs, facts: &Facts) -> Result<Result<PathBuf, (Shelf, String)>, Error> {
+fn place(what: &str, runs: &Runs, facts: &Facts) -> Result<Result<PathBuf, Box<(Shelf, String)>>, Error> {
     let given = facts.cwd.join(what);
     if given.is_file() || name::is_dcp(&given) || given.join(name::MANIFEST).exists() {
         return Ok(Ok(given));
     }
     if let Some(kept) = api::at_address(&[runs.dir(facts)], what, facts)? {
-        return Ok(Err(kept));
+        return Ok(Err(Box::new(kept)));
     }
     match runs.find(what, facts) {
         Err(_) if given.is_dir() => Ok(Ok(given)),

@@ -113,9 +113,11 @@ impl Outline {
     }
 }
 
-/// The checkpoint that a place means, and its manifest as it is and as it was sealed; none where PyTorch wrote it.
-#[expect(clippy::type_complexity, reason = "named nowhere else")]
-fn newest(store: &Store) -> Result<(Store, Option<(Manifest, Vec<u8>)>), RemoteError> {
+/// A manifest as it is, and as it was sealed.
+type Sealed = (Manifest, Vec<u8>);
+
+/// The checkpoint that a place means, and its manifest; none where PyTorch wrote it.
+fn newest(store: &Store) -> Result<(Store, Option<Sealed>), RemoteError> {
     if store.length(name::METADATA)?.is_some() {
         let ours = store.length(name::MANIFEST)?.is_some();
         return Ok((store.clone(), ours.then(|| pull::whole(store)).transpose()?));
