@@ -351,6 +351,9 @@ fn lines(errors: &[ConfigError]) -> String {
 impl Error {
     /// The exit code of `enn`.
     pub fn exit_code(&self) -> ExitCode {
+        if let Some(code) = self.of_output() {
+            return code;
+        }
         match self {
             Self::Config(_)
             | Self::Usage(_)
@@ -366,25 +369,6 @@ impl Error {
                 ExitCode::Usage
             }
             Self::Serve(ServeError::Open { .. } | ServeError::Token(_)) => ExitCode::Usage,
-            // What was asked for cannot be written there.
-            Self::Gather(
-                GatherError::Exists { .. }
-                | GatherError::Format { .. }
-                | GatherError::Input { .. }
-                | GatherError::Displace(_),
-            )
-            | Self::Convert(ConvertError::Exists { .. } | ConvertError::Displace(_))
-            | Self::Remote(RemoteError::Displace(_)) => ExitCode::Usage,
-            Self::Gather(GatherError::Space(_))
-            | Self::Convert(ConvertError::Space(_))
-            | Self::Remote(RemoteError::Space(_)) => ExitCode::Machine,
-            Self::Gather(GatherError::File(error))
-            | Self::Convert(ConvertError::File(error))
-            | Self::Remote(RemoteError::File(error))
-                if !error.is_missing() =>
-            {
-                ExitCode::Machine
-            }
             Self::Serve(ServeError::Engine(_)) => ExitCode::WorkerFailed,
             Self::Stage(_) | Self::Stream(_) | Self::Serve(ServeError::Stage(_)) => ExitCode::Data,
             Self::Run(error) => error.exit_code(),
@@ -427,6 +411,31 @@ impl Error {
             | Self::NoLibtorch
             | Self::File(_)
             | Self::Output(_) => ExitCode::Machine,
+        }
+    }
+
+    /// The exit code of what cannot be written where it was asked for: the user's when the place is taken, the machine's when it is full.
+    fn of_output(&self) -> Option<ExitCode> {
+        match self {
+            Self::Gather(
+                GatherError::Exists { .. }
+                | GatherError::Format { .. }
+                | GatherError::Input { .. }
+                | GatherError::Displace(_),
+            )
+            | Self::Convert(ConvertError::Exists { .. } | ConvertError::Displace(_))
+            | Self::Remote(RemoteError::Displace(_)) => Some(ExitCode::Usage),
+            Self::Gather(GatherError::Space(_))
+            | Self::Convert(ConvertError::Space(_))
+            | Self::Remote(RemoteError::Space(_)) => Some(ExitCode::Machine),
+            Self::Gather(GatherError::File(error))
+            | Self::Convert(ConvertError::File(error))
+            | Self::Remote(RemoteError::File(error))
+                if !error.is_missing() =>
+            {
+                Some(ExitCode::Machine)
+            }
+            _ => None,
         }
     }
 }

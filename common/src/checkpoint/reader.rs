@@ -336,7 +336,7 @@ impl Checkpoint {
 
     /// Whether both manifests say that a tensor, divided alike, or a plain value has the same bytes in both.
     pub fn is_alike(&self, other: &Self, fqn: &str) -> bool {
-        let checked = |one: &Self| -> Option<BTreeMap<Vec<u64>, (Vec<u64>, u32)>> {
+        let checked = |one: &Self| -> Option<BTreeMap<_, _>> {
             let chunks = one.metadata.tensors.get(fqn).into_iter().flat_map(|entry| &entry.chunks);
             let value = one.metadata.values.get(fqn).map(|place| Some((vec![], (vec![], one.expected(place)?))));
             let of_chunk = |Chunk { region, place }: &Chunk| {
