@@ -464,9 +464,10 @@ impl Learner {
         self.show(group)
     }
 
-    /// Every rank gets what the others made of their weights, unless those are gathered when they are read.
+    /// Every rank gets what the others made of their weights, unless those are gathered when they are read: then what it keeps of
+    /// low-precision copies becomes that of its weights.
     fn show(&self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
-        if self.params.is_lent() { Ok(()) } else { self.gather_weights(group) }
+        if self.params.is_lent() { Ok(self.params.refresh_shadows()?) } else { self.gather_weights(group) }
     }
 
     /// Exchanges the model's calibration and that of the best weights.

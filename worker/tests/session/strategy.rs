@@ -125,6 +125,22 @@ fn assert_near(a: &BTreeMap<String, Vec<u8>>, b: &BTreeMap<String, Vec<u8>>, pla
 }
 
 #[test]
+fn judging_other_weights_leaves_the_low_precision_copies_of_a_share_those_of_its_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let moments = |every: u64| {
+        let mut config = with(Strategy::Fsdp, 2);
+        (config.train.precision, config.train.validate_every_steps) = (Precision::Bf16, every);
+        let mut all = tensors(&run(&config, &dir.path().join(every.to_string()), &staged, TWO));
+        all.retain(|name, _| name.contains("exp_avg"));
+        all
+    };
+    let (seldom, often) = (moments(0), moments(1));
+    assert!(!seldom.is_empty());
+    assert!(seldom == often, "steps after a validation computed with other weights");
+}
+
+#[test]
 fn a_shared_state_learns_the_same_in_every_world() {
     let dir = tempfile::tempdir().unwrap();
     let staged = stage(dir.path());
