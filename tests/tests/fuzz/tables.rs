@@ -1,6 +1,6 @@
 //! Readers of data sets: the tables and arrays that are staged, and the staged directories themselves.
 
-use crate::readers::in_place;
+use crate::readers::{in_place, room};
 use arrow_array::{
     ArrayRef, DictionaryArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMillisecondArray,
     types::Int32Type,
@@ -35,9 +35,6 @@ use std::{
     sync::Arc,
 };
 use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
-
-/// What a batch of a file may take.
-const ROOM_BYTES: u64 = 2 << 20;
 
 /// Rows that are read as a table, or as arrays where `arrays` says so.
 pub(crate) fn config(files: Vec<PathBuf>, arrays: bool) -> DataConfig {
@@ -188,7 +185,6 @@ pub(crate) fn arrow_file_seeds() -> Vec<Vec<u8>> {
 /// Staging takes what a file says that it will be where the host has room for it: more than this reader may. So it does not get those
 /// that say so.
 pub(crate) fn arrow_file(bytes: &[u8]) {
-    let room = |bytes: u64| if bytes <= ROOM_BYTES { Ok(()) } else { Err(std::io::ErrorKind::OutOfMemory.into()) };
     in_place(|dir| {
         let path = dir.join("t.arrow");
         fs::write(&path, bytes).unwrap();
