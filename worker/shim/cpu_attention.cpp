@@ -3,9 +3,9 @@
 
 #include "aten_guard.h"
 #include "cpu_product.h"
+#include "parallel.h"
 
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
 #include <cmath>
@@ -23,7 +23,7 @@ using enn::store;
 namespace {
 
 // Multiplications of scores that are worth a thread.
-constexpr int64_t WORK = 1 << 17;
+constexpr int64_t WORK = 1 << 19;
 
 // Scores of a query (`lanes` of them) → their shares, which add up to 1; log Σ exp of the scores.
 ENN_INLINE float shares(float* scores, int64_t lanes) {
@@ -158,7 +158,7 @@ int32_t enn_attention(const at::Tensor* const* ins, const at::Tensor* bias, int3
     const int64_t heads = q.size(1), whole = padded(s.keys), wide = padded(s.width);
     auto out = like(q), lse = at::empty({q.size(0), heads, s.queries}, q.options());
     float *out_data = out.mutable_data_ptr<float>(), *lse_data = lse.mutable_data_ptr<float>();
-    at::parallel_for(0, q.size(0) * heads, s.grain(), [&](int64_t from, int64_t to) {
+    enn::parallel_for(0, q.size(0) * heads, s.grain(), [&](int64_t from, int64_t to) {
       std::vector<float> turned(s.width * whole), values(s.keys * wide), begins(whole), scores(s.queries * whole);
       for (int64_t i = from; i < to; ++i) {
         const int64_t b = i / heads, h = i % heads;
@@ -185,7 +185,7 @@ int32_t enn_attention_backward(const at::Tensor* const* ins, const at::Tensor* b
     at::Tensor made[] = {like(q), like(k), like(v)};
     float* data[] = {made[0].mutable_data_ptr<float>(), made[1].mutable_data_ptr<float>(), made[2].mutable_data_ptr<float>()};
     const float* lse_data = lse.const_data_ptr<float>();
-    at::parallel_for(0, q.size(0) * heads, s.grain(), [&](int64_t from, int64_t to) {
+    enn::parallel_for(0, q.size(0) * heads, s.grain(), [&](int64_t from, int64_t to) {
       std::vector<float> turned(s.width * whole), values(s.width * whole), keys(s.keys * wide), queries(s.queries * wide), gradients(s.queries * wide);
       std::vector<float> begins(whole), scores(s.queries * whole), d(s.queries * whole), along(s.queries);
       for (int64_t i = from; i < to; ++i) {

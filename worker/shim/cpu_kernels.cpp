@@ -5,9 +5,9 @@
 // number once. Results do not depend on the number of threads: each batch row, each block of words is one task.
 
 #include "aten_guard.h"
+#include "parallel.h"
 
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -31,8 +31,10 @@
 
 namespace {
 
-constexpr int64_t DROPOUT_GRAIN = 1 << 14;
-constexpr int64_t ADAMW_GRAIN = 1 << 15;
+// Numbers that are worth a thread.
+constexpr int64_t RETENTION_GRAIN = 1 << 16;
+constexpr int64_t DROPOUT_GRAIN = 1 << 16;
+constexpr int64_t ADAMW_GRAIN = 1 << 17;
 // Numbers ahead that are asked for, where several arrays are read side by side; and those between two questions.
 constexpr int64_t AHEAD = 1 << 8, ASKED = 64;
 
@@ -163,7 +165,7 @@ at::Tensor forward(const at::Tensor& v_in, const at::Tensor& lambda, const at::T
   const T* v_data = v.const_data_ptr<T>();
   const T* start_data = state ? start.const_data_ptr<T>() : nullptr;
   T* y_data = y.mutable_data_ptr<T>();
-  at::parallel_for(0, b, 1, [&](int64_t from, int64_t to) {
+  enn::parallel_for(0, b, RETENTION_GRAIN / std::max<int64_t>(1, n * w), [&](int64_t from, int64_t to) {
     std::vector<T> zeros(w, T(0)), carry(w);
     for (int64_t i = from; i < to; ++i) {
       const T* first = start_data ? start_data + i * w : zeros.data();
@@ -189,7 +191,7 @@ Gradients backward(const at::Tensor& v_in, const at::Tensor& lambda, const at::T
   auto start = state ? state->contiguous() : at::Tensor();
   auto end = gstate ? gstate->contiguous() : at::Tensor();
   std::vector<double> shares(b * h, 0.0);
-  at::parallel_for(0, b, 1, [&](int64_t from, int64_t to) {
+  enn::parallel_for(0, b, RETENTION_GRAIN / std::max<int64_t>(1, n * w), [&](int64_t from, int64_t to) {
     std::vector<T> zeros(w, T(0)), ahead(w), share(w), scratch(both ? n * w : 0);
     for (int64_t i = from; i < to; ++i) {
       const T* first = state ? start.const_data_ptr<T>() + i * w : zeros.data();
@@ -322,7 +324,7 @@ template <class T>
 void dropped(const Key& key, uint64_t first, uint32_t threshold, double scale, const at::Tensor* x, at::Tensor& y) {
   const T* from = x ? x->const_data_ptr<T>() : nullptr;
   T* to = y.mutable_data_ptr<T>();
-  at::parallel_for(0, y.numel(), DROPOUT_GRAIN, [&](int64_t begin, int64_t end) {
+  enn::parallel_for(0, y.numel(), DROPOUT_GRAIN, [&](int64_t begin, int64_t end) {
     run_drop(key, first, threshold, static_cast<T>(scale), from, to, begin, end);
   });
 }
@@ -437,7 +439,7 @@ int32_t enn_adamw(const at::Tensor* const* arrays, int64_t given, const at::Tens
     }
     const float* n = numbers->const_data_ptr<float>();
     const Update u{n[0], n[1], n[2], decays ? n[3] : 1.0f, n[4], n[5], eps};
-    at::parallel_for(0, count, ADAMW_GRAIN, [&](int64_t from, int64_t to) {
+    enn::parallel_for(0, count, ADAMW_GRAIN, [&](int64_t from, int64_t to) {
       float* average = data[4] == nullptr ? nullptr : data[4] + from;
       run_adamw(u, data[0] + from, data[1] + from, data[2] + from, data[3] + from, average, share, to - from);
     });
@@ -464,7 +466,7 @@ int32_t enn_average(const at::Tensor* const* arrays, int64_t count, float share)
       TORCH_CHECK(!is_double(average) && !is_double(weights) && average.is_contiguous() && weights.is_contiguous() && average.numel() == weights.numel(), "array ", i, " is not as its weights");
       float* to = average.mutable_data_ptr<float>();
       const float* from = weights.const_data_ptr<float>();
-      at::parallel_for(0, average.numel(), ADAMW_GRAIN, [&](int64_t first, int64_t last) { run_average(share, to + first, from + first, last - first); });
+      enn::parallel_for(0, average.numel(), ADAMW_GRAIN, [&](int64_t first, int64_t last) { run_average(share, to + first, from + first, last - first); });
     }
   });
 }
@@ -476,7 +478,7 @@ int32_t enn_zero(const at::Tensor* const* arrays, int64_t count) {
       const at::Tensor& x = *arrays[a];
       TORCH_CHECK(!is_double(x) && x.is_contiguous(), "array ", a, " is not dense f32");
       float* data = x.mutable_data_ptr<float>();
-      at::parallel_for(0, x.numel(), SQUARES_GRAIN, [&](int64_t from, int64_t to) { std::memset(data + from, 0, (to - from) * sizeof(float)); });
+      enn::parallel_for(0, x.numel(), SQUARES_GRAIN, [&](int64_t from, int64_t to) { std::memset(data + from, 0, (to - from) * sizeof(float)); });
     }
   });
 }
@@ -490,7 +492,7 @@ int32_t enn_global_norm(const at::Tensor* const* arrays, int64_t count, double* 
       TORCH_CHECK(!is_double(x) && x.is_contiguous(), "array ", a, " is not dense f32");
       const float* data = x.const_data_ptr<float>();
       std::vector<double> shares((x.numel() + SQUARES_GRAIN - 1) / SQUARES_GRAIN);
-      at::parallel_for(0, shares.size(), 1, [&](int64_t from, int64_t to) {
+      enn::parallel_for(0, shares.size(), 1, [&](int64_t from, int64_t to) {
         for (int64_t i = from; i < to; ++i) shares[i] = run_squares(data + i * SQUARES_GRAIN, std::min(SQUARES_GRAIN, x.numel() - i * SQUARES_GRAIN));
       });
       for (double share : shares) whole += share;

@@ -7,9 +7,9 @@
 
 #include "aten_guard.h"
 #include "cpu_product.h"
+#include "parallel.h"
 
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -29,8 +29,8 @@ namespace {
 
 // Terms of a sum that are added in one go; sums of more rows are sums of such sums, which rounds less.
 constexpr int64_t TERMS = 256;
-// Multiplications that are worth a thread: about 50 µs. One that wakes for less costs more than it does, where it shares a core.
-constexpr int64_t WORK = 1 << 21;
+// Multiplications that are worth a thread: about 200 µs. One that wakes for less costs more than it does, where it shares a core.
+constexpr int64_t WORK = 1 << 23;
 
 ENN_INLINE void add_rows(const float* g, int64_t rows, int64_t width, float* __restrict sum) {
   for (int64_t first = 0; first < rows; first += TERMS) {
@@ -64,7 +64,7 @@ constexpr int64_t BLOCK = 12;
 // In parallel over rows.
 void run(const Product& x) {
   const int64_t grain = std::max<int64_t>(12, WORK / std::max<int64_t>(1, x.inner * x.columns));
-  at::parallel_for(0, x.rows, grain, [&](int64_t from, int64_t to) {
+  enn::parallel_for(0, x.rows, grain, [&](int64_t from, int64_t to) {
     for (int64_t first = 0; first == 0 || first < x.inner; first += TERMS) {
       Product part = x;
       part.a += first * x.a_step, part.b += first * x.b_step;
@@ -82,7 +82,7 @@ void add_outer(const float* g, const float* x, float* dw, int64_t n, int64_t out
   const int64_t grain = std::max<int64_t>(12, WORK / std::max<int64_t>(1, n * in));
   std::vector<float> behind(tail * padded(in), 0.0f);
   for (int64_t p = 0; p < tail; ++p) std::copy_n(x + (n - tail + p) * in, in, behind.data() + p * padded(in));
-  at::parallel_for(0, out, grain, [&](int64_t from, int64_t to) {
+  enn::parallel_for(0, out, grain, [&](int64_t from, int64_t to) {
     const auto part = [&](int64_t first, int64_t count, const float* b, int64_t step) {
       multiply({g + first * out, 1, out, b, step, LANES, dw, in, out, in, count, nullptr, true}, from, to);
     };
@@ -96,7 +96,7 @@ void by_transpose(const float* x, const float* w, const float* bias, float* y, i
   const auto right = panels(x, in, n, 1, in);
   std::vector<float> turned(out * n);
   const int64_t blocks = (out + BLOCK - 1) / BLOCK, grain = std::max<int64_t>(1, WORK / std::max<int64_t>(1, BLOCK * n * in));
-  at::parallel_for(0, blocks, grain, [&](int64_t begin, int64_t end) {
+  enn::parallel_for(0, blocks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t from = begin * BLOCK; from < std::min(out, end * BLOCK); from += BLOCK) {
       // All terms of these rows before the next: a weight's row is read from one end to the other.
       for (int64_t first = 0; first < in; first += TERMS) {

@@ -3,9 +3,9 @@
 
 #include "aten_guard.h"
 #include "cpu_lanes.h"
+#include "parallel.h"
 
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -24,8 +24,8 @@ using enn::total;
 namespace {
 
 // Numbers of a norm and of a gate that are worth a thread.
-constexpr int64_t NORM_GRAIN = 1 << 16;
-constexpr int64_t GATE_GRAIN = 1 << 15;
+constexpr int64_t NORM_GRAIN = 1 << 18;
+constexpr int64_t GATE_GRAIN = 1 << 17;
 // Rows whose shares of a weight's gradient are added in one go; sums of more rows are sums of such sums.
 constexpr int64_t TERMS = 256;
 
@@ -204,7 +204,7 @@ int32_t enn_norm(const at::Tensor* const* ins, int32_t centred, float eps, at::T
     at::Tensor mean = centred ? at::empty(narrow, x.options()) : at::Tensor(), rstd = at::empty(narrow, x.options());
     const auto to = [](const at::Tensor& made) { return made.defined() ? made.mutable_data_ptr<float>() : nullptr; };
     const Norm n{data(x), data(branch), data(weight), data(bias), to(sum), to(y), to(mean), to(rstd), width, eps};
-    at::parallel_for(0, rows, rows_of(NORM_GRAIN, width), [&](int64_t first, int64_t last) { enn::chosen(norm_512, norm_256)(n, first, last); });
+    enn::parallel_for(0, rows, rows_of(NORM_GRAIN, width), [&](int64_t first, int64_t last) { enn::chosen(norm_512, norm_256)(n, first, last); });
     at::Tensor* made[] = {&sum, &y, &mean, &rstd};
     for (int i = 0; i < 4; ++i) outs[i] = made[i]->defined() ? out(std::move(*made[i])) : nullptr;
   });
@@ -218,7 +218,7 @@ int32_t enn_norm_backward(const at::Tensor* const* ins, at::Tensor** outs) {
     auto dx = at::empty_like(x);
     const NormBackward n{data(g), data(x), data(mean), data(rstd), data(weight), data(gsum), dx.mutable_data_ptr<float>(), width};
     std::vector<float> shares(weight.defined() ? blocks * 2 * lanes : 0, 0.0f);
-    at::parallel_for(0, blocks, rows_of(NORM_GRAIN, TERMS * width), [&](int64_t first, int64_t last) {
+    enn::parallel_for(0, blocks, rows_of(NORM_GRAIN, TERMS * width), [&](int64_t first, int64_t last) {
       for (int64_t block = first; block < last; ++block) {
         float* share = shares.data() + block * 2 * lanes;
         enn::chosen(norm_backward_512, norm_backward_256)(n, block * TERMS, std::min(rows, (block + 1) * TERMS), share, share + lanes);
@@ -247,14 +247,14 @@ int32_t enn_gate(const at::Tensor* const* ins, at::Tensor** y) {
     Gate x{nullptr, data(a), data(b), made.mutable_data_ptr<float>(), nullptr, nullptr, 1, 1};
     const auto run = enn::chosen(gates_512, gates_256);
     if (b.defined()) {
-      at::parallel_for(0, a.numel(), GATE_GRAIN, [&](int64_t from, int64_t to) {
+      enn::parallel_for(0, a.numel(), GATE_GRAIN, [&](int64_t from, int64_t to) {
         Gate part = x;
         part.a += from, part.b += from, part.y += from, part.count = to - from;
         run(part, 0, 1);
       });
     } else {
       x.count = sizes.back(), x.in_row = 2 * x.count, x.b = x.a + x.count;
-      at::parallel_for(0, made.numel() / std::max<int64_t>(1, x.count), rows_of(GATE_GRAIN, x.count), [&](int64_t from, int64_t to) { run(x, from, to); });
+      enn::parallel_for(0, made.numel() / std::max<int64_t>(1, x.count), rows_of(GATE_GRAIN, x.count), [&](int64_t from, int64_t to) { run(x, from, to); });
     }
     *y = out(std::move(made));
   });
@@ -269,7 +269,7 @@ int32_t enn_gate_backward(const at::Tensor* const* ins, at::Tensor** outs) {
     const auto run = enn::chosen(gates_backward_512, gates_backward_256);
     if (b.defined()) {
       x.db = db.mutable_data_ptr<float>();
-      at::parallel_for(0, a.numel(), GATE_GRAIN, [&](int64_t from, int64_t to) {
+      enn::parallel_for(0, a.numel(), GATE_GRAIN, [&](int64_t from, int64_t to) {
         Gate part = x;
         part.g += from, part.a += from, part.b += from, part.da += from, part.db += from, part.count = to - from;
         run(part, 0, 1);
@@ -277,7 +277,7 @@ int32_t enn_gate_backward(const at::Tensor* const* ins, at::Tensor** outs) {
       outs[1] = out(std::move(db));
     } else {
       x.count = g.size(-1), x.in_row = 2 * x.count, x.b = x.a + x.count, x.db = x.da + x.count;
-      at::parallel_for(0, g.numel() / std::max<int64_t>(1, x.count), rows_of(GATE_GRAIN, x.count), [&](int64_t from, int64_t to) { run(x, from, to); });
+      enn::parallel_for(0, g.numel() / std::max<int64_t>(1, x.count), rows_of(GATE_GRAIN, x.count), [&](int64_t from, int64_t to) { run(x, from, to); });
     }
     outs[0] = out(std::move(da));
   });

@@ -26,7 +26,7 @@ pub fn probe() -> Probe {
         cuda: setting(&result::config(), "CUDA_VERSION").filter(|_| cfg!(feature = "cuda")),
         nccl: (!nccl.is_empty()).then_some(nccl),
         cpu_capability: capability(&result::config()),
-        threads: u32::try_from(tch::get_num_threads()).unwrap_or(0),
+        threads: u32::try_from(result::threads()).unwrap_or(0),
     }
 }
 
@@ -53,6 +53,16 @@ mod tests {
 
     const CONFIG: &str = "PyTorch built with:\n  - CPU capability usage: AVX512\n  - Build settings: BLAS_INFO=mkl, \
                           CUDA_VERSION=13.0, TORCH_VERSION=2.11.0, USE_CUDA=ON, \n";
+
+    #[test]
+    fn our_loops_are_on_the_threads_that_libtorch_has() {
+        let before = tch::get_num_threads();
+        for threads in [1, 2, 5] {
+            tch::set_num_threads(threads);
+            assert_eq!(result::threads(), threads);
+        }
+        tch::set_num_threads(before);
+    }
 
     #[test]
     fn settings_are_found_by_their_whole_name() {

@@ -6,6 +6,7 @@ unsafe extern "C" {
     fn enn_probe_built() -> *const c_char;
     fn enn_probe_config() -> *const c_char;
     fn enn_probe_nccl() -> *const c_char;
+    fn enn_threads_at_work() -> i32;
 }
 
 fn text(pointer: *const c_char) -> String {
@@ -26,4 +27,10 @@ pub(super) fn config() -> String {
 pub(super) fn nccl() -> String {
     // SAFETY: as in `built`.
     text(unsafe { enn_probe_nccl() })
+}
+
+/// Threads that loops of our own kernels are on.
+pub(super) fn threads() -> i32 {
+    // SAFETY: as in `built`.
+    unsafe { enn_threads_at_work() }
 }

@@ -3,6 +3,8 @@
 mod result;
 pub mod safe;
 mod sys;
+#[cfg(test)]
+mod threads_tests;
 
 pub(super) use result::check;
 

@@ -1,0 +1,88 @@
+//! Our kernels on the CPU give the same bits on any number of threads.
+
+use super::safe::{
+    self, Drop, Norm, NormBackward, RetentionBackward, adamw, attention, attention_backward, dropout, gate,
+    gate_backward, linear, linear_backward, norm, norm_backward, retention, retention_backward,
+};
+use tch::{Device, Kind, Tensor};
+
+fn random(shape: &[i64]) -> Tensor {
+    Tensor::randn(shape, (Kind::Float, Device::Cpu))
+}
+
+/// What is computed on so many threads.
+fn on<T>(threads: i32, compute: impl FnOnce() -> T) -> T {
+    let before = tch::get_num_threads();
+    tch::set_num_threads(threads);
+    let made = compute();
+    tch::set_num_threads(before);
+    made
+}
+
+/// Sizes of which no part is a multiple of another, each worth three threads.
+fn all() -> Vec<Tensor> {
+    tch::manual_seed(1);
+    let mut made = Vec::new();
+    let (x, w, b, g) = (random(&[4099, 130]), random(&[101, 130]), random(&[101]), random(&[4099, 101]));
+    for far in [false, true] {
+        made.push(linear(&x, &w, Some(&b), far).unwrap());
+    }
+    let (dw, db) = (w.zeros_like(), b.zeros_like());
+    made.extend(linear_backward([&g, &x, &w], true, [Some(&dw), Some(&db)]).unwrap());
+    made.extend([dw, db]);
+
+    let [q, k, v] = [33, 41, 41].map(|tokens| random(&[37, 3, tokens, 19]));
+    let [y, lse] = attention([&q, &k, &v], None, false).unwrap();
+    made.extend(attention_backward([&q, &q, &k, &v, &y, &lse], None, false).unwrap());
+    made.extend([y, lse]);
+
+    let (weight, bias, branch) = (random(&[130]), random(&[130]), random(&[4099, 130]));
+    let whole =
+        Norm { x: &x, branch: Some(&branch), weight: Some(&weight), bias: Some(&bias), centred: true, eps: 1e-5 };
+    let [sum, normed, mean, rstd] = <[Tensor; 4]>::try_from(norm(&whole).unwrap().collect::<Vec<_>>()).unwrap();
+    let reverse =
+        NormBackward { g: &normed, x: &sum, mean: Some(&mean), rstd: &rstd, weight: Some(&weight), gsum: None };
+    made.extend(norm_backward(&reverse).unwrap());
+    made.extend([sum, normed, mean, rstd]);
+
+    for other in [None, Some(&branch)] {
+        let y = gate(&x, other).unwrap();
+        made.extend(gate_backward(&y, &x, other).unwrap());
+        made.push(y);
+    }
+
+    let (v, lambda) = (random(&[67, 43, 3, 31]), Tensor::from_slice(&[0.5_f32, 0.9, 0.99]));
+    for both in [false, true] {
+        let y = retention(&v, &lambda, None, both).unwrap();
+        let reverse = RetentionBackward { v: &v, lambda: &lambda, y: &y, g: &v, state: None, gstate: None, both };
+        made.extend(retention_backward(&reverse).unwrap());
+        made.push(y);
+    }
+
+    let drop = Drop { seed: 3, step: 5, site: 7, first: 11, threshold: 1 << 31, scale: 2.0 };
+    made.push(dropout(&x, false, &drop).unwrap());
+
+    let arrays = [(); 5].map(|()| random(&[400_003]).abs());
+    let [p, g, m, v, average] = &arrays;
+    let numbers = Tensor::from_slice(&[1.0_f32, 0.1, 0.01, 0.999, 0.001, 1.0]);
+    adamw([p, g, m, v], Some((average, 0.25)), &numbers, true, 1e-8).unwrap();
+    safe::average(&[average, p], 0.5).unwrap();
+    made.push(Tensor::from(safe::global_norm(&[p, g]).unwrap()));
+    safe::zero(&[g]).unwrap();
+    made.extend(arrays);
+    made
+}
+
+#[test]
+fn kernels_give_the_same_bits_on_any_number_of_threads() {
+    let _none = tch::no_grad_guard();
+    let one = on(1, all);
+    for threads in [2, 3, 7] {
+        let more = on(threads, all);
+        assert_eq!(more.len(), one.len());
+        for (index, (more, one)) in more.iter().zip(&one).enumerate() {
+            assert!(more.isfinite().all().int64_value(&[]) == 1, "result {index} is finite");
+            assert!(more.equal(one), "result {index} on {threads} threads");
+        }
+    }
+}
