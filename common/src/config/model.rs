@@ -1,4 +1,4 @@
-//! The model's shape: what `[model]` means after resolving. MODEL.md says what each part is.
+//! The model's shape: what `[model]` means after resolving. launcher/TRAINING.md tells users of each key.
 
 use super::forest::{Forest, ForestError, Mixer, Mode, Reduction, Task, TemplateConfig};
 use serde::{Deserialize, Serialize};
@@ -62,7 +62,7 @@ pub struct ModelConfig {
     pub output_range: Option<(f64, f64)>,
 }
 
-/// Keys that give the model a size: with any of them the others are those of the documentation, without all follow the rows.
+/// Keys that give the model a size: with any of them the others are those of `ModelConfig::default`, without all follow the rows.
 pub const SIZE_KEYS: [&str; 13] = [
     "d_model",
     "heads",

@@ -2,6 +2,7 @@
 
 use super::*;
 use clap::CommandFactory;
+use std::{fs, path::PathBuf};
 
 fn help(name: &str) -> String {
     let mut command = Cli::command().term_width(100);
@@ -100,4 +101,77 @@ fn command_lines_of_convert_diff_prune_verify_and_transfer() {
         let parsed = Cli::try_parse_from(std::iter::once("enn").chain(line.split(' ')));
         assert_eq!(parsed.is_ok(), sound, "{line}: {parsed:?}");
     }
+}
+
+/// README.md and the pages of the crates: their paths and texts.
+fn pages() -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut folders: Vec<_> = ["launcher", "export", "worker", "examples", "tests/bench"].map(|name| root.join(name)).into();
+    let mut paths = vec![root.join("README.md")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                paths.push(path);
+            }
+        }
+    }
+    paths.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+/// The words of each `enn …` in an indented line of a page: without Slurm before it, redirections and comments behind it.
+fn commands(line: &str) -> impl Iterator<Item = Vec<&str>> {
+    let line = line.strip_prefix("    ").and_then(|line| line.split(" #").next()).unwrap_or_default();
+    let is_before = |word: &&str| *word == "srun" || word.starts_with("--") || word.contains('=');
+    let is_in = |word: &&str| !["<", ">", "|", "&&"].contains(word);
+    let words = move |part: &'_ str| part.split_whitespace().skip_while(is_before).take_while(is_in).collect::<Vec<_>>();
+    line.split("; ").map(words).filter(|words| words.first() == Some(&"enn"))
+}
+
+#[test]
+fn command_lines_in_pages_are_understood() {
+    let mut wrong = Vec::new();
+    let mut understood = 0;
+    for (path, text) in pages() {
+        let text = text.replace("\\\n", " ");
+        for words in text.lines().flat_map(commands) {
+            match Cli::try_parse_from(&words) {
+                Err(error) if error.use_stderr() => {
+                    wrong.push(format!("{}: {}\n{error}", path.display(), words.join(" ")));
+                }
+                _ => understood += 1,
+            }
+        }
+    }
+    assert!(understood > 60, "only {understood} command lines were found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn flags_in_pages_are_those_of_their_commands() {
+    let mut wrong = Vec::new();
+    let mut known = 0;
+    for (path, text) in pages() {
+        let is_prose = |part: &&str| !part.starts_with("```");
+        let prose: String = text.split_inclusive('\n').filter(|line| !line.starts_with("    ")).filter(is_prose).collect();
+        for span in prose.split('`').skip(1).step_by(2).filter(|span| span.starts_with("enn ")) {
+            let mut command = Cli::command();
+            for word in span.split_whitespace().skip(1).map(|word| word.trim_end_matches(',')) {
+                if let Some(below) = command.find_subcommand(word) {
+                    command = below.clone();
+                } else if let Some(flag) = word.strip_prefix("--").and_then(|flag| flag.split('=').next()) {
+                    let is_it = |argument: &clap::Arg| argument.get_long() == Some(flag);
+                    if ["help", "version", ""].contains(&flag) || command.get_arguments().any(is_it) {
+                        known += 1;
+                    } else {
+                        wrong.push(format!("{}: {} has no --{flag}: {span}", path.display(), command.get_name()));
+                    }
+                }
+            }
+        }
+    }
+    assert!(known > 20, "only {known} flags were found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

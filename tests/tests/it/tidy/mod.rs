@@ -2,6 +2,7 @@
 
 mod arrows;
 mod names;
+mod pages;
 mod sizes;
 mod source;
 mod unsafety;
