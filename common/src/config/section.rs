@@ -44,7 +44,10 @@ impl<'a> Section<'a> {
     }
 
     fn find(&mut self, name: &'static str) -> Option<&'a Node> {
-        self.known.push(name);
+        // A key that may have two shapes is looked up twice, and named once.
+        if !self.known.contains(&name) {
+            self.known.push(name);
+        }
         self.entries.iter().find(|entry| entry.key == name).map(|entry| &entry.node)
     }
 

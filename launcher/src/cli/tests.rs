@@ -126,8 +126,9 @@ fn commands(line: &str) -> impl Iterator<Item = Vec<&str>> {
     let line = line.strip_prefix("    ").and_then(|line| line.split(" #").next()).unwrap_or_default();
     let is_before = |word: &&str| *word == "srun" || word.starts_with("--") || word.contains('=');
     let is_in = |word: &&str| !["<", ">", "|", "&&"].contains(word);
-    let words = move |part: &'_ str| part.split_whitespace().skip_while(is_before).take_while(is_in).collect::<Vec<_>>();
-    line.split("; ").map(words).filter(|words| words.first() == Some(&"enn"))
+    let parts = line.split("; ");
+    let words = parts.map(move |part| part.split_whitespace().skip_while(is_before).take_while(is_in).collect::<Vec<_>>());
+    words.filter(|words| words.first() == Some(&"enn"))
 }
 
 #[test]

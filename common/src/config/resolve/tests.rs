@@ -218,6 +218,8 @@ fn ranges_are_a_section_or_a_list() {
     assert!(wrong.iter().any(|line| line.contains("data.ranges.lo: unknown key (did you mean `low`?)")), "{wrong:?}");
     let reversed = mistakes(&as_section.replace("[-1, 2.5]", "[3, 2.5]"));
     assert!(reversed[0].contains("data.ranges.a: [3, 2.5] is out of range"), "{reversed:?}");
+    let unknown = mistakes(&head.replace("[data]\n", "[data]\nx = 1\n"));
+    assert!(unknown[0].contains("units, ranges, weight"), "a key with two shapes is listed once: {unknown:?}");
 }
 
 #[test]
