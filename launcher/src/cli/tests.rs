@@ -106,7 +106,8 @@ fn command_lines_of_convert_diff_prune_verify_and_transfer() {
 /// README.md and the pages of the crates: their paths and texts.
 fn pages() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut folders: Vec<_> = ["launcher", "export", "worker", "examples", "tests/bench"].map(|name| root.join(name)).into();
+    let mut folders: Vec<_> =
+        ["launcher", "export", "worker", "examples", "tests/bench"].map(|name| root.join(name)).into();
     let mut paths = vec![root.join("README.md")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -127,7 +128,8 @@ fn commands(line: &str) -> impl Iterator<Item = Vec<&str>> {
     let is_before = |word: &&str| *word == "srun" || word.starts_with("--") || word.contains('=');
     let is_in = |word: &&str| !["<", ">", "|", "&&"].contains(word);
     let parts = line.split("; ");
-    let words = parts.map(move |part| part.split_whitespace().skip_while(is_before).take_while(is_in).collect::<Vec<_>>());
+    let words =
+        parts.map(move |part| part.split_whitespace().skip_while(is_before).take_while(is_in).collect::<Vec<_>>());
     words.filter(|words| words.first() == Some(&"enn"))
 }
 
@@ -156,7 +158,8 @@ fn flags_in_pages_are_those_of_their_commands() {
     let mut known = 0;
     for (path, text) in pages() {
         let is_prose = |part: &&str| !part.starts_with("```");
-        let prose: String = text.split_inclusive('\n').filter(|line| !line.starts_with("    ")).filter(is_prose).collect();
+        let prose: String =
+            text.split_inclusive('\n').filter(|line| !line.starts_with("    ")).filter(is_prose).collect();
         for span in prose.split('`').skip(1).step_by(2).filter(|span| span.starts_with("enn ")) {
             let mut command = Cli::command();
             for word in span.split_whitespace().skip(1).map(|word| word.trim_end_matches(',')) {

@@ -1,6 +1,8 @@
 //! The pages (.md) hold together: the first one is short, links lead somewhere, sections are listed, and what is said of the configuration
 //! is so.
 
+#![expect(clippy::unwrap_used, reason = "it is part of tests")]
+
 use super::{
     hold,
     source::{CRATES, Workspace, rust_files},
@@ -181,7 +183,11 @@ fn the_first_page_is_short() {
     let bytes = pages()[0].text.len();
     let breach = format!("README.md has {bytes} bytes, at most {README_BYTES_MAX}");
     let breaches = if bytes > README_BYTES_MAX { vec![breach] } else { Vec::new() };
-    hold("README.md is read in five minutes", "move what is for later to the page beside the crate that does it", breaches);
+    hold(
+        "README.md is read in five minutes",
+        "move what is for later to the page beside the crate that does it",
+        breaches,
+    );
 }
 
 #[test]
@@ -193,7 +199,8 @@ fn links_of_pages_lead_somewhere() {
     for page in &pages {
         for (line, target) in page.links().into_iter().filter(|(_, target)| !target.contains("://")) {
             checked += 1;
-            let (file, heading) = target.split_once('#').map_or((target.as_str(), None), |(file, name)| (file, Some(name)));
+            let (file, heading) =
+                target.split_once('#').map_or((target.as_str(), None), |(file, name)| (file, Some(name)));
             let path = if file.is_empty() { page.path.clone() } else { joined(page.path.parent().unwrap(), file) };
             let known = pages.iter().find(|page| page.path == path);
             let place = page.at(line);
@@ -285,14 +292,15 @@ fn every_key_of_a_configuration_is_in_a_page() {
         let text: String = of_it.map(|page| page.text.as_str()).collect();
         let words: BTreeSet<&str> = text.split(|one: char| !(one.is_ascii_alphanumeric() || one == '_')).collect();
         let untold = keys_of(file).into_iter().filter(|key| !words.contains(key.as_str()));
-        breaches.extend(untold.map(|key| format!("{key}, which common/src/config/resolve/{file} reads, is not in {page}")));
+        breaches
+            .extend(untold.map(|key| format!("{key}, which common/src/config/resolve/{file} reads, is not in {page}")));
     }
     hold("every key is told of in a page", "add a row to the table it belongs to", breaches);
 }
 
 #[test]
 fn keys_that_pages_name_are_read() {
-    let mut keys: BTreeSet<String> = READ_OTHERWISE.map(Into::into).into();
+    let mut keys: BTreeSet<String> = READ_OTHERWISE.map(str::to_owned).into();
     ["data.rs", "train.rs", "model.rs", "tasks.rs"].into_iter().for_each(|file| keys.extend(keys_of(file)));
     let mut breaches = Vec::new();
     for page in pages() {
@@ -313,7 +321,8 @@ fn keys_that_pages_name_are_read() {
 fn configurations_in_pages_resolve() {
     let facts = Facts { cores: 8, gpus: 0, cuda_worker: false, cwd: PathBuf::from("/") };
     // What an example leaves out, or what only its neighbour says.
-    let left_out = |kind: &ConfigErrorKind| matches!(kind, ConfigErrorKind::Missing(_) | ConfigErrorKind::Layouts { .. });
+    let left_out =
+        |kind: &ConfigErrorKind| matches!(kind, ConfigErrorKind::Missing(_) | ConfigErrorKind::Layouts { .. });
     let mut breaches = Vec::new();
     let mut tables = 0;
     for page in pages() {
