@@ -5,7 +5,7 @@
 
 use super::{
     hold,
-    source::{CRATES, Workspace, rust_files},
+    source::{CRATES, rust_files},
 };
 use enn_common::config::{Facts, RawConfig, error::ConfigErrorKind, resolve};
 use std::{
@@ -101,6 +101,17 @@ impl Page {
         found
     }
 
+    /// What may be keys: `key` and `section.key` in the text, and `key = …` in blocks of TOML.
+    fn keys_told(&self) -> BTreeSet<String> {
+        let last = |word: &str| word.rsplit('.').next().unwrap_or_default().to_owned();
+        let mut told: BTreeSet<String> = self.words_of_code().into_iter().map(|(_, word)| last(word)).collect();
+        for (_, text) in self.tables() {
+            let pairs = text.split(['{', '\n', ',']).filter_map(|pair| pair.split_once('='));
+            told.extend(pairs.map(|(key, _)| key.trim().to_owned()));
+        }
+        told
+    }
+
     /// The blocks of TOML, with the line where each begins.
     fn tables(&self) -> Vec<(usize, String)> {
         let mut found: Vec<(usize, String)> = Vec::new();
@@ -120,9 +131,13 @@ impl Page {
     }
 }
 
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
 /// README.md and the pages of the crates.
 fn pages() -> Vec<Page> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let root = root();
     let mut paths = vec![root.join("README.md")];
     CRATES.iter().for_each(|krate| markdown(&root.join(krate), &mut paths));
     let page = |path: PathBuf| {
@@ -193,7 +208,7 @@ fn the_first_page_is_short() {
 #[test]
 fn links_of_pages_lead_somewhere() {
     let pages = pages();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let root = root();
     let mut breaches = Vec::new();
     let mut checked = 0;
     for page in &pages {
@@ -239,7 +254,7 @@ fn pages_list_their_sections() {
 fn pages_that_code_names_are_there() {
     let pages = pages();
     let names: BTreeSet<&str> = pages.iter().filter_map(|page| page.path.file_name()?.to_str()).collect();
-    let root = Workspace::load().root;
+    let root = root();
     let mut breaches = Vec::new();
     for path in CRATES.iter().flat_map(|krate| rust_files(&root.join(krate))) {
         for (index, line) in fs::read_to_string(&path).unwrap().lines().enumerate() {
@@ -252,7 +267,7 @@ fn pages_that_code_names_are_there() {
     hold("a page that a comment names is in the repository", "name the page that tells it now", breaches);
 }
 
-/// NAME.md, in capitals.
+/// A name in capitals, as pages have.
 fn is_page(word: &str) -> bool {
     word.strip_suffix(".md").is_some_and(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_uppercase()))
 }
@@ -270,7 +285,7 @@ fn keys_of(file: &str) -> BTreeSet<String> {
             syn::visit::visit_expr_method_call(self, call);
         }
     }
-    let root = Workspace::load().root;
+    let root = root();
     let text = fs::read_to_string(root.join("common/src/config/resolve").join(file)).unwrap();
     let mut keys = Keys(BTreeSet::new());
     keys.visit_file(&syn::parse_file(&text).unwrap());
@@ -289,9 +304,8 @@ fn every_key_of_a_configuration_is_in_a_page() {
         ("tasks.rs", "launcher/TRAINING.md"),
     ] {
         let of_it = pages.iter().filter(|one| page.split(' ').any(|name| one.path == Path::new(name)));
-        let text: String = of_it.map(|page| page.text.as_str()).collect();
-        let words: BTreeSet<&str> = text.split(|one: char| !(one.is_ascii_alphanumeric() || one == '_')).collect();
-        let untold = keys_of(file).into_iter().filter(|key| !words.contains(key.as_str()));
+        let told: BTreeSet<String> = of_it.flat_map(Page::keys_told).collect();
+        let untold = keys_of(file).into_iter().filter(|key| !told.contains(key.as_str()));
         breaches
             .extend(untold.map(|key| format!("{key}, which common/src/config/resolve/{file} reads, is not in {page}")));
     }
