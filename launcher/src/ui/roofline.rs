@@ -16,7 +16,8 @@ use std::{
 const RANKS_MAX: u32 = 1024;
 
 /// What is said where an operation came further than the ceiling.
-const BEYOND: &str = "\nmore than 100 %: what it moved lay in a cache, or the machine was busy when its ceiling was measured";
+const BEYOND: &str =
+    "\nmore than 100 %: what it moved lay in a cache, or the machine was busy when its ceiling was measured";
 
 /// Why there is no profile to show.
 #[derive(Debug, thiserror::Error)]
