@@ -60,8 +60,8 @@ class Side:
             rank.wait()
 
 
-def ours(world, tensors=TENSORS, size=BYTES, more=()):
-    return Side(lambda rank: [str(EXAMPLE), str(rank), str(world), str(size), str(tensors), *more], environment(), world)
+def ours(world, tensors=TENSORS, size=BYTES):
+    return Side(lambda rank: [str(EXAMPLE), str(rank), str(world), str(size), str(tensors)], environment(), world)
 
 
 def peer(world, tensors=TENSORS, size=BYTES, more=()):
@@ -132,6 +132,7 @@ def blocks(folder, rounds):
     for turn in range(rounds + 1):
         times["copy"].append(a.first("copy"))
         found = a.first("stage"), b.first(f"async {folder}/dcp")
+        a.first("arrive")
         gone(folder / "dcp")
         if turn == 0:
             print(f"first call: ours {found[0]:.3f} s, dcp.async_save {found[1]:.3f} s")

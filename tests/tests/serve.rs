@@ -278,6 +278,22 @@ fn a_runtime_that_ends_between_requests_is_replaced_before_the_next_and_one_that
 }
 
 #[test]
+fn what_nohup_starts_outlives_its_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path());
+    let mut command = Command::new("nohup");
+    command.arg(launch::enn());
+    let server = Server::by(command, &run, &[]);
+    let pid = server.child.id();
+    kill(Pid::from_raw(pid.cast_signed()), Signal::SIGHUP).unwrap();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+    assert_eq!(u64::from_str_radix(ignored, 16).unwrap() & 1, 1, "the first signal is SIGHUP");
+    assert_eq!(server.post(&json!({ "rows": [[0.25, 0.0, 0.0]] })).0, 200);
+    assert_eq!(server.stop(), Some(143));
+}
+
+#[test]
 fn streams_go_on_from_row_to_row_by_workers_and_by_artifacts_alike() {
     let dir = tempfile::tempdir().unwrap();
     let run = data::trained(enn(), dir.path(), &["--set", "model.preset=temporal"]);

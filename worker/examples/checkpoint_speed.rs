@@ -6,7 +6,8 @@
 //! raw FILE   write(2) and fsync of the share from memory      read FILE   read(2) of it into memory that is there
 //! save DIR   the share as a shard in DIR, fsynced              commit DIR COMMITTED WORLD   the shards a checkpoint
 //! prepare    room for a snapshot, as a run makes it before its first step
-//! stage      the share into the snapshot, as a run does while training waits
+//! stage      the share into the snapshot, as a run does while training waits; a GPU may still be copying then
+//! arrive     until all of it is there, and the snapshot is free again
 //! copy       the share into memory that is there, by one thread
 //! room       memory to load to                                open DIR   what comes before a load
 //! into DIR   the checkpoint into memory that is there, every byte checked      load DIR   the same into new memory
@@ -48,6 +49,8 @@ struct Bench {
     /// Of the shard that was saved last.
     table: ShardTable,
     staging: Staging,
+    /// Of what was staged last.
+    ticket: u64,
     page: ControlPage<'static>,
     threads: usize,
 }
@@ -73,7 +76,8 @@ fn main() -> Outcome<()> {
     let world = usize::try_from(world)?;
     let threads = How::shared_by(world).threads;
     let (others, table) = (Vec::new(), ShardTable::default());
-    let mut bench = Bench { rank: u32::try_from(rank)?, world, items, others, table, staging, page, threads };
+    let mut bench =
+        Bench { rank: u32::try_from(rank)?, world, items, others, table, staging, ticket: 0, page, threads };
     println!("0");
     std::io::stdout().flush()?;
     for line in std::io::stdin().lock().lines() {
@@ -136,8 +140,12 @@ impl Bench {
             ["stage"] => {
                 let share = Share::of((&self.items, &[]), 0, 1)?;
                 let index = self.staging.free().ok_or("no snapshot is free")?;
-                let left = self.staging.leave(index, &share, self.threads)?;
-                self.page.give_back(left.ticket);
+                self.ticket = self.staging.leave(index, &share, self.threads)?.ticket;
+                Ok(())
+            }
+            ["arrive"] => {
+                self.staging.finish()?;
+                self.page.give_back(self.ticket);
                 Ok(())
             }
             ["into", dir] => Ok(load_into(

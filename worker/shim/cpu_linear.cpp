@@ -58,13 +58,17 @@ ENN_INLINE void add_rows(const float* g, int64_t rows, int64_t width, float* __r
 ENN_512 void add_rows_512(const float* g, int64_t rows, int64_t width, float* sum) { add_rows(g, rows, width, sum); }
 ENN_256 void add_rows_256(const float* g, int64_t rows, int64_t width, float* sum) { add_rows(g, rows, width, sum); }
 
-// Rows of a far weight whose sums are in registers together.
+// Rows whose sums are in registers together.
 constexpr int64_t BLOCK = 12;
 
-// In parallel over rows.
+// In parallel over `rows`, each worth so many multiplications, in whole blocks.
+void by_blocks(int64_t rows, int64_t work, c10::function_ref<void(int64_t, int64_t)> part) {
+  const int64_t grain = WORK / std::max<int64_t>(1, BLOCK * work);
+  enn::parallel_for(0, (rows + BLOCK - 1) / BLOCK, grain, [&](int64_t from, int64_t to) { part(from * BLOCK, std::min(rows, to * BLOCK)); });
+}
+
 void run(const Product& x) {
-  const int64_t grain = std::max<int64_t>(12, WORK / std::max<int64_t>(1, x.inner * x.columns));
-  enn::parallel_for(0, x.rows, grain, [&](int64_t from, int64_t to) {
+  by_blocks(x.rows, x.inner * x.columns, [&](int64_t from, int64_t to) {
     for (int64_t first = 0; first == 0 || first < x.inner; first += TERMS) {
       Product part = x;
       part.a += first * x.a_step, part.b += first * x.b_step;
@@ -79,10 +83,9 @@ void run(const Product& x) {
 void add_outer(const float* g, const float* x, float* dw, int64_t n, int64_t out, int64_t in) {
   // The last lane of a row may reach into the next ones; behind the last row is nothing.
   const int64_t tail = in % LANES == 0 ? 0 : std::min(n, 1 + (LANES - 1) / in);
-  const int64_t grain = std::max<int64_t>(12, WORK / std::max<int64_t>(1, n * in));
   std::vector<float> behind(tail * padded(in), 0.0f);
   for (int64_t p = 0; p < tail; ++p) std::copy_n(x + (n - tail + p) * in, in, behind.data() + p * padded(in));
-  enn::parallel_for(0, out, grain, [&](int64_t from, int64_t to) {
+  by_blocks(out, n * in, [&](int64_t from, int64_t to) {
     const auto part = [&](int64_t first, int64_t count, const float* b, int64_t step) {
       multiply({g + first * out, 1, out, b, step, LANES, dw, in, out, in, count, nullptr, true}, from, to);
     };
@@ -95,13 +98,12 @@ void add_outer(const float* g, const float* x, float* dw, int64_t n, int64_t out
 void by_transpose(const float* x, const float* w, const float* bias, float* y, int64_t n, int64_t out, int64_t in) {
   const auto right = panels(x, in, n, 1, in);
   std::vector<float> turned(out * n);
-  const int64_t blocks = (out + BLOCK - 1) / BLOCK, grain = std::max<int64_t>(1, WORK / std::max<int64_t>(1, BLOCK * n * in));
-  enn::parallel_for(0, blocks, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t from = begin * BLOCK; from < std::min(out, end * BLOCK); from += BLOCK) {
+  by_blocks(out, n * in, [&](int64_t begin, int64_t end) {
+    for (int64_t from = begin; from < end; from += BLOCK) {
       // All terms of these rows before the next: a weight's row is read from one end to the other.
       for (int64_t first = 0; first < in; first += TERMS) {
         const float* part = right.data() + first * LANES;
-        multiply({w + first, in, 1, part, LANES, LANES * in, turned.data(), n, out, n, std::min(TERMS, in - first), nullptr, first > 0}, from, std::min(out, from + BLOCK));
+        multiply({w + first, in, 1, part, LANES, LANES * in, turned.data(), n, out, n, std::min(TERMS, in - first), nullptr, first > 0}, from, std::min(end, from + BLOCK));
       }
     }
   });

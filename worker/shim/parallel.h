@@ -1,7 +1,4 @@
-// Loops on the threads that libtorch computes with.
-//
-// at::parallel_for is a template: in code that is compiled without -fopenmp it is a plain loop, and with it the linker would bring an
-// OpenMP of its own beside the one that libtorch has loaded.
+// Loops of our kernels on the threads that libtorch may compute with.
 #pragma once
 
 #include <c10/util/FunctionRef.h>
@@ -10,9 +7,13 @@
 
 namespace enn {
 
-// Calls `part` for the numbers from `begin` to `end`, in pieces of at least `grain` on several threads; all at once where they are no
-// more, within another loop, and where libtorch computes on one thread. No piece is cut within so many numbers as a register holds,
-// so that no number is computed in another way than on one thread.
+// Calls `part` for the numbers from `begin` to `end`, in pieces that several threads take; all at once where they are no more than
+// `grain`, which is what is worth waking a thread for, within another loop, and where libtorch computes on one thread. No piece is
+// cut within so many numbers as a register holds, so that no number is computed in another way than on one thread.
+//
+// It waits for pieces, never for threads: one that has not woken has taken none, and where the cores are busy the caller does
+// everything itself. OpenMP waits for each of its threads at the end of every loop, which beside other work costs more than they gain;
+// and at::parallel_for, a template, is a plain loop in code that is compiled without it.
 void parallel_for(int64_t begin, int64_t end, int64_t grain, c10::function_ref<void(int64_t, int64_t)> part);
 
 } // namespace enn

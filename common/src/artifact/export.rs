@@ -117,6 +117,9 @@ pub struct Column {
     /// What a number that is 1 or 0 says: whether a cell of this source column has this label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<LabelMeta>,
+    /// How a number follows from a time stamp, in a sentence; empty where it is what the column's name says.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub how: String,
     /// Whether training has seen it missing. NaN stands for a missing value.
     pub may_be_missing: bool,
 }

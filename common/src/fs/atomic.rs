@@ -2,6 +2,7 @@
 
 use super::{Disk, FileError, Storage};
 use std::{
+    collections::BTreeSet,
     fs::File,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
@@ -110,6 +111,24 @@ pub fn place_any(beside: &Path, path: &Path) -> Result<(), FileError> {
     }
 }
 
+/// Gives several files and directories, on the file system of their places, their own names, one right after the other: what takes time is
+/// done before and after, so that hardly a moment has some of them and not the others. What has a name, of either kind, is gone, or lies
+/// where the new one was.
+pub fn exchange_all(parts: &[(PathBuf, PathBuf)]) -> Result<(), FileError> {
+    for (beside, _) in parts {
+        File::open(beside).and_then(|file| file.sync_all()).map_err(FileError::of("sync", beside))?;
+    }
+    for (beside, path) in parts {
+        // A file takes the place of another by itself, also where the system exchanges nothing.
+        match path.symlink_metadata() {
+            Ok(found) if found.is_dir() || beside.is_dir() => Disk.exchange(beside, path)?,
+            _ => Disk.rename(beside, path)?,
+        }
+    }
+    let places: BTreeSet<&Path> = parts.iter().map(|(_, path)| parent(path)).collect();
+    places.into_iter().try_for_each(|place| Disk.sync_dir(place))
+}
+
 /// A hidden name in the same directory that no other process or thread uses.
 pub fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -181,6 +200,26 @@ mod tests {
         }
         assert!(!path.join("old").exists());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn several_take_the_places_of_what_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let draft = dir.path().join("draft");
+        std::fs::create_dir(&draft).unwrap();
+        std::fs::create_dir(dir.path().join("b")).unwrap();
+        std::fs::write(dir.path().join("a"), "old").unwrap();
+        for name in ["a", "b", "c"] {
+            std::fs::write(draft.join(name), "new").unwrap();
+        }
+        let parts: Vec<_> = ["a", "b", "c"].map(|name| (draft.join(name), dir.path().join(name))).into();
+        exchange_all(&parts).unwrap();
+        assert!(parts.iter().all(|(_, path)| std::fs::read(path).unwrap() == b"new"));
+        assert!(draft.join("b").is_dir(), "what was there goes with the draft");
+        // One that is not there: nothing is moved.
+        std::fs::write(draft.join("a"), "newer").unwrap();
+        assert_eq!(exchange_all(&parts).unwrap_err().action, "sync");
+        assert_eq!(std::fs::read(dir.path().join("a")).unwrap(), b"new");
     }
 
     #[test]

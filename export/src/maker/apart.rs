@@ -93,6 +93,9 @@ impl Library {
     ) -> Result<Working, ExportError> {
         // It needs no GPU, and words only where something is wrong.
         command.env("CUDA_VISIBLE_DEVICES", "").env("TF_CPP_MIN_LOG_LEVEL", "2");
+        // From 1.32 on onnxruntime writes numbers of this machine and user into their directories, and sends them with what it does to its
+        // maker, as soon as its environment is there: too soon for being told so by its interface.
+        command.env("ORT_DISABLE_TELEMETRY", "1");
         unix::bind(&mut command);
         let (what, format, other) = match self {
             Self::OnnxRuntime => ("onnxruntime", "onnx", "pt2"),

@@ -11,7 +11,7 @@ use crate::{
     Error,
     agent::{PipeError, Piped, WorkerSpec},
     error::Usage,
-    export::{Draft, Exported, Forms, Packed, Ports, Subject, Tools, digest, is_packed, programs, sidecar},
+    export::{Draft, Exported, Forms, Packed, Ports, Subject, Tools, alone, digest, is_packed, programs, sidecar},
     facts::Facts,
 };
 use enn_common::{
@@ -33,6 +33,7 @@ use enn_export::{
 use safetensors::SafeTensors;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -68,7 +69,7 @@ pub struct ExportOptions {
 }
 
 /// Exports the newest checkpoint of `model`, a run directory or a checkpoint, into `out`. `heard` is told of each format when it is
-/// there, or why it is not; the next one is begun after it.
+/// there, or why it is not, and says whether the next one is begun.
 ///
 /// # Errors
 /// No complete checkpoint, a model that cannot leave, or no worker. What goes wrong with one format is in its [`Exported`].
@@ -76,7 +77,7 @@ pub fn export(
     model: &Path,
     out: &Path,
     (facts, options): (&Facts, &ExportOptions),
-    heard: &mut dyn FnMut(&Exported),
+    heard: &mut dyn FnMut(&Exported) -> ControlFlow<()>,
 ) -> Result<Vec<Exported>, Error> {
     if options.targets.is_empty() {
         return Err(Error::Usage(Usage::NothingToExport));
@@ -122,8 +123,11 @@ pub fn export(
             sources.entry(target).or_insert_with(|| Err(error.to_string()));
         }
         let exported = Exported { target, outcome, seconds };
-        heard(&exported);
+        let next = heard(&exported);
         done.push(exported);
+        if next.is_break() {
+            break;
+        }
     }
     Ok(done)
 }
@@ -351,6 +355,7 @@ impl Workshop<'_> {
             .map(|(name, text)| atomic::write(&beside(&name), text.as_bytes()).map(|()| beside(&name)));
         let written = written.collect::<Result<Vec<PathBuf>, _>>()?;
         let place = out.join(&sidecar.artifact);
+        let _held = alone(out)?;
         let read = |source| ExportError::Io { path: place.clone(), source };
         let (data, old) = (onnx::data_files(path).map_err(read)?, onnx::data_files(&place).map_err(read)?);
         let stale = old.into_iter().filter(|old| data.iter().all(|data| data.file_name() != old.file_name()));

@@ -6,6 +6,8 @@ use super::policy::Rate;
 
 /// Longest time that is understood, seconds: a year.
 const TIME_MAX_S: f64 = 366.0 * 86_400.0;
+/// Most faults a second.
+const RATE_MAX: f64 = 1_000.0;
 
 /// "N/TIME" or "N/TIME:LENGTH".
 ///
@@ -21,6 +23,9 @@ pub fn rate(text: &str) -> Result<Rate, String> {
         return Err(expected());
     }
     let mean_s = duration(time)? / count;
+    if mean_s * RATE_MAX < 1.0 {
+        return Err(format!("found \"{text}\", expected no more than {RATE_MAX} in a second"));
+    }
     Ok(Rate { mean_s, length_s: length.map(duration).transpose()? })
 }
 
@@ -32,14 +37,15 @@ pub fn duration(text: &str) -> Result<f64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let unit = match unit {
-        "ms" => Some(1e-3),
-        "" | "s" => Some(1.0),
-        "m" | "min" => Some(60.0),
-        "h" => Some(3600.0),
+    let in_seconds: Option<fn(f64) -> f64> = match unit {
+        // A thousandth is no binary number, and 700 of them are not 0.7.
+        "ms" => Some(|number| number / 1e3),
+        "" | "s" => Some(|number| number),
+        "m" | "min" => Some(|number| number * 60.0),
+        "h" => Some(|number| number * 3600.0),
         _ => None,
     };
-    let seconds = number.parse::<f64>().ok().zip(unit).map(|(number, unit)| number * unit);
+    let seconds = number.parse::<f64>().ok().zip(in_seconds).map(|(number, in_seconds)| in_seconds(number));
     let sound = seconds.filter(|seconds| *seconds > 0.0 && *seconds <= TIME_MAX_S);
     sound.ok_or_else(|| format!("found \"{text}\", expected a time above zero, e.g. 500ms, 2s, 10m or 1h"))
 }
@@ -54,7 +60,16 @@ mod tests {
         assert_eq!(rate("1/60s"), plain(60.0, None));
         assert_eq!(rate("2/1m:500ms"), plain(30.0, Some(0.5)));
         assert_eq!(rate("0.5/10:1h"), plain(20.0, Some(3600.0)));
-        assert_eq!((duration("10m"), duration("7")), (Ok(600.0), Ok(7.0)));
+        assert_eq!((duration("10m"), duration("7"), duration("700ms")), (Ok(600.0), Ok(7.0), Ok(0.7)));
+        assert_eq!(rate("1000/1s"), plain(1e-3, None));
+    }
+
+    #[test]
+    fn faults_without_a_pause_between_them_are_refused() {
+        for wild in ["1001/1s", "1e300/1s", "2/1ms"] {
+            let error = rate(wild).unwrap_err();
+            assert!(error.contains("no more than 1000 in a second"), "{wild}: {error}");
+        }
     }
 
     #[test]

@@ -7,10 +7,26 @@ use crate::{
     error::Usage,
     export,
     facts::Facts,
+    process::{STOP_SIGNALS, Signals, end_children, next_signal, wait_ready},
 };
 use enn_common::{config::train::Device, exit::ExitCode};
 use enn_export::{Batch, Precision, Target};
-use std::{io::Write, path::PathBuf, str::FromStr};
+use nix::{
+    poll::{PollFd, PollFlags},
+    sys::signal::Signal,
+};
+use std::{
+    io::{self, Write},
+    ops::ControlFlow,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+/// How long what was ended may take until it is looked at again.
+const STOP_REST: Duration = Duration::from_millis(50);
 
 /// Write a run's best model for other runtimes, and check each file by running it there
 ///
@@ -112,15 +128,57 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         code_of: args.code_of.as_ref().map(|path| facts.cwd.join(path)),
         device: if args.device == "cuda" { Device::Cuda } else { Device::Cpu },
     };
-    let mut heard = |exported: &Exported| {
+    let heard = |exported: &Exported| {
         if !args.json {
             let _gone = output::text_line(&export::line(exported));
         }
     };
-    let done = api::export(&facts.cwd.join(run), &args.out, (facts, &options), &mut heard)?;
+    let done = match until_signal(&facts.cwd.join(run), &args.out, (facts, &options), &heard)? {
+        Ok(done) => done,
+        Err(Signal::SIGINT) => return Ok(ExitCode::Interrupted),
+        Err(_) => return Ok(ExitCode::Terminated),
+    };
     if args.json {
         output::json(&export::json(&done))?;
     }
     let failed = done.iter().any(|exported| exported.outcome.is_err());
     Ok(if failed { ExitCode::Artifact } else { ExitCode::Success })
+}
+
+/// Exports; or the signal that asked to stop: whatever was at work is ended then, and what it was making is gone.
+fn until_signal(
+    run: &Path,
+    out: &Path,
+    with: (&Facts, &ExportOptions),
+    heard: &(dyn Fn(&Exported) + Sync),
+) -> Result<Result<Vec<Exported>, Signal>, Error> {
+    let (stopped, goes_on) = (AtomicBool::new(false), ControlFlow::Continue(()));
+    let mut hear = |exported: &Exported| {
+        if stopped.load(Relaxed) {
+            return ControlFlow::Break(());
+        }
+        heard(exported);
+        goes_on
+    };
+    let Some(mut signals) = Signals::install(&STOP_SIGNALS).map_err(Error::Output)? else {
+        return api::export(run, out, with, &mut hear).map(Ok);
+    };
+    let (ended, end) = io::pipe().map_err(Error::Output)?;
+    std::thread::scope(|scope| {
+        let work = scope.spawn(move || {
+            let done = api::export(run, out, with, &mut hear);
+            drop(end);
+            done
+        });
+        let signal = next_signal(&mut signals, Some(&ended)).map_err(Error::Output)?;
+        stopped.store(true, Relaxed);
+        // What it waits for ends, and with that the waiting; what it begins then ends as well.
+        while signal.is_some() && !work.is_finished() {
+            end_children();
+            let mut over = [PollFd::new(ended.as_fd(), PollFlags::POLLIN)];
+            wait_ready(&mut over, Some(Instant::now() + STOP_REST)).map_err(Error::Output)?;
+        }
+        let done = work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        signal.map_or_else(|| done.map(Ok), |signal| Ok(Err(signal)))
+    })
 }

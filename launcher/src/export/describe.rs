@@ -6,11 +6,14 @@ use enn_common::{
         export::{Column, Origin, Port, Rows, Sidecar, Source, VERSION, Verified},
         prediction::ModelDigest,
     },
-    config::{RunConfig, data::DataConfig},
+    config::{
+        RunConfig,
+        data::{DataConfig, Layout},
+    },
     graph::{Graph, Id},
     staged::{
         StagedMeta,
-        meta::{CleaningReport, Stats},
+        meta::{CleaningReport, FeatureMeta, Stats},
     },
 };
 use enn_export::{Batch, Precision, Reduction, Target, maker::Made, onnx};
@@ -55,15 +58,44 @@ impl Subject {
     }
 
     fn columns(&self) -> Vec<Column> {
-        let column = |feature: &enn_common::staged::meta::FeatureMeta| Column {
+        let column = |feature: &FeatureMeta| Column {
             name: feature.name.clone(),
             units: feature.units.clone(),
             categories: feature.categories.clone(),
             offset: feature.index.as_ref().map(|index| index.offset),
             label: feature.label.clone(),
+            how: self.how(feature),
             may_be_missing: feature.has_missing,
         };
         self.meta.features.iter().map(column).collect()
+    }
+
+    /// How an input of a calendar follows from its moment: who has nothing but the artifact computes it by this.
+    fn how(&self, feature: &FeatureMeta) -> String {
+        let layout = self.config.data.as_ref().map(|data| &data.layout);
+        let moment = match layout {
+            Some(Layout::Rows(_)) => format!("the time {:?}, UTC", feature.source()),
+            Some(Layout::Windows(layout)) => {
+                format!("the first step of the window to predict, UTC + {} s", layout.time_offset_s)
+            }
+            _ => return String::new(),
+        };
+        let own = format!("{}.", feature.source());
+        let is_window = matches!(layout, Some(Layout::Windows(_)));
+        let part = if is_window { Some(feature.name.as_str()) } else { feature.name.strip_prefix(&own) };
+        let (part, turn) = part.map_or(("", None), |part| part.split_once('.').map_or((part, None), |(p, t)| (p, Some(t))));
+        let what = match part {
+            "day_of_year" => "the part of the year that has passed",
+            "weekday" => "whole days since Monday, over 7",
+            "hour" => "the part of the day that has passed",
+            "trend" if turn.is_none() => "years since 2000, with the part of this one that has passed",
+            _ => return String::new(),
+        };
+        match turn {
+            None => format!("{what} at {moment}"),
+            Some(turn @ ("sin" | "cos")) => format!("{turn}(2π · {what}) at {moment}"),
+            Some(_) => String::new(),
+        }
     }
 
     /// How rows are read, without anything that tells of those of the training or where they lie.

@@ -20,7 +20,7 @@ pub use engine::{Artifact, EngineRunner};
 pub use files::{Digest, digest};
 pub use forms::{Form, Forms};
 pub use packed::{Packed, is_packed};
-pub use place::Draft;
+pub use place::{Draft, alone};
 pub use told::{Exported, json, line};
 pub use tools::{Ports, Tools};
 pub use usage::programs;

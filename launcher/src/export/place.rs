@@ -4,6 +4,7 @@
 use enn_common::fs::{FileError, atomic, owned};
 use std::{
     fs::{self, DirBuilder, File},
+    io::ErrorKind,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
@@ -40,17 +41,28 @@ impl Draft {
         &self.dir
     }
 
-    /// Moves files or directories to `out`, the first one last. What has a name is replaced in one step: there is no moment without.
+    /// Moves files or directories to `out`, the first one last, one right after the other. What has a name is replaced in one step: there
+    /// is no moment without; it goes with the draft.
     ///
     /// # Errors
     /// What the system says.
     pub fn publish(&self, parts: &[PathBuf], out: &Path) -> Result<(), FileError> {
-        for part in parts.iter().rev() {
-            let name = part.file_name().unwrap_or_default();
-            let to = out.join(name);
-            atomic::place_any(part, &to)?;
-        }
-        Ok(())
+        let place = |part: &PathBuf| (part.clone(), out.join(part.file_name().unwrap_or_default()));
+        let places: Vec<(PathBuf, PathBuf)> = parts.iter().rev().map(place).collect();
+        atomic::exchange_all(&places)
+    }
+}
+
+/// Waits until nobody else publishes in `out`; nobody does while what is given is held. Files of two exports would be mixed.
+///
+/// # Errors
+/// What the system says.
+pub fn alone(out: &Path) -> Result<File, FileError> {
+    let dir = File::open(out).map_err(FileError::of("open", out))?;
+    match dir.lock() {
+        // Where there are no locks, whoever publishes takes care.
+        Err(error) if error.kind() != ErrorKind::Unsupported => Err(FileError::of("lock", out)(error)),
+        _ => Ok(dir),
     }
 }
 

@@ -77,7 +77,20 @@ fn program(file: &str, (language, body): &(Language, &str), sidecar: &Sidecar) -
     ];
     let (needs, body) = body.split_once("\n\n").unwrap_or_default();
     let text = language.head.replace("@IMPORTS@", needs).replace("@BODY@", body.trim_end());
-    own.iter().fold(text, |text, (name, value)| text.replace(name, value))
+    filled(&text, &own)
+}
+
+/// A text with its places filled; what is put into one is no place itself, whatever it is called.
+fn filled(text: &str, own: &[(&str, String)]) -> String {
+    let (mut made, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find('@') {
+        made.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let (name, value) = own.iter().find(|(name, _)| rest.starts_with(name)).map_or(("@", "@"), |(n, v)| (*n, v));
+        made.push_str(value);
+        rest = &rest[name.len()..];
+    }
+    made + rest
 }
 
 /// Sizes of a port for `n` rows.
@@ -96,4 +109,15 @@ fn rows(sidecar: &Sidecar) -> String {
     let row = format!("[{}]", sidecar.staged.x_stats.iter().map(mean).collect::<Vec<_>>().join(", "));
     let count = ROWS_MIN.clamp(sidecar.batch.min, sidecar.batch.max.max(sidecar.batch.min));
     format!("[{}]", vec![row; count as usize].join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_artifact_may_be_called_as_a_place_is() {
+        let own = [("@ARTIFACT@", "@ROWS@.onnx".to_owned()), ("@ROWS@", "[[1]]".to_owned())];
+        assert_eq!(filled("ort@=2 \"@ARTIFACT@\" @ROWS@ @", &own), "ort@=2 \"@ROWS@.onnx\" [[1]] @");
+    }
 }

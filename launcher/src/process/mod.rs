@@ -13,5 +13,5 @@ pub(crate) use cgroup::Cgroup;
 
 pub(crate) use child::{Exit, Outlet, Outlets, Process, StartError};
 pub(crate) use poll::{next_signal, wait_ready};
-pub(crate) use sweep::{MARK_VARIABLE, Mark, reap_orphans, sweep};
+pub(crate) use sweep::{MARK_VARIABLE, Mark, end_children, reap_orphans, sweep};
 pub(crate) use unix::{Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, outlive, pidfd};

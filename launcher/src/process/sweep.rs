@@ -6,7 +6,7 @@
 use super::unix::Guard;
 use nix::{
     sys::{
-        signal::Signal,
+        signal::{Signal, kill, killpg},
         wait::{Id, WaitPidFlag, waitid, waitpid},
     },
     unistd::Pid,
@@ -75,6 +75,16 @@ pub(super) fn kill_marked(mark: &Mark) -> usize {
     kill_all(|pid| mark.is_on(&environment(pid)))
 }
 
+/// Kills every child of this process, and the group that it leads.
+pub(crate) fn end_children() {
+    let own = std::process::id();
+    for pid in processes().filter(|pid| parent(*pid) == Some(own)) {
+        let pid = Pid::from_raw(pid.cast_signed());
+        // One that leads no group, yet, is killed alone.
+        let _gone = killpg(pid, Signal::SIGKILL).or_else(|_| kill(pid, Signal::SIGKILL));
+    }
+}
+
 /// Reaps children that ended and are neither known to the caller nor the guard: orphans this process adopted.
 pub(crate) fn reap_orphans(known: impl Fn(u32) -> bool, guard: &Guard) {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
@@ -94,7 +104,7 @@ fn kill_all(wanted: impl Fn(u32) -> bool) -> usize {
         let before = killed.len();
         for pid in processes() {
             if !killed.contains(&pid) && wanted(pid) {
-                let _gone = nix::sys::signal::kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+                let _gone = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
                 killed.push(pid);
             }
         }

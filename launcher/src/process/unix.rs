@@ -121,6 +121,12 @@ impl Signals {
         for signal in which.iter().copied() {
             // SAFETY: the handler is async-signal-safe, see there.
             let before = unsafe { sigaction(signal, &action) }?;
+            // Who was told by `nohup` to outlive its terminal does.
+            if signal == Signal::SIGHUP && before.handler() == SigHandler::SigIgn {
+                // SAFETY: puts back what was there.
+                unsafe { sigaction(signal, &before) }?;
+                continue;
+            }
             signals.before.push((signal, before));
         }
         Ok(Some(signals))

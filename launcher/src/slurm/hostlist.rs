@@ -3,12 +3,16 @@
 //! Zero padding follows Slurm: numbers are padded to the width of the range's first number. What is between brackets and is
 //! no number stands for itself. Several brackets count like digits: the last one varies fastest.
 //!
-//! **Invariant:** no list makes more than [`NAMES_MAX`] names or a name longer than [`NAME_BYTES_MAX`].
+//! **Invariant:** no list makes more than [`NAMES_MAX`] names, a name longer than [`NAME_BYTES_MAX`], or names of more than
+//! [`NAMES_BYTES_MAX`] together.
 
 /// Most names of a list.
 pub const NAMES_MAX: usize = 65_536;
 /// Longest name, as for host names.
 pub const NAME_BYTES_MAX: usize = 253;
+
+/// Most bytes of all names: enough for as many as there may be, of 32 bytes each.
+pub const NAMES_BYTES_MAX: usize = 2 << 20;
 
 /// A list that cannot be read. Places are counted in characters, from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +71,12 @@ pub enum HostlistError {
         /// Length of the list.
         bytes: usize,
     },
+    /// Too many bytes of names.
+    #[error("the host list of {bytes} bytes stands for names of more than {NAMES_BYTES_MAX} bytes together")]
+    TooLarge {
+        /// Length of the list.
+        bytes: usize,
+    },
     /// A name that is too long.
     #[error("the host list of {bytes} bytes has a name longer than {NAME_BYTES_MAX} bytes")]
     TooLong {
@@ -84,7 +94,7 @@ enum Part {
 /// All names of a list, in its order.
 pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     let chars: Vec<char> = list.chars().collect();
-    let mut names = Vec::new();
+    let (mut names, mut room_bytes) = (Vec::new(), NAMES_BYTES_MAX);
     let mut at = 0;
     loop {
         let entry_at = at;
@@ -97,7 +107,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
         if columns.is_empty() {
             return Err(HostlistError::Empty { list: list.to_owned(), at: entry_at + 1 });
         }
-        product(list, &columns, &mut names)?;
+        product(list, &columns, (&mut names, &mut room_bytes))?;
         if at == chars.len() {
             return Ok(names);
         }
@@ -161,7 +171,11 @@ fn allowed(c: char) -> bool {
 }
 
 /// Every combination of the columns, the last one varying fastest, behind `names`.
-fn product(list: &str, columns: &[Vec<Part>], names: &mut Vec<String>) -> Result<(), HostlistError> {
+fn product(
+    list: &str,
+    columns: &[Vec<Part>],
+    (names, room_bytes): (&mut Vec<String>, &mut usize),
+) -> Result<(), HostlistError> {
     let too_many = HostlistError::TooMany { bytes: list.len() };
     let mut count = 1_u64;
     let mut bytes = 0_usize;
@@ -174,12 +188,11 @@ fn product(list: &str, columns: &[Vec<Part>], names: &mut Vec<String>) -> Result
         bytes += column.iter().map(Part::bytes_max).max().unwrap_or(0);
     }
     let room = NAMES_MAX - names.len();
-    if usize::try_from(count).is_ok_and(|count| count > room) || usize::try_from(count).is_err() {
-        return Err(too_many);
-    }
+    let Some(count) = usize::try_from(count).ok().filter(|count| *count <= room) else { return Err(too_many) };
     if bytes > NAME_BYTES_MAX {
         return Err(HostlistError::TooLong { bytes: list.len() });
     }
+    *room_bytes = room_bytes.checked_sub(count * bytes).ok_or(HostlistError::TooLarge { bytes: list.len() })?;
     let mut made = vec![String::new()];
     for column in columns {
         let values: Vec<String> = column.iter().flat_map(Part::values).collect();
@@ -216,21 +229,28 @@ impl Part {
 
 /// A list that [`expand`]s to these names in this order; neighbours that differ in their last number share brackets.
 pub fn compress(names: &[String]) -> String {
-    let mut entries: Vec<Entry> = Vec::new();
+    // What is done is text at once: entries of tens of thousands of names would be many times as large.
+    let (mut list, mut open) = (String::new(), None::<Entry>);
+    let mut close = |entry: &Entry| {
+        list.push_str(if list.is_empty() { "" } else { "," });
+        list.push_str(&entry.text());
+    };
     for name in names {
         let (prefix, digits) = name.split_at(name.trim_end_matches(|c: char| c.is_ascii_digit()).len());
         let number = digits.parse::<u64>().ok();
-        match (entries.last_mut(), number) {
+        match (&mut open, number) {
             (Some(entry), Some(number)) if entry.prefix == prefix && !entry.runs.is_empty() => {
                 entry.add(number, digits)
             }
-            (_, Some(number)) => {
-                entries.push(Entry { prefix: prefix.to_owned(), runs: vec![Run::of(number, digits)] });
+            _ => {
+                let prefix = if number.is_some() { prefix } else { name };
+                let runs = number.map(|number| Run::of(number, digits)).into_iter().collect();
+                open.replace(Entry { prefix: prefix.to_owned(), runs }).iter().for_each(&mut close);
             }
-            (_, None) => entries.push(Entry { prefix: name.clone(), runs: Vec::new() }),
         }
     }
-    entries.iter().map(Entry::text).collect::<Vec<_>>().join(",")
+    open.iter().for_each(close);
+    list
 }
 
 /// Names with the same beginning.
@@ -343,6 +363,10 @@ mod tests {
         let many = |list: &str| matches!(expand(list), Err(HostlistError::TooMany { .. }));
         assert!(many("n[1-65537]") && many("n[1-65536],m") && many("[0-18446744073709551615]"));
         assert!(many(&"[0-9]".repeat(40)), "10^40 overflows no counter");
+        // As many names as there may be, of more bytes than they may have.
+        let wide = format!("{}[1-65536]", "n".repeat(40));
+        assert!(matches!(expand(&wide), Err(HostlistError::TooLarge { .. })));
+        assert!(expand(&wide.replace("65536", "40000")).is_ok());
         let long = |list: &str| matches!(expand(list), Err(HostlistError::TooLong { .. }));
         assert!(long(&"n".repeat(254)) && long(&format!("n[{}1-9]", "0".repeat(253))));
     }

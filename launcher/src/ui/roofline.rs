@@ -15,6 +15,10 @@ use std::{
 /// Most ranks of which traces are put together.
 const RANKS_MAX: u32 = 1024;
 
+/// What is said where an operation came further than the ceiling.
+const BEYOND: &str =
+    "\nmore than 100 %: what it moved lay in a cache, or the machine was busy when its ceiling was measured";
+
 /// Why there is no profile to show.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
@@ -110,6 +114,9 @@ pub fn table(roofline: &Roofline) -> String {
         figures::brief(ceiling.flops_per_s / 1e9),
         figures::brief(ceiling.bytes_per_s / 1e9),
     );
+    if roofline.ops.iter().any(|op| op.reached(ceiling) > 1.0) {
+        text.push_str(BEYOND);
+    }
     text
 }
 
@@ -160,6 +167,9 @@ mod tests {
             text.ends_with("12 calls over 3 steps; ceiling of this machine: 100 GFLOP/s in f32, 10.0 GB/s"),
             "{text}"
         );
+        let mut beyond = roofline();
+        beyond.ops[0].seconds = 1e-4;
+        assert!(table(&beyond).ends_with(BEYOND));
     }
 
     #[test]

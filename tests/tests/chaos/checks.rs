@@ -11,18 +11,26 @@ use enn_common::{
 };
 use enn_tests::{data, leavings};
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     path::{Path, PathBuf},
     rc::Rc,
+    time::Instant,
 };
 
 /// Relative difference of errors between worlds of different sizes: sums of gradients are rounded in another order, and a
 /// hundred steps carry that on.
 const ROUNDING: f64 = 2e-3;
+/// A recovery takes no longer; seconds.
+const RECOVERY_MAX_S: f64 = 60.0;
 /// Launches of one run, at most.
 const LAUNCHES_MAX: usize = 8;
+/// An undisturbed run takes no longer, several of them at once and on two cores; seconds. Where one does, all that is waited for
+/// may take so many times longer.
+const CALM_S: f64 = 10.0;
+/// How many times as slow a machine may be.
+const SLOWEST: f64 = 20.0;
 /// What training ended with.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Weights {
@@ -33,33 +41,50 @@ pub(super) struct Weights {
 
 /// Undisturbed runs by shape, made when asked for.
 #[derive(Default)]
-pub(super) struct References(RefCell<HashMap<Shape, Rc<Weights>>>);
+pub(super) struct References {
+    made: RefCell<HashMap<Shape, Rc<Weights>>>,
+    /// Time of the slowest one, seconds.
+    longest: Cell<f64>,
+}
 
 impl References {
     fn of(&self, shape: Shape) -> Rc<Weights> {
-        let made = || Rc::new(Trial::run(&Schedule::calm(shape)).weights());
-        self.0.borrow_mut().entry(shape).or_insert_with(made).clone()
+        let make = || {
+            let began = Instant::now();
+            let weights = Trial::run(&Schedule::calm(shape), SLOWEST).weights();
+            self.longest.set(self.longest.get().max(began.elapsed().as_secs_f64()));
+            Rc::new(weights)
+        };
+        self.made.borrow_mut().entry(shape).or_insert_with(make).clone()
+    }
+
+    /// How many times as slow as it may be this machine is found to be, 1 at least, when an undisturbed run of that shape was made.
+    pub(super) fn slowness(&self, shape: Shape) -> f64 {
+        self.of(shape);
+        (self.longest.get() / CALM_S).clamp(1.0, SLOWEST)
     }
 }
 
 /// A run that is over, with all its launches.
 pub(super) struct Trial {
     schedule: Schedule,
+    slowness: f64,
     dir: tempfile::TempDir,
     launches: Vec<Launch>,
 }
 
 impl Trial {
-    /// Runs a schedule to its end: what is cut short is resumed.
-    pub(super) fn run(schedule: &Schedule) -> Self {
+    /// Runs a schedule to its end, on a machine that is so slow: what is cut short is resumed.
+    pub(super) fn run(schedule: &Schedule, slowness: f64) -> Self {
         let dir = tempfile::Builder::new().prefix("ec").tempdir().unwrap();
         fs::create_dir(dir.path().join("tmp")).unwrap();
         data::write(dir.path());
-        let mut trial = Self { schedule: schedule.clone(), dir, launches: Vec::new() };
+        let mut trial = Self { schedule: schedule.clone(), slowness, dir, launches: Vec::new() };
+        let longest = driver::LAUNCH_MAX.mul_f64(slowness);
         let mut faults = schedule.faults.clone();
         loop {
             let run = trial.run_dir();
-            let launch = driver::launch(trial.dir.path(), schedule, &faults, run.as_deref());
+            let launch = driver::launch(trial.dir.path(), (schedule, longest), &faults, run.as_deref());
             faults.clone_from(&launch.left);
             let cut = launch.cut && launch.code != Some(0);
             trial.launches.push(launch);
@@ -162,7 +187,8 @@ impl Trial {
             check_rounds(launch, &mut round_next, cut_before)
                 .unwrap_or_else(|error| panic!("{error}: {}", self.told()));
             cut_before = !whole;
-            check_recoveries(launch).unwrap_or_else(|error| panic!("{error}: {}", self.told()));
+            let recovery_max_s = RECOVERY_MAX_S * self.slowness;
+            check_recoveries(launch, recovery_max_s).unwrap_or_else(|error| panic!("{error}: {}", self.told()));
         }
         // What was printed is what is kept; a killed launch may have written a line that nobody read.
         let text = fs::read_to_string(self.run_dir().unwrap().join("events.jsonl")).unwrap();
@@ -262,14 +288,14 @@ fn check_rounds(launch: &Launch, next: &mut Option<u64>, cut_before: bool) -> Re
 }
 
 /// A recovery belongs to a round that began after a failure, each is told once, and only after one.
-fn check_recoveries(launch: &Launch) -> Result<(), String> {
+fn check_recoveries(launch: &Launch, recovery_max_s: f64) -> Result<(), String> {
     let (mut round, mut failed, mut steps) = (None, false, 0);
     for event in &launch.events {
         match &event.what {
             What::RoundStarted { round: begun, .. } => round = Some(*begun),
             What::WorkerExited { code, .. } if *code != Some(0) => failed = true,
             What::Recovered { round: of, seconds, .. } => {
-                if !failed || Some(*of) != round || !(0.0..60.0).contains(seconds) {
+                if !failed || Some(*of) != round || !(0.0..recovery_max_s).contains(seconds) {
                     return Err(format!(
                         "a recovery without a failure before it, or of another round: {:?}",
                         event.what

@@ -20,7 +20,7 @@ use std::{
 };
 
 /// A launch that takes longer hangs: it takes a few seconds on an idle machine.
-const LAUNCH_MAX: Duration = Duration::from_secs(150);
+pub(super) const LAUNCH_MAX: Duration = Duration::from_secs(150);
 
 /// What became of a launch.
 pub(super) struct Launch {
@@ -45,10 +45,16 @@ struct Driver {
     paused: Vec<(Instant, u32)>,
     killed: Vec<u32>,
     cut: bool,
+    longest: Duration,
 }
 
-/// Launches the run in `dir` and disturbs it by `faults`; `resume` goes on with a run.
-pub(super) fn launch(dir: &Path, schedule: &Schedule, faults: &[Fault], resume: Option<&Path>) -> Launch {
+/// Launches the run in `dir` and disturbs it by `faults`; `resume` goes on with a run. It takes `longest` at most.
+pub(super) fn launch(
+    dir: &Path,
+    (schedule, longest): (&Schedule, Duration),
+    faults: &[Fault],
+    resume: Option<&Path>,
+) -> Launch {
     let mut command = Command::new(enn_tests::launch::enn());
     command.current_dir(dir).arg("train").arg("chaos.toml").arg("--json").args(["--runs-dir", "runs"]);
     let workers = schedule.shape.workers;
@@ -80,6 +86,7 @@ pub(super) fn launch(dir: &Path, schedule: &Schedule, faults: &[Fault], resume: 
         paused: Vec::new(),
         killed: Vec::new(),
         cut: false,
+        longest,
     };
     driver.run(faults, words)
 }
@@ -92,7 +99,7 @@ impl Driver {
         let mut fresh = 0;
         loop {
             let now = Instant::now();
-            assert!(now - began < LAUNCH_MAX, "the run hangs; seen: {:#?}", self.events);
+            assert!(now - began < self.longest, "the run hangs; seen: {:#?}", self.events);
             self.resume_paused(now);
             // A happening serves one fault: the next one waits for a new one.
             while let Some(fault) = faults.peek() {
@@ -111,7 +118,7 @@ impl Driver {
                 }
             }
             let wake = self.paused.iter().map(|(at, _)| *at).chain(due.filter(|at| *at > now)).min();
-            let wait = wake.map_or(LAUNCH_MAX, |at| at.saturating_duration_since(now)).min(LAUNCH_MAX);
+            let wait = wake.map_or(self.longest, |at| at.saturating_duration_since(now)).min(self.longest);
             match self.lines.recv_timeout(wait) {
                 Ok(line) => self.hear(&line),
                 Err(RecvTimeoutError::Timeout) => {}

@@ -209,12 +209,13 @@ impl<'p> Cx<'p> {
         self.together(Op::AllGather, &[whole])
     }
 
-    /// Lets what follows see the results of everything begun; recorded, unless there is only one rank.
+    /// Lets what follows see the results of everything begun; recorded where the step pauses here ([`Collectives::pauses`]).
     ///
     /// # Errors
     /// When a collective failed or did not end in time.
     pub fn all_reduce_wait(&self) -> Result<(), OpError> {
-        self.together(Op::AllReduceWait, &[])
+        let pauses = self.collectives.is_none_or(Collectives::pauses);
+        if pauses { self.beside(Op::AllReduceWait, &[]) } else { Ok(()) }
     }
 
     /// A collective over flat arrays; recorded, unless there is only one rank.

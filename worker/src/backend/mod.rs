@@ -3,6 +3,7 @@
 //! **Invariant:** `backend` imports no other part of the worker; `op` says which of these an operation is.
 
 pub mod artifact;
+pub mod copier;
 pub mod cuda;
 pub mod event;
 pub mod graph;

@@ -27,6 +27,9 @@ pub enum CheckpointError {
         #[source]
         source: tch::TchError,
     },
+    /// The device did not copy a snapshot.
+    #[error("failed to copy the state out of the device's memory")]
+    Device(#[from] crate::backend::torch::ShimError),
     /// The checkpoint does not have exactly the tensors wanted.
     #[error(
         "{}: checkpoint of another model: {differences}\n  hint: use the configuration the checkpoint was trained with (its manifest.json)",

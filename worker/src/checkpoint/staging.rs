@@ -3,12 +3,17 @@
 //! ```text
 //! free ─► copied into ─► handed over, with a ticket ─► the launcher writes it, or gives it up ─► given back: free
 //! ```
-//! A GPU copies to it by itself: its pages are locked, where the system lets them be.
+//! A GPU copies to it by itself, where the system lets its pages be locked: training waits only until that was asked for, and goes on as
+//! long as it changes nothing of the state ([`Staging::copying`]).
 //!
 //! **Invariant:** a snapshot that is the launcher's is not touched; memory is taken only while half of what is left stays free.
 
 use super::{CheckpointError, host_bytes, save::Share, sys::copy_into};
-use crate::backend::{locked::Locked, torch::ShimError};
+use crate::backend::{
+    copier::{Copier, Copying},
+    locked::Locked,
+    torch::ShimError,
+};
 use enn_common::{
     fs::{FileError, memory, mmap::SharedPart, space},
     wire::control::{ControlPage, SNAPSHOTS_MAX},
@@ -17,11 +22,12 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use std::{
     fs::File,
     io,
+    ops::Range,
     path::Path,
     sync::{Mutex, PoisonError},
     thread::JoinHandle,
 };
-use tch::Device;
+use tch::{Device, Tensor};
 
 /// Where snapshots begin is a multiple of this, and how long they are.
 const GRAIN_BYTES: u64 = 2 << 20;
@@ -44,6 +50,8 @@ pub struct Left {
     pub at: u64,
     /// For the launcher to give it back with.
     pub ticket: u64,
+    /// The device still copies to it, until [`Staging::finish`].
+    pub coming: bool,
 }
 
 /// Snapshots in the launcher's memory.
@@ -52,6 +60,8 @@ pub struct Staging {
     memory: StagingMemory,
     /// Where what is copied lies.
     device: Device,
+    /// Copies beside the computation; made when it is first needed.
+    copier: Option<Copier>,
     /// Why its pages are not locked.
     unlocked: Option<ShimError>,
     snapshots: [Snapshot; SNAPSHOTS_MAX],
@@ -72,12 +82,17 @@ enum Part {
     /// Its pages are being made.
     Coming(JoinHandle<io::Result<(Locked, Result<(), ShimError>)>>),
     There(Locked),
+    /// The device copies to it.
+    Filling(Copying),
 }
+
+/// A tensor of the device, and which bytes of the shard its elements are.
+type Job = (Tensor, Range<usize>);
 
 impl Staging {
     /// For what lies on `device`. No memory is taken yet.
     pub fn new(memory: StagingMemory, device: Device) -> Self {
-        Self { memory, device, unlocked: None, snapshots: Default::default(), tickets: 0 }
+        Self { memory, device, copier: None, unlocked: None, snapshots: Default::default(), tickets: 0 }
     }
 
     /// Why the device does not copy by itself, since this was asked last.
@@ -87,7 +102,11 @@ impl Staging {
 
     /// Whether the device copies by itself to the `index`-th snapshot.
     pub fn is_locked(&self, index: usize) -> bool {
-        matches!(&self.snapshots[index].part, Part::There(part) if part.is_locked())
+        match &self.snapshots[index].part {
+            Part::There(part) => part.is_locked(),
+            Part::Filling(_) => true,
+            Part::Absent | Part::Coming(_) => false,
+        }
     }
 
     /// Begins to make room for shares of so many bytes, so that the first save takes no longer than others.
@@ -107,7 +126,9 @@ impl Staging {
         free().find(|index| self.snapshots[*index].room > 0).or_else(|| free().next())
     }
 
-    /// Copies the share into the `index`-th snapshot, which is free, and hands it over.
+    /// Copies the share into the `index`-th snapshot, which is free, and hands it over. Where the device copies by itself, that was
+    /// asked for when this returns: nobody may look at the snapshot before [`Staging::finish`], nor change what is saved on the device
+    /// without [`Staging::copying`].
     ///
     /// # Errors
     /// [`CheckpointError::Memory`] when there is too little; what libtorch or the system says.
@@ -122,13 +143,77 @@ impl Staging {
                 self.unlocked = locked.err();
                 part
             }
-            Part::Absent => return Err(refused("map")(io::Error::from(io::ErrorKind::NotFound))),
+            // A snapshot that is free is not filled.
+            Part::Absent | Part::Filling(_) => return Err(refused("map")(io::Error::from(io::ErrorKind::NotFound))),
         };
-        copy(share, part.bytes_mut(), threads)?;
-        snapshot.part = Part::There(part);
+        let by_device = part.is_locked();
+        let (part, begun) = match copy(share, part.bytes_mut(), (threads, by_device)) {
+            Ok(jobs) if jobs.is_empty() => (Part::There(part), Ok(())),
+            Ok(jobs) => match self.begin(jobs, part) {
+                Ok(copying) => (Part::Filling(copying), Ok(())),
+                Err((part, error)) => (Part::There(part), Err(error.into())),
+            },
+            Err(error) => (Part::There(part), Err(error)),
+        };
+        let snapshot = &mut self.snapshots[index];
+        snapshot.part = part;
+        begun?;
         self.tickets += 1;
         self.memory.page.hand_over(index, self.tickets);
-        Ok(Left { at: snapshot.at, ticket: self.tickets })
+        Ok(Left { at: snapshot.at, ticket: self.tickets, coming: matches!(snapshot.part, Part::Filling(_)) })
+    }
+
+    /// What a step must hold for before it changes anything of the state on the device, which still copies from it.
+    pub fn copying(&self) -> Option<&Copier> {
+        self.filling().next().map(Copying::copier)
+    }
+
+    /// Whether [`Staging::finish`] will not wait.
+    pub fn is_filled(&self) -> bool {
+        self.filling().all(Copying::is_done)
+    }
+
+    /// Waits until the device has copied what it was asked to.
+    ///
+    /// # Errors
+    /// What the device says: what was left last is not whole, and is to be given back.
+    pub fn finish(&mut self) -> Result<(), CheckpointError> {
+        let mut done = Ok(());
+        for snapshot in &mut self.snapshots {
+            match std::mem::take(&mut snapshot.part) {
+                Part::Filling(copying) => {
+                    let (part, copied) = copying.finish();
+                    snapshot.part = Part::There(part);
+                    done = done.and(copied);
+                }
+                part => snapshot.part = part,
+            }
+        }
+        Ok(done?)
+    }
+
+    /// Takes back what was left with this ticket: it was not told of, and never will be.
+    pub fn take_back(&self, ticket: u64) {
+        self.memory.page.give_back(ticket);
+    }
+
+    fn filling(&self) -> impl Iterator<Item = &Copying> {
+        self.snapshots.iter().filter_map(|snapshot| match &snapshot.part {
+            Part::Filling(copying) => Some(copying),
+            _ => None,
+        })
+    }
+
+    fn begin(&mut self, jobs: Vec<Job>, part: Locked) -> Result<Copying, (Locked, ShimError)> {
+        let Device::Cuda(device) = self.device else { unreachable!("pages are locked for a CUDA device only") };
+        let copier = match &self.copier {
+            Some(copier) => copier.clone(),
+            None => match Copier::new(device) {
+                Ok(copier) => self.copier.insert(copier).clone(),
+                Err(error) => return Err((part, error)),
+            },
+        };
+        copier.begin(jobs, part)
     }
 
     fn make_room(&mut self, index: usize, bytes: u64) -> Result<(), CheckpointError> {
@@ -170,16 +255,21 @@ fn refused(action: &'static str) -> impl FnOnce(io::Error) -> CheckpointError {
     move |source| FileError::of(action, Path::new("the launcher's memory for checkpoints"))(source).into()
 }
 
-/// Copies the elements of all items to their places in the shard.
-fn copy(share: &Share, out: &mut [u8], threads: usize) -> Result<(), CheckpointError> {
+/// Copies the elements of all items to their places in the shard, but for those that the device copies `by_device`.
+fn copy(share: &Share, out: &mut [u8], (threads, by_device): (usize, bool)) -> Result<Vec<Job>, CheckpointError> {
     let (mut rest, mut at) = (out, 0u64);
     let mut jobs: Vec<(&mut [u8], &[u8])> = Vec::new();
+    let mut later = Vec::new();
     for (index, (part, span)) in share.parts.iter().zip(&share.layout.spans).enumerate() {
         let (_, behind) = rest.split_at_mut((span.payload_at - at) as usize);
         let (to, behind) = behind.split_at_mut(span.payload as usize);
         (rest, at) = (behind, span.payload_at + span.payload);
         match host_bytes(part) {
             Some(from) => jobs.extend(to.chunks_mut(STRETCH_BYTES).zip(from.chunks(STRETCH_BYTES))),
+            None if by_device && span.payload > 0 && part.device().is_cuda() && part.is_contiguous() => {
+                let begin = span.payload_at as usize;
+                later.push((part.shallow_clone(), begin..begin + span.payload as usize));
+            }
             None => copy_into(part, to)
                 .map_err(|source| CheckpointError::Copy { fqn: share.layout.boxes[index].fqn.clone(), source })?,
         }
@@ -199,7 +289,7 @@ fn copy(share: &Share, out: &mut [u8], threads: usize) -> Result<(), CheckpointE
         }
         work();
     });
-    Ok(())
+    Ok(later)
 }
 
 #[cfg(test)]

@@ -47,8 +47,13 @@ fn refuse(_: &Op, _: &Launch<'_>) -> Launched {
 
 /// How a step's ranks add up.
 pub trait Collectives {
-    /// How many ranks there are. With one, nothing is begun, waited for or recorded: it would only cut the step's graph in two.
+    /// How many ranks there are. With one, nothing is begun, and nothing recorded but a pause where one is wanted.
     fn ranks(&self) -> u32;
+
+    /// Whether a step waits ([`Collectives::wait`]) before it changes the state. It cuts the step's graph in two.
+    fn pauses(&self) -> bool {
+        self.ranks() > 1
+    }
 
     /// Floating-point operations that a device can do while the ranks sum one byte, 0 where summing keeps it from computing: how
     /// much there is to gain from sums that travel while something is computed.

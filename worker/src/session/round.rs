@@ -22,6 +22,7 @@ use super::{
     progress::Progress,
     refusal::{self, Refusals, Rows},
     remains::Left,
+    saver,
     step::{self, Place, Stepped},
     train::{Ended, Host, RoundTask, State},
 };
@@ -74,6 +75,13 @@ enum Wish {
 
 impl Round<'_> {
     pub(super) fn run(mut self) -> Result<Ended, SessionError> {
+        let ended = self.go();
+        // Whatever became of the round, what was saved in it is told of.
+        let settled = self.settle();
+        ended.and_then(|ended| settled.map(|()| ended))
+    }
+
+    fn go(&mut self) -> Result<Ended, SessionError> {
         let epochs = self.host.config.train.epochs;
         // A round that broke may have left weights to be judged, or a checkpoint of which some ranks wrote their share.
         if self.state.progress.owes_validation() {
@@ -86,6 +94,7 @@ impl Round<'_> {
             self.save_if_owed()?;
         }
         if !self.state.progress.finished && self.state.progress.position.epoch < epochs {
+            self.settle()?;
             self.cut()?;
             let prefetch = Prefetch::start(self.host.plan(self.sampler.clone()), self.state.progress.position)?;
             let mut first = true;
@@ -103,6 +112,7 @@ impl Round<'_> {
                         return Ok(Ended::Finished(self.state.outcome(true, BTreeMap::new())));
                     }
                     Wish::Leave => {
+                        self.settle()?;
                         self.state.learner.join(self.place.group)?;
                         return Ok(Ended::Left);
                     }
@@ -156,8 +166,10 @@ impl Round<'_> {
         }
         self.enter_begun(&batch)?;
         self.place.save = self.place.group.rank() == 0 && self.state.saver.alarm.rings();
+        self.place.copying = self.state.saver.copying();
         let mut done = self.attempt(&batch, first)?;
         let state = &mut *self.state;
+        state.saver.settle(false, self.place.reporter)?;
         state.sums.add(&done.control, &done.grad_norm, &done.taken)?;
         state.progress.step += 1;
         state.progress.position = self.sampler.after(state.progress.position);
@@ -417,6 +429,8 @@ impl Host<'_> {
             accumulation: sampler.accumulation,
             first_row: sampler.rank * sampler.batch.div_ceil(sampler.world),
             save: false,
+            holds: saver::holds(&self.config.train, self.device),
+            copying: None,
             profile: self.profile.as_ref(),
         }
     }

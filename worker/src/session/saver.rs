@@ -6,10 +6,13 @@ use super::{
     error::SessionError,
     report::Reporter,
 };
-use crate::checkpoint::{
-    CheckpointError, Named, Placed,
-    save::{self, Share},
-    staging::Staging,
+use crate::{
+    backend::copier::Copier,
+    checkpoint::{
+        CheckpointError, Named, Placed,
+        save::{self, Share},
+        staging::Staging,
+    },
 };
 use enn_common::{
     checkpoint::{Layout, plan::Plan, write::How},
@@ -42,6 +45,10 @@ pub(super) struct Due {
 #[derive(Debug)]
 pub(super) struct Saver {
     staging: Option<Staging>,
+    /// A share that the device still copies to its snapshot: told of when it is there.
+    coming: Option<Box<StagedShard>>,
+    /// Steps hold for such a share before they change the state.
+    holds: bool,
     plan: Plan,
     busy: Busy,
     blake3: bool,
@@ -62,6 +69,8 @@ impl Saver {
         let memory = if train.checkpoint_async { reporter.staging() } else { None };
         Self {
             staging: memory.map(|memory| Staging::new(memory, device)),
+            coming: None,
+            holds: holds(train, device),
             plan: Plan::default(),
             busy: train.checkpoint_busy,
             blake3: train.checkpoint_blake3,
@@ -71,7 +80,8 @@ impl Saver {
 
     /// What saves, for another state of the same training.
     pub(super) fn take(&mut self) -> Self {
-        Self { staging: self.staging.take(), plan: std::mem::take(&mut self.plan), ..*self }
+        let (staging, coming) = (self.staging.take(), self.coming.take());
+        Self { staging, coming, plan: std::mem::take(&mut self.plan), ..*self }
     }
 
     /// Makes room for this rank's share of the items, beside the training.
@@ -92,7 +102,35 @@ impl Saver {
         prepared.or_else(|error| self.give_up(&error, reporter))
     }
 
-    /// Saves this rank's share of the items that every rank has, and the boxes that only this one has; what the launcher is to be told.
+    /// What a step lets the device do before it changes the state.
+    pub(super) fn copying(&self) -> Option<Copier> {
+        self.staging.as_ref().and_then(Staging::copying).cloned()
+    }
+
+    /// Tells of a share that the device has copied by now; if it `must`, as soon as it has. Before anything but a step that holds for it
+    /// changes the state.
+    ///
+    /// # Errors
+    /// When nobody listens any more.
+    pub(super) fn settle(&mut self, must: bool, reporter: &dyn Reporter) -> Result<(), SessionError> {
+        let Some(staging) = &mut self.staging else { return Ok(()) };
+        if self.coming.is_none() || !(must || staging.is_filled()) {
+            return Ok(());
+        }
+        let done = staging.finish();
+        let Some(shard) = self.coming.take() else { return Ok(()) };
+        let message = match done {
+            Ok(()) => FromWorker::ShardStaged(shard),
+            Err(error) => {
+                staging.take_back(shard.ticket);
+                FromWorker::ShardFailed { step: shard.step, error: SessionError::from(error).sentence() }
+            }
+        };
+        Ok(reporter.send(message)?)
+    }
+
+    /// Saves this rank's share of the items that every rank has, and the boxes that only this one has; whether it is saved, or will be.
+    /// The launcher is told, in this call or when the device has copied it ([`Saver::settle`]).
     ///
     /// # Errors
     /// When nobody listens any more. That a share cannot be saved is told.
@@ -101,17 +139,33 @@ impl Saver {
         items: (&[Named], &[Placed]),
         due: Due,
         reporter: &dyn Reporter,
-    ) -> Result<FromWorker, SessionError> {
+    ) -> Result<bool, SessionError> {
+        self.settle(true, reporter)?;
+        let Some(message) = self.share(items, due, reporter)? else { return Ok(true) };
+        let saved = !matches!(message, FromWorker::ShardFailed { .. });
+        reporter.send(message)?;
+        Ok(saved)
+    }
+
+    /// Saves it; what the launcher is to be told now.
+    fn share(
+        &mut self,
+        items: (&[Named], &[Placed]),
+        due: Due,
+        reporter: &dyn Reporter,
+    ) -> Result<Option<FromWorker>, SessionError> {
         let mut watch = Stopwatch::start();
         self.alarm.reset();
         let step = due.step;
         let share = match Share::planned(items, (due.rank, due.world), &mut self.plan) {
             Ok(share) => share,
-            Err(error) => return Ok(FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() }),
+            Err(error) => {
+                return Ok(Some(FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() }));
+            }
         };
         let turn = self.staging.as_ref().map(|staging| self.turn(staging, due.must, reporter));
         if let Some(Turn::Never(why)) = turn {
-            return Ok(FromWorker::ShardFailed { step, error: why.to_owned() });
+            return Ok(Some(FromWorker::ShardFailed { step, error: why.to_owned() }));
         }
         if let (Some(Turn::Free(index)), Some(staging)) = (turn, &mut self.staging) {
             let threads = tch::get_num_threads().clamp(1, COPY_THREADS_MAX as i32) as usize;
@@ -127,10 +181,18 @@ impl Saver {
                     let boxes = share.layout.boxes;
                     let (ticket, at, blake3, blocked) = (left.ticket, left.at, self.blake3, watch.lap_ms() / 1e3);
                     let shard = StagedShard { step, epoch, dir, metric, ticket, at, boxes, blake3, blocked, must };
-                    return Ok(FromWorker::ShardStaged(Box::new(shard)));
+                    let shard = Box::new(shard);
+                    if left.coming {
+                        self.coming = Some(shard);
+                        if !self.holds {
+                            self.settle(true, reporter)?;
+                        }
+                        return Ok(None);
+                    }
+                    return Ok(Some(FromWorker::ShardStaged(shard)));
                 }
-                Err(error @ CheckpointError::Copy { .. }) => {
-                    return Ok(FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() });
+                Err(error @ (CheckpointError::Copy { .. } | CheckpointError::Device(_))) => {
+                    return Ok(Some(FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() }));
                 }
                 Err(error) => self.give_up(&error, reporter)?,
             }
@@ -141,10 +203,10 @@ impl Saver {
         if written.is_err() && must {
             written = save::write(&dir, rank, &share, how);
         }
-        Ok(match written {
+        Ok(Some(match written {
             Ok(table) => FromWorker::ShardWritten { step, epoch, dir, metric, table, blocked: watch.lap_ms() / 1e3 },
             Err(error) => FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() },
-        })
+        }))
     }
 
     /// Waits for a snapshot, if that is what is to be done.
@@ -171,4 +233,10 @@ impl Saver {
         let message = format!("checkpoints are written while training waits: {error}");
         Ok(reporter.send(FromWorker::Warned { message })?)
     }
+}
+
+/// Whether a step pauses between what it computes and what it changes, so that a checkpoint may be copied meanwhile: not where all of it
+/// is one graph.
+pub(super) fn holds(train: &TrainConfig, device: Device) -> bool {
+    device.is_cuda() && train.checkpoint_async && !train.capture_collectives
 }

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     autograd::{BucketId, Cx, Mode, Phase as Part, Program, Request, Tensor},
+    backend::copier::Copier,
     comm::{Pending, ProcessGroup, sharing},
     data::Batch,
     error::HookError,
@@ -46,6 +47,10 @@ pub struct Place<'a> {
     pub first_row: u64,
     /// This rank wishes for a checkpoint.
     pub save: bool,
+    /// A step pauses before it changes the state, also that of a rank alone: there it may have to hold.
+    pub holds: bool,
+    /// The device copies the state for a checkpoint.
+    pub copying: Option<Copier>,
     /// Whoever times a few steps.
     pub profile: Option<&'a Profile>,
 }
@@ -81,6 +86,10 @@ struct Reduction<'a> {
 impl Collectives for Reduction<'_> {
     fn ranks(&self) -> u32 {
         self.place.group.size()
+    }
+
+    fn pauses(&self) -> bool {
+        self.ranks() > 1 || self.place.holds
     }
 
     fn flops_per_byte(&self) -> f64 {
@@ -127,6 +136,8 @@ impl Collectives for Reduction<'_> {
         // The host waits, also for a device: what follows changes weights, and a sum that was cut must not.
         self.pending.wait(COLLECTIVE_WAIT_MAX)?;
         self.across.wait(COLLECTIVE_WAIT_MAX)?;
+        // The state is changed after a checkpoint of it was copied; the host goes on meanwhile.
+        self.place.copying.as_ref().map_or(Ok(()), Copier::hold)?;
         self.place.reporter.mark(Phase::Compute, self.step);
         Ok(())
     }

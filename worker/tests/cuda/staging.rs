@@ -42,7 +42,9 @@ fn a_share_is_copied_by_the_device_itself() {
         staging.prepare(share.layout.bytes).unwrap();
         let index = staging.free().unwrap();
         let left = staging.leave(index, &share, 2).unwrap();
-        assert!(staging.is_locked(index), "{rows} rows: {:?}", staging.unlocked());
+        assert!(staging.is_locked(index) && left.coming, "{rows} rows: {:?}", staging.unlocked());
+        staging.finish().unwrap();
+        assert!(staging.is_locked(index) && staging.is_filled() && staging.copying().is_none());
         let part = SharedPart::of(&file, left.at, share.layout.bytes as usize, false).unwrap();
         let payloads: Vec<&[u8]> = share
             .layout
@@ -55,6 +57,38 @@ fn a_share_is_copied_by_the_device_itself() {
             write_shard(&Disk, (&staged, rank), (&share.layout, &payloads), How { threads: 1, blake3: false }).unwrap();
         let plain = dir.path().join("plain");
         assert_eq!(write_share(&plain, rank, 2, &items).unwrap(), table);
+        page.give_back(left.ticket);
+    }
+}
+
+#[test]
+fn what_holds_for_a_copy_may_change_what_is_copied() {
+    let Some(device) = device() else { return };
+    let (mut staging, file, page) = staging(device);
+    // Much, so that the device would change it long before it is copied if it did not hold.
+    let weight = Tensor::ones([64 << 20], (Kind::Float, device));
+    let small = Tensor::ones([3], (Kind::Float, device));
+    let items = [Named::of("weight", &weight), Named::of("small", &small)];
+    let share = Share::of((&items, &[]), 0, 1).unwrap();
+    staging.prepare(share.layout.bytes).unwrap();
+    for round in 1..=5u32 {
+        let _ = weight.shallow_clone().fill_(f64::from(round));
+        let _ = small.shallow_clone().fill_(f64::from(round));
+        let index = staging.free().unwrap();
+        let left = staging.leave(index, &share, 2).unwrap();
+        assert!(left.coming);
+        staging.copying().unwrap().hold().unwrap();
+        let _ = weight.shallow_clone().fill_(-1.0);
+        let _ = small.shallow_clone().fill_(-1.0);
+        staging.finish().unwrap();
+        let part = SharedPart::of(&file, left.at, share.layout.bytes as usize, false).unwrap();
+        for span in &share.layout.spans {
+            let bytes = &part.bytes()[span.payload_at as usize..][..span.payload as usize];
+            let other = bytes
+                .chunks_exact(4)
+                .find(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) != round as f32);
+            assert_eq!(other, None, "round {round}");
+        }
         page.give_back(left.ticket);
     }
 }

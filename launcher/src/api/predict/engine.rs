@@ -31,7 +31,7 @@ use nix::{
 };
 use std::{
     io,
-    ops::Range,
+    ops::{ControlFlow, Range},
     os::fd::AsFd,
     path::{Path, PathBuf},
     sync::{
@@ -131,6 +131,7 @@ fn kept(model: &Path, target: Target, facts: &Facts) -> Result<Packed, Error> {
     };
     let mut done = export::export(model, &out, (facts, &options), &mut |exported| {
         tracing::info!("{}", crate::export::line(exported));
+        ControlFlow::Continue(())
     })?;
     match done.pop() {
         Some(Exported { outcome: Ok((path, _)), .. }) => Packed::open(&path),

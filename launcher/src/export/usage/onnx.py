@@ -1,4 +1,4 @@
 import onnxruntime
 
-session = onnxruntime.InferenceSession(here / "@ARTIFACT@")
+session = onnxruntime.InferenceSession(str(here / "@ARTIFACT@"))
 answers = session.run(["@OUTPUT@"], given)[0]

@@ -1,8 +1,21 @@
-//! Our kernels on the CPU give the same bits on any number of threads.
+//! Our kernels on the CPU give the same bits on any number of threads, and wait for none that has nothing to do.
 
 use super::safe::{
     self, Drop, Norm, NormBackward, RetentionBackward, adamw, attention, attention_backward, dropout, gate,
     gate_backward, linear, linear_backward, norm, norm_backward, retention, retention_backward,
+};
+use nix::{
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+    unistd::Pid,
+};
+use std::{
+    collections::BTreeSet,
+    fs,
+    hint::spin_loop,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
 };
 use tch::{Device, Kind, Tensor};
 
@@ -85,4 +98,63 @@ fn kernels_give_the_same_bits_on_any_number_of_threads() {
             assert!(more.equal(one), "result {index} on {threads} threads");
         }
     }
+}
+
+/// The threads that help with loops, of all threads of this process.
+fn helpers() -> BTreeSet<i32> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let helps = |name: String| name.trim_end() == "enn-loop";
+    let tasks = tasks.filter(|task| fs::read_to_string(task.join("comm")).is_ok_and(helps));
+    tasks.map(|task| task.file_name().unwrap().to_str().unwrap().parse().unwrap()).collect()
+}
+
+/// One of the processors that this thread may use.
+fn a_processor() -> CpuSet {
+    let all = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let last = (0..CpuSet::count()).rev().find(|cpu| all.is_set(*cpu).unwrap()).unwrap();
+    let mut one = CpuSet::new();
+    one.set(last).unwrap();
+    one
+}
+
+/// Time of some loops that are worth two threads.
+fn loops() -> Duration {
+    // Nothing random: another test may draw at the same time.
+    let x = Tensor::ones([4099, 130], (Kind::Float, Device::Cpu));
+    let began = Instant::now();
+    for _ in 0..100 {
+        drop(gate(&x, Some(&x)).unwrap());
+    }
+    began.elapsed()
+}
+
+#[test]
+fn a_helper_that_gets_no_processor_holds_nobody_up() {
+    let one = a_processor();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let before = helpers();
+        let (threads, alone) = (tch::get_num_threads(), on(1, loops));
+        tch::set_num_threads(2);
+        loops();
+        let own: Vec<i32> = helpers().difference(&before).copied().collect();
+        assert!(!own.is_empty(), "no helper was started");
+        for helper in own {
+            sched_setaffinity(Pid::from_raw(helper), &one).unwrap();
+            // Only when nobody else wants the processor; and somebody does.
+            let idle = Command::new("chrt").args(["--idle", "--pid", "0", &helper.to_string()]).status();
+            assert!(idle.unwrap().success());
+        }
+        scope.spawn(|| {
+            sched_setaffinity(Pid::from_raw(0), &one).unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                spin_loop();
+            }
+        });
+        let starved = loops();
+        is_over.store(true, Ordering::Relaxed);
+        tch::set_num_threads(threads);
+        // It waited for the helper ten times as long, where it waits for it.
+        assert!(starved < alone * 8 + Duration::from_millis(500), "{starved:?} instead of {alone:?}");
+    });
 }

@@ -84,6 +84,7 @@ impl Round<'_> {
         work: impl FnOnce(&Self) -> Result<R, SessionError>,
     ) -> Result<R, SessionError> {
         let group = self.place.group;
+        self.settle()?;
         swap(&mut self.state.learner, group)?;
         let unpacked = self.state.learner.unpack(group);
         // What is judged is not cut like the batch of a step.

@@ -2,10 +2,7 @@
 
 use super::Round;
 use crate::session::{SessionError, agree, saver::Due};
-use enn_common::{
-    checkpoint::name,
-    wire::{control::Phase, message::FromWorker},
-};
+use enn_common::{checkpoint::name, wire::control::Phase};
 
 impl Round<'_> {
     /// The checkpoint that was due after this very step, unless any rank sees that it is there: a commit may be under way.
@@ -38,6 +35,7 @@ impl Round<'_> {
         }
         self.state.progress.due = step;
         self.place.reporter.mark(Phase::Save, step);
+        self.settle()?;
         // What follows from them belongs to the state, and weights that are lost must not be saved.
         self.explain()?;
         self.calibrate()?;
@@ -53,10 +51,14 @@ impl Round<'_> {
         let best = state.progress.standing.best;
         let (epoch, metric) = (state.progress.position.epoch, best.is_finite().then_some(best));
         let due = Due { step, epoch, metric, dir, rank, world, must };
-        let message = state.saver.save((&items, &own), due, self.place.reporter)?;
-        if !matches!(message, FromWorker::ShardFailed { .. }) {
+        if state.saver.save((&items, &own), due, self.place.reporter)? {
             state.saved_step = Some(step);
         }
-        self.tell(message)
+        Ok(())
+    }
+
+    /// The device copies no checkpoint any more: what follows may change the state.
+    pub(super) fn settle(&mut self) -> Result<(), SessionError> {
+        self.state.saver.settle(true, self.place.reporter)
     }
 }
