@@ -310,9 +310,7 @@ impl Steps for Convert<'_> {
             None => (Vec::new(), CellCounts::default()),
         };
         let ids: Vec<i64> = match &self.set.row_id {
-            Some(ids) => {
-                ids.read(rows.clone())?.into_iter().map(|id| if let Cell::Integer(id) = id { id } else { 0 }).collect()
-            }
+            Some(ids) => ids.read(rows.clone())?.into_iter().map(row_id).collect::<Result<_, _>>()?,
             None => rows.clone().map(|row| row as i64).collect(),
         };
         let mut hashes = Vec::new();
@@ -363,6 +361,16 @@ impl Steps for Convert<'_> {
     }
 }
 
+/// The id that an element of an array of integers is.
+fn row_id(cell: Cell<'_>) -> Result<i64, StageError> {
+    let Cell::Integer(id) = cell else {
+        let found = if let Cell::Wide(id) = cell { id.to_string() } else { "another kind of number".to_owned() };
+        let expected = format!("integers up to {}; leave it out, and rows are numbered", i64::MAX);
+        return Err(StageError::Config { key: "data.arrays.row_id", found, expected });
+    };
+    Ok(id)
+}
+
 /// Cells as numbers, NaN where missing. In an array only NaN says so, and the sentinel.
 fn numbers(cells: &[Cell<'_>], sentinel: Option<f64>) -> (Vec<f32>, CellCounts) {
     let want = Want { sentinel, ..Want::new("", source::block::Kind::Number) };
@@ -371,6 +379,7 @@ fn numbers(cells: &[Cell<'_>], sentinel: Option<f64>) -> (Vec<f32>, CellCounts) 
         let value = match cell {
             Cell::Real(value) => *value,
             Cell::Integer(value) => *value as f64,
+            Cell::Wide(value) => *value as f64,
             _ => f64::NAN,
         };
         let (number, found) = clean::number(value, &want);

@@ -60,7 +60,11 @@ pub enum CellError {
         found: String,
     },
     /// Not a time stamp.
-    #[error("found {:?}, expected a time stamp like 2013-01-31T06:00:00Z or integer Unix seconds", brief(found))]
+    #[error(
+        "found {:?}, expected a time stamp like 2013-01-31T06:00:00Z or integer Unix seconds{}",
+        brief(found),
+        dashes(found)
+    )]
     NotATime {
         /// The cell.
         found: String,
@@ -470,6 +474,14 @@ fn instead(found: &str) -> &'static str {
     }
 }
 
+/// What may help with a text that is no time.
+fn dashes(found: &str) -> String {
+    match timestamp::is_compact_date(found.as_bytes()) {
+        true => format!("; write the day as {}-{}-{}", &found[..4], &found[4..6], &found[6..]),
+        false => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -491,6 +503,8 @@ mod tests {
             let text = CellError::NotANumber { found: found.into() }.to_string();
             assert!(text.ends_with(expected), "{text}");
         }
+        let text = CellError::NotATime { found: "20240131".into() }.to_string();
+        assert!(text.ends_with("or integer Unix seconds; write the day as 2024-01-31"), "{text}");
     }
 
     #[test]

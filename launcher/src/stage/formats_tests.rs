@@ -3,7 +3,7 @@
 use super::{tests::Bench, *};
 use arrow_array::{
     ArrayRef, DictionaryArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMillisecondArray,
-    types::Int32Type,
+    UInt64Array, types::Int32Type,
 };
 use enn_common::{
     config::data::{ArraysLayout, Feature, FeatureKind, RowsLayout, SplitConfig, SplitKind},
@@ -129,6 +129,21 @@ fn repeated_rows_of_a_typed_table_are_found() {
     bench.layout().row_id = None;
     let (staged, _) = bench.stage();
     assert_eq!((staged.meta.rows, staged.meta.report.duplicates), (9000, 3));
+}
+
+#[test]
+fn ids_that_no_i64_holds_keep_their_digits_and_their_rows() {
+    let ids: ArrayRef = Arc::new(UInt64Array::from_iter_values((0..20).map(|row| u64::MAX - row)));
+    let y: ArrayRef = Arc::new(Float64Array::from_iter_values((0..20).map(f64::from)));
+    let batch = RecordBatch::try_from_iter([("id", ids), ("a", Arc::clone(&y)), ("y", y)]).unwrap();
+    let mut writer = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    let mut bench = bench("t.arrow", &writer.into_inner().unwrap());
+    bench.layout().features.truncate(1);
+    let (staged, _) = bench.stage();
+    // As f64 all of them would be one, and nineteen rows its repetitions.
+    assert_eq!((staged.meta.rows, staged.meta.report.duplicates), (20, 0));
+    assert_eq!(staged.meta.row_names[..2], ["18446744073709551615", "18446744073709551614"]);
 }
 
 #[test]
@@ -333,6 +348,9 @@ fn arrays_that_do_not_fit_are_one_sentence() {
     assert!(text.ends_with("t.npz: array \"y\" has shape [4, 2], expected 5 rows like \"x\""), "{text}");
     let text = pack(&[("x", x.1, &[5, 1, 2], &x.3), ("y", y.1, &y.2, &y.3), ("ids", ids.1, &ids.2, &ids.3)]);
     assert!(text.contains("\"x\" has shape [5, 1, 2], expected (rows, inputs)"), "{text}");
+    let large: Vec<u8> = (0..5).flat_map(|row| (u64::MAX - row).to_le_bytes()).collect();
+    let text = pack(&[("x", x.1, &x.2, &x.3), ("y", y.1, &y.2, &y.3), ("ids", Element::U64, &[5], &large)]);
+    assert!(text.contains("data.arrays.row_id: found 184467440737095516"), "{text}");
     let text = pack(&[("X", x.1, &x.2, &x.3)]);
     assert!(text.ends_with("t.npz: has no array \"x\"; it has \"X\""), "{text}");
     let text = pack(&[("x", x.1, &[50, 2], &x.3)]);

@@ -26,10 +26,13 @@ pub(crate) struct Civil {
 }
 
 /// Reads `YYYY-MM-DD[( |T)HH:MM[:SS[.fraction]][Z|±HH[:]MM|±HH]]` or integer Unix seconds. Without an offset the time is UTC.
-/// Fractions of a second are cut off. `None` when the text is neither.
+/// Fractions of a second are cut off. `None` when the text is neither, or may be either: `20130101`.
 pub(crate) fn parse(text: &[u8]) -> Option<i64> {
     let is_date = text.len() >= 10 && text[4] == b'-' && text[7] == b'-';
     if !is_date {
+        if is_compact_date(text) {
+            return None;
+        }
         let seconds = std::str::from_utf8(text).ok()?.parse::<i64>().ok()?;
         return (SECONDS_MIN..=SECONDS_MAX).contains(&seconds).then_some(seconds);
     }
@@ -59,6 +62,15 @@ pub(crate) fn parse(text: &[u8]) -> Option<i64> {
     // 23:59:60 is how a leap second is written; it is taken as the second after.
     let is_second = second <= 59 || (second == 60 && minute == 59);
     is_second.then_some(midnight + hour * 3600 + minute * 60 + second - offset(rest)?)
+}
+
+/// Whether eight digits are a day between 1800 and 2199. Nobody means the summer of 1970 by `20130101`, and which of the two it is
+/// cannot be told: it is no time.
+pub(crate) fn is_compact_date(text: &[u8]) -> bool {
+    let of = |start, count| digits(text, start, count).unwrap_or(0);
+    let (year, month, day) = (of(0, 4), of(4, 2), of(6, 2));
+    let is_day = (1..=12).contains(&month) && day >= 1 && day <= days_in_month(year, month);
+    text.len() == 8 && (1800..2200).contains(&year) && is_day
 }
 
 /// Seconds east of UTC of a suffix; 0 for none.
@@ -168,6 +180,8 @@ mod tests {
             ("2013-01-01T08:00:00+02", 1_357_020_000),
             ("1357020000", 1_357_020_000),
             ("-1", -1),
+            ("20130100", 20_130_100),
+            ("17991231", 17_991_231),
             ("1970-01-01", 0),
             ("1969-12-31T23:59:59Z", -1),
             ("2000-02-29", 951_782_400),
@@ -196,6 +210,8 @@ mod tests {
             "01/02/2013",
             "12.5",
             "2013-01-0a",
+            "20130101",
+            "19991231",
         ] {
             assert_eq!(parse(text.as_bytes()), None, "{text}");
         }

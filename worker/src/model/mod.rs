@@ -58,6 +58,7 @@ mod components;
 mod drift;
 mod error;
 mod inherit;
+mod logistic;
 mod ridge;
 mod spec;
 mod start;

@@ -14,11 +14,12 @@ mod centred;
 mod choice;
 
 use super::components::directions;
-use centred::{Centred, column_mean};
+use centred::Centred;
 use choice::Choice;
 use tch::{Kind, TchError, Tensor as Raw};
 
-pub(super) use centred::blocks;
+pub(super) use centred::{blocks, column_mean};
+pub(super) use choice::folds;
 
 /// A fitted regression y = W x + b.
 #[derive(Debug)]

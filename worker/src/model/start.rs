@@ -1,12 +1,13 @@
 //! The start from data: before the first step the base head already is ridge regression (with the linear branch), and its
-//! factors span the directions in which the targets vary most. Classes begin at the logarithm of their share of the training rows,
-//! scales and gaps between quantiles at the spread of what the regression leaves.
+//! factors span the directions in which the targets vary most. Classes begin as a logistic regression, or, where that is too much, at the
+//! logarithm of their share of the training rows beside ridge; scales and gaps between quantiles at the spread of what the regression leaves.
 //!
 //! **Invariant:** only the base head is touched, and only with training rows that the caller gives.
 
 use super::{
     Head, Model, ModelError,
     components::Components,
+    logistic::Logistic,
     ridge::{Ridge, blocks},
 };
 use crate::{
@@ -62,15 +63,27 @@ impl Model {
         if report.rows < ROWS_MIN {
             return Ok(report);
         }
-        let Regressed { features, z, .. } = self.regressed(params, ([x, x_valid], [y, y_valid]), Some(&rows))?;
-        if let Some(linear) = self.base.linear() {
+        let Regressed { features, mut z, .. } = self.regressed(params, ([x, x_valid], [y, y_valid]), Some(&rows))?;
+        let is_classes = self.head == Head::Classes;
+        let logistic = match self.base.linear().filter(|_| is_classes) {
+            Some(_) => Logistic::fit(&features, &z, self.crosses.columns())?,
+            None => None,
+        };
+        if let (Some(linear), Some(logistic)) = (self.base.linear(), &logistic) {
+            write(params, linear, &logistic.weight.f_mul_scalar(self.embedding.width() as f64)?)?;
+            write(params, self.base.bias(), &logistic.bias)?;
+            // In the spread of the classes, as a regression leaves it.
+            let spread = z.f_amax([0].as_slice(), true)?.f_sub(&z.f_amin([0].as_slice(), true)?)?;
+            z = logistic.left(&features, &z)?.f_mul(&spread)?;
+            report.ridge = Some((logistic.strength, features.size()[1] as f64));
+        } else if let Some(linear) = self.base.linear() {
             let ridge = Ridge::fit(&features, &z, self.crosses.columns())?;
             write(params, linear, &ridge.weight.f_mul_scalar(self.embedding.width() as f64)?)?;
             write(params, self.base.bias(), &ridge.bias)?;
             ridge.take_from(&z, &features)?;
             report.ridge = ridge.strengths.first().copied();
         }
-        if self.head == Head::Classes {
+        if is_classes && logistic.is_none() {
             let bias = params.get(self.base.bias()).shallow_clone();
             write(params, self.base.bias(), &bias.f_add(&self.scaler.log_rates()?)?)?;
         }

@@ -75,6 +75,7 @@ pub fn evaluate(
         }
         if *objective.head() == Head::Classes {
             part.add_classes(answer.point.raw(), &batch.y, (targets.valid.raw(), weight))?;
+            part.add_doubt(output.z.raw(), (targets.valid.raw(), weight))?;
         }
         part.add_gate(output.gate.raw(), batch.real)?;
         sums.merge(&part)

@@ -9,7 +9,7 @@ use enn_common::metrics::{Interval, Metrics};
 use tch::{Device, Kind, Tensor};
 
 /// Sums over all cells, before the per-cell ones.
-const TOTALS: usize = 12;
+const TOTALS: usize = 13;
 /// Places among them: |error|; error².
 const ERRORS: i64 = 0;
 /// Gate; gate values.
@@ -24,6 +24,8 @@ const INTERVAL: i64 = 7;
 const CLASSES: i64 = 9;
 /// |error| in the scales of the cells.
 const SCALED: i64 = 11;
+/// Log-loss if a row's class were drawn by the rates of the classes.
+const DOUBT: i64 = 12;
 /// Sums per cell: weight, prediction, prediction², target, target²; values less the cell's training mean.
 const PER_CELL: usize = 5;
 
@@ -48,6 +50,9 @@ pub struct Measured {
     pub gate_mean: f64,
     /// Predicted spread over target spread, median over the cells whose target varies.
     pub reactivity: f64,
+    /// Of classes: the log-loss with one row more, whose class is drawn by their rates in training. Few rows that are all told right say
+    /// no more than that mistakes are rare, so that weights must not look the better the surer they are.
+    pub doubted: Option<f64>,
 }
 
 impl Sums {
@@ -165,6 +170,16 @@ impl Sums {
         self.add_at(CLASSES, &[right, count.f_sum(Kind::Double)?])
     }
 
+    /// Adds the scores of classes (B, O), whose rates in training are the centre.
+    ///
+    /// # Errors
+    /// What libtorch says of shapes or memory.
+    pub fn add_doubt(&mut self, scores: &Tensor, (mask, weight): Mask<'_>) -> Result<(), SessionError> {
+        let count = weight.unwrap_or(mask).f_select(1, 0)?.f_to_kind(Kind::Double)?;
+        let told = scores.f_log_softmax(1, Kind::Double)?.f_mv(&self.centre)?;
+        self.add_at(DOUBT, &[told.f_neg()?.f_mul(&count)?.f_sum(Kind::Double)?])
+    }
+
     /// Adds gate values (B, tiles); only the first `real` rows count.
     ///
     /// # Errors
@@ -222,7 +237,9 @@ fn measure(flat: &[f64], centre: &[f64], is_scaled: bool, objective: &Objective)
         }),
         accuracy: (*objective.head() == Head::Classes).then(|| ratio(CLASSES, totals[CLASSES as usize + 1])),
     };
-    Measured { metrics, gate_mean: ratio(GATE, totals[GATE as usize + 1]), reactivity: median(&mut ratios) }
+    let rows = totals[CLASSES as usize + 1];
+    let doubted = metrics.accuracy.map(|_| (metrics.loss * rows + ratio(DOUBT, rows)) / (rows + 1.0));
+    Measured { metrics, gate_mean: ratio(GATE, totals[GATE as usize + 1]), reactivity: median(&mut ratios), doubted }
 }
 
 /// NaN of nothing.
@@ -247,6 +264,31 @@ mod tests {
 
     fn close(a: f64, b: f64) {
         assert!((a - b).abs() <= 1e-9 * b.abs().max(1.0), "{a} is not {b}");
+    }
+
+    #[test]
+    fn of_weights_that_tell_few_rows_right_the_surer_ones_do_not_win() {
+        let classes = Objective::new(&TrainConfig { loss: Loss::CrossEntropy, ..TrainConfig::default() });
+        let measured = |rows: i64, logit: f64| {
+            let mut sums = Sums::new(&[0.5, 0.5], Device::Cpu).unwrap();
+            let y = Tensor::from_slice2(&[[1.0, 0.0], [0.0, 1.0]]).repeat([rows / 2, 1]);
+            let mask = y.ones_like().to_kind(Kind::Bool);
+            let scores = (&y * 2.0 - 1.0) * (logit / 2.0);
+            sums.add(&scores.softmax(1, Kind::Double), &y, (&mask, None)).unwrap();
+            let missed = -(scores.log_softmax(1, Kind::Double) * &y).sum(Kind::Double);
+            sums.add_at(LOSS, &[missed, Tensor::from(rows as f64)]).unwrap();
+            sums.add_classes(&scores, &y, (&mask, None)).unwrap();
+            sums.add_doubt(&scores, (&mask, None)).unwrap();
+            sums.finish(&Solo::default(), &classes).unwrap()
+        };
+        let [careful, sure] = [3.0, 9.0].map(|logit| measured(10, logit));
+        assert!(sure.metrics.loss < careful.metrics.loss && sure.doubted > careful.doubted);
+        // −ln of both probabilities, half each, in one of eleven rows.
+        let (right, wrong) = ((1.0 + (-3.0f64).exp()).ln(), (1.0 + 3.0f64.exp()).ln());
+        close(careful.doubted.unwrap(), (10.0 * right + 0.5 * (right + wrong)) / 11.0);
+        // Many rows are believed.
+        let [careful, sure] = [3.0, 9.0].map(|logit| measured(1000, logit));
+        assert!(sure.doubted < careful.doubted);
     }
 
     #[test]

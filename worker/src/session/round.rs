@@ -298,7 +298,7 @@ impl Round<'_> {
         }
         self.place.reporter.mark(Phase::Validate, self.state.progress.step);
         let measured = self.with(Learner::swap_average, |round| round.measure_judged())?;
-        let error = self.error(&measured.metrics);
+        let error = self.error(&measured);
         let (standing, verdict) = decide::judge(self.state.progress.standing, error, train.patience);
         let finished = verdict.stop || (ends && epoch >= train.epochs);
         let tail = if finished { self.measure_tail()? } else { None };

@@ -65,7 +65,7 @@ impl Kind {
             Element::I8 => Cell::Integer(i64::from(i8::from_le_bytes(of(b)))),
             Element::U64 => {
                 let value = u64::from_le_bytes(of(b));
-                i64::try_from(value).map_or(Cell::Real(value as f64), Cell::Integer)
+                i64::try_from(value).map_or(Cell::Wide(value.into()), Cell::Integer)
             }
             Element::U32 => Cell::Integer(i64::from(u32::from_le_bytes(of(b)))),
             Element::U16 => Cell::Integer(i64::from(u16::from_le_bytes(of(b)))),

@@ -351,11 +351,16 @@ impl<'a> Column<'a> {
             DataType::UInt32 => integer!(t::UInt32Type),
             DataType::UInt64 => {
                 let values = array.as_primitive::<t::UInt64Type>().values();
-                Box::new(move |row| i64::try_from(values[row]).map_or(Cell::Real(values[row] as f64), Cell::Integer))
+                let wide = |value: u64| Cell::Wide(value.into());
+                Box::new(move |row| i64::try_from(values[row]).map_or_else(|_| wide(values[row]), Cell::Integer))
             }
             DataType::Float16 => real!(t::Float16Type),
             DataType::Float32 => real!(t::Float32Type),
             DataType::Float64 => real!(t::Float64Type),
+            DataType::Decimal128(_, 0) => {
+                let values = array.as_primitive::<t::Decimal128Type>().values();
+                Box::new(move |row| i64::try_from(values[row]).map_or(Cell::Wide(values[row]), Cell::Integer))
+            }
             DataType::Decimal128(_, scale) => {
                 let (values, unit) =
                     (array.as_primitive::<t::Decimal128Type>().values(), 10f64.powi(i32::from(*scale)));

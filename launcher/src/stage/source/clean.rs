@@ -138,9 +138,12 @@ fn split(text: &str) -> Result<&'static str, CellError> {
     }
 }
 
-/// A text as a key: integers are kept.
+/// A text as a key: integers are kept, as long as they are written as we would write them. `007` is another name than `7`.
 pub(crate) fn key(text: &str) -> Key {
-    text.parse().map_or_else(|_| Key::Text(text.to_string()), Key::Integer)
+    match text.parse::<i64>() {
+        Ok(id) if id.to_string() == text => Key::Integer(id),
+        _ => Key::Text(text.to_string()),
+    }
 }
 
 /// Appends a missing cell to its column.
@@ -165,6 +168,8 @@ pub(crate) enum Cell<'a> {
     Real(f64),
     /// An integer.
     Integer(i64),
+    /// An integer that may be larger: as a name or a key it keeps all its digits.
+    Wide(i128),
     /// A text.
     Text(&'a str),
     /// A moment, Unix seconds.
@@ -180,6 +185,7 @@ impl Cell<'_> {
             Self::Missing => String::new(),
             Self::Real(value) => value.to_string(),
             Self::Integer(value) => value.to_string(),
+            Self::Wide(value) => value.to_string(),
             Self::Text(text) => text.trim().to_string(),
             Self::Time(seconds) => timestamp::text(*seconds),
             Self::List(labels) => multi_hot::listed(labels),
@@ -192,6 +198,10 @@ impl Cell<'_> {
             Self::Missing => (0u8, 0),
             Self::Real(value) => (1, value.to_bits()),
             Self::Integer(value) => (2, *value as u64),
+            Self::Wide(value) => {
+                out.extend_from_slice(&value.to_le_bytes());
+                (6, 0)
+            }
             Self::Time(seconds) => (3, *seconds as u64),
             Self::List(labels) => {
                 labels.iter().for_each(|label| Cell::Text(label).fingerprint(out));
@@ -225,6 +235,7 @@ pub(crate) fn push_cell(
         (Cell::Real(value), kind) if value.is_nan() && kind != Kind::Number => return push_missing(want, column),
         (Cell::Real(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value) => value,
         (Cell::Integer(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value as f64) => value as f64,
+        (Cell::Wide(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value as f64) => value as f64,
         (Cell::Time(seconds), Kind::Time) => {
             if let Values::Times(times) = column {
                 times.push(seconds);
@@ -285,6 +296,10 @@ mod tests {
         };
         assert_eq!(push(Cell::Integer(7), Kind::Word).1.words().unwrap().list, ["7"]);
         assert_eq!(push(Cell::Integer(3600), Kind::Time).1.times(), [3600]);
+        let large = u64::MAX;
+        assert_eq!(push(Cell::Wide(large.into()), Kind::Key).1.keys(), [Key::Text(large.to_string())]);
+        assert_eq!(push(Cell::Wide(large.into()), Kind::Number).1.numbers(), [large as f64]);
+        assert_eq!(push(Cell::Wide(7), Kind::Key).1.keys(), [Key::Integer(7)]);
         assert_eq!(push(Cell::Time(5), Kind::Time).1.times(), [5]);
         assert_eq!(push(Cell::Integer(-1), Kind::Number).0, Ok(Found::Missing));
         assert_eq!(push(Cell::Real(f64::NAN), Kind::Number).0, Ok(Found::NonFinite));
@@ -292,6 +307,14 @@ mod tests {
         assert_eq!(push(Cell::Text(" 2.5 "), Kind::Number).1.numbers(), [2.5]);
         assert!(push(Cell::Missing, Kind::Key).0.is_err());
         assert!(push(Cell::Time(0), Kind::Number).0.is_err(), "a moment is no number");
+    }
+
+    #[test]
+    fn keys_that_are_written_differently_are_different() {
+        assert_eq!(["7", "-7", "0"].map(key), [7, -7, 0].map(Key::Integer));
+        for text in ["007", "+7", "-0", "7.0", "9223372036854775808"] {
+            assert_eq!(key(text), Key::Text(text.to_owned()));
+        }
     }
 
     #[test]

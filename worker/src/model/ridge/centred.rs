@@ -65,7 +65,7 @@ pub(in crate::model) fn blocks(x: &Raw) -> impl Iterator<Item = (i64, i64)> + us
 }
 
 /// Mean of each column (1, F), f64.
-pub(super) fn column_mean(x: &Raw) -> Result<Raw, TchError> {
+pub(in crate::model) fn column_mean(x: &Raw) -> Result<Raw, TchError> {
     let mut sum = Raw::f_zeros([1, x.size2()?.1], (Kind::Double, x.device()))?;
     for (start, len) in blocks(x) {
         let block = x.f_narrow(0, start, len)?.f_to_kind(Kind::Double)?;

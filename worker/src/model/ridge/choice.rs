@@ -190,7 +190,7 @@ fn strength(index: usize) -> f64 {
 }
 
 /// The fold of each row: as many rows in each, but not in their order, which may be that of the calendar.
-fn folds(rows: i64) -> Vec<i64> {
+pub(in crate::model) fn folds(rows: i64) -> Vec<i64> {
     let mut order: Vec<i64> = (0..rows).collect();
     order.sort_by_key(|row| spread(row.cast_unsigned()));
     let mut fold = vec![0; order.len()];

@@ -4,7 +4,6 @@
 //! **Invariant:** weights that were exchanged to be measured are back before an error leaves.
 
 use super::Round;
-use crate::comm::ProcessGroup;
 use crate::session::{
     SessionError, calibrate, decide,
     evaluate::{Judged, evaluate, measured},
@@ -12,6 +11,7 @@ use crate::session::{
     measure::Measured,
     train::Ended,
 };
+use crate::{comm::ProcessGroup, loss::Head};
 use enn_common::{
     config::train::Averaging,
     metrics::Metrics,
@@ -22,8 +22,9 @@ use std::collections::BTreeMap;
 
 impl Round<'_> {
     /// What weights are judged by; `None` without validation rows.
-    pub(super) fn error(&self, metrics: &Metrics) -> Option<f64> {
-        let error = if self.judges_by_loss() { metrics.loss } else { metrics.mae };
+    pub(super) fn error(&self, measured: &Measured) -> Option<f64> {
+        let metrics = &measured.metrics;
+        let error = if self.judges_by_loss() { measured.doubted.unwrap_or(metrics.loss) } else { metrics.mae };
         (metrics.n > 0).then_some(error)
     }
 
@@ -38,12 +39,16 @@ impl Round<'_> {
             return Ok(None);
         }
         let measured = self.with(Learner::swap_tail, |round| round.measure_judged())?;
-        Ok(Some(self.error(&measured.metrics)))
+        Ok(Some(self.error(&measured)))
     }
 
     /// Which weights are kept: the best that were validated, or their mean over the last steps, whose error is `tail`.
     pub(super) fn elect(&mut self, tail: Option<Option<f64>>) -> Result<(), SessionError> {
-        let what = if self.judges_by_loss() { "loss" } else { "mean absolute error" };
+        let what = match self.judges_by_loss() {
+            _ if *self.state.learner.objective.head() == Head::Classes => "log-loss (a row of doubt added)",
+            true => "loss",
+            false => "mean absolute error",
+        };
         let state = &mut *self.state;
         let train = &self.host.config.train;
         let kept = if state.learner.ema.is_some() { "moving average" } else { "weights" };
