@@ -36,7 +36,8 @@ def tensors():
     types = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int16, torch.uint8, torch.bool,
              torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.complex64]
     state = {f"t.{dtype}".replace("torch.", ""): (torch.randn(3, 4) * 9).abs().to(dtype) for dtype in types}
-    return {**state, "scalar": torch.tensor(2.5), "empty": torch.empty(0, 3), "turned": torch.randn(4, 6).t().contiguous()}
+    packed = torch.arange(12, dtype=torch.uint8).view(3, 4).view(torch.float4_e2m1fn_x2)
+    return {**state, "t.float4_e2m1fn_x2": packed, "scalar": torch.tensor(2.5), "empty": torch.empty(0, 3), "turned": torch.randn(4, 6).t().contiguous()}
 
 
 def compare(found, want):
@@ -103,6 +104,14 @@ def check_choice(folder):
     found = told("diff", folder / "ours.pt", folder / "changed.pt", code=DAMAGED)
     assert [one["name"] for one in found["values"]] == ["model.a"] and abs(found["values"][0]["max_abs"] - 0.25) < 1e-6, found
     enn("diff", folder / "ours.pt", folder / "changed.pt", "--tolerance", 0.3)
+    # An optimizer finds its state under numbers; PyTorch drops what is under texts without a word.
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(3))])
+    optimizer.param_groups[0]["params"][0].grad = torch.ones(3)
+    optimizer.step()
+    torch.save({"optimizer": optimizer.state_dict()}, folder / "optimizer.pt")
+    enn("convert", folder / "optimizer.pt", folder / "half.pt", "--dtype", "bfloat16")
+    found = torch.load(folder / "half.pt", weights_only=True)["optimizer"]
+    assert list(found["state"]) == [0] and same(found["state"][0]["exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"].bfloat16()), found
     print("choice of names, element type, nesting, differences")
 
 
@@ -199,6 +208,25 @@ def check_damage(folder):
     print("damage: bit, zeros, cut, missing shard, empty metadata, missing and stale shards of safetensors")
 
 
+def check_strange(folder):
+    """What is no checkpoint says so, and what a terminal would obey is shown."""
+    (folder / "text.safetensors").write_text("no checkpoint")
+    for command in ["ls", "prune", "show", "verify", "push"]:
+        more = [f"file://{folder}/pushed"] if command == "push" else []
+        assert "text.safetensors" in enn(command, folder / "text.safetensors", *more, code=DAMAGED), command
+    names = {"a\nWRONG": torch.ones(2), "\x1b[2J": torch.ones(1), "größe": torch.ones(1)}
+    torch.save(names, folder / "names.pt")
+    for command in [["show", folder / "names.pt"], ["verify", folder / "names.pt"]]:
+        said = enn(*command)
+        assert "\x1b" not in said and "\nWRONG" not in said, said
+    assert "a\\nWRONG" in enn("show", folder / "names.pt") and "größe" in enn("show", folder / "names.pt")
+    enn("convert", folder / "names.pt", folder / "names.safetensors")
+    compare(load_file(folder / "names.safetensors"), names)
+    torch.save({"w": torch.ones(2)}, folder / "old.pt", _use_new_zipfile_serialization=False)
+    assert "bare pickle" in enn("show", folder / "old.pt", code=DAMAGED)
+    print("what is no checkpoint, names with line ends and escapes, files of before PyTorch 1.6")
+
+
 def check_newer_metadata(folder):
     """PyTorch 2.15 writes six properties, which 2.11 cannot read; after a conversion it can."""
     from torch.distributed.checkpoint import metadata as classes
@@ -230,6 +258,7 @@ def main():
         check_values(folder)
         check_divided(folder)
         check_damage(folder)
+        check_strange(folder)
         check_newer_metadata(folder)
 
 

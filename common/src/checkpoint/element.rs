@@ -39,7 +39,7 @@ const ALL: &[Element] = &[
     row("float8_e4m3fnuz", 1, UNTYPED, Some("F8_E4M3FNUZ")),
     row("float8_e5m2fnuz", 1, UNTYPED, Some("F8_E5M2FNUZ")),
     row("float8_e8m0fnu", 1, UNTYPED, Some("F8_E8M0")),
-    row("float4_e2m1fn_x2", 1, UNTYPED, None),
+    row("float4_e2m1fn_x2", 1, UNTYPED, Some("F4")),
     row("complex32", 4, UNTYPED, None),
     row("complex64", 8, "ComplexFloatStorage", Some("C64")),
     row("complex128", 16, "ComplexDoubleStorage", None),
@@ -69,6 +69,11 @@ impl Element {
     /// The name in a safetensors header; `None` where the format has none.
     pub fn safetensors(self) -> Option<&'static str> {
         self.safetensors
+    }
+
+    /// Numbers in an element: where there are several, the format of safetensors counts them along the last axis, PyTorch elements.
+    pub fn packed(self) -> u64 {
+        if self.torch.ends_with("_x2") { 2 } else { 1 }
     }
 
     /// PyTorch's storage class.

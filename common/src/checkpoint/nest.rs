@@ -46,6 +46,7 @@ impl Nest {
         for (part, item) in items {
             match part {
                 PathPart::Key(key) => out.text(key),
+                PathPart::Number(number) => out.int(*number),
                 PathPart::Index(index) => out.count(*index),
             }
             item.pickle(out, leaf);
@@ -58,6 +59,7 @@ impl fmt::Display for PathPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Key(key) => f.write_str(key),
+            Self::Number(number) => write!(f, "{number}"),
             Self::Index(index) => write!(f, "{index}"),
         }
     }

@@ -219,9 +219,19 @@ impl Walk<'_> {
         let read = if tensor {
             self.item.locate(self.tree, id).map(|stored| _ = self.found.tensors.insert(name.clone(), stored))
         } else {
-            self.tree.value(id).map(|value| _ = self.found.values.insert(name.clone(), value)).map_err(ItemError::from)
+            let value = self.tree.value(id).map(|value| _ = self.found.values.insert(name.clone(), value));
+            value.map_err(|error| match self.tree.pairs(id) {
+                // Were it not for its keys, it would have been followed.
+                Some(_) => ItemError::Unsupported {
+                    what: "a dictionary of which a key is neither a text nor a whole number".into(),
+                },
+                None => error.into(),
+            })
         };
         if let Err(error) = read {
+            if path.is_empty() {
+                return Err(error);
+            }
             self.found.refused.push((name, error));
         }
         Ok(())
@@ -231,7 +241,7 @@ impl Walk<'_> {
     fn keys(&self, id: Id) -> Option<Vec<(PathPart, Id)>> {
         let part = |key: Id| match self.tree.text(key) {
             Some(text) => Some(PathPart::Key(text.to_owned())),
-            None => self.tree.int(key).map(|int| PathPart::Key(int.to_string())),
+            None => self.tree.int(key).map(PathPart::Number),
         };
         if let Some(pairs) = self.tree.pairs(id) {
             return pairs.iter().map(|&(key, value)| Some((part(key)?, value))).collect();
@@ -326,5 +336,42 @@ mod tests {
         assert!(error.contains("m.pt, tensor model.b.weight: its bytes have CRC-32"), "{error}");
         std::fs::write(&path, &bytes[..bytes.len() - 9]).unwrap();
         assert!(StateFile::open(&path).is_err());
+    }
+
+    #[test]
+    fn numbers_as_keys_stay_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("optimizer.pt");
+        let place =
+            |number| vec![PathPart::Key("state".into()), PathPart::Number(number), PathPart::Key("step".into())];
+        let steps = [0, 70_000, -1].map(place).map(|path| Entry { path, content: Content::Value(Value::Int(3)) });
+        write(&Disk, &path, &steps, &mut payload).unwrap();
+        let open = StateFile::open(&path).unwrap();
+        assert_eq!(open.values().keys().collect::<Vec<_>>(), ["state.-1.step", "state.0.step", "state.70000.step"]);
+        assert_eq!(open.place("state.70000.step"), Some(steps[1].path.as_slice()));
+    }
+
+    #[test]
+    fn what_is_no_zip_or_has_keys_without_names_is_called_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("old.pt");
+        std::fs::write(&path, b"\x80\x02}q\x00.").unwrap();
+        let error = StateFile::open(&path).unwrap_err().to_string();
+        assert!(error.contains("old.pt: it is a bare pickle, as torch.save wrote before PyTorch 1.6"), "{error}");
+        // {None: a tensor}, alone and inside.
+        let mut out = Pickler::new(Protocol::Two);
+        out.empty_dict();
+        out.mark();
+        out.value(&Value::None);
+        rebuild_tensor(&mut out, "0", DType::F32.into(), &[1]);
+        out.set_items();
+        let mut zip = Builder::new(0);
+        let mut bytes = zip.small("archive/version", b"3\n");
+        bytes.extend(zip.small("archive/data.pkl", &out.finish()));
+        bytes.extend(zip.small("archive/data/0", &[0; 4]));
+        bytes.extend(zip.finish());
+        std::fs::write(&path, &bytes).unwrap();
+        let error = StateFile::open(&path).unwrap_err().to_string();
+        assert!(error.contains("of which a key is neither a text nor a whole number"), "{error}");
     }
 }

@@ -95,7 +95,7 @@ impl<'a> StoredItem<'a> {
         }
         let mut item =
             Self { file, offset: place.offset, length: place.length, entries: Vec::new(), root: String::new() };
-        item.entries = item.directory()?;
+        item.entries = item.directory().map_err(|error| item.or_bare(error))?;
         let pickle = item.entries.iter().find_map(|entry| entry.name.strip_suffix("/data.pkl"));
         item.root = pickle.ok_or(ItemError::Record { name: "data.pkl".into() })?.to_owned();
         item.check_byte_order()?;
@@ -124,6 +124,17 @@ impl<'a> StoredItem<'a> {
         match held {
             Some(bytes) => Ok(zip::parse_directory(bytes, span)?),
             None => Ok(zip::parse_directory(&self.read(span.at, span.bytes)?, span)?),
+        }
+    }
+
+    /// Why there is no directory: what is no zip may be a pickle by itself.
+    fn or_bare(&self, error: ItemError) -> ItemError {
+        let begin = self.read(0, 2.min(self.length)).unwrap_or_default();
+        match (&error, begin.as_slice()) {
+            (ItemError::Zip(ZipError::NoEnd), [0x80, 2..=5]) => ItemError::Unsupported {
+                what: "a bare pickle, as torch.save wrote before PyTorch 1.6 (load it there, and save it again)".into(),
+            },
+            _ => error,
         }
     }
 

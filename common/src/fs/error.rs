@@ -38,7 +38,9 @@ impl FileError {
 /// The last words of the sentence.
 fn hint(source: &io::Error) -> &'static str {
     match source.kind() {
-        io::ErrorKind::StorageFull => "; free some space on that file system",
+        io::ErrorKind::StorageFull => {
+            "; free some space on that file system (`df`, and `df -i` for its number of files)"
+        }
         io::ErrorKind::QuotaExceeded => "; free some of your quota on that file system",
         io::ErrorKind::PermissionDenied => "; check the owner and the permissions",
         io::ErrorKind::ReadOnlyFilesystem => "; choose a directory on a writable file system",

@@ -27,11 +27,13 @@ pub enum SpaceError {
     File(#[from] FileError),
 }
 
-/// Bytes an unprivileged process may still write on the file system of `path`. The path must exist.
+/// Bytes an unprivileged process may still write on the file system of `path`; `u64::MAX` where that counts none, as some in memory and
+/// many of a network do. The path must exist.
 pub fn free_bytes(path: &Path) -> Result<u64, FileError> {
     let stat = nix::sys::statvfs::statvfs(path)
         .map_err(|errno| FileError::of("ask the free space of", path)(io::Error::from(errno)))?;
-    Ok(stat.blocks_available() * stat.fragment_size())
+    let counts = stat.blocks() > 0;
+    Ok(if counts { stat.blocks_available() * stat.fragment_size() } else { u64::MAX })
 }
 
 /// Says no when fewer than `needed_bytes` are free on the file system of `path`.
@@ -66,6 +68,11 @@ mod tests {
         require(dir.path(), 1).unwrap();
         let error = require(dir.path(), u64::MAX).unwrap_err();
         assert!(error.to_string().contains("16384 PiB are needed"), "{error}");
+    }
+
+    #[test]
+    fn a_file_system_that_counts_nothing_is_not_full() {
+        require(Path::new("/proc"), u64::MAX).unwrap();
     }
 
     #[test]

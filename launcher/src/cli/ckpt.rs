@@ -17,7 +17,7 @@ use crate::{
 use enn_common::{
     checkpoint::{
         Manifest,
-        listing::{self, Listed, Shown},
+        listing::{self, FindError, Listed, Shown},
         name,
     },
     exit::ExitCode,
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         What::Ls(which) => {
             let listed = match api::at_address(&[which.runs.dir(facts)], &which.what, facts)? {
                 Some((shelf, name)) => remote::list(&shelf.place(&name))?,
-                None => listing::list(&which.path(facts)?),
+                None => listing::list(&which.dir(facts)?),
             };
             tell(which.json, serde_json::to_value(&listed), || table(&listed))?;
         }
@@ -100,6 +100,12 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
 impl Which {
     fn path(&self, facts: &Facts) -> Result<PathBuf, Error> {
         path(&self.what, &self.runs, facts)
+    }
+
+    /// The same, where checkpoints are listed: a file holds none.
+    fn dir(&self, facts: &Facts) -> Result<PathBuf, Error> {
+        let path = self.path(facts)?;
+        if path.is_dir() { Ok(path) } else { Err(FindError::None { path }.into()) }
     }
 }
 
@@ -179,7 +185,7 @@ fn table(listed: &[Listed]) -> String {
         let path = one.path.display();
         lines.push(format!("{:>10}  {:>12}  {:>5}  {metric:>10}  {path}{reason}", one.step, one.bytes, one.world));
     }
-    lines.join("\n")
+    output::lines(&lines)
 }
 
 /// What the manifest says of the model: data, seeds, errors beside the baselines', decisions.
@@ -227,7 +233,7 @@ fn file_contents(found: &Contents) -> String {
         lines.extend(made);
         lines.extend(mapped.left.iter().map(|(name, why)| format!("left: {name}: {why}")));
     }
-    lines.join("\n")
+    output::lines(&lines)
 }
 
 /// What ENN has of a file of ENN for PyTorch.
@@ -259,5 +265,5 @@ fn contents(shown: &Shown) -> String {
     for tensor in &shown.tensors {
         lines.push(format!("{:width$}  {:10}  {:?}", tensor.name, tensor.dtype, tensor.shape));
     }
-    lines.join("\n")
+    output::lines(&lines)
 }

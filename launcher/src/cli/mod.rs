@@ -39,7 +39,10 @@ mod train;
 use crate::{Error, facts::Facts, torchrun::Manner};
 use clap::{CommandFactory, Parser, Subcommand};
 use enn_common::exit::ExitCode;
-use std::{io::Write, path::Path};
+use std::{
+    io::{IsTerminal, Write},
+    path::Path,
+};
 
 /// Elastic training and prediction for libtorch.
 #[derive(Debug, Parser)]
@@ -152,9 +155,9 @@ pub fn main() -> std::process::ExitCode {
         Ok(code) => code,
         Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::Success as u8,
         Err(error) => {
-            let text = error.to_string();
+            let lines: Vec<String> = error.to_string().split('\n').map(output::printable).collect();
             // A standard error that is gone leaves the exit code to tell.
-            let _gone = writeln!(std::io::stderr(), "error: {}", text.replace('\n', "\n       "));
+            let _gone = writeln!(std::io::stderr(), "error: {}", lines.join("\n       "));
             failure(&error, manner) as u8
         }
     };
@@ -219,8 +222,8 @@ fn exit_codes() -> String {
 fn log(facts: &Facts) {
     let filter = tracing_subscriber::EnvFilter::new(facts.log.as_deref().unwrap_or("warn"));
     // A standard error that cannot be written, on a full disk for instance, is no reason to panic.
-    let lines =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = lines.with_ansi(std::io::stderr().is_terminal()).log_internal_errors(false);
     // A program that embeds this one may have a subscriber of its own.
     let _set = lines.try_init();
 }

@@ -15,8 +15,36 @@ pub(super) fn text_line(text: &str) -> Result<(), Error> {
     bytes(format!("{}\n", text.trim_end_matches('\n')).as_bytes())
 }
 
+/// Lines of which parts come from files: a name in a checkpoint may hold what a terminal obeys, or a line's end.
+pub(super) fn lines(lines: &[String]) -> String {
+    lines.iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n")
+}
+
+/// A text in which control characters are seen and do nothing.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut out, letter| {
+        if letter.is_control() {
+            out.extend(letter.escape_default());
+        } else {
+            out.push(letter);
+        }
+        out
+    })
+}
+
 /// Bytes as they are.
 pub(super) fn bytes(bytes: &[u8]) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(Error::Output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_is_seen_instead() {
+        let told = ["a\nWRONG".to_owned(), "\u{1b}[2Jgröße 😀\u{9b}".to_owned()];
+        assert_eq!(lines(&told), "a\\nWRONG\n\\u{1b}[2Jgröße 😀\\u{9b}");
+    }
 }

@@ -265,3 +265,31 @@ fn an_index_that_does_not_fit_its_files_is_named() {
     fs::remove_file(shards.join("model-00001-of-00002.safetensors")).unwrap();
     assert!(verify(&shards, false, &mut quiet).unwrap_err().to_string().contains("model-00001-of-00002.safetensors"));
 }
+
+#[test]
+fn elements_of_two_numbers_and_types_without_a_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("source");
+    let mut writer = DirectoryWriter::create(&Disk, &path, u64::MAX).unwrap();
+    let packed = Element::of_torch("float4_e2m1fn_x2").unwrap();
+    writer.tensor("w", packed, &[2, 3], &[1, 2, 3, 4, 5, 6]).unwrap();
+    writer.finish(None).unwrap();
+    let target = dir.path().join("a.safetensors");
+    convert(&path, &target, &wishes(Target::Safetensors), &mut quiet).unwrap();
+    // The format counts numbers.
+    assert!(fs::read(&target).unwrap().windows(27).any(|window| window == br#""dtype":"F4","shape":[2,6]}"#));
+    assert_eq!(contents(&target).unwrap().tensors, [("w".to_owned(), "float4_e2m1fn_x2", vec![2, 3])]);
+    let back = dir.path().join("back.pt");
+    convert(&target, &back, &wishes(Target::Pt), &mut quiet).unwrap();
+    assert!(diff(&path, &back, 0.0, &mut quiet).unwrap().is_empty());
+    for (element, shape, bytes) in [("complex128", &[][..], 16), ("float4_e2m1fn_x2", &[][..], 1)] {
+        let path = dir.path().join(element);
+        let mut writer = DirectoryWriter::create(&Disk, &path, u64::MAX).unwrap();
+        writer.tensor("c", Element::of_torch(element).unwrap(), shape, &vec![0; bytes]).unwrap();
+        writer.finish(None).unwrap();
+        let target = dir.path().join("c.safetensors");
+        let error = convert(&path, &target, &wishes(Target::Safetensors), &mut quiet).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{} cannot hold c: safetensors", target.display())), "{error}");
+        assert!(!target.exists());
+    }
+}

@@ -31,6 +31,17 @@ impl Tensor {
     pub fn bytes(&self) -> u64 {
         self.shape.iter().fold(self.element.bytes(), |product, &length| product.saturating_mul(length))
     }
+
+    /// The shape as the format has it, which counts numbers; `None` where an element of several lies along no axis.
+    fn numbers(&self) -> Option<Vec<u64>> {
+        let (mut shape, packed) = (self.shape.clone(), self.element.packed());
+        match shape.last_mut() {
+            Some(length) => *length = length.checked_mul(packed)?,
+            None if packed > 1 => return None,
+            None => {}
+        }
+        Some(shape)
+    }
 }
 
 /// Writes a file under a temporary name, with `about` in its `__metadata__`. `read` is called once per tensor.
@@ -49,13 +60,14 @@ pub(super) fn write(
     order.sort_by_key(|tensor| (std::cmp::Reverse(tensor.element.bytes()), tensor.name.clone()));
     let mut at = 0;
     for tensor in &order {
-        let name = tensor.element.safetensors().ok_or_else(|| ConvertError::NoType {
+        let named = tensor.element.safetensors().zip(tensor.numbers());
+        let (name, shape) = named.ok_or_else(|| ConvertError::NoType {
             path: path.to_path_buf(),
             name: tensor.name.clone(),
             element: tensor.element.torch(),
         })?;
         let end = at + tensor.bytes();
-        header.insert(tensor.name.clone(), json!({"dtype": name, "shape": tensor.shape, "data_offsets": [at, end]}));
+        header.insert(tensor.name.clone(), json!({"dtype": name, "shape": shape, "data_offsets": [at, end]}));
         at = end;
     }
     let mut text = Value::Object(header).to_string().into_bytes();
@@ -102,11 +114,13 @@ impl Mapped {
         let wrong = |source| ConvertError::Safetensors { path: path.to_path_buf(), source };
         let (header_bytes, header) = SafeTensors::read_metadata(map.bytes()).map_err(wrong)?;
         let data_at = header_bytes + size_of::<u64>();
-        let stored = |info: &safetensors::tensor::TensorInfo| Stored {
-            dtype: json!(info.dtype).as_str().unwrap_or_default().to_owned(),
-            shape: info.shape.iter().map(|&length| length as u64).collect(),
-            begin: data_at + info.data_offsets.0,
-            end: data_at + info.data_offsets.1,
+        let stored = |info: &safetensors::tensor::TensorInfo| {
+            let dtype = json!(info.dtype).as_str().unwrap_or_default().to_owned();
+            let mut shape: Vec<u64> = info.shape.iter().map(|&length| length as u64).collect();
+            if let (Some(element), Some(numbers)) = (Element::of_safetensors(&dtype), shape.last_mut()) {
+                *numbers /= element.packed();
+            }
+            Stored { dtype, shape, begin: data_at + info.data_offsets.0, end: data_at + info.data_offsets.1 }
         };
         let tensors = header.tensors().into_iter().map(|(name, info)| (name, stored(info))).collect();
         let about = header.metadata().clone().unwrap_or_default().into_iter().collect();

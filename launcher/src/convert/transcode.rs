@@ -239,11 +239,16 @@ impl Job<'_> {
             }
             Ok(atomic::place_dir(&beside, target)?)
         });
-        if named.is_err() {
+        named.map_err(|error| {
             // The first error is told; the leftover has a hidden name.
             let _ = if form.is_file() { fs::remove_file(&beside) } else { fs::remove_dir_all(&beside) };
-        }
-        named
+            match error {
+                ConvertError::NoType { name, element, .. } => {
+                    ConvertError::NoType { path: target.to_path_buf(), name, element }
+                }
+                other => other,
+            }
+        })
     }
 
     /// The bytes of a tensor as it will be.

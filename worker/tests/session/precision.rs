@@ -148,6 +148,8 @@ fn a_place_in_trouble_runs_in_f32_for_64_steps_even_when_steps_are_replayed() {
         accumulation: 1,
         first_row: 0,
         save: false,
+        holds: false,
+        copying: None,
         profile: None,
     };
     let batch = batch(&staged, 12);

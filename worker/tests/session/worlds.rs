@@ -75,6 +75,8 @@ fn learn(config: &RunConfig, staged: &Path, group: &dyn ProcessGroup) -> Learnt 
         accumulation: sampler.accumulation,
         first_row: sampler.rank * sampler.batch.div_ceil(sampler.world),
         save: false,
+        holds: false,
+        copying: None,
         profile: None,
     };
     let mut learnt = Learnt::default();

@@ -28,6 +28,8 @@ pub struct Metadata {
 pub enum PathPart {
     /// Key of a dictionary.
     Key(String),
+    /// Key of a dictionary that is a number, as an optimizer's state has; DCP has it as text.
+    Number(i64),
     /// Place in a list.
     Index(u64),
 }

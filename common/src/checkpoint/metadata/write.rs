@@ -61,6 +61,7 @@ impl Metadata {
             match self.paths.get(fqn) {
                 Some(parts) => parts.iter().for_each(|part| match part {
                     PathPart::Key(key) => out.text(key),
+                    PathPart::Number(number) => out.text(&number.to_string()),
                     PathPart::Index(index) => out.count(*index),
                 }),
                 None => path_of(fqn).iter().for_each(|part| out.text(part)),

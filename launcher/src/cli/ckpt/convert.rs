@@ -1,7 +1,7 @@
 //! `enn ckpt convert` and `merge`.
 
 use super::{
-    super::{bar::Bar, flags::Runs},
+    super::{bar::Bar, flags::Runs, output},
     path, tell,
 };
 use crate::{
@@ -158,5 +158,5 @@ fn text(done: &Converted) -> String {
         done.values,
         if files == 1 { "" } else { "s" }
     ));
-    lines.join("\n")
+    output::lines(&lines)
 }

@@ -1,7 +1,7 @@
 //! `enn ckpt diff`.
 
 use super::{
-    super::{bar::Bar, flags::Runs},
+    super::{bar::Bar, flags::Runs, output},
     Looked, look, tell,
 };
 use crate::{
@@ -85,5 +85,5 @@ fn text(found: &Differences) -> String {
     } else {
         format!("{} tensors are the same, the above is not", found.equal)
     });
-    lines.join("\n")
+    output::lines(&lines)
 }

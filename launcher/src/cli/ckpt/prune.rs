@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
         // Training lets go of what is there, by its own rule.
         return Err(RunDirError::Address { address: format!("{}/{name}", shelf.address()) }.into());
     }
-    let checkpoints = listing::checkpoints_dir(&args.which.path(facts)?);
+    let checkpoints = listing::checkpoints_dir(&args.which.dir(facts)?);
     let rule = Rule { last: args.keep, epochs: args.keep_epochs, hours: args.keep_hours };
     let (bar, mut read) = (Bar::new("verifying", args.which.json), 0);
     let judged = prune::judge_reading(&checkpoints, rule, &mut |manifest, bytes| {

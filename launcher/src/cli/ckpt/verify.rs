@@ -1,6 +1,9 @@
 //! `enn ckpt verify`.
 
-use super::{super::bar::Bar, Which, tell};
+use super::{
+    super::{bar::Bar, output},
+    Which, tell,
+};
 use crate::{
     Error, api,
     convert::{self, Outcome, Verified},
@@ -60,5 +63,5 @@ fn text(found: &Verified) -> String {
         }
         Outcome::Damaged => format!("{path}: this {form} is damaged, see the {} lines above", found.problems.len()),
     });
-    lines.join("\n")
+    output::lines(&lines)
 }
