@@ -83,7 +83,8 @@ impl Subject {
         let own = format!("{}.", feature.source());
         let is_window = matches!(layout, Some(Layout::Windows(_)));
         let part = if is_window { Some(feature.name.as_str()) } else { feature.name.strip_prefix(&own) };
-        let (part, turn) = part.map_or(("", None), |part| part.split_once('.').map_or((part, None), |(p, t)| (p, Some(t))));
+        let (part, turn) =
+            part.map_or(("", None), |part| part.split_once('.').map_or((part, None), |(p, t)| (p, Some(t))));
         let what = match part {
             "day_of_year" => "the part of the year that has passed",
             "weekday" => "whole days since Monday, over 7",
