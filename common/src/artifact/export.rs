@@ -108,7 +108,7 @@ pub struct Column {
     /// Unit of a number, where it is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub units: String,
-    /// Categories in the order of their numbers; empty for a number. A category goes in by its number, any other number is unknown.
+    /// Categories in the order of their numbers; empty for a number. A category goes in by its number, any other whole number is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<String>,
     /// The integer of category 0, where the categories are the integers from it on.

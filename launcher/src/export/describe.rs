@@ -64,38 +64,10 @@ impl Subject {
             categories: feature.categories.clone(),
             offset: feature.index.as_ref().map(|index| index.offset),
             label: feature.label.clone(),
-            how: self.how(feature),
+            how: how(feature, self.config.data.as_ref().map(|data| &data.layout)),
             may_be_missing: feature.has_missing,
         };
         self.meta.features.iter().map(column).collect()
-    }
-
-    /// How an input of a calendar follows from its moment: who has nothing but the artifact computes it by this.
-    fn how(&self, feature: &FeatureMeta) -> String {
-        let layout = self.config.data.as_ref().map(|data| &data.layout);
-        let moment = match layout {
-            Some(Layout::Rows(_)) => format!("the time {:?}, UTC", feature.source()),
-            Some(Layout::Windows(layout)) => {
-                format!("the first step of the window to predict, UTC + {} s", layout.time_offset_s)
-            }
-            _ => return String::new(),
-        };
-        let own = format!("{}.", feature.source());
-        let is_window = matches!(layout, Some(Layout::Windows(_)));
-        let part = if is_window { Some(feature.name.as_str()) } else { feature.name.strip_prefix(&own) };
-        let (part, turn) = part.map_or(("", None), |part| part.split_once('.').map_or((part, None), |(p, t)| (p, Some(t))));
-        let what = match part {
-            "day_of_year" => "the part of the year that has passed",
-            "weekday" => "whole days since Monday, over 7",
-            "hour" => "the part of the day that has passed",
-            "trend" if turn.is_none() => "years since 2000, with the part of this one that has passed",
-            _ => return String::new(),
-        };
-        match turn {
-            None => format!("{what} at {moment}"),
-            Some(turn @ ("sin" | "cos")) => format!("{turn}(2π · {what}) at {moment}"),
-            Some(_) => String::new(),
-        }
     }
 
     /// How rows are read, without anything that tells of those of the training or where they lie.
@@ -126,6 +98,33 @@ impl Subject {
         about.extend([("enn.columns".to_owned(), columns), ("enn.labels".to_owned(), labels)]);
         about.extend(self.versions.iter().map(|(name, version)| (format!("enn.version.{name}"), version.clone())));
         about
+    }
+}
+
+/// How an input of a calendar follows from its moment: who has nothing but the artifact computes it by this.
+fn how(feature: &FeatureMeta, layout: Option<&Layout>) -> String {
+    let moment = match layout {
+        Some(Layout::Rows(_)) => format!("the time {:?}, UTC", feature.source()),
+        Some(Layout::Windows(layout)) => {
+            format!("the first step of the window to predict, UTC + {} s", layout.time_offset_s)
+        }
+        _ => return String::new(),
+    };
+    let own = format!("{}.", feature.source());
+    let is_window = matches!(layout, Some(Layout::Windows(_)));
+    let part = if is_window { Some(feature.name.as_str()) } else { feature.name.strip_prefix(&own) };
+    let (part, turn) = part.map_or(("", None), |part| part.split_once('.').map_or((part, None), |(p, t)| (p, Some(t))));
+    let what = match part {
+        "day_of_year" => "the part of the year that has passed",
+        "weekday" => "whole days since Monday, over 7",
+        "hour" => "the part of the day that has passed",
+        "trend" if turn.is_none() => "years since 2000, with the part of this one that has passed",
+        _ => return String::new(),
+    };
+    match turn {
+        None => format!("{what} at {moment}"),
+        Some(turn @ ("sin" | "cos")) => format!("{turn}(2π · {what}) at {moment}"),
+        Some(_) => String::new(),
     }
 }
 
@@ -195,4 +194,33 @@ fn reduced(reduction: Reduction, form: &Form) -> Vec<(String, String)> {
         .into_iter()
         .chain(figures)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn inputs_of_a_calendar_say_how_they_are_computed_and_others_nothing() {
+        let rows = json!({"kind": "rows", "features": [{"column": "day", "kind": "time"}, {"column": "x.hour.sin", "kind": "number"}],
+            "out_shape": [1], "row_id": null, "targets": ["y"]});
+        let rows: Layout = serde_json::from_value(rows).unwrap();
+        let said = |layout: &Layout, name: &str, source: &str| {
+            let feature = FeatureMeta { name: name.to_owned(), source: source.to_owned(), ..FeatureMeta::default() };
+            how(&feature, Some(layout))
+        };
+        let hour = said(&rows, "day.hour.sin", "day");
+        assert_eq!(hour, "sin(2π · the part of the day that has passed) at the time \"day\", UTC");
+        assert!(said(&rows, "day.weekday.cos", "day").starts_with("cos(2π · whole days since Monday, over 7)"));
+        for name in ["day", "x.hour.sin", "trend", "hour.sin"] {
+            assert_eq!(said(&rows, name, ""), "", "{name}");
+        }
+        let windows = json!({"kind": "windows", "entity": "who", "time": "when", "target": "v", "inputs": ["v"], "circular": [],
+            "calendar": ["trend"], "history": 2, "steps": 4, "step_s": 3600, "target_valid_min": 0.5, "time_offset_s": 0});
+        let windows: Layout = serde_json::from_value(windows).unwrap();
+        let trend = said(&windows, "trend", "trend");
+        assert!(trend.starts_with("years since 2000") && trend.ends_with("to predict, UTC + 0 s"), "{trend}");
+        assert_eq!(said(&windows, "v[a,-1d,01h]", "v"), "");
+    }
 }

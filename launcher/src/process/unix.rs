@@ -122,7 +122,7 @@ impl Signals {
             // SAFETY: the handler is async-signal-safe, see there.
             let before = unsafe { sigaction(signal, &action) }?;
             // Who was told by `nohup` to outlive its terminal does.
-            if signal == Signal::SIGHUP && before.handler() == SigHandler::SigIgn {
+            if signal == Signal::SIGHUP && matches!(before.handler(), SigHandler::SigIgn) {
                 // SAFETY: puts back what was there.
                 unsafe { sigaction(signal, &before) }?;
                 continue;
