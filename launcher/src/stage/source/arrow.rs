@@ -351,15 +351,14 @@ impl<'a> Column<'a> {
             DataType::UInt32 => integer!(t::UInt32Type),
             DataType::UInt64 => {
                 let values = array.as_primitive::<t::UInt64Type>().values();
-                let wide = |value: u64| Cell::Wide(value.into());
-                Box::new(move |row| i64::try_from(values[row]).map_or_else(|_| wide(values[row]), Cell::Integer))
+                Box::new(move |row| whole(values[row].into()))
             }
             DataType::Float16 => real!(t::Float16Type),
             DataType::Float32 => real!(t::Float32Type),
             DataType::Float64 => real!(t::Float64Type),
             DataType::Decimal128(_, 0) => {
                 let values = array.as_primitive::<t::Decimal128Type>().values();
-                Box::new(move |row| i64::try_from(values[row]).map_or(Cell::Wide(values[row]), Cell::Integer))
+                Box::new(move |row| whole(values[row]))
             }
             DataType::Decimal128(_, scale) => {
                 let (values, unit) =
@@ -378,12 +377,10 @@ impl<'a> Column<'a> {
                 let values = array.as_string_view();
                 Box::new(move |row| Cell::Text(values.value(row)))
             }
+            // Without values there are no keys either.
+            DataType::Dictionary(_, _) if array.as_any_dictionary().values().is_empty() => return Some(Self::Null),
             DataType::Dictionary(_, _) => {
                 let dictionary = array.as_any_dictionary();
-                // Without values there are no keys either.
-                if dictionary.values().is_empty() {
-                    return Some(Self::Null);
-                }
                 let (keys, values) = (dictionary.normalized_keys(), Self::of(dictionary.values())?);
                 Box::new(move |row| values.plain(keys[row]))
             }
@@ -392,6 +389,11 @@ impl<'a> Column<'a> {
         };
         Some(Self::Typed(array, get))
     }
+}
+
+/// An integer of any size.
+fn whole(value: i128) -> Cell<'static> {
+    i64::try_from(value).map_or(Cell::Wide(value), Cell::Integer)
 }
 
 /// The texts of each row, without those that are null; `None` for lists of something else.
