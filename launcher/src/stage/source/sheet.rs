@@ -7,10 +7,10 @@ use super::{
     typed::{self, Cells, PIECE_ROWS},
 };
 use crate::stage::{error::StageError, timestamp};
-use calamine::{Cell as BookCell, Data, DataRef, DataType, Range, Reader, Sheets, open_workbook_auto};
+use calamine::{Data, DataType, Reader, Sheets, open_workbook_auto};
 use std::{panic::catch_unwind, path::Path, sync::Arc};
 
-/// Cells of a sheet, at most, empty ones between others counted: with 32 bytes each and the reader's own copy they stay well below 512 MB.
+/// Cells of a sheet, at most, empty ones between others counted: with 40 bytes each and the reader's own copy they stay well below 512 MB.
 const CELLS_MAX: u64 = 6_000_000;
 
 /// Bytes of a workbook whose reader does not tell cell by cell what it finds.
@@ -19,10 +19,8 @@ const BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// An open sheet.
 #[derive(Debug)]
 pub(crate) struct SheetSource {
-    sheet: Arc<Range<Data>>,
+    sheet: Arc<Grid>,
     header: Vec<String>,
-    /// Rows of the range before the first data row.
-    skip: usize,
     bytes: u64,
 }
 
@@ -56,61 +54,94 @@ impl SheetSource {
             cells,
             cells_max: CELLS_MAX,
         };
-        let mut sheet = SparseCells::default();
-        let sheet = match &mut book {
+        let mut sheet = Grid::default();
+        match &mut book {
             Sheets::Xlsx(book) => {
                 let mut reader = book.worksheet_cells_reader(name).map_err(|cause| unreadable(cause.into()))?;
                 while let Some(cell) = reader.next_cell().map_err(|cause| unreadable(cause.into()))? {
-                    sheet.push(cell).map_err(too_large)?;
+                    sheet.push(cell.get_position(), cell.get_value().clone().into()).map_err(too_large)?;
                 }
-                Range::from_sparse(sheet.cells)
             }
             Sheets::Xlsb(book) => {
                 let mut reader = book.worksheet_cells_reader(name).map_err(|cause| unreadable(cause.into()))?;
                 while let Some(cell) = reader.next_cell().map_err(|cause| unreadable(cause.into()))? {
-                    sheet.push(cell).map_err(too_large)?;
+                    sheet.push(cell.get_position(), cell.get_value().clone().into()).map_err(too_large)?;
                 }
-                Range::from_sparse(sheet.cells)
             }
             _ if bytes > BYTES_MAX => return Err(too_large(u64::MAX)),
-            other => other.worksheet_range(name).map_err(unreadable)?,
-        };
-        let is_blank = |row: &&[Data]| row.iter().all(DataType::is_empty);
-        let before = sheet.rows().take_while(is_blank).count();
-        let header: Vec<String> =
-            sheet.rows().nth(before).unwrap_or_default().iter().map(|cell| text(cell).trim().to_string()).collect();
-        if header.is_empty() || sheet.height() <= before + 1 {
+            other => {
+                for (row, column, value) in other.worksheet_range(name).map_err(unreadable)?.used_cells() {
+                    sheet.push((row as u32, column as u32), value.clone()).map_err(too_large)?;
+                }
+            }
+        }
+        let sheet = sheet.settled();
+        // The grid begins with the first row that holds anything.
+        let header: Vec<String> = (0..sheet.width())
+            .map(|column| sheet.get(0, column).map_or_else(String::new, |cell| text(cell).trim().to_string()))
+            .collect();
+        if sheet.height() <= 1 {
             let found = format!("sheet {name:?} holds no row below a header");
             return Err(StageError::ZeroRows { path: path.to_path_buf(), found, hint: String::new() });
         }
-        Ok(Self { sheet: Arc::new(sheet), header, skip: before + 1, bytes })
+        Ok(Self { sheet: Arc::new(sheet), header, bytes })
     }
 }
 
-/// Cells that hold something, in the rectangle that they lie in: all of that is made.
-#[derive(Default)]
-struct SparseCells {
-    cells: Vec<BookCell<Data>>,
+/// Cells that hold something, in the rectangle that they lie in.
+#[derive(Debug, Default)]
+struct Grid {
+    /// By row and column.
+    cells: Vec<((u32, u32), Data)>,
     corners: Option<[(u32, u32); 2]>,
 }
 
-impl SparseCells {
+impl Grid {
     /// Takes up a cell; how many there would be where they are too many.
-    fn push(&mut self, cell: BookCell<DataRef<'_>>) -> Result<(), u64> {
-        let (row, column) = cell.get_position();
-        if *cell.get_value() == DataRef::Empty {
+    fn push(&mut self, (row, column): (u32, u32), value: Data) -> Result<(), u64> {
+        if value.is_empty() {
             return Ok(());
         }
         let [from, to] = self.corners.unwrap_or([(row, column); 2]);
-        let [from, to] = [(from.0.min(row), from.1.min(column)), (to.0.max(row), to.1.max(column))];
-        self.corners = Some([from, to]);
-        let length = |from, to| u64::from(to - from) + 1;
-        let area = length(from.0, to.0).saturating_mul(length(from.1, to.1)).max(self.cells.len() as u64);
+        self.corners = Some([(from.0.min(row), from.1.min(column)), (to.0.max(row), to.1.max(column))]);
+        let area = (self.height() as u64).saturating_mul(self.width() as u64).max(self.cells.len() as u64);
         if area > CELLS_MAX {
             return Err(area);
         }
-        self.cells.push(BookCell::new((row, column), Data::from(cell.get_value().clone())));
+        self.cells.push(((row, column), value));
         Ok(())
+    }
+
+    /// With its cells in order; of two in one place the later.
+    fn settled(mut self) -> Self {
+        self.cells.reverse();
+        self.cells.sort_by_key(|(place, _)| *place);
+        self.cells.dedup_by_key(|(place, _)| *place);
+        self
+    }
+
+    fn height(&self) -> usize {
+        self.corners.map_or(0, |[from, to]| (to.0 - from.0) as usize + 1)
+    }
+
+    fn width(&self) -> usize {
+        self.corners.map_or(0, |[from, to]| (to.1 - from.1) as usize + 1)
+    }
+
+    /// What lies in this row and column of the rectangle.
+    fn get(&self, row: usize, column: usize) -> Option<&Data> {
+        let [from, _] = self.corners?;
+        let place = (from.0 + row as u32, from.1 + column as u32);
+        let at = self.cells.binary_search_by_key(&place, |(place, _)| *place).ok()?;
+        Some(&self.cells[at].1)
+    }
+
+    /// Whether this row holds nothing.
+    fn is_blank(&self, row: usize) -> bool {
+        let Some([from, _]) = self.corners else { return true };
+        let row = from.0 + row as u32;
+        let at = self.cells.partition_point(|(place, _)| place.0 < row);
+        self.cells.get(at).is_none_or(|(place, _)| place.0 > row)
     }
 }
 
@@ -136,18 +167,18 @@ impl Source for SheetSource {
     }
 
     fn rows_estimate(&self) -> u64 {
-        (self.sheet.height() - self.skip) as u64
+        self.sheet.height() as u64 - 1
     }
 
     fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError> {
         let bytes_per_row = self.bytes / self.rows_estimate().max(1);
-        let at = from.map_or(self.skip, |row| row as usize);
+        let at = from.map_or(1, |row| row as usize);
         Ok(Box::new(SheetPieces { sheet: self.sheet.clone(), at, bytes_per_row, request }))
     }
 }
 
 struct SheetPieces {
-    sheet: Arc<Range<Data>>,
+    sheet: Arc<Grid>,
     at: usize,
     bytes_per_row: u64,
     request: Arc<Request>,
@@ -167,7 +198,7 @@ impl Pieces for SheetPieces {
 }
 
 struct SheetPiece {
-    sheet: Arc<Range<Data>>,
+    sheet: Arc<Grid>,
     first: usize,
     rows: usize,
     bytes: u64,
@@ -194,7 +225,7 @@ impl Cells for SheetPiece {
     }
 
     fn cell(&self, row: usize, column: usize) -> Cell<'_> {
-        match self.sheet.get((self.first + row, column)) {
+        match self.sheet.get(self.first + row, column) {
             None | Some(Data::Empty | Data::Error(_)) => Cell::Missing,
             Some(Data::Int(value)) => Cell::Integer(*value),
             // A workbook has only floating numbers; whole ones are meant as integers.
@@ -207,6 +238,6 @@ impl Cells for SheetPiece {
     }
 
     fn is_blank(&self, row: usize) -> bool {
-        (0..self.width()).all(|column| self.sheet.get((self.first + row, column)).is_none_or(DataType::is_empty))
+        self.sheet.is_blank(self.first + row)
     }
 }
