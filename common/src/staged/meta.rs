@@ -190,6 +190,9 @@ pub struct CleaningReport {
     pub wrong_width_line: Option<u64>,
     /// Samples dropped because too little of the target is valid.
     pub dropped_samples: u64,
+    /// Samples whose names are not kept, for there are more than so many.
+    #[serde(default)]
+    pub nameless: u64,
     /// Windows whose (entity, step) cells were absent from the table, in cells.
     pub absent_cells: u64,
     /// Per source column.

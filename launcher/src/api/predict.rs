@@ -16,6 +16,7 @@ use crate::{
     facts::Facts,
     gather::{self, Arrays, Gathered, Header, Ledger},
     run_dir::RunDir,
+    stage::ROW_NAMES_MAX,
     ui::{Mode, Sink},
 };
 use enn_common::{
@@ -23,7 +24,7 @@ use enn_common::{
     checkpoint::{Checkpoint, listing, name},
     config::{RunConfig, data::DataConfig, train::Precision},
     event::What,
-    staged::StagedMeta,
+    staged::{StagedMeta, meta::CleaningReport},
 };
 use std::{
     path::{Path, PathBuf},
@@ -289,10 +290,8 @@ fn work_on(
 ) -> Result<(Predictions, u32, u64), Error> {
     let (levels, takes_point) = subject.levels(options.point)?;
     let staged = train::stage_data(&subject.config, Some(subject.meta.clone()), place.staged, announcer)?;
-    if let (Some(line), wrong) = (staged.meta.report.wrong_width_line, staged.meta.report.wrong_width) {
-        let told =
-            "of a wrong number of fields have no prediction, and rows are numbered without them; the first is line";
-        announcer.tell(What::Warned { message: format!("{wrong} lines {told} {line}") });
+    for message in lost(&staged.meta.report) {
+        announcer.tell(What::Warned { message });
     }
     let rows = staged.meta.rows;
     let cells = staged.meta.out_shape.iter().map(|size| *size as u64).product();
@@ -339,6 +338,24 @@ fn work_on(
     let (path, files, bytes) = (gathered.path.clone(), gathered.files, gathered.bytes);
     announcer.tell(What::Gathered { path, files, bytes });
     Ok((Predictions { ended, gathered: Some(gathered) }, restarts, rounds))
+}
+
+/// What the file says of its rows and predictions do not.
+fn lost(report: &CleaningReport) -> Vec<String> {
+    let mut lost = Vec::new();
+    if let (Some(line), wrong) = (report.wrong_width_line, report.wrong_width) {
+        lost.push(format!(
+            "{wrong} lines of a wrong number of fields have no prediction, and rows are numbered without them; the first is line {line}"
+        ));
+    }
+    if report.nameless > 0 {
+        lost.push(format!(
+            "{} rows are too many to keep their names, which is done for {ROW_NAMES_MAX}: predictions have numbers in reading order \
+             instead, not the texts that the file has as row ids; predict it in parts for these",
+            report.nameless
+        ));
+    }
+    lost
 }
 
 fn put_together(

@@ -490,7 +490,10 @@ impl Draft {
         kept().zip(0..).for_each(|(column, index)| place[column] = index);
         let persistence = self.persistence.as_ref();
         let persistence = persistence.map(|columns| columns.iter().map(|column| place[*column as usize]).collect());
-        let names = if self.names.len() as u64 <= ROW_NAMES_MAX { self.names.clone() } else { Vec::new() };
+        let (names, nameless) = match self.names.len() as u64 <= ROW_NAMES_MAX {
+            true => (self.names.clone(), 0),
+            false => (Vec::new(), self.output.rows),
+        };
         StagedMeta {
             version: staged::VERSION,
             digest: job.digest.clone(),
@@ -508,7 +511,7 @@ impl Draft {
             row_names: names,
             x_stats,
             y_stats,
-            report: CleaningReport { samples: self.output.rows, ..self.report.clone() },
+            report: CleaningReport { samples: self.output.rows, nameless, ..self.report.clone() },
         }
     }
 

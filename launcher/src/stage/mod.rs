@@ -49,6 +49,7 @@ mod wanted;
 mod windows;
 
 pub use batches::{Batches, FileBatches, ample, text_bytes};
+pub(crate) use complete::ROW_NAMES_MAX;
 pub use complete::labels_of;
 pub use encode::{EncodeError, Encoder};
 pub use error::StageError;

@@ -302,6 +302,7 @@ fn text_ids_number_the_samples_and_name_them() {
     let (staged, arrays) = bench.stage();
     assert_eq!(arrays.row_id(), [0, 1, 3]);
     assert_eq!(staged.meta.row_names, ["7", "seven", "x"]);
+    assert_eq!(staged.meta.report.nameless, 0);
 }
 
 #[test]

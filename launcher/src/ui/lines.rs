@@ -180,6 +180,7 @@ pub fn cleaning(report: &CleaningReport) -> Option<String> {
         (report.absent_cells, "cell absent from the table", "cells absent from the table"),
         (report.duplicates, "duplicate row", "duplicate rows"),
         (report.wrong_width, "row of a wrong width", "rows of a wrong width"),
+        (report.nameless, "row without its name", "rows without their names"),
         (report.dropped_samples, "sample dropped", "samples dropped"),
         (
             report.columns.values().filter(|column| column.constant).count() as u64,

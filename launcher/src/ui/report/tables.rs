@@ -205,6 +205,7 @@ fn cleaning(html: &mut Html, report: &CleaningReport) {
     let counted = [
         ("duplicate rows", report.duplicates),
         ("rows of a wrong width", report.wrong_width),
+        ("rows without their names", report.nameless),
         ("cells absent from the table", report.absent_cells),
         ("samples dropped", report.dropped_samples),
     ];
