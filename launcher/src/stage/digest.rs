@@ -20,6 +20,10 @@ use std::{fs::File, os::unix::fs::FileExt, path::Path};
 /// Changes whenever the stager would make other arrays of the same data.
 const STAGER: u32 = 1;
 
+/// Changes whenever rows that are to be predicted would be read in another way than before: what was staged of them is staged anew, and
+/// a run's own data are not.
+const READER: u32 = 1;
+
 /// Bytes hashed at once.
 const BLOCK_BYTES: u64 = 1024 * 1024;
 
@@ -67,7 +71,7 @@ pub(crate) fn key(
     let mut config = DataConfig { files: Vec::new(), ..config.clone() };
     // How often a source is drawn is nothing that is staged.
     config.sources.iter_mut().for_each(|source| source.weight = None);
-    let model = training.map(|meta| (&meta.features, &meta.out_shape, &meta.out_labels));
+    let model = training.map(|meta| (READER, &meta.features, &meta.out_shape, &meta.out_labels));
     let asked = serde_json::to_vec(&(STAGER, formats, config, model));
     hasher.update(&asked.map_err(|source| FileError::of("encode the key of", out)(source.into()))?);
     remember(&memory, &old, &new);

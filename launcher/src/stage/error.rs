@@ -222,8 +222,14 @@ pub enum StageError {
         #[source]
         kind: CellError,
     },
-    /// A quoted field never ends, or a line is absurdly long.
-    #[error("{place}: the record does not end within {bytes_max} bytes; look for a quote that is not closed")]
+    /// A quoted field never ends.
+    #[error("{place}: a quote is opened and never closed; close it, or double each quote that is a letter and put the field in quotes")]
+    OpenQuote {
+        /// Where the quote is.
+        place: Place,
+    },
+    /// A line is absurdly long.
+    #[error("{place}: the record does not end within {bytes_max} bytes; is it a table, with a line for each row?")]
     EndlessRecord {
         /// Where the record begins.
         place: Place,
@@ -476,9 +482,14 @@ fn instead(found: &str) -> &'static str {
 
 /// What may help with a text that is no time.
 fn dashes(found: &str) -> String {
-    match timestamp::is_compact_date(found.as_bytes()) {
-        true => format!("; write the day as {}-{}-{}", &found[..4], &found[4..6], &found[6..]),
-        false => String::new(),
+    let is_coarse = timestamp::is_year_or_month(found.as_bytes());
+    match found.len() {
+        8 if timestamp::is_compact_date(found.as_bytes()) => {
+            format!("; write the day as {}-{}-{}", &found[..4], &found[4..6], &found[6..])
+        }
+        6 if is_coarse => format!("; write its first day as {}-{}-01", &found[..4], &found[4..]),
+        4 if is_coarse => "; a year has neither day nor hour: read the column with kind = \"number\"".to_owned(),
+        _ => String::new(),
     }
 }
 
@@ -505,6 +516,8 @@ mod tests {
         }
         let text = CellError::NotATime { found: "20240131".into() }.to_string();
         assert!(text.ends_with("or integer Unix seconds; write the day as 2024-01-31"), "{text}");
+        let text = CellError::NotATime { found: "202401".into() }.to_string();
+        assert!(text.ends_with("or integer Unix seconds; write its first day as 2024-01-01"), "{text}");
     }
 
     #[test]

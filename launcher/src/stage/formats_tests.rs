@@ -2,11 +2,11 @@
 
 use super::{tests::Bench, *};
 use arrow_array::{
-    ArrayRef, DictionaryArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMillisecondArray,
+    ArrayRef, BooleanArray, DictionaryArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMillisecondArray,
     UInt64Array, types::Int32Type,
 };
 use enn_common::{
-    config::data::{ArraysLayout, Feature, FeatureKind, RowsLayout, SplitConfig, SplitKind},
+    config::data::{ArraysLayout, DuplicatePolicy, Feature, FeatureKind, RowsLayout, SplitConfig, SplitKind},
     staged::{
         Staged as Arrays,
         npy::{Element, Header},
@@ -94,6 +94,42 @@ fn every_format_gives_the_same_arrays() {
     bad.config.files[0].set_extension("feather");
     fs::write(&bad.config.files[0], b"ARROW1 but not really").unwrap();
     assert!(bad.error().contains("cannot be read as an Arrow IPC file"));
+}
+
+#[test]
+fn truth_is_the_same_category_in_every_format() {
+    let (truths, y) = ([true, false, true, true], [1.0, 2.0, 3.0, 4.0]);
+    let column: ArrayRef = Arc::new(BooleanArray::from(truths.to_vec()));
+    let number: ArrayRef = Arc::new(Float64Array::from(y.to_vec()));
+    let batch = RecordBatch::try_from_iter([("a", column), ("y", number)]).unwrap();
+    let mut parquet = Vec::new();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(&mut parquet, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let csv = |[yes, no]: [&str; 2]| {
+        let rows = truths.iter().zip(y).map(|(truth, y)| format!("{},{y}\n", if *truth { yes } else { no }));
+        format!("a,y\n{}", rows.collect::<String>()).into_bytes()
+    };
+    let spelt = [["True", "False"], ["TRUE", "FALSE"], ["true", "false"], ["1", "0"]];
+    let tables: Vec<(&str, Vec<u8>)> =
+        spelt.map(|words| ("t.csv", csv(words))).into_iter().chain([("t.parquet", parquet)]).collect();
+    let staged = |(name, bytes): &(&str, Vec<u8>), training| {
+        let mut bench = Bench::rows(name, bytes);
+        bench.layout().features = vec![Feature::new("a", FeatureKind::Category)];
+        bench.config.duplicates = DuplicatePolicy::Keep;
+        let staged = bench.try_stage(2, training).unwrap();
+        let x = Arrays::open(&staged.dir).unwrap().x().to_vec();
+        (x, staged.meta)
+    };
+    for trained in &tables {
+        let (_, meta) = staged(trained, None);
+        for new in &tables {
+            let (x, meta) = staged(new, Some(meta.clone()));
+            assert_eq!(x, [0.0, 1.0, 0.0, 0.0], "{} {:?}", new.0, meta.features[0].categories);
+            assert_eq!(meta.report.columns["a"].unseen_category, 0);
+        }
+    }
+    assert_eq!(staged(&tables[4], None).1.features[0].categories, ["true", "false"]);
 }
 
 #[test]

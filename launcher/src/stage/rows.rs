@@ -234,7 +234,7 @@ impl Plan {
 
     /// Adds the classes of the target: a model's own, or those that will be found in column `want`.
     fn classes(&mut self, want: Option<usize>, own: Option<&Vec<String>>) {
-        self.dictionaries.push(own.map_or_else(Dictionary::default, |own| Dictionary::fixed(own)));
+        self.dictionaries.push(Dictionary::categories(own.map(Vec::as_slice)));
         self.slots.push(Slot { want: want.unwrap_or(NOWHERE), column: TARGET, kind: Kind::Word });
     }
 
@@ -262,7 +262,7 @@ impl Plan {
                         set.scatter(&mut x, (slot.column, width), words);
                     }
                 }
-                Kind::Time => scatter_times(&mut x, width, slot.column, column.times()),
+                Kind::Calendar => scatter_times(&mut x, width, slot.column, column.times()),
                 _ => words.extend(column.words().map(|words| (slot.column, words.clone()))),
             }
         }
@@ -293,7 +293,7 @@ impl Plan {
             FeatureKind::Category => {
                 self.inputs.push(Input { categories: Some(Vec::new()), ..input(column.clone()) });
                 let training = job.training.and_then(|meta| meta.features.iter().find(|f| f.name == *column));
-                self.dictionaries.push(training.map_or_else(Dictionary::default, |f| Dictionary::fixed(&f.categories)));
+                self.dictionaries.push(Dictionary::categories(training.map(|own| own.categories.as_slice())));
                 Kind::Word
             }
             FeatureKind::Index(index) => {
@@ -319,7 +319,7 @@ impl Plan {
             FeatureKind::Time => {
                 let names = calendar::names(Calendar::ALL);
                 self.inputs.extend(names.into_iter().map(|name| input(format!("{column}.{name}"))));
-                Kind::Time
+                Kind::Calendar
             }
         };
         let want = self.want(job, column, kind);

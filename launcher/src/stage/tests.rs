@@ -370,7 +370,9 @@ fn every_mistake_is_one_sentence_with_its_place() {
         ),
         ("a,y\n1,NA\n2,\n", "2 samples were dropped because too little of their target is valid"),
         ("a,y\nNA,1\nNA,2\n", "no input with a valid value in the training samples"),
-        ("a,y\n1,\"2\n3,4\n", "t.csv:2: the record does not end within"),
+        ("a,y\n1,\"2\n3,4\n", "t.csv:2: a quote is opened and never closed; close it"),
+        ("a,y\n1,2\n\"3\n\",4\n5,6\n7,\"8\n9,1\n", "t.csv:6: a quote is opened and never closed; close it"),
+        ("a,\"y\n1,2\n3,4\n", "t.csv:1: a quote is opened and never closed; close it"),
         ("a,y\n1,caf\u{e9}\n", "t.csv:2, column \"y\": found \"café\""),
     ] {
         let error = Bench::rows("t.csv", text.as_bytes()).error();

@@ -73,6 +73,16 @@ pub(crate) fn is_compact_date(text: &[u8]) -> bool {
     text.len() == 8 && (1800..2200).contains(&year) && is_day
 }
 
+/// Whether digits alone are a year, `2019`, or a month, `202401`. Seconds they may be, too, of the first days of 1970; whoever wants to
+/// know day and hour means neither.
+pub(crate) fn is_year_or_month(text: &[u8]) -> bool {
+    match (text.len(), digits(text, 0, 4), digits(text, 4, 2)) {
+        (4, Some(year), _) => (1000..3000).contains(&year),
+        (6, Some(year), Some(month)) => (1800..2200).contains(&year) && (1..=12).contains(&month),
+        _ => false,
+    }
+}
+
 /// Seconds east of UTC of a suffix; 0 for none.
 fn offset(text: &[u8]) -> Option<i64> {
     let sign = match text.first() {

@@ -340,7 +340,7 @@ impl<'a> Column<'a> {
             kind if is_list(kind) => return Some(Self::Lists(lists(array)?)),
             DataType::Boolean => {
                 let values = array.as_boolean();
-                Box::new(move |row| Cell::Integer(i64::from(values.value(row))))
+                Box::new(move |row| Cell::Truth(values.value(row)))
             }
             DataType::Int8 => integer!(t::Int8Type),
             DataType::Int16 => integer!(t::Int16Type),

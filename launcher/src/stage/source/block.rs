@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Labels(Labels),
     /// Unix seconds.
     Time,
+    /// Unix seconds whose day and hour count: what may be a year or a month is none.
+    Calendar,
     /// What identifies the row.
     Key,
     /// One of the words train, val and test.
@@ -71,7 +73,7 @@ impl Values {
         match kind {
             Kind::Number | Kind::Index(_) => Self::Numbers(Vec::with_capacity(rows)),
             Kind::Word | Kind::Labels(_) | Kind::Split => Self::Words(Words::default()),
-            Kind::Time => Self::Times(Vec::with_capacity(rows)),
+            Kind::Time | Kind::Calendar => Self::Times(Vec::with_capacity(rows)),
             Kind::Key => Self::Keys(Vec::with_capacity(rows)),
         }
     }

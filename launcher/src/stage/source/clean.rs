@@ -120,7 +120,8 @@ pub(crate) fn push_text(
         Values::Words(words) if want.kind == Kind::Split => words.push(split(text)?),
         Values::Words(words) => words.push(text),
         Values::Times(values) => {
-            let time = timestamp::parse(text.as_bytes());
+            let is_coarse = want.kind == Kind::Calendar && timestamp::is_year_or_month(text.as_bytes());
+            let time = timestamp::parse(text.as_bytes()).filter(|_| !is_coarse);
             values.push(time.ok_or_else(|| CellError::NotATime { found: text.to_string() })?);
         }
         Values::Keys(values) => values.push(key(text)),
@@ -170,6 +171,8 @@ pub(crate) enum Cell<'a> {
     Integer(i64),
     /// An integer that may be larger: as a name or a key it keeps all its digits.
     Wide(i128),
+    /// True or false: a number where numbers are, else a word.
+    Truth(bool),
     /// A text.
     Text(&'a str),
     /// A moment, Unix seconds.
@@ -186,6 +189,7 @@ impl Cell<'_> {
             Self::Real(value) => value.to_string(),
             Self::Integer(value) => value.to_string(),
             Self::Wide(value) => value.to_string(),
+            Self::Truth(value) => value.to_string(),
             Self::Text(text) => text.trim().to_string(),
             Self::Time(seconds) => timestamp::text(*seconds),
             Self::List(labels) => multi_hot::listed(labels),
@@ -202,6 +206,7 @@ impl Cell<'_> {
                 out.extend_from_slice(&value.to_le_bytes());
                 (6, 0)
             }
+            Self::Truth(value) => (7, u64::from(*value)),
             Self::Time(seconds) => (3, *seconds as u64),
             Self::List(labels) => {
                 labels.iter().for_each(|label| Cell::Text(label).fingerprint(out));
@@ -236,7 +241,8 @@ pub(crate) fn push_cell(
         (Cell::Real(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value) => value,
         (Cell::Integer(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value as f64) => value as f64,
         (Cell::Wide(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value as f64) => value as f64,
-        (Cell::Time(seconds), Kind::Time) => {
+        (Cell::Truth(value), Kind::Number | Kind::Index(_)) => f64::from(u8::from(value)),
+        (Cell::Time(seconds), Kind::Time | Kind::Calendar) => {
             if let Values::Times(times) = column {
                 times.push(seconds);
             }
@@ -300,6 +306,9 @@ mod tests {
         assert_eq!(push(Cell::Wide(large.into()), Kind::Key).1.keys(), [Key::Text(large.to_string())]);
         assert_eq!(push(Cell::Wide(large.into()), Kind::Number).1.numbers(), [large as f64]);
         assert_eq!(push(Cell::Wide(7), Kind::Key).1.keys(), [Key::Integer(7)]);
+        assert_eq!(push(Cell::Truth(true), Kind::Word).1.words().unwrap().list, ["true"]);
+        assert_eq!(push(Cell::Truth(true), Kind::Number).1.numbers(), [1.0]);
+        assert!(push(Cell::Truth(true), Kind::Time).0.is_err(), "it is no second of 1970");
         assert_eq!(push(Cell::Time(5), Kind::Time).1.times(), [5]);
         assert_eq!(push(Cell::Integer(-1), Kind::Number).0, Ok(Found::Missing));
         assert_eq!(push(Cell::Real(f64::NAN), Kind::Number).0, Ok(Found::NonFinite));
@@ -307,6 +316,25 @@ mod tests {
         assert_eq!(push(Cell::Text(" 2.5 "), Kind::Number).1.numbers(), [2.5]);
         assert!(push(Cell::Missing, Kind::Key).0.is_err());
         assert!(push(Cell::Time(0), Kind::Number).0.is_err(), "a moment is no number");
+    }
+
+    #[test]
+    fn a_year_is_no_second_of_1970_where_day_and_hour_count() {
+        let (calendar, time) = (Want::new("a", Kind::Calendar), Want::new("a", Kind::Time));
+        for text in ["2019", "1000", "2999", "202401", "190012"] {
+            assert_eq!(cell(text, &calendar, &[]).0, Err(CellError::NotATime { found: text.into() }));
+            assert_eq!(cell(text, &time, &[]).1.times(), [text.parse::<i64>().unwrap()], "steps of a window are any");
+        }
+        for text in ["999", "3000", "0", "-2019", "202400", "202413", "1600000000"] {
+            assert_eq!(cell(text, &calendar, &[]).1.times(), [text.parse::<i64>().unwrap()]);
+        }
+        let mut column = Values::new(calendar.kind, 1);
+        let typed = push_cell(Cell::Integer(2019), &calendar, &MissingTokens::default(), &mut column);
+        assert_eq!(typed, Err(CellError::NotATime { found: "2019".into() }));
+        let told = typed.unwrap_err().to_string();
+        assert!(told.ends_with("a year has neither day nor hour: read the column with kind = \"number\""), "{told}");
+        push_cell(Cell::Time(2019), &calendar, &MissingTokens::default(), &mut column).unwrap();
+        assert_eq!(column.times(), [2019], "a type that says so is a time");
     }
 
     #[test]

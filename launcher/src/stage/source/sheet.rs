@@ -231,7 +231,7 @@ impl Cells for SheetPiece {
             // A workbook has only floating numbers; whole ones are meant as integers.
             Some(Data::Float(value)) if value.fract() == 0.0 && value.abs() < 1e15 => Cell::Integer(*value as i64),
             Some(Data::Float(value)) => Cell::Real(*value),
-            Some(Data::Bool(value)) => Cell::Integer(i64::from(*value)),
+            Some(Data::Bool(value)) => Cell::Truth(*value),
             Some(Data::String(text) | Data::DateTimeIso(text) | Data::DurationIso(text)) => Cell::Text(text),
             Some(moment @ Data::DateTime(_)) => seconds(moment).map_or(Cell::Missing, Cell::Time),
         }

@@ -82,10 +82,17 @@ impl Cutter {
         Ok(ended)
     }
 
-    /// The record that begins `held_bytes` before the reading position has no end. Its line is found by reading the file again:
-    /// this is the end of the run, it may take its time.
-    fn endless(&self, held_bytes: usize) -> StageError {
-        let mut left = self.at.saturating_sub(held_bytes as u64);
+    /// Why there is no end to the record that `text`, read last, ends with: a quote that it opens, or none at all.
+    fn endless(&self, text: &[u8]) -> StageError {
+        let from = self.at.saturating_sub(text.len() as u64);
+        match open_quote(text, self.separator) {
+            Some(open) => StageError::OpenQuote { place: self.place(from + open as u64) },
+            None => StageError::EndlessRecord { place: self.place(from), bytes_max: RECORD_BYTES_MAX },
+        }
+    }
+
+    /// The line that a byte is in. It is found by reading the file again: this is the end of the run, it may take its time.
+    fn place(&self, mut left: u64) -> Place {
         let (mut at, mut line) = (0, 1);
         let mut buffer = vec![0; PIECE_BYTES];
         while left > 0 {
@@ -99,8 +106,7 @@ impl Cutter {
                 _ => break,
             }
         }
-        let place = Place { path: self.path.clone(), spot: Spot::Line(line) };
-        StageError::EndlessRecord { place, bytes_max: RECORD_BYTES_MAX }
+        Place { path: self.path.clone(), spot: Spot::Line(line) }
     }
 }
 
@@ -115,9 +121,9 @@ impl Pieces for Cutter {
             self.done = self.fill(&mut text)?;
             match last_end(&text, self.separator) {
                 // The last record may lack its newline, but not its closing quote.
-                _ if self.done && is_closed(&text, self.separator) => break text.len(),
+                _ if self.done && open_quote(&text, self.separator).is_none() => break text.len(),
                 Some(end) if !self.done => break end,
-                _ if self.done || text.len() > RECORD_BYTES_MAX => return Err(self.endless(text.len())),
+                _ if self.done || text.len() > RECORD_BYTES_MAX => return Err(self.endless(&text)),
                 _ => {}
             }
         };
@@ -155,16 +161,16 @@ fn last_end(text: &[u8], separator: u8) -> Option<usize> {
     memchr::memrchr(b'\n', &text[at..]).map(|newline| at + newline + 1).or(last)
 }
 
-/// Whether no quoted field is open at the end of `text`.
-fn is_closed(text: &[u8], separator: u8) -> bool {
+/// The quote that is open at the end of `text`.
+fn open_quote(text: &[u8], separator: u8) -> Option<usize> {
     let mut at = 0;
-    while let Some((_, close)) = next_quoted(text, at, separator) {
+    while let Some((open, close)) = next_quoted(text, at, separator) {
         match close {
             Some(close) => at = close,
-            None => return false,
+            None => return Some(open),
         }
     }
-    true
+    None
 }
 
 /// The next quoted field from `at`, which is outside quotes: where it opens, and the byte behind its closing quote.
@@ -203,6 +209,7 @@ mod tests {
         assert_eq!(end("1,2\n3,\"a\n"), Some(4), "the newline inside the open quote does not count");
         assert_eq!(end("1,\"say \"\"hi\n\"\"\"\n2,"), Some(16));
         assert_eq!(end("1,5\" pipe\n2,6\" pipe\n3"), Some(20), "a quote inside a field is a letter");
-        assert!(is_closed(b"1,\"a\"", b',') && !is_closed(b"1,\"a", b','));
+        let open = |text: &[u8]| open_quote(text, b',');
+        assert_eq!((open(b"1,\"a\""), open(b"1,\"a"), open(b"\"a\",\"b\"\"")), (None, Some(2), Some(4)));
     }
 }

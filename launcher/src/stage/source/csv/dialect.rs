@@ -49,6 +49,9 @@ pub(crate) fn read(path: &Path) -> Result<(Dialect, u64), StageError> {
             return Ok((dialect, bytes));
         }
     }
+    if let Some(line) = open_quote(&head) {
+        return Err(unclosed(path, line));
+    }
     let place = Place { path: path.to_path_buf(), spot: Spot::Line(1) };
     Err(StageError::EndlessRecord { place, bytes_max: HEAD_BYTES_MAX as usize })
 }
@@ -69,8 +72,13 @@ fn of(path: &Path, head: &[u8], whole: bool) -> Result<Option<Dialect>, StageErr
     if start == head.len() && whole {
         return Err(zero("the file is empty"));
     }
-    let Some(end) = header_end(&head[start..]).map(|end| start + end).or(whole.then_some(head.len())) else {
-        return Ok(None);
+    let end = match header_end(&head[start..]) {
+        Some(end) => start + end,
+        None if !whole => return Ok(None),
+        None => match open_quote(head) {
+            Some(line) => return Err(unclosed(path, line)),
+            None => head.len(),
+        },
     };
     let line = &head[start..end];
     let separator = separator(line);
@@ -100,6 +108,17 @@ fn header_end(head: &[u8]) -> Option<usize> {
         }
     }
     None
+}
+
+/// The line with the quote that a header which does not end leaves open.
+fn open_quote(head: &[u8]) -> Option<u64> {
+    let quotes = memchr::memchr_iter(b'"', head).collect::<Vec<_>>();
+    let last = quotes.last().filter(|_| quotes.len() % 2 == 1)?;
+    Some(1 + memchr::memchr_iter(b'\n', &head[..*last]).count() as u64)
+}
+
+fn unclosed(path: &Path, line: u64) -> StageError {
+    StageError::OpenQuote { place: Place { path: path.to_path_buf(), spot: Spot::Line(line) } }
 }
 
 /// The separator that occurs most often outside quotes; comma when none does.
