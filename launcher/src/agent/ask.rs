@@ -23,7 +23,11 @@ pub enum AskError {
         run: PathBuf,
     },
     /// Somebody works in it who has no door: another kind of run, or one that has not begun its work.
-    #[error("the run {} takes no requests: its workers are not started yet, or it is no training of enn train", run.display())]
+    #[error(
+        "the run {} takes no requests: its workers are not started yet, or it is no training of enn train; Ctrl-C where it was started, \
+         or SIGTERM to its process, ends it all the same",
+        run.display()
+    )]
     NoDoor {
         /// Run directory.
         run: PathBuf,

@@ -132,6 +132,8 @@ pub enum WorkerStanding {
     Starting,
     /// It works.
     Running,
+    /// It waits for the run to be continued.
+    Paused,
     /// Its round is over and its own end is not told yet.
     Stopping,
     /// It ended with code 0.
@@ -160,7 +162,10 @@ impl WorkerStanding {
             let over = view.sessions.last().is_none_or(|session| session.ended.is_some());
             return match worker.ready {
                 _ if over || !living => Self::Gone,
-                _ if round_is_over(view, worker.round) => Self::Stopping,
+                _ if round_is_over(view, worker.round) => match Standing::of(view, living) {
+                    Standing::Paused => Self::Paused,
+                    _ => Self::Stopping,
+                },
                 None if !any_program(view) => Self::Starting,
                 _ => Self::Running,
             };
@@ -185,7 +190,7 @@ impl WorkerStanding {
 
     /// Whether the process is there.
     pub fn alive(self) -> bool {
-        matches!(self, Self::Starting | Self::Running | Self::Stopping)
+        matches!(self, Self::Starting | Self::Running | Self::Paused | Self::Stopping)
     }
 }
 
@@ -194,6 +199,7 @@ impl fmt::Display for WorkerStanding {
         match self {
             Self::Starting => f.write_str("starting"),
             Self::Running => f.write_str("running"),
+            Self::Paused => f.write_str("paused"),
             Self::Stopping => f.write_str("stopping"),
             Self::Done => f.write_str("done"),
             Self::Failed(death) => write!(f, "failed: {death}"),
@@ -232,6 +238,7 @@ fn is_first(view: &RunView, worker: &WorkerView, time: f64) -> bool {
 mod tests {
     use super::*;
     use crate::ui::model::tests::{events, gang_events, view_after};
+    use enn_common::event::What;
 
     /// The standings of a run after each event, without repetition.
     fn path(events: &[enn_common::event::Event]) -> Vec<String> {
@@ -284,6 +291,22 @@ mod tests {
         assert_eq!(gang[..4], ["stopped", "stopped", "stopped", "failed: code 1"]);
         assert_eq!(gang[4..8], ["gone", "gone", "gone", "gone"]);
         assert_eq!(gang[8..], ["stopped", "stopped", "failed: SIGKILL", "stopped"]);
+    }
+
+    #[test]
+    fn workers_of_a_paused_run_are_paused_and_not_about_to_end() {
+        let mut view = view_after(&events()[..9]);
+        let told = |view: &RunView, living| -> Vec<String> {
+            view.workers.iter().map(|worker| WorkerStanding::of(view, worker, living).to_string()).collect()
+        };
+        assert_eq!(told(&view, true), ["running", "running"]);
+        let round = enn_common::id::Round(0);
+        for what in [What::RoundLeft { round, reason: "it is to pause".into() }, What::Paused { round, step: 3 }] {
+            let time = view.now;
+            view.apply(&enn_common::event::Event { time, what });
+        }
+        assert_eq!(Standing::of(&view, true), Standing::Paused);
+        assert_eq!((told(&view, true), told(&view, false)), (vec!["paused".to_owned(); 2], vec!["gone".to_owned(); 2]));
     }
 
     #[test]
