@@ -15,6 +15,7 @@ pub mod fs;
 pub mod graph;
 pub mod id;
 pub mod kernels;
+pub mod keys;
 pub mod ledger;
 pub mod metrics;
 pub mod mix;

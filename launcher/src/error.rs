@@ -424,7 +424,7 @@ impl Error {
                 | GatherError::Displace(_),
             )
             | Self::Convert(ConvertError::Exists { .. } | ConvertError::Displace(_))
-            | Self::Remote(RemoteError::Displace(_)) => Some(ExitCode::Usage),
+            | Self::Remote(RemoteError::Displace(_) | RemoteError::Exists { .. }) => Some(ExitCode::Usage),
             Self::Gather(GatherError::Space(_))
             | Self::Convert(ConvertError::Space(_))
             | Self::Remote(RemoteError::Space(_)) => Some(ExitCode::Machine),

@@ -11,7 +11,7 @@ use enn_common::{
     checkpoint::name,
     event::{Event, What},
 };
-use enn_tests::{launch::enn, leavings};
+use enn_tests::{data, launch::enn, leavings};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -28,7 +28,7 @@ use std::{
 /// Nothing here takes longer, even on a busy machine.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 /// Room for what is staged and some checkpoints.
-const DISK_MIB: u32 = 64;
+const DISK_KIB: u32 = 64 << 10;
 
 struct Run {
     child: Child,
@@ -121,10 +121,10 @@ fn fill(path: &Path) {
     }
 }
 
-/// `enn` with a small disk at `dir`; none where that cannot be had.
+/// `enn` with a disk of so many KiB at `dir`; none where that cannot be had.
 #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
-fn on_a_small_disk(dir: &Path) -> Option<Command> {
-    let mounted = format!("mount -t tmpfs -o size={DISK_MIB}m none \"$0\"");
+fn on_a_disk_of(kib: u32, dir: &Path) -> Option<Command> {
+    let mounted = format!("mount -t tmpfs -o size={kib}k none \"$0\"");
     let unshare = |script: &str| {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]).arg(dir);
@@ -142,7 +142,7 @@ fn on_a_small_disk(dir: &Path) -> Option<Command> {
 #[test]
 fn a_run_whose_last_state_cannot_be_saved_is_no_success() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(through) = on_a_small_disk(dir.path()) else { return };
+    let Some(through) = on_a_disk_of(DISK_KIB, dir.path()) else { return };
     // The disk is full at the second epoch, long before the last.
     let mut run = train(through, dir.path(), &["--set", "train.epochs=40"]);
     run.committed();
@@ -168,9 +168,25 @@ fn a_run_whose_last_state_cannot_be_saved_is_no_success() {
 }
 
 #[test]
+fn a_checkpoint_that_finds_no_room_in_a_directory_is_the_machines_fault() {
+    let (dir, shelf) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let Some(mut through) = on_a_disk_of(64, shelf.path()) else { return };
+    let mut init = Command::new(enn());
+    init.arg("init").arg(data::write(dir.path())).args(["--quiet", "--runs-dir"]).arg(dir.path().join("runs"));
+    let made = init.output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let run = String::from_utf8(made.stdout).unwrap();
+    through.args(["ckpt", "push", run.trim()]).arg(format!("file://{}/copies", shelf.path().display()));
+    let refused = through.output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("No space left on device") && said.contains("free some space on that file system"), "{said}");
+    assert_eq!(refused.status.code(), Some(4), "{said}");
+}
+
+#[test]
 fn a_full_disk_costs_checkpoints_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(through) = on_a_small_disk(dir.path()) else { return };
+    let Some(through) = on_a_disk_of(DISK_KIB, dir.path()) else { return };
     let mut run = train(through, dir.path(), &[]);
     run.committed();
     let before = run.committed();

@@ -4,6 +4,7 @@ use super::ConvertError;
 use enn_common::{
     checkpoint::Element,
     fs::{Disk, Storage, mmap::ReadMap},
+    keys,
 };
 use safetensors::SafeTensors;
 use serde_json::{Map, Value, json};
@@ -114,6 +115,10 @@ impl Mapped {
         let wrong = |source| ConvertError::Safetensors { path: path.to_path_buf(), source };
         let (header_bytes, header) = SafeTensors::read_metadata(map.bytes()).map_err(wrong)?;
         let data_at = header_bytes + size_of::<u64>();
+        if let Some(name) = keys::twice(map.bytes().get(size_of::<u64>()..data_at).unwrap_or_default()) {
+            let what = format!("its header has {name:?} twice; which of the two is meant cannot be told");
+            return Err(ConvertError::Sharded { path: path.to_path_buf(), what });
+        }
         let stored = |info: &safetensors::tensor::TensorInfo| {
             let dtype = json!(info.dtype).as_str().unwrap_or_default().to_owned();
             let mut shape: Vec<u64> = info.shape.iter().map(|&length| length as u64).collect();

@@ -9,6 +9,7 @@ use super::{
 use enn_common::{
     checkpoint::{Element, Region, check_coverage, paste},
     fs::FileError,
+    keys,
 };
 use serde_json::Value;
 use std::{
@@ -278,6 +279,9 @@ fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, ConvertError> {
     }
     let text = fs::read(index).map_err(FileError::of("read", index))?;
     let json: Value = serde_json::from_slice(&text).map_err(|_| wrong("it is no JSON"))?;
+    if let Some(name) = keys::twice(&text) {
+        return Err(wrong(&format!("it has {name:?} twice; which of the two is meant cannot be told")));
+    }
     let map = json.get("weight_map").and_then(Value::as_object).ok_or_else(|| wrong("it has no weight_map"))?;
     let plain = |file: &str| !file.is_empty() && !file.contains('/') && file != "." && file != "..";
     let entry =

@@ -132,6 +132,20 @@ fn what_does_not_fit_is_listed() {
 }
 
 #[test]
+fn a_tensor_that_a_header_has_twice_is_named_and_not_chosen_between() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("m.safetensors");
+    save_model(&run(dir.path()), &target, false).unwrap();
+    assert!(verify(&target, true, &mut |_, _| {}).unwrap().problems.is_empty());
+    let other = r#"{"head.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"#;
+    edit(&target, |header| header.replacen('{', other, 1));
+    let error = load_model(&target, &dir.path().join("c"), 1.0).unwrap_err().to_string();
+    assert!(error.contains("m.safetensors: its header has \"head.weight\" twice"), "{error}");
+    let found = verify(&target, true, &mut |_, _| {}).unwrap();
+    assert!(found.problems.iter().any(|problem| problem.contains("\"head.weight\" twice")), "{:?}", found.problems);
+}
+
+#[test]
 fn a_card_cannot_ask_for_more_memory_than_its_tensors_take() {
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("m.safetensors");

@@ -8,7 +8,7 @@ use object_store::{
     GetOptions, GetRange, ObjectStore, ObjectStoreExt, RetryConfig, aws::AmazonS3Builder, azure::MicrosoftAzureBuilder,
     gcp::GoogleCloudStorageBuilder, local::LocalFileSystem, multipart::MultipartStore, path::Path as Key,
 };
-use std::{fs::File, io::Write, ops::Range, path::Path, sync::Arc, time::Duration};
+use std::{error::Error as _, fs::File, io::Write, ops::Range, path::Path, sync::Arc, time::Duration};
 use tokio::{
     runtime::{Builder, Runtime},
     task::JoinSet,
@@ -41,6 +41,13 @@ pub(super) struct Object {
     /// Name below the place.
     pub(super) name: String,
     pub(super) bytes: u64,
+}
+
+/// What the system said, where an error is of a disk.
+fn of_disk(error: &object_store::Error) -> Option<std::io::Error> {
+    let mut causes = std::iter::successors(error.source(), |cause| cause.source());
+    let code = causes.find_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error())?;
+    Some(std::io::Error::from_raw_os_error(code))
 }
 
 impl Store {
@@ -176,8 +183,13 @@ impl Store {
 
     /// Names the object in an error.
     pub(super) fn error(&self, action: &'static str, name: &str) -> impl Fn(object_store::Error) -> RemoteError {
-        let place = self.name_of(name);
-        move |error| RemoteError::Store { action, place: place.clone(), what: scrub(&error.to_string()) }
+        let (place, path) = (self.name_of(name), Path::new("/").join(self.key(name).as_ref()));
+        let is_local = self.is_local;
+        move |error| match of_disk(&error).filter(|_| is_local) {
+            // A directory's errors are those of its disk: what fills it, and what then helps, is the same.
+            Some(source) => FileError::of(action, &path)(source).into(),
+            None => RemoteError::Store { action, place: place.clone(), what: scrub(&error.to_string()) },
+        }
     }
 
     /// Bytes of an object; `None` when it is not there.

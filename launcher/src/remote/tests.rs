@@ -105,6 +105,17 @@ fn another_checkpoint_of_the_same_step_is_only_replaced_when_it_may_be() {
 }
 
 #[test]
+fn what_a_disk_says_of_a_directory_is_the_machines() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = run(dir.path(), 10, 1);
+    fs::write(dir.path().join("file"), "").unwrap();
+    let store = Store::open(&format!("file://{}/file/shelf", dir.path().display())).unwrap();
+    let error = push(&one, &store, false, &mut quiet).unwrap_err();
+    assert!(matches!(&error, RemoteError::File(error) if error.to_string().contains("/file/shelf/step-00000010/")), "{error:?}");
+    assert_eq!(crate::Error::from(error).exit_code(), enn_common::exit::ExitCode::Machine);
+}
+
+#[test]
 fn an_interrupted_fetch_goes_on_and_damage_is_never_named_a_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let checkpoint = run(dir.path(), 10, 1);

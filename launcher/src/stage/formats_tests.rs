@@ -342,7 +342,12 @@ fn arrays_of_every_container_are_samples() {
         let shape = shape.iter().map(|size| *size as usize).collect();
         (*name, safetensors::tensor::TensorView::new(dtype(*element), shape, data).unwrap())
     });
-    check_arrays(&array_bench("t.safetensors", &safetensors::serialize(views, None).unwrap()));
+    let bytes = safetensors::serialize(views, None).unwrap();
+    check_arrays(&array_bench("t.safetensors", &bytes));
+    let header = [br#"{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"#, &bytes[9..]].concat();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) + (header.len() - bytes[8..].len()) as u64;
+    let twice = array_bench("t.safetensors", &[length.to_le_bytes().as_slice(), &header].concat()).error();
+    assert!(twice.contains("cannot be read as safetensors: its header has \"x\" twice"), "{twice}");
     let mut bench = array_bench("x.npy", &files[0].1);
     for (name, bytes) in &files[1..] {
         let path = bench.dir.path().join(name);

@@ -11,6 +11,7 @@ use crate::stage::{error::StageError, scratch::Scratch};
 use enn_common::{
     config::data::SourceFormat,
     fs::{FileError, mmap::ReadMap},
+    keys,
     staged::{
         StagedError,
         npy::{Element, HEADER_BYTES_MAX, Header},
@@ -225,6 +226,9 @@ fn safetensors(path: &Path) -> Result<Vec<NamedArray>, StageError> {
     let map = ReadMap::open(path)?;
     let (length, metadata) =
         SafeTensors::read_metadata(map.bytes()).map_err(|cause| unreadable(path, FORMAT, cause))?;
+    if let Some(name) = keys::twice(map.bytes().get(8..8 + length).unwrap_or_default()) {
+        return Err(unreadable(path, FORMAT, format!("its header has {name:?} twice")));
+    }
     let place = Place::File(Arc::new(File::open(path).map_err(FileError::of("open", path))?));
     let mut arrays = Vec::new();
     for name in metadata.offset_keys() {
