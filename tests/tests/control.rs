@@ -390,7 +390,11 @@ fn a_run_that_is_over_or_was_killed_says_so() {
     assert!(matches!(ask(&dir, &Request::Stop {}, (false, "here")), Err(AskError::NotRunning { .. })));
     let unopened = ask(&dir, &Request::Stop {}, (true, "here")).unwrap_err();
     assert!(matches!(unopened, AskError::NoDoor { .. }));
-    assert!(unopened.to_string().ends_with("; Ctrl-C where it was started, or SIGTERM to its process, ends it all the same"));
+    assert!(
+        unopened
+            .to_string()
+            .ends_with("; Ctrl-C where it was started, or SIGTERM to its process, ends it all the same")
+    );
     // The next agent of this user may have removed it.
     let _swept = std::fs::remove_dir_all(socket.parent().unwrap());
 }

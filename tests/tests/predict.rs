@@ -126,7 +126,8 @@ fn a_killed_prediction_goes_on_with_the_chunks_that_are_missing() {
 fn names_that_are_too_many_to_keep_are_told_of() {
     let dir = tempfile::tempdir().unwrap();
     let config = data::write(dir.path());
-    let made = enn().arg("init").arg(config).args(["--quiet", "--runs-dir"]).arg(dir.path().join("runs")).output().unwrap();
+    let made =
+        enn().arg("init").arg(config).args(["--quiet", "--runs-dir"]).arg(dir.path().join("runs")).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let run = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim());
     let csv = dir.path().join("new.csv");
@@ -139,7 +140,8 @@ fn names_that_are_too_many_to_keep_are_told_of() {
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         let lines = String::from_utf8(done.stdout).unwrap();
         let lines = lines.lines().filter_map(|line| serde_json::from_str::<Event>(line).ok());
-        let warned = lines.filter_map(|event| if let What::Warned { message } = event.what { Some(message) } else { None });
+        let warned =
+            lines.filter_map(|event| if let What::Warned { message } = event.what { Some(message) } else { None });
         let warned: Vec<String> = warned.filter(|message| message.contains("keep their names")).collect();
         assert_eq!(warned.len(), usize::from(told), "{warned:?}");
         let header = fs::read_to_string(&out).unwrap().lines().next().unwrap().to_owned();

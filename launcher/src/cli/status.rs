@@ -50,7 +50,10 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     if args.watch {
         return watch(args, &run);
     }
-    let view = RunView::read(&run)?;
+    let mut view = RunView::read(&run)?;
+    if !run_dir::is_living(&run) {
+        view.take_untold(&run);
+    }
     if args.openmetrics {
         output::bytes(openmetrics::text(&view, run_dir::is_living(&run)).as_bytes())?;
         return Ok(ExitCode::Success);
@@ -71,6 +74,9 @@ fn watch(args: &Args, run: &Path) -> Result<ExitCode, Error> {
             news = true;
         })?;
         let glance = glance(run);
+        if !glance.living {
+            view.take_untold(run);
+        }
         // Ages are drawn anew on a terminal only: in a file each page is news.
         if news || terminal || shown != Some(glance.living) {
             show(args, run, &view, if terminal && !args.json { HOME } else { "" })?;

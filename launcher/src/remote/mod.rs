@@ -21,4 +21,4 @@ pub use shelf::{Known, Shelf, keep};
 pub use store::Store;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

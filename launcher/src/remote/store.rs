@@ -45,9 +45,14 @@ pub(super) struct Object {
 
 /// What the system said, where an error is of a disk.
 fn of_disk(error: &object_store::Error) -> Option<std::io::Error> {
-    let mut causes = std::iter::successors(error.source(), |cause| cause.source());
-    let code = causes.find_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error())?;
-    Some(std::io::Error::from_raw_os_error(code))
+    let mut cause = error.source();
+    while let Some(one) = cause {
+        if let Some(code) = one.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) {
+            return Some(std::io::Error::from_raw_os_error(code));
+        }
+        cause = one.source();
+    }
+    None
 }
 
 impl Store {

@@ -12,7 +12,7 @@ use std::{
 };
 
 /// A run with one checkpoint of a step, larger than a part of an upload.
-fn run(root: &Path, step: u64, fill: u8) -> PathBuf {
+pub(crate) fn run(root: &Path, step: u64, fill: u8) -> PathBuf {
     run_of(root, step, [fill; 2])
 }
 
@@ -111,7 +111,10 @@ fn what_a_disk_says_of_a_directory_is_the_machines() {
     fs::write(dir.path().join("file"), "").unwrap();
     let store = Store::open(&format!("file://{}/file/shelf", dir.path().display())).unwrap();
     let error = push(&one, &store, false, &mut quiet).unwrap_err();
-    assert!(matches!(&error, RemoteError::File(error) if error.to_string().contains("/file/shelf/step-00000010/")), "{error:?}");
+    assert!(
+        matches!(&error, RemoteError::File(error) if error.to_string().contains("/file/shelf/step-00000010/")),
+        "{error:?}"
+    );
     assert_eq!(crate::Error::from(error).exit_code(), enn_common::exit::ExitCode::Machine);
 }
 

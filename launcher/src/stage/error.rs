@@ -223,7 +223,9 @@ pub enum StageError {
         kind: CellError,
     },
     /// A quoted field never ends.
-    #[error("{place}: a quote is opened and never closed; close it, or double each quote that is a letter and put the field in quotes")]
+    #[error(
+        "{place}: a quote is opened and never closed; close it, or double each quote that is a letter and put the field in quotes"
+    )]
     OpenQuote {
         /// Where the quote is.
         place: Place,

@@ -2,8 +2,8 @@
 
 use super::{tests::Bench, *};
 use arrow_array::{
-    ArrayRef, BooleanArray, DictionaryArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMillisecondArray,
-    UInt64Array, types::Int32Type,
+    ArrayRef, BooleanArray, DictionaryArray, Float64Array, Int64Array, RecordBatch, StringArray,
+    TimestampMillisecondArray, UInt64Array, types::Int32Type,
 };
 use enn_common::{
     config::data::{ArraysLayout, DuplicatePolicy, Feature, FeatureKind, RowsLayout, SplitConfig, SplitKind},

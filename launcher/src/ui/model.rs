@@ -6,6 +6,7 @@
 mod nodes;
 mod processes;
 mod training;
+mod untold;
 
 pub use nodes::{FailureView, HangView, NodeState, NodeView, WaitView};
 pub use processes::{ExitView, ReadyView, RoundView, WorkerView};

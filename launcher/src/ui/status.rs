@@ -249,6 +249,9 @@ pub fn json(view: &RunView, glance: &Glance) -> Value {
             "step": step.step, "epoch": step.epoch, "loss": step.loss, "samples_per_s": step.samples_per_s,
             "steps_total": view.model.as_ref().map(|model| model.steps_total),
         })),
+        "checkpoint": view.checkpoints.iter().rev().find(|last| last.error.is_none()).map(|last| json!({
+            "step": last.step, "bytes": last.bytes, "time": last.time,
+        })),
         "failure": view.failures.last().map(|told| &told.failure),
         "paused": view.paused, "micro_batches_cut_into": view.split.max(1),
         "hangs": view.hangs.len(),
@@ -329,6 +332,7 @@ mod tests {
         assert_eq!(json(&cut, &since(2.0))["says"], json!(HEADLESS));
         assert!(json(&cut, &since(40.0))["says"].as_str().unwrap().starts_with("gone"));
         let failed = json(&view_after(&gang_events()), &glance(false));
+        assert_eq!(json(&view_after(&events()), &glance(false))["checkpoint"]["step"], json!(24));
         assert_eq!((&failed["state"], &failed["code"], &failed["restarts"]), (&json!("failed"), &json!(1), &json!(1)));
         assert_eq!((&failed["failure"]["rank"], &failed["failure"]["signal"]), (&json!(2), &json!(9)));
         assert_eq!((&failed["workers"][2]["failed"], &failed["waiting"]), (&json!(true), &Value::Null));

@@ -227,7 +227,9 @@ fn worker(row: &Row) -> TableRow<'static> {
     let style = match row.process.map(|(_, standing)| standing) {
         Some(WorkerStanding::Failed(_)) => Style::new().fg(Color::Red),
         Some(WorkerStanding::Ended(_) | WorkerStanding::Gone) | None => dim(),
-        Some(WorkerStanding::Starting | WorkerStanding::Paused | WorkerStanding::Stopping) => Style::new().fg(Color::Yellow),
+        Some(WorkerStanding::Starting | WorkerStanding::Paused | WorkerStanding::Stopping) => {
+            Style::new().fg(Color::Yellow)
+        }
         Some(WorkerStanding::Running | WorkerStanding::Done) => Style::new(),
     };
     TableRow::new(cells).style(style)
