@@ -1,7 +1,10 @@
 //! A graph on disk: `graph.json` says what is computed, `graph.safetensors` holds what is known beforehand.
 
 use super::{DType, Data, Dim, Graph, Id, Known, Node, Value, infer::GraphError, infer::infer};
-use crate::fs::{FileError as WriteError, atomic};
+use crate::{
+    fs::{FileError as WriteError, atomic},
+    keys,
+};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -14,6 +17,8 @@ const VERSION: u32 = 1;
 /// The two files of a graph.
 const STRUCTURE: &str = "graph.json";
 const TENSORS: &str = "graph.safetensors";
+/// In front of the header of a safetensors file.
+const LENGTH_BYTES: usize = 8;
 
 /// A graph that cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -141,15 +146,21 @@ pub fn read(dir: &Path) -> Result<Graph, FileError> {
     let written: Written = serde_json::from_slice(&load(&structure)?)
         .map_err(|source| FileError::Json { path: structure.clone(), source })?;
     let bytes = load(&tensors)?;
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|source| FileError::Tensors { path: tensors, source })?;
-    rebuilt(written, &tensors).map_err(|source| FileError::Graph { path: structure, source })
+    let wrong = |source| FileError::Tensors { path: tensors.clone(), source };
+    let (header_bytes, _) = SafeTensors::read_metadata(&bytes).map_err(wrong)?;
+    let loaded = SafeTensors::deserialize(&bytes).map_err(wrong)?;
+    rebuilt(written, &loaded, keys::twice(&bytes[LENGTH_BYTES..][..header_bytes]))
+        .map_err(|source| FileError::Graph { path: structure, source })
 }
 
 fn structure(what: &'static str, found: impl ToString, expected: &'static str) -> GraphError {
     GraphError::Structure { what, found: found.to_string(), expected }
 }
 
-fn rebuilt(written: Written, tensors: &SafeTensors<'_>) -> Result<Graph, GraphError> {
+fn rebuilt(written: Written, tensors: &SafeTensors<'_>, twice: Option<String>) -> Result<Graph, GraphError> {
+    if let Some(name) = twice {
+        return Err(structure("tensor", name, "a name of its own in graph.safetensors"));
+    }
     if written.version != VERSION {
         return Err(structure("version", written.version, "1"));
     }
@@ -245,5 +256,14 @@ mod tests {
             let error = read(dir.path()).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
+        std::fs::write(&path, whole).unwrap();
+        // The same name twice in front: readers differ in which of the two they take.
+        let path = dir.path().join(TENSORS);
+        let bytes = std::fs::read(&path).unwrap();
+        let entry = br#"{"head.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"#;
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) + entry.len() as u64 - 1;
+        std::fs::write(&path, [&length.to_le_bytes()[..], &entry[..], &bytes[9..]].concat()).unwrap();
+        let error = read(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("tensor head.weight") && error.contains("a name of its own"), "{error}");
     }
 }

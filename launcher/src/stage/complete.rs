@@ -490,10 +490,8 @@ impl Draft {
         kept().zip(0..).for_each(|(column, index)| place[column] = index);
         let persistence = self.persistence.as_ref();
         let persistence = persistence.map(|columns| columns.iter().map(|column| place[*column as usize]).collect());
-        let (names, nameless) = match self.names.len() as u64 <= ROW_NAMES_MAX {
-            true => (self.names.clone(), 0),
-            false => (Vec::new(), self.output.rows),
-        };
+        let is_named = self.names.len() as u64 <= ROW_NAMES_MAX;
+        let (names, nameless) = if is_named { (self.names.clone(), 0) } else { (Vec::new(), self.output.rows) };
         StagedMeta {
             version: staged::VERSION,
             digest: job.digest.clone(),
