@@ -5,8 +5,13 @@
 use super::{RemoteError, error::scrub, upload::PART_BYTES_MIN};
 use enn_common::{checkpoint::name, fs::FileError};
 use object_store::{
-    GetOptions, GetRange, ObjectStore, ObjectStoreExt, RetryConfig, aws::AmazonS3Builder, azure::MicrosoftAzureBuilder,
-    gcp::GoogleCloudStorageBuilder, local::LocalFileSystem, multipart::MultipartStore, path::Path as Key,
+    GetOptions, GetRange, ObjectStore, ObjectStoreExt, RetryConfig,
+    aws::AmazonS3Builder,
+    azure::MicrosoftAzureBuilder,
+    gcp::GoogleCloudStorageBuilder,
+    local::LocalFileSystem,
+    multipart::MultipartStore,
+    path::{Path as Key, PathPart},
 };
 use std::{error::Error as _, fs::File, io::Write, ops::Range, path::Path, sync::Arc, time::Duration};
 use tokio::{
@@ -181,9 +186,10 @@ impl Store {
         self.runtime.block_on(requests)
     }
 
-    /// An object's key.
+    /// An object's key. Names are as they are, as in an address and in what a store lists; only what no key may hold is escaped.
     pub(super) fn key(&self, name: &str) -> Key {
-        name.split('/').filter(|part| !part.is_empty()).fold(self.prefix.clone(), |key, part| key.join(part))
+        let part = |part| PathPart::parse(part).unwrap_or_else(|_| PathPart::from(part));
+        name.split('/').filter(|part| !part.is_empty()).fold(self.prefix.clone(), |key, name| key.join(part(name)))
     }
 
     /// Names the object in an error.

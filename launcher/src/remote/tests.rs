@@ -119,6 +119,20 @@ fn what_a_disk_says_of_a_directory_is_the_machines() {
 }
 
 #[test]
+fn a_place_has_the_same_objects_whether_it_is_named_at_once_or_step_by_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = run(dir.path(), 10, 1);
+    for name in ["plain", "a b", "a~b", "[x]", "ü", "a%20b"] {
+        let shelf = Store::open(&dir.path().display().to_string()).unwrap();
+        let whole = Store::open(&dir.path().join(name).display().to_string()).unwrap();
+        push(&one, &whole, false, &mut quiet).unwrap();
+        assert!(dir.path().join(name).is_dir(), "{name}");
+        let steps: Vec<u64> = list(&shelf.below(name)).unwrap().iter().map(|found| found.step).collect();
+        assert_eq!(steps, [10], "{name}");
+    }
+}
+
+#[test]
 fn an_interrupted_fetch_goes_on_and_damage_is_never_named_a_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let checkpoint = run(dir.path(), 10, 1);
