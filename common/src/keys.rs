@@ -1,6 +1,6 @@
 //! Keys that an object of a JSON text has twice: readers take the last of them without a word, and others the first.
 
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::{collections::HashSet, fmt};
 
 /// The first key that comes twice in one object, at any depth; `None` where there is none, and for what is no JSON.
@@ -31,12 +31,11 @@ impl<'de> Visitor<'de> for Look<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
         let mut seen = HashSet::new();
-        while let Some(key) = entries.next_key_seed(Key)? {
-            if seen.contains(&key) {
-                *self.0 = Some(key);
+        while let Some(key) = entries.next_key::<String>()? {
+            if let Some(first) = seen.replace(key) {
+                *self.0 = Some(first);
                 return Err(A::Error::custom("twice"));
             }
-            seen.insert(key);
             entries.next_value_seed(Look(self.0))?;
         }
         Ok(())
@@ -69,16 +68,6 @@ impl<'de> Visitor<'de> for Look<'_> {
 
     fn visit_unit<E: Error>(self) -> Result<(), E> {
         Ok(())
-    }
-}
-
-struct Key;
-
-impl<'de> DeserializeSeed<'de> for Key {
-    type Value = String;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<String, D::Error> {
-        String::deserialize(from)
     }
 }
 

@@ -141,26 +141,26 @@ pub fn digest(graph: &Graph) -> String {
 /// # Errors
 /// What the system says, or what is wrong with the files.
 pub fn read(dir: &Path) -> Result<Graph, FileError> {
-    let (structure, tensors) = (dir.join(STRUCTURE), dir.join(TENSORS));
+    let (path, tensors) = (dir.join(STRUCTURE), dir.join(TENSORS));
     let load = |path: &Path| std::fs::read(path).map_err(|source| FileError::Io { path: path.to_owned(), source });
-    let written: Written = serde_json::from_slice(&load(&structure)?)
-        .map_err(|source| FileError::Json { path: structure.clone(), source })?;
+    let written: Written =
+        serde_json::from_slice(&load(&path)?).map_err(|source| FileError::Json { path: path.clone(), source })?;
     let bytes = load(&tensors)?;
     let wrong = |source| FileError::Tensors { path: tensors.clone(), source };
     let (header_bytes, _) = SafeTensors::read_metadata(&bytes).map_err(wrong)?;
     let loaded = SafeTensors::deserialize(&bytes).map_err(wrong)?;
-    rebuilt(written, &loaded, keys::twice(&bytes[LENGTH_BYTES..][..header_bytes]))
-        .map_err(|source| FileError::Graph { path: structure, source })
+    let rebuilt = match keys::twice(&bytes[LENGTH_BYTES..][..header_bytes]) {
+        Some(name) => Err(structure("tensor", name, "a name of its own in graph.safetensors")),
+        None => rebuilt(written, &loaded),
+    };
+    rebuilt.map_err(|source| FileError::Graph { path, source })
 }
 
 fn structure(what: &'static str, found: impl ToString, expected: &'static str) -> GraphError {
     GraphError::Structure { what, found: found.to_string(), expected }
 }
 
-fn rebuilt(written: Written, tensors: &SafeTensors<'_>, twice: Option<String>) -> Result<Graph, GraphError> {
-    if let Some(name) = twice {
-        return Err(structure("tensor", name, "a name of its own in graph.safetensors"));
-    }
+fn rebuilt(written: Written, tensors: &SafeTensors<'_>) -> Result<Graph, GraphError> {
     if written.version != VERSION {
         return Err(structure("version", written.version, "1"));
     }
