@@ -7,6 +7,7 @@ use crate::{
     functional,
 };
 use enn_common::staged::meta::FeatureMeta;
+use std::collections::{BTreeMap, btree_map::Entry};
 use tch::{Device, Kind, Tensor as Raw};
 
 /// Columns of one pair at most: the product of the two numbers of categories.
@@ -83,9 +84,15 @@ impl Crosses {
         if self.pairs.is_empty() {
             return Ok(None);
         }
+        let mut numbers = BTreeMap::new();
+        for (column, count) in self.pairs.iter().flat_map(|pair| [pair.first, pair.second]) {
+            if let Entry::Vacant(place) = numbers.entry(column) {
+                place.insert(whole(cx, x, valid, (column, count))?);
+            }
+        }
         let each = self.pairs.iter().map(|pair| {
             let rows = cx.constant(pair.rows.shallow_clone());
-            functional::index_select(cx, &rows, 0, &pair.ids(cx, x, valid)?)
+            functional::index_select(cx, &rows, 0, &pair.ids(cx, &numbers)?)
         });
         let each = each.collect::<Result<Vec<_>, OpError>>()?;
         Ok(Some(match each.as_slice() {
@@ -95,13 +102,23 @@ impl Crosses {
     }
 }
 
+/// Category numbers of a column, and which of them are known.
+type Numbers = (Tensor, Tensor);
+
+/// The numbers in a category column as the embedding takes them: the nearest whole ones, 0 where unknown. A fraction of the first number of
+/// a pair would become several pairs when it is multiplied.
+fn whole(cx: &Cx, x: &Tensor, valid: &Tensor, column: (i64, i64)) -> Result<Numbers, OpError> {
+    let (number, known) = category(cx, x, valid, column)?;
+    let kind = number.kind();
+    Ok((functional::cast(cx, &row_of(cx, &number, &known, 0)?, kind)?, known))
+}
+
 impl Pair {
     /// The row of each sample (B) i64: first · categories of the second + second; the last row where either is unknown.
-    fn ids(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
-        let (first, first_known) = category(cx, x, valid, self.first)?;
-        let (second, second_known) = category(cx, x, valid, self.second)?;
-        let pair = functional::add(cx, &functional::scale(cx, &first, self.second.1 as f64)?, &second)?;
-        let known = functional::and(cx, &first_known, &second_known)?;
+    fn ids(&self, cx: &Cx, numbers: &BTreeMap<i64, Numbers>) -> Result<Tensor, OpError> {
+        let ((first, first_known), (second, second_known)) = (&numbers[&self.first.0], &numbers[&self.second.0]);
+        let pair = functional::add(cx, &functional::scale(cx, first, self.second.1 as f64)?, second)?;
+        let known = functional::and(cx, first_known, second_known)?;
         row_of(cx, &pair, &known, self.first.1 * self.second.1)
     }
 }
@@ -136,6 +153,23 @@ mod tests {
         valid = Raw::zeros([3, 4], (Kind::Bool, Device::Cpu));
         let none = crosses.forward(&cx, &cx.input(x), &cx.input(valid)).unwrap().unwrap();
         assert_eq!(none.raw().abs().max().double_value(&[]), 0.0);
+    }
+
+    #[test]
+    fn a_number_that_is_not_whole_is_the_nearest_category_in_every_pair() {
+        let mut crosses = Crosses::new(&[column(3), column(4), column(5)]);
+        crosses.to_device(Device::Cpu);
+        let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+        let cx = Cx::eval(&params);
+        let hot = |rows: &[[f32; 3]]| {
+            let x = Raw::from_slice(rows.as_flattened()).reshape([-1, 3]);
+            let valid = x.isnan().logical_not();
+            crosses.forward(&cx, &cx.input(x), &cx.input(valid)).unwrap().unwrap().raw().shallow_clone()
+        };
+        let found = hot(&[[-0.4, 2.9, 1.4], [1.5, 0.3, 3.6], [0.6, 3.4, -0.4], [2.6, 0.0, 1.0], [f32::NAN, -0.4, 4.4]]);
+        let expected = hot(&[[0.0, 3.0, 1.0], [2.0, 0.0, 4.0], [1.0, 3.0, 0.0], [9.0, 0.0, 1.0], [f32::NAN, 0.0, 4.0]]);
+        assert!(found.equal(&expected), "{found:?}");
+        assert_eq!(found.sum(Kind::Double).double_value(&[]), 3.0 * 3.0 + 1.0 + 1.0);
     }
 
     #[test]
