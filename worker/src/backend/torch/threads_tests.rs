@@ -4,24 +4,37 @@ use super::safe::{
     self, Drop, Norm, NormBackward, RetentionBackward, adamw, attention, attention_backward, dropout, gate,
     gate_backward, linear, linear_backward, norm, norm_backward, retention, retention_backward,
 };
+use enn_common::mix::spread;
 use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     unistd::Pid,
 };
 use std::{
+    cell::Cell,
     collections::BTreeSet,
     fs,
     hint::spin_loop,
     process::Command,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 use tch::{Device, Kind, Tensor};
 
-fn random(shape: &[i64]) -> Tensor {
-    Tensor::randn(shape, (Kind::Float, Device::Cpu))
+/// Numbers that are the same each time: libtorch's own generator is one for all tests, and others draw from it at the same time.
+fn random(shape: &[i64], drawn: &Cell<u64>) -> Tensor {
+    let begin = drawn.get();
+    let count = shape.iter().product::<i64>() as u64;
+    drawn.set(begin + count);
+    let number = |at: u64| (spread(at) % 4_000) as f32 / 1_000.0 - 2.0;
+    Tensor::from_slice(&(begin..begin + count).map(number).collect::<Vec<f32>>()).reshape(shape)
 }
+
+/// Only one of these tests at a time starts helpers and ends them.
+static HELPERS: Mutex<()> = Mutex::new(());
 
 /// What is computed on so many threads.
 fn on<T>(threads: i32, compute: impl FnOnce() -> T) -> T {
@@ -34,7 +47,8 @@ fn on<T>(threads: i32, compute: impl FnOnce() -> T) -> T {
 
 /// Sizes of which no part is a multiple of another, each worth three threads.
 fn all() -> Vec<Tensor> {
-    tch::manual_seed(1);
+    let drawn = Cell::new(0);
+    let random = |shape: &[i64]| random(shape, &drawn);
     let mut made = Vec::new();
     let (x, w, b, g) = (random(&[4099, 130]), random(&[101, 130]), random(&[101]), random(&[4099, 101]));
     for far in [false, true] {
@@ -88,6 +102,7 @@ fn all() -> Vec<Tensor> {
 
 #[test]
 fn kernels_give_the_same_bits_on_any_number_of_threads() {
+    let _alone = HELPERS.lock().unwrap_or_else(PoisonError::into_inner);
     let _none = tch::no_grad_guard();
     let one = on(1, all);
     for threads in [2, 3, 7] {
@@ -130,6 +145,7 @@ fn loops() -> Duration {
 
 #[test]
 fn a_helper_that_gets_no_processor_holds_nobody_up() {
+    let _alone = HELPERS.lock().unwrap_or_else(PoisonError::into_inner);
     let one = a_processor();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
