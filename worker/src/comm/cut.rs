@@ -1,6 +1,6 @@
 //! Ending a group from any thread: before it is formed, while it forms, and while its owner waits in it.
 
-use super::{CommError, c10d::result::RawCut, shm::ring::Ring};
+use super::{CommError, c10d::result::RawCut};
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -73,7 +73,8 @@ impl Forming {
 #[derive(Debug, Default)]
 pub(super) struct Line {
     pub(super) raw: RawCut,
-    ring: Mutex<Weak<Ring>>,
+    /// Of the group itself, beside c10d's.
+    tied: Mutex<Vec<Weak<dyn Cut>>>,
     /// Of the groups that end with this one.
     others: Mutex<Vec<Arc<Self>>>,
 }
@@ -87,11 +88,12 @@ impl Line {
         Box::new(Cutter(Arc::clone(self)))
     }
 
-    /// A cut ends the waits of `ring` from now on; one that came before does so now.
-    pub(super) fn tie(&self, ring: &Arc<Ring>) {
-        *self.ring.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(ring);
+    /// A cut ends the waits of `tied` from now on; one that came before does so now.
+    pub(super) fn tie<C: Cut + 'static>(&self, tied: &Arc<C>) {
+        let weak: Weak<C> = Arc::downgrade(tied);
+        self.tied.lock().unwrap_or_else(PoisonError::into_inner).push(weak);
         if self.is_cut() {
-            ring.abort();
+            tied.cut();
         }
     }
 
@@ -104,12 +106,10 @@ impl Line {
     }
 
     fn cut(&self) {
-        // The word first: whoever ties a ring, or binds another line, in between sees it.
+        // The word first: whoever ties something, or binds another line, in between sees it.
         self.raw.cut();
-        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-        if let Some(ring) = ring {
-            ring.abort();
-        }
+        let tied = self.tied.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        tied.iter().filter_map(Weak::upgrade).for_each(|tied| tied.cut());
         let others = self.others.lock().unwrap_or_else(PoisonError::into_inner).clone();
         others.iter().for_each(|other| other.cut());
     }

@@ -1,8 +1,8 @@
 //! Process groups: how the workers of a round add up gradients and agree.
 //!
-//! One trait, four groups: [`Solo`] (a world of one), [`Shm`] (CPU ranks of one node), [`Gloo`] (CPU) and, with the feature
+//! One trait, four groups and one around a group: [`Solo`] (a world of one), [`Shm`] (CPU ranks of one node), [`Gloo`] (CPU) and, with the feature
 //! `cuda`, `Nccl`; the latter two are libtorch's own c10d, reached through the C face in `shim/c10d.cpp`. They meet in a [`Store`], libtorch's
-//! TCPStore client, that talks to the broker's store.
+//! TCPStore client, that talks to the broker's store. [`Linked`] lets the GPUs of one host sum gradients by their copy engines.
 //!
 //! Every rank must call the same collectives in the same order with the same shapes and kinds. Nothing here waits
 //! without a limit, and nothing here retries: a failed collective ends the round, and the round's owner decides. A group is
@@ -12,6 +12,7 @@
 mod c10d;
 mod cut;
 mod error;
+mod links;
 mod mesh;
 mod shm;
 mod solo;
@@ -26,6 +27,7 @@ pub use c10d::{
 };
 pub use cut::{Cut, Forming};
 pub use error::CommError;
+pub use links::{LinkWork, Linked};
 pub use mesh::{Former, Mesh, Meshed, sharing};
 pub use shm::{
     group::{Shm, ShmFormed, ShmOptions},
@@ -160,6 +162,8 @@ pub enum Work {
     C10d(C10dWork),
     /// In the hands of the thread that shares memory with the other ranks.
     Shm(ShmWork),
+    /// In the hands of the device's copy engines.
+    Linked(LinkWork),
 }
 
 impl Work {
@@ -170,6 +174,7 @@ impl Work {
             Self::Several(works) => works.iter().try_for_each(|work| work.wait(timeout)),
             Self::C10d(work) => work.wait(timeout),
             Self::Shm(work) => work.wait(timeout),
+            Self::Linked(work) => work.wait(timeout),
         }
     }
 
@@ -181,6 +186,7 @@ impl Work {
             Self::Several(works) => works.iter().try_for_each(|work| work.order(timeout)),
             Self::C10d(work) => work.order(timeout),
             Self::Shm(work) => work.wait(timeout),
+            Self::Linked(work) => work.order(),
         }
     }
 
@@ -191,6 +197,7 @@ impl Work {
             Self::Several(works) => works.iter().try_fold(true, |all, work| Ok(all && work.is_done()?)),
             Self::C10d(work) => work.is_done(),
             Self::Shm(work) => Ok(work.is_done()),
+            Self::Linked(work) => work.is_done(),
         }
     }
 }

@@ -245,7 +245,11 @@ pub(super) fn form(
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
             let at = (place.rank, place.size);
-            Ok(Box::new(crate::comm::Nccl::form(store, at, index as u32, COLLECTIVE_WAIT_MAX, forming)?))
+            let nccl = Box::new(crate::comm::Nccl::form(store, at, index as u32, COLLECTIVE_WAIT_MAX, forming)?);
+            if place.local != place.size {
+                return Ok(nccl);
+            }
+            Ok(Box::new(crate::comm::Linked::new(nccl, index, COLLECTIVE_WAIT_MAX, forming)))
         }
         _ => host_group(store, place, wanted, forming),
     }

@@ -3,6 +3,7 @@
 //! **Invariant:** the functions of a family give each kernel the arguments its source declares; nothing checks that later.
 
 use super::check::Check;
+use super::driver::{self, Stream};
 use super::engine;
 use super::error::CudaError;
 use super::result::{self, Grid};
@@ -40,6 +41,11 @@ impl<'a> Call<'a> {
         self.slot(tensor.map_or(0, |tensor| tensor.data_ptr() as u64))
     }
 
+    /// An address on the device.
+    pub(super) fn address(self, address: u64) -> Self {
+        self.slot(address)
+    }
+
     /// A 64-bit integer.
     pub(super) fn int(self, value: i64) -> Self {
         self.slot(value.cast_unsigned())
@@ -63,13 +69,17 @@ impl<'a> Call<'a> {
     }
 
     /// Launches on libtorch's current stream of `on`'s device. No blocks, no launch.
-    pub(super) fn launch(mut self, on: &Tensor, grid: Grid) -> Result<(), CudaError> {
+    pub(super) fn launch(self, on: &Tensor, grid: Grid) -> Result<(), CudaError> {
         if grid.blocks == 0 {
             return Ok(());
         }
         let device = Check { kernel: self.entry }.device("0", on)?;
+        self.launch_on(device, driver::current_stream(device)?, grid)
+    }
+
+    /// Launches on a stream of that device.
+    pub(super) fn launch_on(mut self, device: usize, stream: Stream, grid: Grid) -> Result<(), CudaError> {
         let function = engine::function(device, self.variant, self.entry)?;
-        let stream = result::current_stream(device)?;
         result::launch(function, grid, stream, &mut self.slots, &self.starts).map_err(|status| CudaError::Launch {
             kernel: self.entry,
             device,

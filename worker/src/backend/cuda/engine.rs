@@ -3,8 +3,9 @@
 //! Each device has its own modules; each is made ready once per process, and a failure is remembered too.
 
 use super::cache;
+use super::driver::{self, Context};
 use super::error::BuildError;
-use super::result::{self, Context, Function};
+use super::result::{self, Function};
 use super::source::{Element, NUMBERS_MAX, Variant};
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use std::collections::HashMap;
@@ -32,7 +33,7 @@ pub(super) struct DeviceFacts {
 
 /// Whether the driver and the compiler can be opened.
 pub fn is_present() -> bool {
-    result::driver_is_present() && result::nvrtc_is_present()
+    driver::is_present() && result::nvrtc_is_present()
 }
 
 /// Machine code of `variant` for `arch`, e.g. `sm_90`: from `folder` if it is there, else compiled and put there.
@@ -68,7 +69,7 @@ fn failed<'a>(what: &'static str, name: &'a str, device: usize) -> impl Fn(Strin
 /// Facts of a device, read once.
 pub(super) fn facts(device: usize) -> Result<DeviceFacts, BuildError> {
     static FACTS: OnceLock<Mutex<HashMap<usize, DeviceFacts>>> = OnceLock::new();
-    if !result::driver_is_present() {
+    if !driver::is_present() {
         return Err(BuildError::Library { library: "libcuda.so" });
     }
     let mut known = FACTS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,8 +77,8 @@ pub(super) fn facts(device: usize) -> Result<DeviceFacts, BuildError> {
         return Ok(*facts);
     }
     let failed = failed("describe the device", "every kernel", device);
-    let context = result::primary(device).map_err(&failed)?;
-    let read = |which| result::attribute(device, which).map(i32::cast_unsigned).map_err(&failed);
+    let context = driver::primary(device).map_err(&failed)?;
+    let read = |which| driver::attribute(device, which).map(i32::cast_unsigned).map_err(&failed);
     let facts = DeviceFacts {
         context,
         capability: (

@@ -12,6 +12,7 @@ pub mod cache;
 mod call;
 mod check;
 pub mod cross_entropy;
+pub(in crate::backend) mod driver;
 pub mod dropout;
 mod engine;
 mod error;
@@ -21,6 +22,7 @@ pub mod quantize;
 mod result;
 pub mod retention;
 mod source;
+pub(in crate::backend) mod sum;
 mod sys;
 
 pub use engine::{compile, is_present};
@@ -29,7 +31,7 @@ pub use source::{Element, Source, Variant};
 
 /// Every source for every element type, specialised so that each of its loops is there: what a test compiles.
 pub fn examples() -> Vec<Variant> {
-    let numbers: [(&'static Source, &'static [&'static [u32]]); 8] = [
+    let numbers: [(&'static Source, &'static [&'static [u32]]); 9] = [
         (&adamw::SOURCE, &[&[1, 0], &[4, 1]]),
         (&attention::SOURCE, &[&[20, 1], &[32, 4]]),
         (&cross_entropy::SOURCE, &[&[32, 1], &[1024, 4]]),
@@ -38,6 +40,7 @@ pub fn examples() -> Vec<Variant> {
         (&norm::SOURCE, &[&[33, 32, 1, 0, 1], &[512, 32, 4, 1, 2], &[16384, 1024, 4, 1, 0]]),
         (&quantize::SOURCE, &[&[1, 0], &[4, 1]]),
         (&retention::SOURCE, &[&[0]]),
+        (&sum::SOURCE, &[&[1], &[4]]),
     ];
     let elements = [Element::F32, Element::Bf16, Element::F16];
     let of = |(source, all): (&'static Source, &'static [&'static [u32]])| {

@@ -1,10 +1,9 @@
-//! NVRTC, the driver and the shim's stream with `Result`.
+//! NVRTC, and what the driver does with machine code, with `Result`.
 //!
 //! **Invariant:** nothing is called before the library was seen to be there: cudarc panics on a missing one.
 
-use super::sys;
-use crate::backend::torch::{ShimError, check};
-use cudarc::driver::{result as driver, sys as cu};
+use super::driver::{Context, Stream, inside, status};
+use cudarc::driver::sys as cu;
 use cudarc::nvrtc::{result as nvrtc, sys as rtc};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
@@ -15,13 +14,6 @@ pub(super) fn nvrtc_is_present() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     // SAFETY: opens a library and looks at nothing in it.
     *PRESENT.get_or_init(|| unsafe { rtc::is_culib_present() })
-}
-
-/// Whether libcuda, the driver, can be opened.
-pub(super) fn driver_is_present() -> bool {
-    static PRESENT: OnceLock<bool> = OnceLock::new();
-    // SAFETY: as above.
-    *PRESENT.get_or_init(|| unsafe { cu::is_culib_present() })
 }
 
 /// Version of NVRTC. The caller has seen that it is present.
@@ -68,52 +60,6 @@ pub(super) fn cubin(text: &CString, name: &CString, options: &[String]) -> Resul
     // SAFETY: `image` has the size NVRTC asked for.
     unsafe { rtc::nvrtcGetCUBIN(program.0, image.as_mut_ptr().cast::<c_char>()) }.result().map_err(plain)?;
     Ok(image)
-}
-
-/// A device's primary context, the one libtorch uses. Retained for the life of the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Context(usize);
-
-fn text(error: driver::DriverError) -> String {
-    error.error_name().map_or_else(|_| format!("{:?}", error.0), |name| name.to_string_lossy().into_owned())
-}
-
-fn status(result: cu::CUresult) -> Result<(), String> {
-    result.result().map_err(text)
-}
-
-/// The primary context of a device. The caller has seen that the driver is present.
-pub(super) fn primary(device: usize) -> Result<Context, String> {
-    driver::init().map_err(text)?;
-    let id = driver::device::get(i32::try_from(device).unwrap_or(-1)).map_err(text)?;
-    let mut context = ptr::null_mut();
-    // SAFETY: the device exists, `context` is writable.
-    status(unsafe { cu::cuDevicePrimaryCtxRetain(&raw mut context, id) })?;
-    Ok(Context(context as usize))
-}
-
-/// A number of the device.
-pub(super) fn attribute(device: usize, which: cu::CUdevice_attribute) -> Result<i32, String> {
-    let id = driver::device::get(i32::try_from(device).unwrap_or(-1)).map_err(text)?;
-    // SAFETY: the device exists.
-    unsafe { driver::device::get_attribute(id, which) }.map_err(text)
-}
-
-/// Runs `body` with `context` current, and puts back what was current before.
-fn inside<T>(context: Context, body: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    let mut before = ptr::null_mut();
-    // SAFETY: `before` is writable.
-    status(unsafe { cu::cuCtxGetCurrent(&raw mut before) })?;
-    let wanted = context.0 as cu::CUcontext;
-    if before == wanted {
-        return body();
-    }
-    // SAFETY: the context is retained for the life of the process.
-    status(unsafe { cu::cuCtxSetCurrent(wanted) })?;
-    let done = body();
-    // SAFETY: `before` was current on this thread a moment ago.
-    status(unsafe { cu::cuCtxSetCurrent(before) })?;
-    done
 }
 
 /// A loaded module; never unloaded.
@@ -173,7 +119,7 @@ pub(super) fn launch(
     let mut pointers: smallvec::SmallVec<[*mut c_void; 32]> =
         starts.iter().map(|&at| (&raw mut slots[usize::from(at)]).cast::<c_void>()).collect();
     inside(function.context, || {
-        let (raw, stream) = (function.raw as cu::CUfunction, stream.0 as cu::CUstream);
+        let (raw, stream) = (function.raw as cu::CUfunction, stream.raw());
         let (x, y) = grid.threads;
         let params = pointers.as_mut_ptr();
         // SAFETY: the function belongs to the current context; the driver copies the arguments before it returns.
@@ -181,16 +127,4 @@ pub(super) fn launch(
             cu::cuLaunchKernel(raw, grid.blocks, 1, 1, x, y, 1, grid.shared, stream, params, ptr::null_mut())
         })
     })
-}
-
-/// A stream of libtorch's.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Stream(usize);
-
-/// The stream libtorch launches on now.
-pub(super) fn current_stream(device: usize) -> Result<Stream, ShimError> {
-    let mut out = ptr::null_mut();
-    // SAFETY: `out` is writable.
-    check(unsafe { sys::enn_cuda_current_stream(i32::try_from(device).unwrap_or(-1), &raw mut out) })?;
-    Ok(Stream(out as usize))
 }

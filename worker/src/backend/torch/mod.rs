@@ -7,6 +7,7 @@ mod sys;
 mod threads_tests;
 
 pub(super) use result::check;
+pub(crate) use result::over;
 
 /// The C++ side raised an exception.
 #[derive(Debug, thiserror::Error)]

@@ -6,6 +6,7 @@ use crate::backend::Outs;
 use smallvec::SmallVec;
 use std::ffi::{CStr, c_void};
 use std::ptr;
+use std::sync::Arc;
 use tch::Tensor;
 use torch_sys::C_tensor;
 
@@ -32,6 +33,30 @@ fn pointer(tensor: Option<&Tensor>) -> *const C_tensor {
 fn owned(made: *mut C_tensor) -> Tensor {
     // SAFETY: called only on pointers the shim has just made with `new at::Tensor` and given up.
     unsafe { Tensor::from_ptr(made) }
+}
+
+/// Gives back what [`over`] handed to libtorch.
+unsafe extern "C" fn release<T>(owner: *mut c_void) {
+    // SAFETY: `over` made this pointer of an `Arc<T>`, and the shim gives it back once.
+    drop(unsafe { Arc::from_raw(owner.cast_const().cast::<T>()) });
+}
+
+/// A tensor of the shape, strides and kind of `like` over memory at `data`, which stays until `owner` is let go of: when the last
+/// tensor on it is gone.
+///
+/// # Safety
+/// The bytes of such a tensor are there, on the device of `like`, as long as `owner` is held; whoever else touches them does so while no
+/// operation reads or writes the tensor.
+pub(crate) unsafe fn over<T: Send + Sync>(
+    data: *mut c_void,
+    like: &Tensor,
+    owner: Arc<T>,
+) -> Result<Tensor, ShimError> {
+    let owner = Arc::into_raw(owner).cast_mut();
+    let mut out = ptr::null_mut();
+    // SAFETY: the memory is as the caller says; `like` lives during the call, and `out` is writable.
+    check(unsafe { sys::enn_tensor_over(data, like.as_ptr(), release::<T>, owner.cast(), &raw mut out) })?;
+    Ok(owned(out))
 }
 
 /// An operator of the dispatcher. Handles live as long as the process.

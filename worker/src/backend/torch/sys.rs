@@ -1,4 +1,4 @@
-//! The shim's functions as they are in C++: `shim/aten.cpp`, `shim/precision.cpp` and `shim/cpu_*.cpp`.
+//! The shim's functions as they are in C++: `shim/aten.cpp`, `shim/shared.cpp`, `shim/precision.cpp` and `shim/cpu_*.cpp`.
 //!
 //! **Invariant:** no logic; only [`super::result`] calls these.
 
@@ -40,6 +40,13 @@ unsafe extern "C" {
         hash: *mut u64,
     ) -> i32;
     pub(super) fn enn_aten_renew_storage(tensor: *const C_tensor, bytes: i64) -> i32;
+    pub(super) fn enn_tensor_over(
+        data: *mut c_void,
+        like: *const C_tensor,
+        release: unsafe extern "C" fn(*mut c_void),
+        owner: *mut c_void,
+        out: *mut *mut C_tensor,
+    ) -> i32;
     pub(super) fn enn_aten_version(tensor: *const C_tensor, out: *mut i64) -> i32;
     pub(super) fn enn_allow_tf32(on: i32) -> i32;
     pub(super) fn enn_deterministic(on: i32) -> i32;

@@ -23,7 +23,7 @@ const SMALL_BYTES_MAX: usize = 64 << 10;
 const CACHE_LINE_BYTES: usize = 64;
 
 /// Room for the header, also of a segment of tensors.
-pub(super) const HEADER_BYTES: usize = 4096;
+pub(in crate::comm) const HEADER_BYTES: usize = 4096;
 const LINE_BYTES: usize = 512;
 
 /// Words of the header.

@@ -91,7 +91,7 @@ fn find(layout: &Layout, place: &str) -> io::Result<Segment> {
 }
 
 /// 128 random bits.
-pub(super) fn nonce() -> io::Result<[u64; 2]> {
+pub(in crate::comm) fn nonce() -> io::Result<[u64; 2]> {
     let mut bytes = [0u8; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     let bits = u128::from_le_bytes(bytes);

@@ -21,7 +21,7 @@ use std::{
 
 /// The mapped segment.
 #[derive(Debug)]
-pub(super) struct Segment {
+pub(in crate::comm) struct Segment {
     map: MmapRaw,
 }
 
@@ -32,7 +32,7 @@ fn seals() -> SealFlag {
 
 impl Segment {
     /// Makes a segment of so many bytes, the header included; the file gives others a way to it as long as it is open.
-    pub(super) fn create(bytes: usize, nonce: [u64; 2]) -> io::Result<(Self, File)> {
+    pub(in crate::comm) fn create(bytes: usize, nonce: [u64; 2]) -> io::Result<(Self, File)> {
         let file = File::from(memfd_create("enn-collectives", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
         file.set_len(bytes as u64)?;
         // Taken now: a machine out of memory is an error here and not a signal in the middle of a step.
@@ -48,7 +48,7 @@ impl Segment {
     }
 
     /// Maps the segment of `expected` bytes that process `pid` holds open as `fd`, if it is the one with this nonce.
-    pub(super) fn open(expected: usize, (pid, fd): (u32, i32), nonce: [u64; 2]) -> io::Result<Self> {
+    pub(in crate::comm) fn open(expected: usize, (pid, fd): (u32, i32), nonce: [u64; 2]) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/fd/{fd}"))?;
         let meta = file.metadata()?;
         if meta.uid() != geteuid().as_raw() || meta.len() != expected as u64 {
@@ -70,7 +70,7 @@ impl Segment {
     }
 
     /// The word at byte `at`.
-    pub(super) fn word32(&self, at: usize) -> &AtomicU32 {
+    pub(in crate::comm) fn word32(&self, at: usize) -> &AtomicU32 {
         let at = self.inside(at, 4, 4);
         // SAFETY: `inside` checked place and alignment; the map lives as long as `self`, and all access is atomic.
         unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(at).cast()) }
@@ -84,7 +84,7 @@ impl Segment {
     }
 
     /// Where byte `at` is in this process.
-    pub(super) fn address(&self, at: usize) -> *mut u8 {
+    pub(in crate::comm) fn address(&self, at: usize) -> *mut u8 {
         self.map.as_mut_ptr().wrapping_add(at)
     }
 

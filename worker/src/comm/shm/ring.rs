@@ -10,6 +10,7 @@ use super::{
     mmap::Segment,
     sys,
 };
+use crate::comm::Cut;
 use std::{
     hint,
     sync::atomic::{AtomicBool, Ordering, fence},
@@ -150,7 +151,7 @@ impl Ring {
     }
 
     /// Ends every wait of this rank, now and later, and tells the others.
-    pub(in crate::comm) fn abort(&self) {
+    pub(super) fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
         self.ring(self.rank);
         self.say(State::Aborted);
@@ -183,5 +184,11 @@ impl Ring {
             let theirs = Call { what: word(what), bytes: word(bytes), at: word(at) };
             if theirs == mine { Ok(()) } else { Err(Fault::OutOfStep { peer, mine, theirs }) }
         })
+    }
+}
+
+impl Cut for Ring {
+    fn cut(&self) {
+        self.abort();
     }
 }

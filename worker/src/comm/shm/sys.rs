@@ -1,29 +1,15 @@
 //! What the kernel does for waiting: futexes that work between processes, and descriptors that tell of a process's death.
-//! And what the shim does: tensors over memory that is not libtorch's (`shim/shared.cpp`, word for word).
 
 use nix::{
     errno::Errno,
     libc::{self, SYS_futex, SYS_pidfd_open},
 };
 use std::{
-    ffi::{c_char, c_void},
     os::fd::{FromRawFd, OwnedFd},
     ptr,
     sync::atomic::AtomicU32,
     time::Duration,
 };
-use torch_sys::C_tensor;
-
-unsafe extern "C" {
-    pub(super) fn enn_aten_error() -> *const c_char;
-    pub(super) fn enn_tensor_over(
-        data: *mut c_void,
-        like: *const C_tensor,
-        release: unsafe extern "C" fn(*mut c_void),
-        owner: *mut c_void,
-        out: *mut *mut C_tensor,
-    ) -> i32;
-}
 
 /// Sleeps while `word` holds `value`: until woken, or at most `timeout`. May return early; the caller looks again.
 pub(super) fn futex_wait(word: &AtomicU32, value: u32, timeout: Duration) {

@@ -1,0 +1,104 @@
+//! The driver with `Result`: devices, their contexts, libtorch's streams.
+//!
+//! **Invariant:** nothing is called before the library was seen to be there: cudarc panics on a missing one.
+
+use super::sys;
+use crate::backend::torch::{ShimError, check};
+use cudarc::driver::{result as driver, sys as cu};
+use std::ptr;
+use std::sync::OnceLock;
+
+/// Whether libcuda, the driver, can be opened.
+pub(in crate::backend) fn is_present() -> bool {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    // SAFETY: opens a library and looks at nothing in it.
+    *PRESENT.get_or_init(|| unsafe { cu::is_culib_present() })
+}
+
+/// A device's primary context, the one libtorch uses. Retained for the life of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::backend) struct Context(usize);
+
+fn text(error: driver::DriverError) -> String {
+    error.error_name().map_or_else(|_| format!("{:?}", error.0), |name| name.to_string_lossy().into_owned())
+}
+
+/// The driver's name for what was wrong.
+pub(in crate::backend) fn status(result: cu::CUresult) -> Result<(), String> {
+    result.result().map_err(text)
+}
+
+fn device(index: usize) -> Result<cu::CUdevice, String> {
+    driver::device::get(i32::try_from(index).unwrap_or(-1)).map_err(text)
+}
+
+/// The primary context of a device. The caller has seen that the driver is present.
+pub(in crate::backend) fn primary(index: usize) -> Result<Context, String> {
+    driver::init().map_err(text)?;
+    let id = device(index)?;
+    let mut context = ptr::null_mut();
+    // SAFETY: the device exists, `context` is writable.
+    status(unsafe { cu::cuDevicePrimaryCtxRetain(&raw mut context, id) })?;
+    Ok(Context(context as usize))
+}
+
+/// A number of the device.
+pub(in crate::backend) fn attribute(index: usize, which: cu::CUdevice_attribute) -> Result<i32, String> {
+    let id = device(index)?;
+    // SAFETY: the device exists.
+    unsafe { driver::device::get_attribute(id, which) }.map_err(text)
+}
+
+/// How many devices this process sees.
+pub(in crate::backend) fn count() -> Result<usize, String> {
+    let count = driver::device::get_count().map_err(text)?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// A number of the way from one device to another.
+pub(in crate::backend) fn between(from: usize, to: usize, which: cu::CUdevice_P2PAttribute) -> Result<i32, String> {
+    let (from, to) = (device(from)?, device(to)?);
+    let mut number = 0;
+    // SAFETY: both devices exist, `number` is writable.
+    status(unsafe { cu::cuDeviceGetP2PAttribute(&raw mut number, which, from, to) })?;
+    Ok(number)
+}
+
+/// Runs `body` with `context` current, and puts back what was current before.
+pub(in crate::backend) fn inside<T>(context: Context, body: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let mut before = ptr::null_mut();
+    // SAFETY: `before` is writable.
+    status(unsafe { cu::cuCtxGetCurrent(&raw mut before) })?;
+    let wanted = context.0 as cu::CUcontext;
+    if before == wanted {
+        return body();
+    }
+    // SAFETY: the context is retained for the life of the process.
+    status(unsafe { cu::cuCtxSetCurrent(wanted) })?;
+    let done = body();
+    // SAFETY: `before` was current on this thread a moment ago.
+    status(unsafe { cu::cuCtxSetCurrent(before) })?;
+    done
+}
+
+/// A stream.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::backend) struct Stream(usize);
+
+impl Stream {
+    pub(in crate::backend) fn of(stream: cu::CUstream) -> Self {
+        Self(stream as usize)
+    }
+
+    pub(in crate::backend) fn raw(self) -> cu::CUstream {
+        self.0 as cu::CUstream
+    }
+}
+
+/// The stream libtorch launches on now.
+pub(in crate::backend) fn current_stream(device: usize) -> Result<Stream, ShimError> {
+    let mut out = ptr::null_mut();
+    // SAFETY: `out` is writable.
+    check(unsafe { sys::enn_cuda_current_stream(i32::try_from(device).unwrap_or(-1), &raw mut out) })?;
+    Ok(Stream(out as usize))
+}

@@ -1,0 +1,12 @@
+//! Memory of a CUDA device that other processes of this host map, and a stream beside the one that computes, on which the device's
+//! copy engines move parts of it to theirs, in turns that all of them keep by words in memory of the host.
+//!
+//! Copies and turns take none of the device's processors; adding up what came does, for as long as memory takes to be read.
+
+mod memory;
+mod result;
+mod stream;
+
+pub use memory::{Memory, Words};
+pub use result::{Gpu, LinkError};
+pub use stream::{Beside, Moment};

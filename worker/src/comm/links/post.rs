@@ -1,0 +1,180 @@
+//! Descriptors from rank to rank: each listens at an address that only the ranks know, and takes from processes of its own user.
+
+use crate::comm::shm::meet::nonce;
+use nix::{
+    cmsg_space,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{
+        ControlMessage, ControlMessageOwned, MsgFlags, getsockopt, recvmsg, sendmsg, sockopt::PeerCredentials,
+    },
+    unistd::geteuid,
+};
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener, UnixStream},
+    },
+    time::{Duration, Instant},
+};
+
+/// How long one rank waits for the descriptors of the others.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Most descriptors of one message.
+const DESCRIPTORS_MAX: usize = 2;
+/// The address it was sent to, and the sender's rank.
+const MESSAGE_BYTES: usize = 20;
+
+/// Where a rank listens: 128 random bits.
+pub(super) type Address = [u64; 2];
+
+/// A rank's end.
+#[derive(Debug)]
+pub(super) struct Post {
+    listener: UnixListener,
+    pub(super) address: Address,
+}
+
+fn name(address: Address) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("enn-links-{:016x}{:016x}", address[0], address[1]))
+}
+
+impl Post {
+    pub(super) fn open() -> io::Result<Self> {
+        let address = nonce()?;
+        let listener = UnixListener::bind_addr(&name(address)?)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, address })
+    }
+
+    /// Gives `own` to every other rank and takes theirs; by rank, nothing at the own one's place. All ranks call it, and those without
+    /// descriptors give none.
+    pub(super) fn pass(
+        &self,
+        rank: usize,
+        addresses: &[Address],
+        own: &[BorrowedFd<'_>],
+    ) -> io::Result<Vec<Vec<OwnedFd>>> {
+        for (other, address) in addresses.iter().enumerate() {
+            if other != rank {
+                send(*address, rank as u32, own)?;
+            }
+        }
+        let mut taken: Vec<Option<Vec<OwnedFd>>> = addresses.iter().map(|_| None).collect();
+        taken[rank] = Some(Vec::new());
+        let deadline = Instant::now() + WAIT_MAX;
+        while taken.iter().any(Option::is_none) {
+            let stream = self.accept(deadline)?;
+            if getsockopt(&stream, PeerCredentials)?.uid() != geteuid().as_raw() {
+                continue;
+            }
+            // Whoever does not know the address is not of the group.
+            let Some((from, descriptors)) = self.receive(&stream, deadline)? else { continue };
+            match taken.get_mut(from as usize) {
+                Some(place @ None) => *place = Some(descriptors),
+                _ => return Err(io::Error::other(format!("descriptors of rank {from}, which has none to give"))),
+            }
+        }
+        Ok(taken.into_iter().flatten().collect())
+    }
+
+    fn accept(&self, deadline: Instant) -> io::Result<UnixStream> {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => return Ok(stream),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => until_readable(&self.listener, deadline)?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn receive(&self, stream: &UnixStream, deadline: Instant) -> io::Result<Option<(u32, Vec<OwnedFd>)>> {
+        until_readable(stream, deadline)?;
+        let mut message = [0; MESSAGE_BYTES];
+        let mut space = cmsg_space!([RawFd; DESCRIPTORS_MAX]);
+        let mut into = [IoSliceMut::new(&mut message)];
+        let received = recvmsg::<()>(
+            stream.as_raw_fd(),
+            &mut into,
+            Some(&mut space),
+            MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT,
+        )?;
+        let (bytes, mut descriptors) = (received.bytes, Vec::new());
+        for control in received.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(numbers) = control {
+                // SAFETY: the kernel made these descriptors for us.
+                descriptors.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
+            }
+        }
+        let word = |at: usize| message.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+        let from = message.get(16..20).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+        let known = bytes == MESSAGE_BYTES && [word(0), word(8)] == self.address.map(Some);
+        Ok(from.filter(|_| known).map(|from| (from, descriptors)))
+    }
+}
+
+fn send(to: Address, rank: u32, own: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let stream = UnixStream::connect_addr(&name(to)?)?;
+    let mut message = [0; MESSAGE_BYTES];
+    message[..8].copy_from_slice(&to[0].to_le_bytes());
+    message[8..16].copy_from_slice(&to[1].to_le_bytes());
+    message[16..].copy_from_slice(&rank.to_le_bytes());
+    let numbers: Vec<RawFd> = own.iter().map(|fd| fd.as_raw_fd()).collect();
+    let rights = [ControlMessage::ScmRights(&numbers)];
+    let control = if numbers.is_empty() { &[][..] } else { &rights };
+    // A message this short is taken whole or not at all.
+    sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(&message)], control, MsgFlags::MSG_NOSIGNAL, None)?;
+    Ok(())
+}
+
+fn until_readable(socket: &impl AsFd, deadline: Instant) -> io::Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let timeout = PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::MAX);
+    match poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], timeout) {
+        Ok(0) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("nothing came within {WAIT_MAX:?}"))),
+        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        fs::File,
+        io::{Read, Write},
+        thread,
+    };
+
+    #[test]
+    fn every_rank_gets_what_the_others_gave_and_strangers_are_not_heard() {
+        let posts: Vec<Post> = (0..3).map(|_| Post::open().unwrap()).collect();
+        let addresses: Vec<Address> = posts.iter().map(|post| post.address).collect();
+        // Somebody who found the socket, but does not know what it is called inside.
+        UnixStream::connect_addr(&name(addresses[1]).unwrap()).unwrap().write_all(&[7; 64]).unwrap();
+        let ranks = posts.into_iter().enumerate().map(|(rank, post)| {
+            let addresses = addresses.clone();
+            thread::spawn(move || {
+                let (mut reader, writer) = io::pipe().unwrap();
+                // Rank 2 has nothing to give.
+                let own = [writer.as_fd()];
+                let taken = post.pass(rank, &addresses, if rank == 2 { &[] } else { &own }).unwrap();
+                let counts: Vec<usize> = taken.iter().map(Vec::len).collect();
+                for fd in taken.into_iter().flatten() {
+                    File::from(fd).write_all(&[rank as u8]).unwrap();
+                }
+                drop(writer);
+                let mut told = Vec::new();
+                reader.read_to_end(&mut told).unwrap();
+                told.sort_unstable();
+                (counts, told)
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        let ended: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        assert_eq!(ended[0], (vec![0, 1, 0], vec![1, 2]));
+        assert_eq!(ended[1], (vec![1, 0, 0], vec![0, 2]));
+        assert_eq!(ended[2], (vec![1, 1, 0], vec![]));
+    }
+}
