@@ -422,7 +422,7 @@ pub struct ClusterConfig {
     pub grace_s: f64,
     /// Where workers compute.
     pub device: Device,
-    /// How workers on CPUs add up their gradients.
+    /// How workers add up their gradients.
     pub collectives: Collectives,
 }
 
@@ -436,14 +436,17 @@ pub enum Recovery {
     Restart,
 }
 
-/// Way of the collectives between workers that compute on CPUs.
+/// Way of the collectives between workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Collectives {
-    /// Shared memory when all workers are on one node and can share it, else Gloo.
+    /// On CPUs shared memory when all workers are on one node and can share it, else Gloo. On GPUs NCCL, but for sums of gradients, which
+    /// copy engines make when all workers are on one node and its GPUs are linked.
     Auto,
-    /// Gloo, over the network or loopback.
+    /// On CPUs Gloo, over the network or loopback; on GPUs as `Nccl`.
     Gloo,
+    /// On GPUs NCCL for everything; on CPUs as `Auto`.
+    Nccl,
 }
 
 /// How many workers to start.

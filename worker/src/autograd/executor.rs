@@ -152,6 +152,11 @@ impl Executor {
         self.capture_collectives = inside;
     }
 
+    /// Whether it captures collectives where it captures.
+    pub fn captures_collectives(&self) -> bool {
+        self.capture_collectives
+    }
+
     /// Forgets every plan: after precision or the parameters' storage changed.
     pub fn reset(&mut self) {
         self.known.clear();

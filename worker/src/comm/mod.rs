@@ -60,7 +60,7 @@ pub trait ProcessGroup: Send {
     /// Number of ranks.
     fn size(&self) -> u32;
 
-    /// "solo", "shm", "gloo" or "nccl".
+    /// "solo", "shm", "gloo", "nccl", or "nccl, copy engines" where these sum what lies in memory of all.
     fn backend(&self) -> &'static str;
 
     /// Floating-point operations that a device can do while this group sums one byte; 0 where it sums with the hands that compute.

@@ -237,6 +237,10 @@ impl Learner {
     /// # Errors
     /// The collective's.
     pub fn share_gradients(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
+        // Copy engines cannot be captured: the ranks would not do the same in a step that one of them captures.
+        if self.executor.captures_collectives() {
+            return Ok(());
+        }
         self.grads.move_to(&self.params, |flat| Ok::<_, SessionError>(group.shared_like(flat)?))
     }
 

@@ -28,7 +28,8 @@ const AVERAGINGS: &[(&str, Averaging)] =
     &[("none", Averaging::None), ("ema", Averaging::Ema), ("swa_tail", Averaging::SwaTail)];
 const CALIBRATIONS: &[(&str, PointCalibration)] =
     &[("off", PointCalibration::Off), ("affine", PointCalibration::Affine), ("auto", PointCalibration::Auto)];
-const COLLECTIVES: &[(&str, Collectives)] = &[("auto", Collectives::Auto), ("gloo", Collectives::Gloo)];
+const COLLECTIVES: &[(&str, Collectives)] =
+    &[("auto", Collectives::Auto), ("gloo", Collectives::Gloo), ("nccl", Collectives::Nccl)];
 const DEVICES: &[(&str, Device)] = &[("auto", Device::Auto), ("cpu", Device::Cpu), ("cuda", Device::Cuda)];
 const NPROCS: &[(&str, Nproc)] = &[("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)];
 

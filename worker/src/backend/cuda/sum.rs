@@ -25,14 +25,14 @@ pub(in crate::backend) fn sum_parts(
     (elements, stride): (i64, i64),
     at: (u32, u32),
 ) -> Result<(), CudaError> {
-    let aligned = [own, parts].iter().all(|place| place.is_multiple_of(PACK_BYTES.cast_unsigned()));
-    let packed = aligned && [elements, stride].iter().all(|count| count % i64::from(WIDEST) == 0);
-    let vec = if packed { WIDEST } else { 1 };
-    let variant = Variant::new(&SOURCE, Element::F32, &[vec]);
-    let count = blocks(elements / i64::from(vec), i64::from(THREADS));
-    if count == 0 {
+    if elements == 0 {
         return Ok(());
     }
+    let widest = PACK_BYTES.cast_unsigned();
+    let aligned = own.is_multiple_of(widest) && parts.is_multiple_of(widest) && stride % i64::from(WIDEST) == 0;
+    let vec = if aligned { WIDEST } else { 1 };
+    let variant = Variant::new(&SOURCE, Element::F32, &[vec]);
+    let count = blocks(elements / i64::from(vec), i64::from(THREADS)).max(1);
     let call = Call::new(&variant, "sum_parts").address(own).address(parts).int(elements).int(stride);
     call.word(at.0).word(at.1).launch_on(device, stream, grid(count, THREADS))
 }

@@ -85,6 +85,11 @@ impl Engine {
         self.regions.borrow_mut().push(Arc::new(region));
     }
 
+    /// Whether there is memory in which arrays are summed.
+    pub(super) fn has_memory(&self) -> bool {
+        !self.regions.borrow().is_empty()
+    }
+
     /// Forgets the memory that was added last.
     pub(super) fn take_back(&self) {
         self.regions.borrow_mut().pop();

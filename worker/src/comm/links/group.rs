@@ -35,6 +35,8 @@ pub struct Linked {
     met: OnceCell<Option<Meeting>>,
     inner: Box<dyn ProcessGroup>,
     device: usize,
+    /// Why this rank does not.
+    forbidden: Option<&'static str>,
     line: Arc<Line>,
     timeout: Duration,
     waited: Arc<Waited>,
@@ -55,11 +57,16 @@ struct Meeting {
 const CARD: usize = 10;
 
 impl Linked {
-    /// `inner` was formed with `forming` of ranks that are all on this host, and this one's device is that. One collective may take
-    /// `timeout`.
-    pub fn new(inner: Box<dyn ProcessGroup>, device: usize, timeout: Duration, forming: &Forming) -> Self {
+    /// `inner` was formed with `forming` of ranks that are all on this host, and this one's device is that; a rank may say why it does
+    /// not take part, and then none does. One collective may take `timeout`.
+    pub fn new(
+        inner: Box<dyn ProcessGroup>,
+        (device, forbidden): (usize, Option<&'static str>),
+        timeout: Duration,
+        forming: &Forming,
+    ) -> Self {
         let (line, waited) = (Arc::clone(forming.line()), Arc::default());
-        Self { met: OnceCell::new(), inner, device, line, timeout, waited }
+        Self { met: OnceCell::new(), inner, device, forbidden, line, timeout, waited }
     }
 
     fn rank_of(&self) -> usize {
@@ -106,6 +113,9 @@ impl Linked {
         let mut segment: Option<(Segment, File)> = None;
         let mut card = [0; CARD];
         let mut introduce = || {
+            if let Some(why) = self.forbidden {
+                return Err(why.to_owned());
+            }
             let gpu = Gpu::open(self.device).map_err(|error| error.to_string())?;
             let post = Post::open().map_err(|error| format!("a socket for descriptors: {error}"))?;
             card[1..4].copy_from_slice(&gpu.bus().map_err(|error| error.to_string())?);
@@ -237,7 +247,12 @@ impl ProcessGroup for Linked {
     }
 
     fn backend(&self) -> &'static str {
-        self.inner.backend()
+        let sums = self.met.get().and_then(Option::as_ref).is_some_and(|meeting| meeting.engine.has_memory());
+        if sums { "nccl, copy engines" } else { self.inner.backend() }
+    }
+
+    fn flops_per_byte(&self) -> f64 {
+        self.inner.flops_per_byte()
     }
 
     fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError> {

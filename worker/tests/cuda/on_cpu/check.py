@@ -461,6 +461,21 @@ def attention_case(kind, b, h, n, m, d, mask, bias_axes, vec):
         near("attention dbias", dbias.sum(1) if bias_axes == 2 else dbias.sum((0, 1)), wanted[3], kind, times=2)
 
 
+def check_sum():
+    for ranks, n, room in [(2, 13, 16), (4, 1021, 1024), (3, 8, 8), (8, 3, 4)]:
+        values = torch.randn(ranks, n)
+        expected = values[0]
+        for of_rank in values[1:]:
+            expected = expected + of_rank
+        for rank in range(ranks):
+            own, parts = values[rank].clone(), torch.full((ranks - 1, room), math.nan)
+            parts[:, :n] = torch.cat([values[:rank], values[rank + 1 :]])
+            for vec in (1, 4):
+                found = own.clone()
+                Kernels("sum", torch.float32, VEC=vec)("sum_parts", 2, 4, found, parts, n, room, word(rank), word(ranks))
+                assert torch.equal(found, expected), (ranks, n, rank, vec)
+
+
 if __name__ == "__main__":
     import sys
 
