@@ -126,6 +126,7 @@ fn a_rank_that_says_no_speaks_for_all() {
     let like = Tensor::zeros([1 << 20], (Kind::Float, Device::Cuda(0)));
     assert!(group.shared_like(&like).unwrap().is_none());
     assert_eq!(group.backend(), "nccl");
+    assert_eq!(group.fell_back().unwrap(), "NCCL's kernels sum gradients, not copy engines: rank 0: it must not");
     // The other one fails its own expectation of shared memory.
     assert!(!peer.0.wait().unwrap().success());
     group.abort(SOON).unwrap();

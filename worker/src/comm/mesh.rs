@@ -72,6 +72,14 @@ impl ProcessGroup for Meshed {
         self.whole.backend()
     }
 
+    fn fell_back(&self) -> Option<String> {
+        self.whole.fell_back()
+    }
+
+    fn flops_per_byte(&self) -> f64 {
+        self.whole.flops_per_byte()
+    }
+
     fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError> {
         self.whole.all_reduce(tensor, reduce)
     }

@@ -63,6 +63,11 @@ pub trait ProcessGroup: Send {
     /// "solo", "shm", "gloo", "nccl", or "nccl, copy engines" where these sum what lies in memory of all.
     fn backend(&self) -> &'static str;
 
+    /// What is done in another way than it could be, and why, once that is known: a sentence.
+    fn fell_back(&self) -> Option<String> {
+        None
+    }
+
     /// Floating-point operations that a device can do while this group sums one byte; 0 where it sums with the hands that compute.
     fn flops_per_byte(&self) -> f64 {
         if self.backend() == "nccl" { NCCL_FLOPS_PER_BYTE } else { 0.0 }

@@ -41,7 +41,7 @@ impl Gpu {
                 Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
                 "share memory by a descriptor",
             ),
-            (Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1, "wait for a word on a stream"),
+            (Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, "wait for a word on a stream"),
         ];
         for (ability, what) in abilities {
             if driver::attribute(index, ability).map_err(failed)? == 0 {

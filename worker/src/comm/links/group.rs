@@ -16,7 +16,7 @@ use crate::comm::{
     waited::Waited,
 };
 use std::{
-    cell::{Cell, OnceCell},
+    cell::{Cell, OnceCell, RefCell},
     fs::File,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::Arc,
@@ -37,6 +37,8 @@ pub struct Linked {
     device: usize,
     /// Why this rank does not.
     forbidden: Option<&'static str>,
+    /// Why none does, once that is known.
+    apart: RefCell<Option<String>>,
     line: Arc<Line>,
     timeout: Duration,
     waited: Arc<Waited>,
@@ -55,6 +57,8 @@ struct Meeting {
 /// What each rank says of itself: whether it can, where its GPU is plugged in, its address, and of rank 0 where the segment is: process,
 /// descriptor, nonce.
 const CARD: usize = 10;
+/// Of eight bytes each, for the sentence of a rank that does not take part.
+const REASON_WORDS: usize = 24;
 
 impl Linked {
     /// `inner` was formed with `forming` of ranks that are all on this host, and this one's device is that; a rank may say why it does
@@ -66,7 +70,8 @@ impl Linked {
         forming: &Forming,
     ) -> Self {
         let (line, waited) = (Arc::clone(forming.line()), Arc::default());
-        Self { met: OnceCell::new(), inner, device, forbidden, line, timeout, waited }
+        let apart = RefCell::default();
+        Self { met: OnceCell::new(), inner, device, forbidden, apart, line, timeout, waited }
     }
 
     fn rank_of(&self) -> usize {
@@ -85,18 +90,25 @@ impl Linked {
         Ok(told.chunks(count).map(<[i64]>::to_vec).collect())
     }
 
-    /// What this rank has come to, if all have come to something; the same answer on every rank.
+    /// What this rank has come to, if all have come to something; the same answer on every rank. Else it is known why not.
     fn agree<T>(&self, mine: Result<T, String>) -> Result<Option<T>, CommError> {
-        let told = self.exchange(&[i64::from(mine.is_ok())])?;
-        match (mine, told.iter().position(|words| words[0] == 0)) {
-            (Ok(value), None) => return Ok(Some(value)),
-            (Err(reason), _) => {
-                tracing::info!(reason, "the GPUs' copy engines do not sum gradients; NCCL's kernels do")
-            }
-            (Ok(_), Some(rank)) => {
-                tracing::info!(rank, "NCCL's kernels sum gradients: that rank's copy engines cannot")
-            }
+        let mut words = [0; 1 + REASON_WORDS];
+        let reason = mine.as_ref().err().map_or("", String::as_str);
+        for (word, bytes) in words[1..].iter_mut().zip(reason.as_bytes().chunks(8)) {
+            let mut of = [0; 8];
+            of[..bytes.len()].copy_from_slice(bytes);
+            *word = i64::from_le_bytes(of);
         }
+        words[0] = i64::from(mine.is_ok());
+        let told = self.exchange(&words)?;
+        let Some((rank, words)) = told.iter().enumerate().find(|(_, words)| words[0] == 0) else {
+            return Ok(mine.ok());
+        };
+        let bytes: Vec<u8> =
+            words[1..].iter().flat_map(|word| word.to_le_bytes()).take_while(|byte| *byte != 0).collect();
+        let reason = format!("rank {rank}: {}", String::from_utf8_lossy(&bytes));
+        tracing::info!(reason, "NCCL's kernels sum gradients, not copy engines");
+        *self.apart.borrow_mut() = Some(reason);
         Ok(None)
     }
 
@@ -249,6 +261,10 @@ impl ProcessGroup for Linked {
     fn backend(&self) -> &'static str {
         let sums = self.met.get().and_then(Option::as_ref).is_some_and(|meeting| meeting.engine.has_memory());
         if sums { "nccl, copy engines" } else { self.inner.backend() }
+    }
+
+    fn fell_back(&self) -> Option<String> {
+        self.apart.borrow().as_ref().map(|reason| format!("NCCL's kernels sum gradients, not copy engines: {reason}"))
     }
 
     fn flops_per_byte(&self) -> f64 {

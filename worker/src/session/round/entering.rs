@@ -71,6 +71,9 @@ impl<'a> Round<'a> {
             let choice = round.state.learner.precision.choice();
             let (format, reason) = (choice.format.name().to_owned(), choice.reason.to_string());
             round.tell_from_first(FromWorker::PrecisionChosen { format, reason })?;
+            if let Some(decision) = group.fell_back() {
+                round.tell_from_first(FromWorker::Decided { decision })?;
+            }
         }
         round.tell_strategy(&chosen)?;
         Ok(round)
