@@ -105,11 +105,17 @@ impl Line {
         }
     }
 
-    fn cut(&self) {
-        // The word first: whoever ties something, or binds another line, in between sees it.
-        self.raw.cut();
+    fn cut_tied(&self) {
         let tied = self.tied.lock().unwrap_or_else(PoisonError::into_inner).clone();
         tied.iter().filter_map(Weak::upgrade).for_each(|tied| tied.cut());
+    }
+
+    fn cut(&self) {
+        // NCCL's abort waits for the device, which may wait for what is tied. Once more behind the word: whoever ties something in between
+        // has not seen it.
+        self.cut_tied();
+        self.raw.cut();
+        self.cut_tied();
         let others = self.others.lock().unwrap_or_else(PoisonError::into_inner).clone();
         others.iter().for_each(|other| other.cut());
     }
