@@ -12,7 +12,6 @@ pub mod cache;
 mod call;
 mod check;
 pub mod cross_entropy;
-pub(in crate::backend) mod driver;
 pub mod dropout;
 mod engine;
 mod error;
@@ -21,12 +20,14 @@ pub mod norm;
 pub mod quantize;
 mod result;
 pub mod retention;
+pub(in crate::backend) mod safe;
 mod source;
 pub(in crate::backend) mod sum;
 mod sys;
 
 pub use engine::{compile, is_present};
 pub use error::{BuildError, CudaError};
+pub(in crate::backend) use safe as driver;
 pub use source::{Element, Source, Variant};
 
 /// Every source for every element type, specialised so that each of its loops is there: what a test compiles.

@@ -3,10 +3,10 @@
 //!
 //! Copies and turns take none of the device's processors; adding up what came does, for as long as memory takes to be read.
 
-mod memory;
+mod gpu;
+mod mmap;
 mod result;
-mod stream;
 
-pub use memory::{Memory, Words};
-pub use result::{Gpu, LinkError};
-pub use stream::{Beside, Moment};
+pub use gpu::{Gpu, LinkError};
+pub use mmap::{Memory, Words};
+pub use result::{Beside, Moment};

@@ -1,96 +1,195 @@
-//! The driver's calls with `Result`, on one device.
-//!
-//! **Invariant:** nothing is called before the driver was seen to be there: cudarc panics on a missing one.
+//! The stream beside: copies, turns, sums, and moments on it.
 
-use crate::backend::cuda::driver::{self, Context};
+use super::gpu::{Gpu, LinkError};
+use crate::backend::cuda::{driver, sum};
 use cudarc::driver::sys as cu;
-use thiserror::Error;
+use std::ptr;
 
-/// What the driver, or one that stands behind it, refused.
-#[derive(Debug, Clone, Error)]
-#[error("{what}: {status}")]
-pub struct LinkError {
-    /// What was asked.
-    pub(super) what: &'static str,
-    /// Its name for what was wrong.
-    pub(super) status: String,
+/// A stream of its own. It is no more urgent than the one that computes: measured, a sum that waits for a product to end costs less than
+/// one that goes before it.
+#[derive(Debug)]
+pub struct Beside {
+    gpu: Gpu,
+    stream: driver::Stream,
 }
 
-/// One CUDA device of this process, in libtorch's own context.
-#[derive(Debug, Clone, Copy)]
-pub struct Gpu {
-    pub(super) index: usize,
-    context: Context,
+/// A moment on a stream.
+#[derive(Debug)]
+pub struct Moment {
+    gpu: Gpu,
+    event: cu::CUevent,
 }
 
-impl Gpu {
-    /// The device with this number.
-    ///
-    /// # Errors
-    /// There is no driver or no such device, or it cannot map memory of others and wait for words on a stream.
-    pub fn open(index: usize) -> Result<Self, LinkError> {
-        use cu::CUdevice_attribute as Attribute;
-        let failed = |status: String| LinkError { what: "open the device", status };
-        if !driver::is_present() {
-            return Err(failed("libcuda.so was not found".to_owned()));
-        }
-        let gpu = Self { index, context: driver::primary(index).map_err(failed)? };
-        let abilities = [
-            (Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, "map memory page by page"),
-            (
-                Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
-                "share memory by a descriptor",
-            ),
-            (Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, "wait for a word on a stream"),
-        ];
-        for (ability, what) in abilities {
-            if driver::attribute(index, ability).map_err(failed)? == 0 {
-                return Err(failed(format!("it cannot {what}")));
-            }
-        }
-        Ok(gpu)
-    }
+// SAFETY: the driver's handle, which any thread may use.
+unsafe impl Send for Moment {}
+// SAFETY: as above.
+unsafe impl Sync for Moment {}
 
-    /// Where the device is plugged in: PCI domain, bus and device.
+impl Beside {
+    /// Of that device.
     ///
     /// # Errors
     /// What the driver says.
-    pub fn bus(self) -> Result<[i64; 3], LinkError> {
-        bus(self.index)
+    pub fn new(gpu: Gpu) -> Result<Self, LinkError> {
+        let mut stream = ptr::null_mut();
+        let flags = cu::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: `stream` is writable; it is destroyed in `drop`.
+        gpu.ask("make a stream", || unsafe { cu::cuStreamCreate(&raw mut stream, flags) })?;
+        Ok(Self { gpu, stream: driver::Stream::of(stream) })
     }
 
-    /// Whether this device reaches the memory of the one that is plugged in there as over NVLink: with atomic operations of its own.
+    /// Whether the current stream records a graph instead of running.
     ///
     /// # Errors
-    /// It does not, or this process does not see that device.
-    pub fn reaches(self, other: [i64; 3]) -> Result<(), LinkError> {
-        let failed = |status: String| LinkError { what: "reach another device's memory", status };
-        let count = driver::count().map_err(failed)?;
-        let there = (0..count).find(|&index| bus(index).is_ok_and(|at| at == other));
-        let [domain, bus, slot] = other;
-        let there = there.ok_or_else(|| failed(format!("{domain:04x}:{bus:02x}:{slot:02x} is not visible here")))?;
-        let attribute = cu::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
-        match driver::between(self.index, there, attribute).map_err(failed)? {
-            0 => Err(failed(format!("no NVLink between devices {} and {there}", self.index))),
-            _ => Ok(()),
-        }
+    /// What the driver says.
+    pub fn records(&self) -> Result<bool, LinkError> {
+        let current = self.current()?;
+        let mut status = cu::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: a stream of libtorch's, which are never destroyed; `status` is writable.
+        self.gpu.ask("look at the stream", || unsafe { cu::cuStreamIsCapturing(current.raw(), &raw mut status) })?;
+        Ok(status != cu::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
-    /// Asks the driver in this device's context.
-    pub(super) fn ask(self, what: &'static str, call: impl FnOnce() -> cu::CUresult) -> Result<(), LinkError> {
-        driver::inside(self.context, || driver::status(call())).map_err(|status| LinkError { what, status })
+    fn current(&self) -> Result<driver::Stream, LinkError> {
+        let current = driver::current_stream(self.gpu.index);
+        current.map_err(|error| LinkError { what: "find the current stream", status: error.message })
+    }
+
+    /// What comes next waits for what the current stream was given so far; the moment when that is done.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn after_current(&self) -> Result<Moment, LinkError> {
+        let made = Moment::on(self.gpu, self.current()?)?;
+        made.before(self.stream)?;
+        Ok(made)
+    }
+
+    /// Copies between mapped memory.
+    ///
+    /// # Safety
+    /// Both places have so many bytes, and stay until a later [`Moment`] is done.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub unsafe fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<(), LinkError> {
+        // SAFETY: as the caller says.
+        self.gpu.ask("copy to another device", || unsafe { cu::cuMemcpyAsync(to, from, bytes, self.stream.raw()) })
+    }
+
+    /// Writes a word when all before it is done and seen by everybody.
+    ///
+    /// # Safety
+    /// The word is there until a later [`Moment`] is done.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub unsafe fn tell(&self, word: u64, value: u32) -> Result<(), LinkError> {
+        // SAFETY: as the caller says.
+        self.gpu.ask("write a word", || unsafe { cu::cuStreamWriteValue32_v2(self.stream.raw(), word, value, 0) })
+    }
+
+    /// Waits until a word is `value` or at most 2³¹ − 1 beyond it, counted around.
+    ///
+    /// # Safety
+    /// The word is there until a later [`Moment`] is done.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub unsafe fn hear(&self, word: u64, value: u32) -> Result<(), LinkError> {
+        let at_least = cu::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
+        // SAFETY: as the caller says.
+        self.gpu
+            .ask("wait for a word", || unsafe { cu::cuStreamWaitValue32_v2(self.stream.raw(), word, value, at_least) })
+    }
+
+    /// Adds up `elements` floats of all ranks, in the ranks' order, at the place of the own ones. The others' lie behind each other from
+    /// `parts` on, `stride` elements apart, without the own ones.
+    ///
+    /// # Safety
+    /// The places have so many floats, and stay until a later [`Moment`] is done.
+    ///
+    /// # Errors
+    /// The kernel cannot be compiled or launched.
+    pub unsafe fn sum(
+        &self,
+        own: u64,
+        parts: u64,
+        (elements, stride): (usize, usize),
+        at: (u32, u32),
+    ) -> Result<(), LinkError> {
+        let summed = sum::sum_parts(self.gpu.index, self.stream, (own, parts), (elements as i64, stride as i64), at);
+        summed.map_err(|error| LinkError { what: "add up parts", status: error.to_string() })
+    }
+
+    /// The moment when all so far is done.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn moment(&self) -> Result<Moment, LinkError> {
+        Moment::on(self.gpu, self.stream)
+    }
+
+    /// Whether all so far is done, or failed.
+    pub fn is_idle(&self) -> bool {
+        // SAFETY: the stream lives as long as `self`.
+        let status = unsafe { cu::cuStreamQuery(self.stream.raw()) };
+        status != cu::CUresult::CUDA_ERROR_NOT_READY
+    }
+
+    /// What the current stream is given from now on waits for that moment; the host goes on.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn hold(&self, moment: &Moment) -> Result<(), LinkError> {
+        moment.before(self.current()?)
     }
 }
 
-fn bus(index: usize) -> Result<[i64; 3], LinkError> {
-    use cu::CUdevice_attribute as Attribute;
-    let read = |which| {
-        let number = driver::attribute(index, which).map(i64::from);
-        number.map_err(|status| LinkError { what: "find the device's place", status })
-    };
-    Ok([
-        read(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
-        read(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
-        read(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
-    ])
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`; what is still on it goes on by itself.
+        let _ = self.gpu.ask("end a stream", || unsafe { cu::cuStreamDestroy_v2(self.stream.raw()) });
+    }
+}
+
+impl Moment {
+    fn on(gpu: Gpu, stream: driver::Stream) -> Result<Self, LinkError> {
+        let mut event = ptr::null_mut();
+        let flags = cu::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: `event` is writable; it is destroyed in `drop`.
+        gpu.ask("make an event", || unsafe { cu::cuEventCreate(&raw mut event, flags) })?;
+        let moment = Self { gpu, event };
+        // SAFETY: both are alive, of one context.
+        gpu.ask("mark a moment", || unsafe { cu::cuEventRecord(moment.event, stream.raw()) })?;
+        Ok(moment)
+    }
+
+    /// What `stream` is given from now on waits for it.
+    fn before(&self, stream: driver::Stream) -> Result<(), LinkError> {
+        // SAFETY: both are alive.
+        self.gpu.ask("wait for a moment", || unsafe { cu::cuStreamWaitEvent(stream.raw(), self.event, 0) })
+    }
+
+    /// Whether it has come.
+    ///
+    /// # Errors
+    /// What went wrong on the device.
+    pub fn is_past(&self) -> Result<bool, LinkError> {
+        let mut there = true;
+        self.gpu.ask("look at the device", || {
+            // SAFETY: the event lives as long as `self`.
+            let status = unsafe { cu::cuEventQuery(self.event) };
+            there = status != cu::CUresult::CUDA_ERROR_NOT_READY;
+            if there { status } else { cu::CUresult::CUDA_SUCCESS }
+        })?;
+        Ok(there)
+    }
+}
+
+impl Drop for Moment {
+    fn drop(&mut self) {
+        // SAFETY: made in `on`; the driver waits with what is not past.
+        let _ = self.gpu.ask("end an event", || unsafe { cu::cuEventDestroy_v2(self.event) });
+    }
 }

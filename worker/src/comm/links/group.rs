@@ -1,10 +1,10 @@
 //! A group of GPUs of one host whose gradients are summed by copy engines; all else is the inner group's.
 
 use super::{
-    engine::Engine,
-    post::{Address, Post},
+    mmap::Turns,
     region::Region,
-    turns::Turns,
+    safe::Engine,
+    unix::{Address, Post},
     work::Member,
 };
 use crate::backend::link::{Beside, Gpu, Memory};

@@ -6,17 +6,17 @@
 //! rank 0   [ part 0 | part 1 ] ── part 1 ──► scratch of rank 1      rank 1 adds, in the ranks' order, and
 //! rank 1   [ part 0 | part 1 ] ◄── sums ──── part 1                 copies the sums into the others' arrays
 //! ```
-//! Who copied says so in a word of the host's memory that the other's device waits for ([`turns`]): no host is asked in between, and a
+//! Who copied says so in a word of the host's memory that the other's device waits for ([`mmap`]): no host is asked in between, and a
 //! host ends all waits by writing the words itself.
 //!
 //! It works on memory that all ranks map: that of [`shared_like`](super::ProcessGroup::shared_like). All else, and every array where one
 //! rank cannot take part, is NCCL's.
 
-mod engine;
 mod group;
-mod post;
+mod mmap;
 mod region;
-mod turns;
+mod safe;
+mod unix;
 mod work;
 
 pub use group::Linked;

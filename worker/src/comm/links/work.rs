@@ -1,6 +1,6 @@
 //! A sum on its way.
 
-use super::turns::Turns;
+use super::mmap::Turns;
 use crate::backend::link::{Beside, LinkError, Moment};
 use crate::comm::{CommError, waited::Waited};
 use nix::sys::prctl::{get_timerslack, set_timerslack};

@@ -7,8 +7,8 @@
 //! a queue of the device, somebody can go on.
 
 use super::{
+    mmap::Told,
     region::Region,
-    turns::Told,
     work::{LinkWork, Member},
 };
 use crate::backend::link::LinkError;

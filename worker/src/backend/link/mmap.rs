@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pages stay as long as anybody holds them, in whatever process: the driver counts.
 
-use super::result::{Gpu, LinkError};
+use super::gpu::{Gpu, LinkError};
 use crate::backend::torch::over;
 use cudarc::driver::sys as cu;
 use std::{

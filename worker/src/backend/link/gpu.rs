@@ -1,0 +1,96 @@
+//! The driver's calls with `Result`, on one device.
+//!
+//! **Invariant:** nothing is called before the driver was seen to be there: cudarc panics on a missing one.
+
+use crate::backend::cuda::driver::{self, Context};
+use cudarc::driver::sys as cu;
+use thiserror::Error;
+
+/// What the driver, or one that stands behind it, refused.
+#[derive(Debug, Clone, Error)]
+#[error("{what}: {status}")]
+pub struct LinkError {
+    /// What was asked.
+    pub(super) what: &'static str,
+    /// Its name for what was wrong.
+    pub(super) status: String,
+}
+
+/// One CUDA device of this process, in libtorch's own context.
+#[derive(Debug, Clone, Copy)]
+pub struct Gpu {
+    pub(super) index: usize,
+    context: Context,
+}
+
+impl Gpu {
+    /// The device with this number.
+    ///
+    /// # Errors
+    /// There is no driver or no such device, or it cannot map memory of others and wait for words on a stream.
+    pub fn open(index: usize) -> Result<Self, LinkError> {
+        use cu::CUdevice_attribute as Attribute;
+        let failed = |status: String| LinkError { what: "open the device", status };
+        if !driver::is_present() {
+            return Err(failed("libcuda.so was not found".to_owned()));
+        }
+        let gpu = Self { index, context: driver::primary(index).map_err(failed)? };
+        let abilities = [
+            (Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, "map memory page by page"),
+            (
+                Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                "share memory by a descriptor",
+            ),
+            (Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, "wait for a word on a stream"),
+        ];
+        for (ability, what) in abilities {
+            if driver::attribute(index, ability).map_err(failed)? == 0 {
+                return Err(failed(format!("it cannot {what}")));
+            }
+        }
+        Ok(gpu)
+    }
+
+    /// Where the device is plugged in: PCI domain, bus and device.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn bus(self) -> Result<[i64; 3], LinkError> {
+        bus(self.index)
+    }
+
+    /// Whether this device reaches the memory of the one that is plugged in there as over NVLink: with atomic operations of its own.
+    ///
+    /// # Errors
+    /// It does not, or this process does not see that device.
+    pub fn reaches(self, other: [i64; 3]) -> Result<(), LinkError> {
+        let failed = |status: String| LinkError { what: "reach another device's memory", status };
+        let count = driver::count().map_err(failed)?;
+        let there = (0..count).find(|&index| bus(index).is_ok_and(|at| at == other));
+        let [domain, bus, slot] = other;
+        let there = there.ok_or_else(|| failed(format!("{domain:04x}:{bus:02x}:{slot:02x} is not visible here")))?;
+        let attribute = cu::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+        match driver::between(self.index, there, attribute).map_err(failed)? {
+            0 => Err(failed(format!("no NVLink between devices {} and {there}", self.index))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks the driver in this device's context.
+    pub(super) fn ask(self, what: &'static str, call: impl FnOnce() -> cu::CUresult) -> Result<(), LinkError> {
+        driver::inside(self.context, || driver::status(call())).map_err(|status| LinkError { what, status })
+    }
+}
+
+fn bus(index: usize) -> Result<[i64; 3], LinkError> {
+    use cu::CUdevice_attribute as Attribute;
+    let read = |which| {
+        let number = driver::attribute(index, which).map(i64::from);
+        number.map_err(|status| LinkError { what: "find the device's place", status })
+    };
+    Ok([
+        read(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+        read(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+        read(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
+    ])
+}
