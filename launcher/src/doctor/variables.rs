@@ -93,7 +93,6 @@ pub const FOR_WORKERS: &[Variable] = &[
     variable("ENN_ROUND", "enn-worker", "round the worker was started for"),
     variable("ENN_RUN_DIR", "enn-worker", "run directory"),
     variable("ENN_CONTROL_FD", "enn-worker", "descriptor of the control page"),
-    variable("NCCL_P2P_DISABLE", "enn-worker", "1: GPUs leave each other's memory alone, our copy engines too"),
     variable("LOCAL_RANK", "enn-worker", "index of the worker on its node"),
     variable("LOCAL_WORLD_SIZE", "own programs", "workers of the node"),
     variable("WORLD_SIZE", "own programs", "workers of the round"),

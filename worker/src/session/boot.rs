@@ -234,13 +234,6 @@ pub(super) struct Place {
     pub(super) local: u32,
 }
 
-/// Whether GPUs are to leave each other's memory alone, NCCL's and so ours.
-#[cfg(feature = "cuda")]
-#[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
-fn peers_are_forbidden() -> bool {
-    std::env::var("NCCL_P2P_DISABLE").is_ok_and(|set| !set.is_empty() && set != "0")
-}
-
 /// The group that meets in `store`: NCCL on a GPU, else shared memory or Gloo.
 pub(super) fn form(
     store: &Store,
@@ -253,10 +246,10 @@ pub(super) fn form(
         Device::Cuda(index) => {
             let at = (place.rank, place.size);
             let nccl = Box::new(crate::comm::Nccl::form(store, at, index as u32, COLLECTIVE_WAIT_MAX, forming)?);
-            if place.local != place.size || wanted != Collectives::Auto {
+            if place.local != place.size {
                 return Ok(nccl);
             }
-            let forbidden = peers_are_forbidden().then_some("NCCL_P2P_DISABLE is set");
+            let forbidden = (wanted != Collectives::Auto).then_some("the configuration asks for it");
             Ok(Box::new(crate::comm::Linked::new(nccl, (index, forbidden), COLLECTIVE_WAIT_MAX, forming)))
         }
         _ => host_group(store, place, wanted, forming),

@@ -117,7 +117,17 @@ impl Linked {
         if self.met.get().is_none() {
             let _first = self.met.set(self.meet()?);
         }
-        Ok(self.met.get().and_then(Option::as_ref).filter(|meeting| meeting.trusted.get()))
+        Ok(self.met().filter(|meeting| meeting.trusted.get()))
+    }
+
+    /// What they agreed on, if they have met.
+    fn met(&self) -> Option<&Meeting> {
+        self.met.get()?.as_ref()
+    }
+
+    /// Whether copy engines sum such tensors.
+    fn takes(&self, tensor: &Tensor) -> bool {
+        tensor.device() == Device::Cuda(self.device) && tensor.kind() == Kind::Float && tensor.is_contiguous()
     }
 
     fn meet(&self) -> Result<Option<Meeting>, CommError> {
@@ -235,10 +245,7 @@ impl Linked {
 
     /// Begins a sum by copy engines, where the tensor lies in memory of all ranks.
     fn linked(&self, operation: &'static str, tensor: &Tensor, gather: bool) -> Result<Option<Work>, CommError> {
-        let Some(meeting) = self.met.get().and_then(Option::as_ref) else { return Ok(None) };
-        if tensor.device() != Device::Cuda(self.device) || tensor.kind() != Kind::Float || !tensor.is_contiguous() {
-            return Ok(None);
-        }
+        let Some(meeting) = self.met().filter(|_| self.takes(tensor)) else { return Ok(None) };
         let member = &meeting.engine.member;
         let place = (tensor.data_ptr().addr() as u64, tensor.numel());
         let begun = meeting.engine.sum(operation, place, gather).map_err(|error| member.error(operation, &error))?;
@@ -259,7 +266,7 @@ impl ProcessGroup for Linked {
     }
 
     fn backend(&self) -> &'static str {
-        let sums = self.met.get().and_then(Option::as_ref).is_some_and(|meeting| meeting.engine.has_memory());
+        let sums = self.met().is_some_and(|meeting| meeting.engine.has_memory());
         if sums { "nccl, copy engines" } else { self.inner.backend() }
     }
 
@@ -298,9 +305,7 @@ impl ProcessGroup for Linked {
 
     fn shared_like(&self, tensor: &Tensor) -> Result<Option<Tensor>, CommError> {
         let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
-        let fits =
-            tensor.device() == Device::Cuda(self.device) && tensor.kind() == Kind::Float && tensor.is_contiguous();
-        if !fits || bytes < BYTES_MIN {
+        if !self.takes(tensor) || bytes < BYTES_MIN {
             return self.inner.shared_like(tensor);
         }
         let Some(meeting) = self.meeting()? else { return Ok(None) };

@@ -58,7 +58,7 @@ impl Drop for ShortSleeps {
 
 impl LinkWork {
     pub(in crate::comm) fn wait(&self, timeout: Duration) -> Result<(), CommError> {
-        let Member { beside, waited, rank, size, .. } = &*self.member;
+        let Member { waited, rank, size, .. } = &*self.member;
         let begun = Instant::now();
         let mut looked = begun;
         if !self.is_done()? {
@@ -77,7 +77,7 @@ impl LinkWork {
                 looked = now;
             }
         }
-        beside.hold(&self.done).map_err(|error| self.error(&error))
+        self.order()
     }
 
     pub(in crate::comm) fn order(&self) -> Result<(), CommError> {
