@@ -17,11 +17,12 @@ extern "C" {
 
 #ifdef ENN_CUDA
 
-// Makes a stream of libtorch's pool the current one of this thread: the default stream cannot be captured.
+// Makes a stream of libtorch's pool the current one of this thread: the default stream cannot be captured. An urgent one: what other
+// streams compute beside takes processors that idle between its kernels, and these do not wait for it.
 int32_t enn_cuda_use_own_stream(int32_t device) {
   return enn::guarded([&] {
     c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
-    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device)));
+    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(true, static_cast<c10::DeviceIndex>(device)));
   });
 }
 

@@ -1,4 +1,5 @@
-// The threads that help with the pieces of a loop. Each thread that computes has helpers of its own, which sleep between its loops.
+// The threads that help with the pieces of a loop. Each thread that computes has helpers of its own. They look out for the next loop for
+// a while, giving the core to whoever wants it, and then sleep.
 
 #include "parallel.h"
 
@@ -28,6 +29,14 @@ constexpr int64_t PIECES_MAX = 0xffff;
 constexpr int64_t TOGETHER = 64;
 // Looks at the pieces that others still do, before the caller sleeps: some microseconds.
 constexpr int LOOKS = 1000;
+// How long a helper looks out for the next loop.
+constexpr std::chrono::microseconds LOOKOUT{200};
+// It was without a core meanwhile.
+constexpr std::chrono::microseconds AWAY{50};
+// A loop of so small a part of what is worth waking a thread for is worth one that looks out.
+constexpr int64_t AWAKE = 16;
+// So many loops in a row in which no helper did a piece: from then on one of so many small ones is tried.
+constexpr int HELPED_MAX = 32, TRIED = 64;
 
 // Whether this thread is in a loop already.
 thread_local bool inside = false;
@@ -68,14 +77,20 @@ class Team {
     left_.store(static_cast<uint32_t>(pieces), std::memory_order_relaxed);
     const uint64_t number = (claims_.load(std::memory_order_relaxed) >> 32) + 1;
     claims_.store(number << 32 | static_cast<uint64_t>(pieces) << 16, std::memory_order_release);
-    calls_.fetch_add(1, std::memory_order_release);
-    wake(calls_, std::min<int64_t>(helpers_, pieces - 1));
+    calls_.fetch_add(1);
+    // Who is about to sleep sees the call.
+    if (asleep_.load() > 0) wake(calls_, std::min<int64_t>(helpers_, pieces - 1));
     inside = true;
-    while (take()) {}
+    int64_t own = 0;
+    while (take()) ++own;
     inside = false;
     wait();
+    helped_ = own < pieces ? HELPED_MAX : std::max(helped_ - 1, 0);
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
+
+  // Whether helpers are likely to do a part of a loop that is not worth waking them for. Where the cores are busy they do not.
+  bool helps() { return helped_ > 0 || ++passed_ % TRIED == 0; }
 
   // The helpers end.
   void dismiss() {
@@ -86,6 +101,8 @@ class Team {
 
  private:
   static constexpr uint32_t CALLER_SLEEPS = 1u << 31;
+  // From one yield to the next.
+  static constexpr int LOOKS_BETWEEN = 200;
 
   void help() {
     inside = true;
@@ -94,9 +111,28 @@ class Team {
       const uint32_t calls = calls_.load(std::memory_order_acquire);
       if (is_over_.load(std::memory_order_relaxed)) return;
       while (take()) {}
+      if (look_out(calls)) continue;
+      asleep_.fetch_add(1);
       // Not at all, where there was another call meanwhile.
       sleep_on(calls_, calls);
+      asleep_.fetch_sub(1);
     }
+  }
+
+  // Whether there is another call soon, and nobody else wants this core.
+  bool look_out(uint32_t calls) const {
+    using Clock = std::chrono::steady_clock;
+    auto now = Clock::now();
+    for (const auto until = now + LOOKOUT; now < until;) {
+      for (int look = 0; look < LOOKS_BETWEEN; ++look) {
+        if (calls_.load(std::memory_order_acquire) != calls) return true;
+        look_away();
+      }
+      std::this_thread::yield();
+      const auto before = std::exchange(now, Clock::now());
+      if (now - before > AWAY) break;
+    }
+    return calls_.load(std::memory_order_acquire) != calls;
   }
 
   // Does a piece; false: all have been begun.
@@ -132,6 +168,11 @@ class Team {
   std::atomic<uint64_t> claims_{0};
   // Loops that were begun: helpers sleep on it. Pieces that are not done: the caller sleeps on it, and says so in it.
   std::atomic<uint32_t> calls_{0}, left_{0};
+  // Helpers that are asleep, or about to be.
+  std::atomic<int32_t> asleep_{0};
+  // The caller's: see HELPED_MAX, and small loops that it did alone.
+  int helped_ = HELPED_MAX;
+  uint32_t passed_ = 0;
   std::atomic<bool> is_over_{false};
   Loop loop_{};
   std::atomic_flag has_failed_ = ATOMIC_FLAG_INIT;
@@ -167,13 +208,16 @@ thread_local Own own;
 void enn::parallel_for(int64_t begin, int64_t end, int64_t grain, c10::function_ref<void(int64_t, int64_t)> part) {
   if (begin >= end) return;
   const int64_t numbers = end - begin;
-  grain = std::max<int64_t>(1, grain);
-  const int threads = numbers <= grain || inside || at::in_parallel_region() ? 1 : at::get_num_threads();
+  const int64_t small = std::max<int64_t>(1, grain / AWAKE);
+  const int threads = numbers <= small || inside || at::in_parallel_region() ? 1 : at::get_num_threads();
   if (threads <= 1) return part(begin, end);
+  auto& team = own.of(threads);
+  if (numbers <= grain && !team.helps()) return part(begin, end);
+  grain = small;
   const int64_t least = std::max<int64_t>(1, grain / SHARES), unit = least >= TOGETHER ? TOGETHER : 1;
   const int64_t most = std::min({(numbers + least - 1) / least, threads * SHARES, PIECES_MAX});
   const int64_t each = ((numbers + most - 1) / most + unit - 1) / unit * unit;
-  own.of(threads).run({begin, end, each, &part}, (numbers + each - 1) / each);
+  team.run({begin, end, each, &part}, (numbers + each - 1) / each);
 }
 
 extern "C" {

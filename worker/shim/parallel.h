@@ -7,9 +7,10 @@
 
 namespace enn {
 
-// Calls `part` for the numbers from `begin` to `end`, in pieces that several threads take; all at once where they are no more than
-// `grain`, which is what is worth waking a thread for, within another loop, and where libtorch computes on one thread. No piece is
-// cut within so many numbers as a register holds, so that no number is computed in another way than on one thread.
+// Calls `part` for the numbers from `begin` to `end`, in pieces that several threads take; all at once within another loop, and where
+// libtorch computes on one thread. `grain` numbers are worth waking a thread for; fewer, down to a sixteenth, are cut where other
+// threads have done parts of the last loops. No piece is cut within so many numbers as a register holds, so that no number is computed
+// in another way than on one thread.
 //
 // It waits for pieces, never for threads: one that has not woken has taken none, and where the cores are busy the caller does
 // everything itself. OpenMP waits for each of its threads at the end of every loop, which beside other work costs more than they gain;
