@@ -209,7 +209,7 @@ void enn::parallel_for(int64_t begin, int64_t end, int64_t grain, c10::function_
   if (begin >= end) return;
   const int64_t numbers = end - begin;
   const int64_t small = std::max<int64_t>(1, grain / AWAKE);
-  const int threads = numbers <= small || inside || at::in_parallel_region() ? 1 : at::get_num_threads();
+  const int threads = numbers <= small || inside || at::in_parallel_region() ? 1 : threads_of_loops();
   if (threads <= 1) return part(begin, end);
   auto& team = own.of(threads);
   if (numbers <= grain && !team.helps()) return part(begin, end);
@@ -224,7 +224,7 @@ extern "C" {
 
 // Threads that do pieces of a loop at the same time; each waits for the others, a second at most.
 int32_t enn_threads_at_work() {
-  const int32_t threads = std::max(1, at::get_num_threads());
+  const int32_t threads = std::max(1, enn::threads_of_loops());
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   std::atomic<int32_t> there = 0;
   enn::parallel_for(0, threads * SHARES, 1, [&](int64_t, int64_t) {

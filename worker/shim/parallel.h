@@ -7,6 +7,9 @@
 
 namespace enn {
 
+// How many threads this thread's loops may take.
+int32_t threads_of_loops();
+
 // Calls `part` for the numbers from `begin` to `end`, in pieces that several threads take; all at once within another loop, and where
 // libtorch computes on one thread. `grain` numbers are worth waking a thread for; fewer, down to a sixteenth, are cut where other
 // threads have done parts of the last loops. No piece is cut within so many numbers as a register holds, so that no number is computed
