@@ -79,9 +79,9 @@ impl Learner {
                     Some(sum) => f::add(cx, &sum, &loss)?,
                 });
             }
-            cx.all_reduce_wait()?;
+            let norm = parts.complete(cx)?;
             let number = |i| f::reshape(cx, &f::narrow(cx, numbers, 0, i, 1)?, &[]);
-            parts.optimize(cx, &number(0)?, &number(1)?)?;
+            parts.optimize(cx, &norm, [&number(0)?, &number(1)?])?;
             Ok::<_, GptError>(sum.into_iter().collect())
         })?;
         ran.outputs.into_iter().next().ok_or(GptError::NoLoss)

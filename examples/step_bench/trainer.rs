@@ -108,10 +108,10 @@ impl Trainer {
             if cost.get().is_none() {
                 cost.set(Some(cx.with_program(|program: &Program| (program.flops(), program.recs().len()))));
             }
-            cx.all_reduce_wait()?;
+            let norm = parts.complete(cx)?;
             let number = |i| f::reshape(cx, &f::narrow(cx, &sums, 0, i, 1)?, &[]);
             let (sum, count) = (number(0)?, number(1)?);
-            let stats = parts.optimize(cx, &count, rate)?;
+            let stats = parts.optimize(cx, &norm, [&count, rate])?;
             if let Some(average) = average {
                 average.update(cx, parts.weights, &stats.taken)?;
             }

@@ -156,9 +156,9 @@ fn loop_of_ones_own() -> Vec<(String, usize)> {
                 let y = layer.forward(cx, &inputs[0])?;
                 let loss = functional::sum_all(cx, &functional::square(cx, &y)?)?;
                 parts.backward(cx, &loss, true)?;
-                cx.all_reduce_wait()?;
+                let norm = parts.complete(cx)?;
                 let number = |i| functional::reshape(cx, &functional::narrow(cx, &inputs[1], 0, i, 1)?, &[]);
-                parts.optimize(cx, &number(0)?, &number(1)?)?;
+                parts.optimize(cx, &norm, [&number(0)?, &number(1)?])?;
                 Ok::<_, OpError>(vec![loss])
             })
             .unwrap();

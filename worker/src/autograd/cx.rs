@@ -15,7 +15,7 @@ use crate::error::{OpError, OpErrorKind};
 use crate::kernel::{FirstFit, Launcher};
 use crate::op::Op;
 use crate::op::collective::Collectives;
-use crate::op::value::{Meta, ParamId, Role, Tensor, Val};
+use crate::op::value::{BucketId, Meta, ParamId, Role, Tensor, Val};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use tch::Device;
@@ -55,6 +55,8 @@ pub struct Cx<'p> {
     pub(super) lending: RefCell<Lending>,
     /// Whether gradients hold what is of no use any more.
     pub(super) stale: Cell<bool>,
+    /// See [`Cx::last_bucket`].
+    last: Cell<Option<BucketId>>,
     key: Cell<RandomKey>,
     site: Cell<u32>,
     training: bool,
@@ -109,6 +111,7 @@ impl<'p> Cx<'p> {
             recompute: Cell::new(false),
             lending: RefCell::default(),
             stale: Cell::new(false),
+            last: Cell::new(None),
             key: Cell::new(key),
             site: Cell::new(0),
             training,
@@ -214,8 +217,29 @@ impl<'p> Cx<'p> {
     /// # Errors
     /// When a collective failed or did not end in time.
     pub fn all_reduce_wait(&self) -> Result<(), OpError> {
-        let pauses = self.collectives.is_none_or(Collectives::pauses);
+        self.last.set(None);
+        let pauses = self.collectives.is_some_and(Collectives::pauses);
         if pauses { self.beside(Op::AllReduceWait, &[]) } else { Ok(()) }
+    }
+
+    /// The walk completes its last bucket: what follows on the device sees the sums of the others, where sums travel beside it.
+    pub(super) fn complete_last(&self, bucket: BucketId) -> Result<(), OpError> {
+        if self.flops_per_byte() > 0.0 {
+            self.together(Op::Order, &[])?;
+            self.last.set(Some(bucket));
+        }
+        Ok(())
+    }
+
+    /// The bucket whose sum may be on its way while those of the others are there, until [`Cx::all_reduce_wait`].
+    pub(crate) fn last_bucket(&self) -> Option<BucketId> {
+        self.last.get()
+    }
+
+    /// [`Collectives::flops_per_byte`] of more than one rank, else 0.
+    pub(super) fn flops_per_byte(&self) -> f64 {
+        let others = self.collectives.filter(|collectives| collectives.ranks() > 1);
+        others.map_or(0.0, Collectives::flops_per_byte)
     }
 
     /// A collective over flat arrays; recorded, unless there is only one rank.

@@ -77,15 +77,18 @@ impl Walk {
 }
 
 /// Parameters and buckets that still wait.
-struct Ready<'a, 'b> {
+struct Ready<'a, 'b, 'p> {
+    cx: &'a Cx<'p>,
     pending: Vec<u32>,
     waiting: Vec<u32>,
+    /// Buckets that wait.
+    open: usize,
     grads: &'a dyn GradLeaves,
     late: &'a Late,
     on_ready: OnReady<'b>,
 }
 
-impl Ready<'_, '_> {
+impl Ready<'_, '_, '_> {
     fn contributed(&mut self, id: ParamId) -> Result<(), HookError> {
         if self.late.keep(self.grads.bucket_of(id), id) {
             return Ok(());
@@ -99,7 +102,14 @@ impl Ready<'_, '_> {
         let bucket = self.grads.bucket_of(id);
         let waiting = &mut self.waiting[bucket.index()];
         *waiting -= 1;
-        if *waiting == 0 { (self.on_ready)(bucket, self.grads.flat(bucket)) } else { Ok(()) }
+        if *waiting > 0 {
+            return Ok(());
+        }
+        self.open -= 1;
+        if self.open == 0 && self.grads.lent().is_empty() {
+            self.cx.complete_last(bucket)?;
+        }
+        (self.on_ready)(bucket, self.grads.flat(bucket))
     }
 }
 
@@ -231,7 +241,8 @@ impl Cx<'_> {
         ids().for_each(|id| waiting[grads.bucket_of(id).index()] += 1);
         let idle: Vec<ParamId> = ids().filter(|id| reach.pending[id.index()] == 0).collect();
         let late = Late::new(&reach.late);
-        let mut ready = Ready { pending: reach.pending, waiting, grads, late: &late, on_ready };
+        let (pending, open) = (reach.pending, grads.buckets());
+        let mut ready = Ready { cx: self, pending, waiting, open, grads, late: &late, on_ready };
         for id in idle {
             ready.param_ready(id).map_err(hook)?;
         }
@@ -289,8 +300,7 @@ impl Cx<'_> {
 
     /// Which values the loss reaches, how often each parameter is contributed to, and which gradients are better computed last.
     fn reach(&self, nodes: &[Node], loss: &Tensor, grads: &dyn GradLeaves) -> Reach {
-        let together = self.collectives.filter(|ranks| ranks.ranks() > 1 && grads.lent().is_empty());
-        let rate = together.map_or(0.0, |ranks| ranks.flops_per_byte());
+        let rate = if grads.lent().is_empty() { self.flops_per_byte() } else { 0.0 };
         let mut costs = (rate > 0.0).then(|| Costs::new(grads, rate));
         self.with_program(|program| {
             let (reached, pending) = (vec![false; program.values()], vec![0; grads.count()]);
@@ -335,7 +345,7 @@ impl Cx<'_> {
         nodes: Vec<Node>,
         emitter: &Emitter<'_, '_>,
         walk: &mut Walk,
-        ready: &mut Ready<'_, '_>,
+        ready: &mut Ready<'_, '_, '_>,
     ) -> Result<(), OpError> {
         for node in nodes.into_iter().rev() {
             match node {
@@ -360,7 +370,7 @@ impl Cx<'_> {
         node: Taped,
         emitter: &Emitter<'_, '_>,
         walk: &mut Walk,
-        ready: &mut Ready<'_, '_>,
+        ready: &mut Ready<'_, '_, '_>,
     ) -> Result<(), OpError> {
         let rec: Rec = self.with_program(|p| p.recs()[node.rec as usize].clone());
         if !rec.outs().any(|v| walk.reached[v.0 as usize]) {
@@ -408,7 +418,7 @@ impl Cx<'_> {
     fn deliver(
         &self,
         emitter: &Emitter<'_, '_>,
-        ready: &mut Ready<'_, '_>,
+        ready: &mut Ready<'_, '_, '_>,
         val: Val,
         gradient: Option<Tensor>,
         slots: &mut [Option<Tensor>],
@@ -428,7 +438,7 @@ impl Cx<'_> {
     fn deliver_param(
         &self,
         emitter: &Emitter<'_, '_>,
-        ready: &mut Ready<'_, '_>,
+        ready: &mut Ready<'_, '_, '_>,
         id: ParamId,
         gradient: Option<Tensor>,
     ) -> Result<(), OpError> {

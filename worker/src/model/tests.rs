@@ -317,7 +317,8 @@ fn overfit(config: &ModelConfig, steps: i64) -> (f64, f64) {
         let loss = bench.loss(&cx, &data);
         cx.backward(&loss, &grads, &mut |_, _| Ok(())).unwrap();
         let scalar = |value: f64| cx.input(Raw::from(value));
-        optimizer.step(&cx, (&grads, None), &scalar(190.0), &scalar(5e-3)).unwrap();
+        let norm = optimizer.complete(&cx, &grads).unwrap();
+        optimizer.step(&cx, (&grads, None), &norm, [&scalar(190.0), &scalar(5e-3)]).unwrap();
     }
     (first, mean(&bench))
 }

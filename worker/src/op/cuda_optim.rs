@@ -13,7 +13,7 @@ use tch::{Kind, Tensor};
 
 /// GlobalNorm.
 pub(super) const GLOBAL_NORM: Kernel =
-    entry("cuda.global_norm", |_, l| arrays_fit(l.ins), |_, l| Ok(smallvec![adamw::norm(l.ins)?]));
+    entry("cuda.global_norm", |_, l| arrays_fit(measured(l).1), launch_norm);
 /// StepScalars.
 pub(super) const STEP_SCALARS: Kernel = entry("cuda.step_scalars", fits_scalars, launch_scalars);
 /// AdamW.
@@ -23,6 +23,19 @@ pub(super) const AVERAGE: Kernel = entry("cuda.average", fits_average, launch_av
 /// Zero.
 pub(super) const ZERO: Kernel =
     Kernel { tolerance: Tolerance::Exact, ..entry("cuda.zero", |_, l| arrays_fit(l.ins), launch_zero) };
+
+/// The norm of what was measured before, if there is one, and the arrays.
+fn measured<'l, 't>(l: &'l Launch<'t>) -> (Option<&'t Tensor>, &'l [&'t Tensor]) {
+    match l.ins {
+        [before, arrays @ ..] if before.kind() == Kind::Double && before.dim() == 0 && !arrays.is_empty() => (Some(before), arrays),
+        arrays => (None, arrays),
+    }
+}
+
+fn launch_norm(_: &Op, l: &Launch<'_>) -> Launched {
+    let (before, arrays) = measured(l);
+    Ok(smallvec![adamw::norm(before, arrays)?])
+}
 
 /// Dense arrays of one kind on one device.
 fn arrays_fit(arrays: &[&Tensor]) -> Fit {

@@ -47,7 +47,7 @@ pub const SCALARS: i64 = 6;
 ///
 /// | operation | operands | results |
 /// |---|---|---|
-/// | GlobalNorm | any number of arrays | √Σx², f64, 0 axes |
+/// | GlobalNorm | any number of arrays; the first may be the norm of others, f64 of 0 axes | √Σx², f64, 0 axes |
 /// | StepScalars | norm, count, rate, steps (written), skipped (written); f64, 0 axes | six f32 ([`Scalar`]); norm of the mean gradient; 1 if the step is taken, else 0; f64, 0 axes |
 /// | AdamW | the six numbers; if it averages, the counts of Average; then weight, gradient, first and second moment of each segment, the weight's low-precision copy if `shadows`, and its average; all but the gradient written | none |
 /// | Average | updates so far (f64, 0 axes, written); 1, or 0 where nothing is to change (f64, 0 axes); then average (written) and weights of each array | none |

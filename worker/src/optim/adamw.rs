@@ -135,9 +135,26 @@ impl AdamW {
         go().map_err(failed("allocate moments"))
     }
 
-    /// One update of the weights from `grads`, the summed gradient over the global batch, and `count`, what to divide it by:
-    /// the global number of valid cells. `rate` is the learning rate. Both f64 scalars on the device. The buckets
-    /// keep the sum. Low-precision copies of the weights, where they are kept, follow the weights.
+    /// Waits for everything begun ([`Cx::all_reduce_wait`]); the norm of the gradients, √Σg² of their sums over the ranks, f64
+    /// of 0 axes. While the last sum is on its way, the others are measured.
+    ///
+    /// # Errors
+    /// Those of a collective, and of a kernel.
+    pub fn complete(&self, cx: &Cx, grads: &GradBuckets) -> Result<Tensor, OpError> {
+        let last = cx.last_bucket().filter(|_| !self.divided);
+        let others = || grads.buckets().filter(|(bucket, _)| Some(*bucket) != last).map(|(_, flat)| flat);
+        let before = if last.is_some() && others().next().is_some() { Some(norm(cx, None, others())?) } else { None };
+        cx.all_reduce_wait()?;
+        match (before, last) {
+            _ if self.divided => self.norm_of_shares(cx, grads),
+            (Some(before), Some(last)) => norm(cx, Some(&before), std::iter::once(grads.bucket(last))),
+            _ => norm(cx, None, grads.buckets().map(|(_, flat)| flat)),
+        }
+    }
+
+    /// One update of the weights from `grads`, the summed gradient over the global batch, its `norm` ([`AdamW::complete`]), and
+    /// `count`, what to divide it by: the global number of valid cells. `rate` is the learning rate. All f64 scalars on the device.
+    /// The buckets keep the sum. Low-precision copies of the weights, where they are kept, follow the weights.
     ///
     /// A gradient that is not finite changes nothing but the count of refused steps.
     ///
@@ -152,21 +169,16 @@ impl AdamW {
         &self,
         cx: &Cx,
         (grads, average): (&GradBuckets, Option<&Ema>),
-        count: &Tensor,
-        rate: &Tensor,
+        norm: &Tensor,
+        [count, rate]: [&Tensor; 2],
     ) -> Result<StepStats, OpError> {
         let kept_grads = grads.kept();
-        let norm = if self.divided {
-            self.norm_of_shares(cx, grads)?
-        } else {
-            norm(cx, grads.buckets().map(|(_, flat)| flat))?
-        };
         let stats = cx.optim(|cx| {
             let state = |raw: &Raw| cx.opt_state(raw.shallow_clone());
             let (b1, b2) = self.settings.betas;
             let (decay, clip) = (self.settings.weight_decay.into(), self.settings.clip.into());
             let scalars = Op::StepScalars { beta1: b1.into(), beta2: b2.into(), decay, clip };
-            let mut made = call(cx, scalars, &[&norm, count, rate, &state(&self.steps), &state(&self.skipped)])?;
+            let mut made = call(cx, scalars, &[norm, count, rate, &state(&self.steps), &state(&self.skipped)])?;
             let (taken, grad_norm, numbers) = (made.swap_remove(2), made.swap_remove(1), made.swap_remove(0));
             let mut ins = vec![numbers];
             if let Some(average) = average {
@@ -212,7 +224,7 @@ impl AdamW {
                 .map_err(|kind| cx.fail("global_norm", kind))
         };
         let (own, common) = (parts(false)?, parts(true)?);
-        let square = |parts: &[Raw]| unary(cx, Unary::Square, &norm(cx, parts.iter())?);
+        let square = |parts: &[Raw]| unary(cx, Unary::Square, &norm(cx, None, parts.iter())?);
         let mut sum = None;
         if !own.is_empty() {
             let own = square(&own)?;
@@ -229,7 +241,7 @@ impl AdamW {
         }
         match sum {
             Some(sum) => unary(cx, Unary::Sqrt, &sum),
-            None => norm(cx, std::iter::empty()),
+            None => norm(cx, None, std::iter::empty()),
         }
     }
 
@@ -333,11 +345,11 @@ impl AdamW {
     }
 }
 
-/// √Σx² over all elements, f64, 0 axes.
-fn norm<'t>(cx: &Cx, parts: impl Iterator<Item = &'t Raw>) -> Result<Tensor, OpError> {
+/// √Σx² over all elements, those of which the norm is known `before` among them: f64, 0 axes.
+fn norm<'t>(cx: &Cx, before: Option<&Tensor>, parts: impl Iterator<Item = &'t Raw>) -> Result<Tensor, OpError> {
     cx.optim(|cx| {
         let parts: Vec<Tensor> = parts.map(|raw| cx.opt_state(raw.shallow_clone())).collect();
-        Ok(call(cx, Op::GlobalNorm, &parts.iter().collect::<Vec<_>>())?.swap_remove(0))
+        Ok(call(cx, Op::GlobalNorm, &before.into_iter().chain(&parts).collect::<Vec<_>>())?.swap_remove(0))
     })
 }
 
@@ -402,7 +414,8 @@ mod tests {
         fn averaged_step(&mut self, average: Option<&Ema>, count: f64, lr: f64) -> StepStats {
             let cx = Cx::train(&self.params, 0, 0);
             let scalar = |value: f64| cx.input(Raw::from(value));
-            self.optimizer.step(&cx, (&self.grads, average), &scalar(count), &scalar(lr)).unwrap()
+            let norm = self.optimizer.complete(&cx, &self.grads).unwrap();
+            self.optimizer.step(&cx, (&self.grads, average), &norm, [&scalar(count), &scalar(lr)]).unwrap()
         }
 
         fn values(&self) -> Vec<Raw> {

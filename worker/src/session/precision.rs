@@ -165,8 +165,8 @@ impl Precision {
         Ok(())
     }
 
-    /// Updates the weights: the summed gradient is divided by `count` and by the loss scale, if there is one, which moves
-    /// then. `count` and `rate`, the learning rate: f64, 0 axes. The average takes in the new weights.
+    /// Updates the weights: the summed gradient, whose `norm` is [`AdamW::complete`]'s, is divided by `count` and by the loss scale,
+    /// if there is one, which moves then. `count` and `rate`, the learning rate: f64, 0 axes. The average takes in the new weights.
     ///
     /// # Errors
     /// What libtorch says.
@@ -174,12 +174,12 @@ impl Precision {
         &self,
         cx: &Cx<'_>,
         (optimizer, grads, average): (&AdamW, &GradBuckets, Option<&Ema>),
-        count: &Tensor,
-        rate: &Tensor,
+        norm: &Tensor,
+        [count, rate]: [&Tensor; 2],
     ) -> Result<StepStats, OpError> {
-        let Some(scale) = &self.scale else { return optimizer.step(cx, (grads, average), count, rate) };
+        let Some(scale) = &self.scale else { return optimizer.step(cx, (grads, average), norm, [count, rate]) };
         let factor = functional::cast(cx, &cx.opt_state(scale.scale().shallow_clone()), Kind::Double)?;
-        let stats = optimizer.step(cx, (grads, average), &functional::mul(cx, count, &factor)?, rate)?;
+        let stats = optimizer.step(cx, (grads, average), norm, [&functional::mul(cx, count, &factor)?, rate])?;
         cx.optim(|cx| functional::update_loss_scale(cx, scale, &stats.taken))?;
         Ok(stats)
     }

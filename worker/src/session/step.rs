@@ -307,7 +307,7 @@ fn code(
     }
     let Some(control) = control else { unreachable!("a step has at least one micro-batch") };
     cx.return_parameters()?;
-    cx.all_reduce_wait()?;
+    let norm = learner.optimizer.complete(cx, learner.grads)?;
     laps.end(Part::Comm);
     let scalar = |t: Tensor| functional::reshape(cx, &t, &[]);
     let count = scalar(functional::narrow(cx, &control, 0, 1, 1)?)?;
@@ -315,7 +315,7 @@ fn code(
     // One average moves in the pass over the weights.
     let mut averages = learner.averages.into_iter().flatten();
     let update = (learner.optimizer, learner.grads, averages.next());
-    let stats = learner.precision.optimize(cx, update, &count, &rate)?;
+    let stats = learner.precision.optimize(cx, update, &norm, [&count, &rate])?;
     for average in averages {
         average.update(cx, learner.weights, &stats.taken)?;
     }

@@ -2,7 +2,7 @@
 //! the manager of kernels; the executor that records a step and then runs its record.
 //!
 //! ```text
-//! Steps::step ─► your code: forward ─► StepParts::backward ─► Cx::all_reduce_wait ─► StepParts::optimize
+//! Steps::step ─► your code: forward ─► StepParts::backward ─► StepParts::complete ─► StepParts::optimize
 //! ```
 //! **Invariant:** knows neither model nor data; a step reads nothing back from the device.
 
@@ -221,12 +221,20 @@ impl StepParts<'_> {
         })
     }
 
-    /// Updates the weights with gradients that [`Cx::all_reduce_wait`] completed: clip, AdamW, loss scale. `count` is what the
-    /// summed loss is divided by, over all ranks; `rate` the learning rate. Both f64, 0 axes.
+    /// Waits for everything begun, the sums of the gradients among it; their norm, f64 of 0 axes, for [`StepParts::optimize`].
+    ///
+    /// # Errors
+    /// Those of a collective, or of a kernel.
+    pub fn complete(&self, cx: &Cx<'_>) -> Result<Tensor, OpError> {
+        self.optimizer.complete(cx, self.grads)
+    }
+
+    /// Updates the weights with gradients that [`StepParts::complete`] waited for: clip, AdamW, loss scale. `norm` is what it gave,
+    /// `count` what the summed loss is divided by, over all ranks; `rate` the learning rate. All f64, 0 axes.
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn optimize(&self, cx: &Cx<'_>, count: &Tensor, rate: &Tensor) -> Result<StepStats, OpError> {
-        self.precision.optimize(cx, (self.optimizer, self.grads, None), count, rate)
+    pub fn optimize(&self, cx: &Cx<'_>, norm: &Tensor, [count, rate]: [&Tensor; 2]) -> Result<StepStats, OpError> {
+        self.precision.optimize(cx, (self.optimizer, self.grads, None), norm, [count, rate])
     }
 }

@@ -72,7 +72,8 @@ fn code(bench: &Parts<'_>, cx: &Cx<'_>, inputs: &[Traced]) -> Result<Vec<Traced>
         });
     }
     let count = f::sum_all(cx, &f::ones(cx, &[8], Kind::Double)?)?;
-    let stats = bench.optimizer.step(cx, (bench.grads, Some(bench.ema)), &count, rate)?;
+    let norm = bench.optimizer.complete(cx, bench.grads)?;
+    let stats = bench.optimizer.step(cx, (bench.grads, Some(bench.ema)), &norm, [&count, rate])?;
     Ok(vec![sum.unwrap(), stats.grad_norm])
 }
 

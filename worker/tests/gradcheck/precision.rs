@@ -371,7 +371,8 @@ impl Trainer {
         let count = y.numel() as f64;
         let divisor = scale.map_or(Tensor::from(count), |s| s.scale().to_kind(Kind::Double) * count);
         let (divisor, rate) = (cx.input(divisor), cx.input(Tensor::from(3e-3)));
-        let stats = self.optimizer.step(&cx, (&self.net.grads, None), &divisor, &rate).unwrap();
+        let norm = self.optimizer.complete(&cx, &self.net.grads).unwrap();
+        let stats = self.optimizer.step(&cx, (&self.net.grads, None), &norm, [&divisor, &rate]).unwrap();
         if let Some(scale) = scale {
             cx.optim(|cx| f::update_loss_scale(cx, scale, &stats.taken)).unwrap();
         }

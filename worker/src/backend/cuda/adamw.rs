@@ -171,17 +171,20 @@ pub fn adamw(arrays: &[Array<'_>], numbers: &Tensor, share: Option<&Tensor>, eps
     Ok(())
 }
 
-/// Norm of all gradients together, f64 of 0 axes; not finite if an element is not.
+/// Norm of all gradients together, and of those whose norm is known `before`; f64 of 0 axes; not finite if an element is not.
 ///
 /// # Errors
 /// As [`adamw`].
-pub fn norm(grads: &[&Tensor]) -> Result<Tensor, CudaError> {
+pub fn norm(before: Option<&Tensor>, grads: &[&Tensor]) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "global_norm" };
     let Some(first) = grads.first() else {
         return Ok(Tensor::f_zeros([0_i64; 0], (Kind::Double, Device::Cpu))?);
     };
     let (element, device) = (check.element("grad", first)?, first.device());
     check.device("grad", first)?;
+    if let Some(before) = before {
+        check.numbers("before", before, Kind::Double, 1, first)?;
+    }
     let mut entries = Vec::with_capacity(grads.len());
     for grad in grads {
         let count = grad.numel() as i64;
@@ -201,7 +204,7 @@ pub fn norm(grads: &[&Tensor]) -> Result<Tensor, CudaError> {
     }
     let norm = Tensor::f_empty([0_i64; 0], (Kind::Double, device))?;
     let variant = Variant::new(&SOURCE, element, &[1]);
-    let call = Call::new(&variant, "norm_of").tensor(&partial).int(total).tensor(&norm);
+    let call = Call::new(&variant, "norm_of").tensor(&partial).int(total).maybe(before).tensor(&norm);
     call.launch(first, grid(1, THREADS))?;
     Ok(norm)
 }

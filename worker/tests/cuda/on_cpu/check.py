@@ -308,7 +308,10 @@ def check_adamw():
             partial, norm, numbers = torch.empty(blocks).double(), scalar(0.0), torch.empty(6)
             mean, taken, steps, skipped = (scalar(x) for x in (9.0, 9.0, 2.0, 5.0))
             kernels("squares", blocks, 256, table, partial)
-            kernels("norm_of", 1, 256, partial, blocks, norm)
+            kernels("norm_of", 1, 256, partial, blocks, scalar(3.0), norm)
+            whole = torch.cat([a[3].double() for a in arrays] + [torch.tensor([3.0]).double()]).norm()
+            near("norm and another", norm, whole, torch.float32)
+            kernels("norm_of", 1, 256, partial, blocks, None, norm)
             whole = torch.cat([a[3].double() for a in arrays]).norm()
             near("norm", norm, whole, torch.float32)
             before = [[t.clone() for t in a[:6]] for a in arrays]
@@ -337,7 +340,7 @@ def check_adamw():
                 assert torch.equal(shadow, p.to(low))
             arrays[1][3][2] = math.nan if kind == torch.float32 else math.inf
             kernels("squares", blocks, 256, table, partial)
-            kernels("norm_of", 1, 256, partial, blocks, norm)
+            kernels("norm_of", 1, 256, partial, blocks, None, norm)
             assert not norm.isfinite()
             averages_are_right(kernels, table, arrays, blocks)
             kernels("zero", blocks, 256, table)

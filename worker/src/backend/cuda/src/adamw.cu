@@ -142,10 +142,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) squares(const __grid_const
   if (threadIdx.x == 0) partial[block] = scratch[0];
 }
 
-// norm = √Σ partial. One block.
-extern "C" __global__ void __launch_bounds__(THREADS) norm_of(const double* partial, i64 count, double* norm) {
+// norm = √(Σ partial + before²), or √Σ partial. One block.
+extern "C" __global__ void __launch_bounds__(THREADS) norm_of(const double* partial, i64 count, const double* before, double* norm) {
   __shared__ double scratch[THREADS];
-  double total = 0.0;
+  double total = before && threadIdx.x == 0 ? *before * *before : 0.0;
   for (i64 i = threadIdx.x; i < count; i += THREADS) total += partial[i];
   scratch[threadIdx.x] = total;
   __syncthreads();
