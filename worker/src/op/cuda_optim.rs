@@ -12,8 +12,7 @@ use smallvec::{SmallVec, smallvec};
 use tch::{Kind, Tensor};
 
 /// GlobalNorm.
-pub(super) const GLOBAL_NORM: Kernel =
-    entry("cuda.global_norm", |_, l| arrays_fit(measured(l).1), launch_norm);
+pub(super) const GLOBAL_NORM: Kernel = entry("cuda.global_norm", |_, l| arrays_fit(measured(l).1), launch_norm);
 /// StepScalars.
 pub(super) const STEP_SCALARS: Kernel = entry("cuda.step_scalars", fits_scalars, launch_scalars);
 /// AdamW.
@@ -27,7 +26,9 @@ pub(super) const ZERO: Kernel =
 /// The norm of what was measured before, if there is one, and the arrays.
 fn measured<'l, 't>(l: &'l Launch<'t>) -> (Option<&'t Tensor>, &'l [&'t Tensor]) {
     match l.ins {
-        [before, arrays @ ..] if before.kind() == Kind::Double && before.dim() == 0 && !arrays.is_empty() => (Some(before), arrays),
+        [before, arrays @ ..] if before.kind() == Kind::Double && before.dim() == 0 && !arrays.is_empty() => {
+            (Some(before), arrays)
+        }
         arrays => (None, arrays),
     }
 }

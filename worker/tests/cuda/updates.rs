@@ -172,7 +172,8 @@ fn norm_of_all_gradients() {
         let (mut laid_behind, mut wide_behind) = (vec![found[0].shallow_clone()], vec![expected[0].shallow_clone()]);
         laid_behind.extend(laid[1..2].iter().map(Tensor::shallow_clone));
         wide_behind.extend(wide[1..2].iter().map(Tensor::shallow_clone));
-        let (found, expected) = (launch(&Op::GlobalNorm, &laid_behind, true), launch(&Op::GlobalNorm, &wide_behind, false));
+        let (found, expected) =
+            (launch(&Op::GlobalNorm, &laid_behind, true), launch(&Op::GlobalNorm, &wide_behind, false));
         near("norm and another", &found[0], &expected[0], Kind::Float);
         let _ = laid[3].narrow(0, 99_999, 1).fill_(f64::NAN);
         assert!(launch(&Op::GlobalNorm, &laid, true)[0].double_value(&[]).is_nan());

@@ -1,9 +1,10 @@
-//! Gradients that are computed last: the buckets that the walk reaches last are summed earlier, and no bit changes.
+//! What the sums of gradients over the ranks travel behind: products that are computed last, where no bit changes, and the norm.
 
 use enn_worker::autograd::Cx;
 use enn_worker::error::HookError;
 use enn_worker::functional as f;
 use enn_worker::op::collective::Collectives;
+use enn_worker::optim::{AdamW, AdamWSettings, FlatParams};
 use enn_worker::params::{GradBuckets, Group, Init, ParamBuilder, ParamId, Params};
 use tch::{Device, Kind, Tensor};
 
@@ -62,14 +63,24 @@ fn net() -> Net {
     Net { params: b.build(9, Device::Cpu).unwrap(), first, layers }
 }
 
-/// Gradients by bucket, buckets in the order in which they were ready, and the operations recorded.
-fn walk(net: &Net, flops_per_byte: f64) -> (Vec<Tensor>, Vec<usize>, Vec<&'static str>) {
+/// What a step made.
+struct Walked {
+    /// By bucket.
+    grads: Vec<Tensor>,
+    /// Buckets in the order in which they were ready.
+    order: Vec<usize>,
+    /// Operations recorded.
+    names: Vec<&'static str>,
+    /// Of all gradients.
+    norm: f64,
+}
+
+fn walk(net: &Net, flops_per_byte: f64) -> Walked {
     let grads = GradBuckets::new(&net.params).unwrap();
     let ranks = Ranks(flops_per_byte);
     let mut cx = Cx::train(&net.params, 1, 2);
     cx.set_collectives(&ranks);
-    tch::manual_seed(5);
-    let x = cx.input(Tensor::randn([1, 4 * WIDTH], (Kind::Float, Device::Cpu)));
+    let x = cx.input(Tensor::arange(4 * WIDTH, (Kind::Float, Device::Cpu)).sin().reshape([1, 4 * WIDTH]));
     let one = f::linear(&cx, &x, &cx.param(net.first), None).unwrap();
     let mut h = f::expand(&cx, &one, &[ROWS, WIDTH]).unwrap();
     for (weight, bias) in &net.layers {
@@ -88,23 +99,39 @@ fn walk(net: &Net, flops_per_byte: f64) -> (Vec<Tensor>, Vec<usize>, Vec<&'stati
     for (bucket, flat) in grads.buckets() {
         assert!(flat.equal(&seen[bucket.index()]), "nothing is added to a bucket that was ready");
     }
+    let settings = AdamWSettings { betas: (0.9, 0.99), weight_decay: 0.1, clip: 1.0 };
+    let optimizer = AdamW::new(&FlatParams::of(&net.params), settings).unwrap();
+    let norm = optimizer.complete(&cx, &grads).unwrap();
     let names = cx.with_program(|program| program.recs().iter().map(|rec| rec.op.name()).collect());
-    (seen, order, names)
+    Walked { grads: seen, order, names, norm: norm.raw().double_value(&[]) }
 }
 
 #[test]
 fn products_are_put_off_so_that_the_first_layers_sums_travel_and_no_bit_changes() {
     let net = net();
-    let (plain, order, names) = walk(&net, 0.0);
+    let plain = walk(&net, 0.0);
     let first = net.params.layout().place(net.first).0.index();
-    assert_eq!(order.last(), Some(&first), "the walk reaches the first layer last");
-    let (late, put_off, more) = walk(&net, 8.0);
-    assert_ne!(put_off.last(), Some(&first), "{put_off:?}");
-    assert_eq!(plain.len(), late.len());
-    assert!(plain.iter().zip(&late).all(|(a, b)| a.equal(b)));
-    let products = |names: &[&str]| names.iter().filter(|name| **name == "linear_backward").count();
-    assert!(products(&more) > products(&names), "what was put off is a record of its own");
-    assert_eq!(walk(&net, 8.0).1, put_off, "every rank and every step puts off the same");
+    assert_eq!(plain.order.last(), Some(&first), "the walk reaches the first layer last");
+    let late = walk(&net, 8.0);
+    assert_ne!(late.order.last(), Some(&first), "{:?}", late.order);
+    assert_eq!(plain.grads.len(), late.grads.len());
+    assert!(plain.grads.iter().zip(&late.grads).all(|(a, b)| a.equal(b)));
+    let products = |walked: &Walked| walked.names.iter().filter(|name| **name == "linear_backward").count();
+    assert!(products(&late) > products(&plain), "what was put off is a record of its own");
+    assert_eq!(walk(&net, 8.0).order, late.order, "every rank and every step puts off the same");
     // Sums that take no time are not worth it.
-    assert_eq!(walk(&net, 1e-6).1, order);
+    assert_eq!(walk(&net, 1e-6).order, plain.order);
+}
+
+#[test]
+fn the_norm_of_all_gradients_but_those_ready_last_is_measured_while_these_are_summed() {
+    let net = net();
+    let end = |walked: &Walked| -> Vec<&'static str> {
+        let ends = ["order", "global_norm", "all_reduce_wait"];
+        walked.names.iter().filter(|name| ends.contains(name)).copied().collect()
+    };
+    let (plain, beside) = (walk(&net, 0.0), walk(&net, 8.0));
+    assert_eq!(end(&plain), ["all_reduce_wait", "global_norm"]);
+    assert_eq!(end(&beside), ["order", "global_norm", "all_reduce_wait", "global_norm"]);
+    assert!((plain.norm - beside.norm).abs() < 1e-12 * plain.norm, "{} and {}", plain.norm, beside.norm);
 }
