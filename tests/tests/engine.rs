@@ -96,12 +96,16 @@ fn what_is_no_package_is_an_error_of_the_worker() {
 fn a_worker_that_dies_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("worker");
-    fs::write(&program, "#!/bin/sh\nread begin\nkill -SEGV $$\n").unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
     let sample = small_model();
-    let artifact = archive(&sample, &dir.path().join("m.pt2"));
-    let error = refusal(&WorkerSpec { program, ..worker() }, artifact, dir.path());
-    assert!(error.starts_with("libtorch refused") && error.contains("ended without a word"), "{error}");
+    for (said, how) in
+        [("", "ended without a word (signal: 11"), ("printf '{\"re'", "ended within an answer (signal: 11")]
+    {
+        fs::write(&program, format!("#!/bin/sh\nread begin\n{said}\nkill -SEGV $$\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        let artifact = archive(&sample, &dir.path().join("m.pt2"));
+        let error = refusal(&WorkerSpec { program: program.clone(), ..worker() }, artifact, dir.path());
+        assert!(error.starts_with("libtorch refused") && error.contains(how), "{error}");
+    }
 }
 
 #[test]

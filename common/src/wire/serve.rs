@@ -126,14 +126,19 @@ pub fn put<T: Serialize>(to: &mut impl Write, line: &T) -> io::Result<()> {
 /// Reads a line; `None` at the end of the input.
 ///
 /// # Errors
-/// What the system says; a line that is too long, is cut, or is not what was expected.
+/// What the system says; a line that is too long, is not what was expected, or, as [`io::ErrorKind::UnexpectedEof`], is cut.
 pub fn get<T: for<'de> Deserialize<'de>>(from: &mut impl BufRead) -> io::Result<Option<T>> {
     let mut line = Vec::new();
     from.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
     match line.last() {
         None => Ok(None),
-        Some(b'\n') => Ok(Some(serde_json::from_slice(&line)?)),
-        Some(_) => Err(io::Error::other(format!("a line is cut or longer than {LINE_BYTES_MAX} bytes"))),
+        Some(b'\n') => {
+            serde_json::from_slice(&line).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        }
+        Some(_) if (line.len() as u64) < LINE_BYTES_MAX => {
+            Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the input ends within a line"))
+        }
+        Some(_) => Err(io::Error::other(format!("a line is longer than {LINE_BYTES_MAX} bytes"))),
     }
 }
 
@@ -185,10 +190,11 @@ mod tests {
         assert_eq!(get::<Question>(&mut from).unwrap(), Some(question));
         assert_eq!(get::<Reply>(&mut from).unwrap(), Some(Reply::Ready));
         assert_eq!(get::<Reply>(&mut from).unwrap(), None);
-        assert!(get::<Reply>(&mut &b"\"ready\""[..]).unwrap_err().to_string().contains("cut"));
-        assert!(get::<Reply>(&mut &b"{}\n"[..]).is_err());
-        let long = vec![b' '; LINE_BYTES_MAX as usize + 1];
-        assert!(get::<Reply>(&mut long.as_slice()).is_err());
+        let kind = |bytes: &[u8]| get::<Reply>(&mut &*bytes).unwrap_err().kind();
+        assert_eq!(kind(b"\"ready\""), io::ErrorKind::UnexpectedEof);
+        assert_eq!(kind(b"{}\n"), io::ErrorKind::InvalidData);
+        assert_eq!(kind(b"{\n"), io::ErrorKind::InvalidData);
+        assert_eq!(kind(&vec![b' '; LINE_BYTES_MAX as usize + 1]), io::ErrorKind::Other);
     }
 
     #[test]

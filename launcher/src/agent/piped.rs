@@ -38,6 +38,8 @@ pub(crate) enum PipeError {
     Late(Duration),
     #[error("the worker ended without a word{0}; its log is above")]
     Silent(String),
+    #[error("the worker ended within an answer{0}; its log is above")]
+    Cut(String),
     #[error("the worker does not end")]
     Endless,
 }
@@ -121,6 +123,7 @@ impl<R: Send + 'static> Piped<R> {
     /// The next reply.
     pub(crate) fn hear(&mut self) -> Result<R, PipeError> {
         match self.replies.recv_timeout(self.wait) {
+            Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(PipeError::Cut(self.status())),
             Ok(reply) => reply.map_err(PipeError::Pipe),
             Err(RecvTimeoutError::Timeout) => Err(PipeError::Late(self.wait)),
             Err(RecvTimeoutError::Disconnected) => Err(PipeError::Silent(self.status())),

@@ -141,10 +141,11 @@ struct Hand {
 }
 
 impl Hand {
-    /// `told` hears how the first start went.
+    /// `told` hears how the first start went, once it is in the figures: requests may follow at once.
     fn run(mut self, told: &Sender<Result<usize, Failure>>) {
         let mut engine = match (self.start)() {
             Ok(engine) => {
+                self.figures.engine_up();
                 let _gone = told.send(Ok(engine.state()));
                 engine
             }
@@ -152,10 +153,10 @@ impl Hand {
                 self.figures.engine_failed(&failure.to_string());
                 let _gone = told.send(Err(failure));
                 let Some(engine) = self.again(None) else { return };
+                self.figures.engine_up();
                 engine
             }
         };
-        self.figures.engine_up();
         let mut held = None;
         loop {
             let ended = engine.ended();
