@@ -359,7 +359,8 @@ impl Error {
             | Self::Usage(_)
             | Self::Tasks(_)
             | Self::Weights(_)
-            | Self::RunDir(RunDirError::Unknown { .. } | RunDirError::Address { .. }) => ExitCode::Usage,
+            | Self::RunDir(RunDirError::Unknown { .. } | RunDirError::Address { .. })
+            | Self::Remote(RemoteError::Place { .. } | RemoteError::NoRun { .. }) => ExitCode::Usage,
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,
@@ -446,8 +447,9 @@ mod tests {
     use std::io;
 
     #[test]
-    fn a_name_that_is_taken_is_the_users_and_a_full_disk_the_machines() {
+    fn a_name_that_is_taken_or_wrong_is_the_users_and_a_full_disk_the_machines() {
         let path = || PathBuf::from("p.csv");
+        assert_eq!(Error::from(RemoteError::NoRun { address: "s3://b".into() }).exit_code(), ExitCode::Usage);
         assert_eq!(Error::from(GatherError::Exists { path: path() }).exit_code(), ExitCode::Usage);
         assert_eq!(Error::from(ConvertError::Exists { path: path() }).exit_code(), ExitCode::Usage);
         let file = |kind: io::ErrorKind| FileError { action: "write", path: path(), source: kind.into() };

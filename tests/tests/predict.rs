@@ -123,6 +123,37 @@ fn a_killed_prediction_goes_on_with_the_chunks_that_are_missing() {
 }
 
 #[test]
+fn what_was_changed_after_it_was_written_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path(), &[]);
+    let (csv, out) = (dir.path().join("new.csv"), dir.path().join("out"));
+    fs::write(&csv, "id,a,b,c\n1,0.5,0.25,0.125\n2,0.1,0.2,0.3\n").unwrap();
+    assert!(predict(&run, &csv, &out, "--quiet").status().unwrap().success());
+    let verify = |what: &Path| {
+        let done = enn().args(["data", "verify"]).arg(what).output().unwrap();
+        (done.status.code(), String::from_utf8([done.stdout, done.stderr].concat()).unwrap())
+    };
+    let staged = run.join("staged");
+    let array = fs::read_dir(&staged).unwrap().map(|entry| entry.unwrap().path());
+    let array = array.filter(|path| path.extension().is_some_and(|end| end == "npy")).max().unwrap();
+    for (what, file) in [(&out, &out.join("pred.npy")), (&staged, &array), (&run, &array)] {
+        let written = fs::read(file).unwrap();
+        let (code, told) = verify(what);
+        assert!(code == Some(0) && told.contains("every byte is as it was written"), "{told}");
+        let mut changed = written.clone();
+        *changed.last_mut().unwrap() ^= 1;
+        fs::write(file, changed).unwrap();
+        let (code, told) = verify(what);
+        let name = file.file_name().unwrap().to_str().unwrap();
+        assert!(code == Some(5) && told.contains("WRONG") && told.contains(name), "{told}");
+        fs::write(file, written).unwrap();
+    }
+    // A file that is no prediction.
+    let (code, told) = verify(&csv);
+    assert!(code == Some(5) && told.contains("new.csv.manifest.json"), "{told}");
+}
+
+#[test]
 fn names_that_are_too_many_to_keep_are_told_of() {
     let dir = tempfile::tempdir().unwrap();
     let config = data::write(dir.path());

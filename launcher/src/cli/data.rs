@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let mut found = Vec::new();
     if given.join(META).is_file() {
         found.push(staged(&given, &bar)?);
-    } else if manifest_path(&given).is_file() {
+    } else if given.is_file() || manifest_path(&given).is_file() {
         found.push(predictions(&given)?);
     } else {
         let run = args.runs.find_records(&args.what, facts)?;
