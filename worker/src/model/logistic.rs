@@ -163,7 +163,7 @@ impl Path {
         let weights = Raw::f_zeros([self.x.size2()?.1, classes], (Kind::Double, self.x.device()))?;
         let seen = self.y.f_sum_dim_intlist(Some([0].as_slice()), false, Kind::Double)?.f_add_scalar(1.0)?;
         let rates = seen.f_div_scalar((rows + classes) as f64)?.f_log()?;
-        let _ = weights.f_select(0, -1)?.f_copy_(&rates)?;
+        weights.f_select(0, -1)?.f_copy_(&rates)?;
         Ok(weights)
     }
 

@@ -279,7 +279,7 @@ mod tests {
             sums.add_at(LOSS, &[missed, Tensor::from(rows as f64)]).unwrap();
             sums.add_classes(&scores, &y, (&mask, None)).unwrap();
             sums.add_doubt(&scores, (&mask, None)).unwrap();
-            sums.finish(&Solo::default(), &classes).unwrap()
+            sums.finish(&Solo, &classes).unwrap()
         };
         let [careful, sure] = [3.0, 9.0].map(|logit| measured(10, logit));
         assert!(sure.metrics.loss < careful.metrics.loss && sure.doubted > careful.doubted);

@@ -172,6 +172,7 @@ impl Engine {
     }
 
     /// Waits until the device has done what it was given, at most `timeout`; whether it has. After a cut it need not wait for others.
+    #[expect(clippy::disallowed_methods, reason = "a device tells no descriptor that could be waited for")]
     pub(super) fn rest(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         while !self.member.beside.is_idle() {
