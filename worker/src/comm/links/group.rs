@@ -12,13 +12,14 @@ use crate::comm::{
     CommError, Cut, Forming, ProcessGroup, Reduce, Work,
     cut::Line,
     own_part,
-    shm::{meet::nonce, mmap::Segment},
+    shm::mmap::{Holder, Segment},
     waited::Waited,
 };
 use std::{
     cell::{Cell, OnceCell, RefCell},
     fs::File,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    ops::Range,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
     time::Duration,
 };
@@ -54,9 +55,10 @@ struct Meeting {
     trusted: Cell<bool>,
 }
 
-/// What each rank says of itself: whether it can, where its GPU is plugged in, its address, and of rank 0 where the segment is: process,
-/// descriptor, nonce.
+/// What each rank says of itself: whether it can, where its GPU is plugged in, its address, and of rank 0 the segment's holder.
 const CARD: usize = 10;
+/// Where on the card the holder is.
+const HOLDER: Range<usize> = 6..10;
 /// Of eight bytes each, for the sentence of a rank that does not take part.
 const REASON_WORDS: usize = 24;
 
@@ -143,10 +145,8 @@ impl Linked {
             card[1..4].copy_from_slice(&gpu.bus().map_err(|error| error.to_string())?);
             card[4..6].copy_from_slice(&post.address.map(u64::cast_signed));
             if at.0 == 0 {
-                let nonce = nonce().map_err(|error| error.to_string())?;
-                let (made, file) = Segment::create(Turns::bytes(at.1), nonce).map_err(|error| error.to_string())?;
-                card[6..8].copy_from_slice(&[i64::from(std::process::id()), i64::from(file.as_raw_fd())]);
-                card[8..10].copy_from_slice(&nonce.map(u64::cast_signed));
+                let (made, file, holder) = Segment::create(Turns::bytes(at.1)).map_err(|error| error.to_string())?;
+                card[HOLDER].copy_from_slice(&holder);
                 segment = Some((made, file));
             }
             card[0] = 1;
@@ -174,9 +174,8 @@ impl Linked {
         let segment = match segment {
             Some(made) => made,
             None => {
-                let [process, descriptor] = [cards[0][6], cards[0][7]].map(|number| number as i32);
-                let nonce = [cards[0][8], cards[0][9]].map(i64::cast_unsigned);
-                let opened = Segment::open(Turns::bytes(size), (process.cast_unsigned(), descriptor), nonce);
+                let holder = Holder::try_from(&cards[0][HOLDER]).unwrap_or_default();
+                let opened = Segment::open(Turns::bytes(size), holder);
                 opened.map_err(|error| format!("the segment of words: {error}"))?
             }
         };

@@ -1,6 +1,6 @@
 //! Descriptors from rank to rank: each listens at an address that only the ranks know, and takes from processes of its own user.
 
-use crate::comm::shm::meet::nonce;
+use crate::comm::shm::mmap::nonce;
 use nix::{
     cmsg_space,
     poll::{PollFd, PollFlags, PollTimeout, poll},

@@ -4,15 +4,11 @@
 
 use super::{
     layout::{Layout, RANKS_MAX},
-    mmap::Segment,
+    mmap::{Holder, Segment},
     sys,
 };
 use crate::comm::{CommError, c10d::store::Store};
-use std::{
-    fs::File,
-    io::{self, Read},
-    os::fd::AsRawFd,
-};
+use std::{fs::File, io};
 
 const SEGMENT: &str = "shm/segment";
 
@@ -29,8 +25,8 @@ pub(super) fn meet(store: &Store, rank: u32, size: u32) -> Result<Met, CommError
     // Rank 0 keeps the file open until everybody has answered.
     let (mapped, _file) = if rank == 0 {
         match make(&layout) {
-            Ok((segment, file, place)) => {
-                store.set(SEGMENT, place.as_bytes())?;
+            Ok((segment, file, holder)) => {
+                store.set(SEGMENT, holder.map(|number| number.to_string()).join(" ").as_bytes())?;
                 (Ok(segment), Some(file))
             }
             Err(error) => {
@@ -39,8 +35,8 @@ pub(super) fn meet(store: &Store, rank: u32, size: u32) -> Result<Met, CommError
             }
         }
     } else {
-        let place = store.get(SEGMENT)?;
-        (find(&layout, &String::from_utf8_lossy(&place)), None)
+        let told = store.get(SEGMENT)?;
+        (find(&layout, &String::from_utf8_lossy(&told)), None)
     };
     let own = std::process::id();
     let usable = mapped.and_then(|segment| {
@@ -70,30 +66,15 @@ pub(super) fn meet(store: &Store, rank: u32, size: u32) -> Result<Met, CommError
     })
 }
 
-fn make(layout: &Layout) -> io::Result<(Segment, File, String)> {
+fn make(layout: &Layout) -> io::Result<(Segment, File, Holder)> {
     if layout.ranks > RANKS_MAX as usize {
         return Err(io::Error::other(format!("{} ranks are more than {RANKS_MAX}", layout.ranks)));
     }
-    let nonce = nonce()?;
-    let (segment, file) = Segment::create(layout.bytes(), nonce)?;
-    let place = format!("{} {} {} {}", std::process::id(), file.as_raw_fd(), nonce[0], nonce[1]);
-    Ok((segment, file, place))
+    Segment::create(layout.bytes())
 }
 
-fn find(layout: &Layout, place: &str) -> io::Result<Segment> {
-    let absent = || io::Error::new(io::ErrorKind::NotFound, "rank 0 made no segment");
-    let mut words = place.split(' ');
-    let mut next = || words.next().and_then(|word| word.parse::<u64>().ok()).ok_or_else(absent);
-    let (pid, fd, nonce) = (next()?, next()?, [next()?, next()?]);
-    let pid = u32::try_from(pid).map_err(|_| absent())?;
-    let fd = i32::try_from(fd).map_err(|_| absent())?;
-    Segment::open(layout.bytes(), (pid, fd), nonce)
-}
-
-/// 128 random bits.
-pub(in crate::comm) fn nonce() -> io::Result<[u64; 2]> {
-    let mut bytes = [0u8; 16];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    let bits = u128::from_le_bytes(bytes);
-    Ok([bits as u64, (bits >> 64) as u64])
+fn find(layout: &Layout, told: &str) -> io::Result<Segment> {
+    let numbers: Vec<i64> = told.split(' ').map_while(|word| word.parse().ok()).collect();
+    let absent = |_| io::Error::new(io::ErrorKind::NotFound, "rank 0 made no segment");
+    Segment::open(layout.bytes(), Holder::try_from(numbers).map_err(absent)?)
 }

@@ -13,8 +13,8 @@ use nix::{
 };
 use std::{
     fs::{File, OpenOptions},
-    io,
-    os::unix::fs::MetadataExt,
+    io::{self, Read},
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
     slice,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
@@ -25,6 +25,17 @@ pub(in crate::comm) struct Segment {
     map: MmapRaw,
 }
 
+/// Who holds a segment open, and which one it is: process, descriptor, nonce; zeros for none.
+pub(in crate::comm) type Holder = [i64; 4];
+
+/// 128 random bits.
+pub(in crate::comm) fn nonce() -> io::Result<[u64; 2]> {
+    let mut bytes = [0u8; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let bits = u128::from_le_bytes(bytes);
+    Ok([bits as u64, (bits >> 64) as u64])
+}
+
 /// Nobody may change the length any more: a shorter segment would kill its readers.
 fn seals() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
@@ -32,7 +43,8 @@ fn seals() -> SealFlag {
 
 impl Segment {
     /// Makes a segment of so many bytes, the header included; the file gives others a way to it as long as it is open.
-    pub(in crate::comm) fn create(bytes: usize, nonce: [u64; 2]) -> io::Result<(Self, File)> {
+    pub(in crate::comm) fn create(bytes: usize) -> io::Result<(Self, File, Holder)> {
+        let nonce = nonce()?;
         let file = File::from(memfd_create("enn-collectives", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
         file.set_len(bytes as u64)?;
         // Taken now: a machine out of memory is an error here and not a signal in the middle of a step.
@@ -44,11 +56,18 @@ impl Segment {
         }
         segment.word64(BYTES_AT).store(bytes as u64, Ordering::Relaxed);
         segment.word64(MAGIC_AT).store(MAGIC, Ordering::Release);
-        Ok((segment, file))
+        let [a, b] = nonce.map(u64::cast_signed);
+        let holder = [i64::from(std::process::id()), i64::from(file.as_raw_fd()), a, b];
+        Ok((segment, file, holder))
     }
 
-    /// Maps the segment of `expected` bytes that process `pid` holds open as `fd`, if it is the one with this nonce.
-    pub(in crate::comm) fn open(expected: usize, (pid, fd): (u32, i32), nonce: [u64; 2]) -> io::Result<Self> {
+    /// Maps the segment of `expected` bytes that `holder` names.
+    pub(in crate::comm) fn open(expected: usize, holder: Holder) -> io::Result<Self> {
+        let [pid, fd, a, b] = holder;
+        if holder == Holder::default() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "no segment was made"));
+        }
+        let nonce = [a, b].map(i64::cast_unsigned);
         let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/fd/{fd}"))?;
         let meta = file.metadata()?;
         if meta.uid() != geteuid().as_raw() || meta.len() != expected as u64 {
@@ -122,19 +141,20 @@ unsafe impl Sync for Segment {}
 #[cfg(test)]
 mod tests {
     use super::{super::layout::Layout, *};
-    use std::os::fd::AsRawFd;
 
     #[test]
     fn a_segment_is_found_by_its_nonce_only() {
         let layout = Layout::of(2);
-        let (segment, file) = Segment::create(layout.bytes(), [1, 2]).unwrap();
-        let at = (std::process::id(), file.as_raw_fd());
-        let other = Segment::open(layout.bytes(), at, [1, 2]).unwrap();
+        let (segment, file, holder) = Segment::create(layout.bytes()).unwrap();
+        let other = Segment::open(layout.bytes(), holder).unwrap();
         segment.put(layout.area(1, 1), &[1.5f32, -2.0]);
         assert_eq!(other.view::<f32>(layout.area(1, 1), 2), [1.5, -2.0]);
-        assert!(Segment::open(layout.bytes(), at, [1, 3]).unwrap_err().to_string().contains("another segment"));
-        assert!(Segment::open(Layout::of(3).bytes(), at, [1, 2]).unwrap_err().to_string().contains("bytes"));
-        assert!(Segment::open(layout.bytes(), (at.0, 9999), [1, 2]).is_err());
+        let refused = |bytes, holder| Segment::open(bytes, holder).unwrap_err().to_string();
+        let [pid, fd, a, b] = holder;
+        assert!(refused(layout.bytes(), [pid, fd, a, b ^ 1]).contains("another segment"));
+        assert!(refused(Layout::of(3).bytes(), holder).contains("bytes"));
+        assert!(refused(layout.bytes(), Holder::default()).contains("no segment was made"));
+        assert!(Segment::open(layout.bytes(), [pid, 9999, a, b]).is_err());
         assert!(file.set_len(1).is_err(), "its length is sealed");
     }
 }

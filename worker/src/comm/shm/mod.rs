@@ -14,7 +14,7 @@ mod fault;
 pub(super) mod group;
 mod lane;
 pub(super) mod layout;
-pub(super) mod meet;
+mod meet;
 pub(super) mod mmap;
 mod region;
 mod ring;

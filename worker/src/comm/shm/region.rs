@@ -3,8 +3,11 @@
 //! A region holds the same tensor of every rank. It stays mapped as long as its group, the collectives in it, or a tensor
 //! on it: each holds it by an [`Arc`].
 
-use super::{layout::HEADER_BYTES, meet::nonce, mmap::Segment};
-use std::{fs::File, io, os::fd::AsRawFd, sync::Arc};
+use super::{
+    layout::HEADER_BYTES,
+    mmap::{Holder, Segment},
+};
+use std::{fs::File, io, sync::Arc};
 use tch::Tensor;
 
 /// Most regions of a group.
@@ -20,32 +23,22 @@ pub(super) struct Region {
     number: usize,
 }
 
-/// What another rank needs to find a region: process, descriptor, nonce; zeros for none.
-pub(super) type Place = [i64; 4];
-
 impl Region {
     fn stride(tensor: &Tensor) -> usize {
         (tensor.numel() * tensor.kind().elt_size_in_bytes()).next_multiple_of(HEADER_BYTES)
     }
 
     /// Makes a region; the file gives others a way to it as long as it is open.
-    pub(super) fn create(tensor: &Tensor, size: u32, number: usize) -> io::Result<(Arc<Self>, File, Place)> {
-        let (stride, nonce) = (Self::stride(tensor), nonce()?);
-        let (segment, file) = Segment::create(HEADER_BYTES + size as usize * stride, nonce)?;
-        let [a, b] = nonce.map(u64::cast_signed);
-        let place = [i64::from(std::process::id()), i64::from(file.as_raw_fd()), a, b];
-        Ok((Arc::new(Self { segment, stride, number }), file, place))
+    pub(super) fn create(tensor: &Tensor, size: u32, number: usize) -> io::Result<(Arc<Self>, File, Holder)> {
+        let stride = Self::stride(tensor);
+        let (segment, file, holder) = Segment::create(HEADER_BYTES + size as usize * stride)?;
+        Ok((Arc::new(Self { segment, stride, number }), file, holder))
     }
 
-    /// Maps the region at `place`.
-    pub(super) fn open(tensor: &Tensor, size: u32, number: usize, place: Place) -> io::Result<Arc<Self>> {
+    /// Maps the region of `holder`.
+    pub(super) fn open(tensor: &Tensor, size: u32, number: usize, holder: Holder) -> io::Result<Arc<Self>> {
         let stride = Self::stride(tensor);
-        let [pid, fd, a, b] = place;
-        let (Ok(pid), Ok(fd)) = (u32::try_from(pid), i32::try_from(fd)) else {
-            return Err(io::Error::from(io::ErrorKind::NotFound));
-        };
-        let nonce = [a.cast_unsigned(), b.cast_unsigned()];
-        let segment = Segment::open(HEADER_BYTES + size as usize * stride, (pid, fd), nonce)?;
+        let segment = Segment::open(HEADER_BYTES + size as usize * stride, holder)?;
         Ok(Arc::new(Self { segment, stride, number }))
     }
 
