@@ -141,19 +141,16 @@ struct Hand {
 }
 
 impl Hand {
-    /// `told` hears how the first start went, once it is in the figures: requests may follow at once.
+    /// `told` hears how the first start went.
     fn run(mut self, told: &Sender<Result<usize, Failure>>) {
-        let mut engine = match (self.start)() {
+        let mut engine = match self.begin() {
             Ok(engine) => {
-                self.figures.engine_up();
                 let _gone = told.send(Ok(engine.state()));
                 engine
             }
             Err(failure) => {
-                self.figures.engine_failed(&failure.to_string());
                 let _gone = told.send(Err(failure));
                 let Some(engine) = self.again(None) else { return };
-                self.figures.engine_up();
                 engine
             }
         };
@@ -172,7 +169,6 @@ impl Hand {
             drop(engine);
             let Some(next) = self.again(held.as_ref()) else { return };
             engine = next;
-            self.figures.engine_up();
         }
     }
 
@@ -297,6 +293,16 @@ impl Hand {
         Ok(())
     }
 
+    /// An engine; how it went is in the figures before anybody is told, as requests may follow at once.
+    fn begin(&self) -> Result<Box<dyn Engine>, Failure> {
+        let begun = (self.start)();
+        match &begun {
+            Ok(_) => self.figures.engine_up(),
+            Err(failure) => self.figures.engine_failed(&failure.to_string()),
+        }
+        begun
+    }
+
     /// Another engine, as often as it takes; `None` when all are to end.
     fn again(&mut self, held: Option<&Job>) -> Option<Box<dyn Engine>> {
         loop {
@@ -308,12 +314,9 @@ impl Hand {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return None,
             }
-            match (self.start)() {
+            match self.begin() {
                 Ok(engine) => return Some(engine),
-                Err(failure) => {
-                    tracing::warn!("a worker does not start: {failure}");
-                    self.figures.engine_failed(&failure.to_string());
-                }
+                Err(failure) => tracing::warn!("a worker does not start: {failure}"),
             }
         }
     }
