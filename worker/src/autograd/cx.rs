@@ -55,6 +55,8 @@ pub struct Cx<'p> {
     pub(super) lending: RefCell<Lending>,
     /// Whether gradients hold what is of no use any more.
     pub(super) stale: Cell<bool>,
+    /// The walk's last bucket, while its hook is called.
+    pub(super) ending: Cell<Option<BucketId>>,
     /// See [`Cx::last_bucket`].
     last: Cell<Option<BucketId>>,
     key: Cell<RandomKey>,
@@ -111,6 +113,7 @@ impl<'p> Cx<'p> {
             recompute: Cell::new(false),
             lending: RefCell::default(),
             stale: Cell::new(false),
+            ending: Cell::new(None),
             last: Cell::new(None),
             key: Cell::new(key),
             site: Cell::new(0),
@@ -169,6 +172,11 @@ impl<'p> Cx<'p> {
     /// # Errors
     /// The collective's own; [`OpErrorKind::NoCollectives`] without [`Cx::set_collectives`].
     pub fn all_reduce(&self, flat: &tch::Tensor) -> Result<(), OpError> {
+        if let Some(bucket) = self.ending.take().filter(|_| self.flops_per_byte() > 0.0) {
+            // What follows on the device sees the sums of the others.
+            self.beside(Op::Order, &[])?;
+            self.last.set(Some(bucket));
+        }
         self.together(Op::AllReduce, &[flat])
     }
 
@@ -220,15 +228,6 @@ impl<'p> Cx<'p> {
         self.last.set(None);
         let pauses = self.collectives.is_some_and(Collectives::pauses);
         if pauses { self.beside(Op::AllReduceWait, &[]) } else { Ok(()) }
-    }
-
-    /// The walk completes its last bucket: what follows on the device sees the sums of the others, where sums travel beside it.
-    pub(super) fn complete_last(&self, bucket: BucketId) -> Result<(), OpError> {
-        if self.flops_per_byte() > 0.0 {
-            self.together(Op::Order, &[])?;
-            self.last.set(Some(bucket));
-        }
-        Ok(())
     }
 
     /// The bucket whose sum may be on its way while those of the others are there, until [`Cx::all_reduce_wait`].

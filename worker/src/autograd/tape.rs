@@ -106,10 +106,10 @@ impl Ready<'_, '_, '_> {
             return Ok(());
         }
         self.open -= 1;
-        if self.open == 0 && self.grads.lent().is_empty() {
-            self.cx.complete_last(bucket)?;
-        }
-        (self.on_ready)(bucket, self.grads.flat(bucket))
+        self.cx.ending.set((self.open == 0 && self.grads.lent().is_empty()).then_some(bucket));
+        let told = (self.on_ready)(bucket, self.grads.flat(bucket));
+        self.cx.ending.set(None);
+        told
     }
 }
 

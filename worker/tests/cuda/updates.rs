@@ -169,11 +169,10 @@ fn norm_of_all_gradients() {
         let (found, expected) = (launch(&Op::GlobalNorm, &laid, true), launch(&Op::GlobalNorm, &wide, false));
         near("norm", &found[0], &expected[0], Kind::Float);
         same("repeat", &found[0], &launch(&Op::GlobalNorm, &laid, true)[0]);
-        let (mut laid_behind, mut wide_behind) = (vec![found[0].shallow_clone()], vec![expected[0].shallow_clone()]);
-        laid_behind.extend(laid[1..2].iter().map(Tensor::shallow_clone));
-        wide_behind.extend(wide[1..2].iter().map(Tensor::shallow_clone));
-        let (found, expected) =
-            (launch(&Op::GlobalNorm, &laid_behind, true), launch(&Op::GlobalNorm, &wide_behind, false));
+        let behind = |norm: &[Tensor], arrays: &[Tensor]| [norm[0].shallow_clone(), arrays[1].shallow_clone()];
+        let (laid_behind, wide_behind) = (behind(&found, &laid), behind(&expected, &wide));
+        let found = launch(&Op::GlobalNorm, &laid_behind, true);
+        let expected = launch(&Op::GlobalNorm, &wide_behind, false);
         near("norm and another", &found[0], &expected[0], Kind::Float);
         let _ = laid[3].narrow(0, 99_999, 1).fill_(f64::NAN);
         assert!(launch(&Op::GlobalNorm, &laid, true)[0].double_value(&[]).is_nan());

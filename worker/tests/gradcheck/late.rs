@@ -92,7 +92,7 @@ fn walk(net: &Net, flops_per_byte: f64) -> Walked {
     cx.backward(&loss, &grads, &mut |bucket, flat| {
         order.push(bucket.index());
         assert!(seen[bucket.index()].replace(flat.copy()).is_none(), "a bucket is ready once");
-        Ok(())
+        Ok(cx.all_reduce(flat)?)
     })
     .unwrap();
     let seen: Vec<Tensor> = seen.into_iter().map(Option::unwrap).collect();
