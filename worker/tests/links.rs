@@ -16,6 +16,9 @@ use tch::{Device, Kind, Tensor};
 
 /// An end that nobody has to wait for comes within this time.
 const SOON: Duration = Duration::from_secs(2);
+/// How long one that gives up waits before, and how long the other one computes meanwhile.
+const GIVES_UP: Duration = Duration::from_millis(500);
+const COMPUTES: Duration = Duration::from_secs(4);
 /// Floats: of one piece, with a last part that is shorter; of several pieces.
 const LENGTHS: [i64; 3] = [3_000_017, 262_144, 61_000_001];
 
@@ -96,6 +99,17 @@ fn child() {
             // Until the test kills it.
             std::thread::park_timeout(PATIENCE);
         }
+        "give up" => {
+            let array = shared(&group, rank, 1 << 20);
+            let _twos = array.shallow_clone().fill_(2.0);
+            group.barrier(PATIENCE).unwrap();
+            let work = group.all_reduce_sum(&array).unwrap();
+            let late = work.wait(GIVES_UP).unwrap_err();
+            assert!(matches!(late, CommError::TimedOut { .. }), "{late}");
+            drop(work);
+            // The device has told all that it was given when this returns.
+            group.abort(PATIENCE).unwrap();
+        }
         part => panic!("no part {part}"),
     }
 }
@@ -171,4 +185,43 @@ fn a_sum_that_one_rank_never_comes_to_ends_with_a_cut_or_in_time_and_leaves_the_
         let ones = Tensor::ones([1000], (Kind::Float, Device::Cuda(0)));
         assert_eq!(ones.sum(Kind::Float).double_value(&[]), 1000.0);
     }
+}
+
+#[test]
+fn a_sum_that_the_other_rank_gave_up_is_none_however_late_one_looks() {
+    if !two_gpus() {
+        return;
+    }
+    let store = store();
+    let mut peer = peer(store.addr().port(), 1, 2, "give up");
+    let (group, _forming) = linked(store.addr().port(), 0);
+    let array = shared(&group, 0, 1 << 20);
+    let _ones = array.shallow_clone().fill_(1.0);
+    let square = Tensor::ones([8192, 8192], (Kind::Float, Device::Cuda(0)));
+    let multiply = || assert_eq!(square.matmul(&square).double_value(&[0, 0]), 8192.0);
+    // The first product takes longer.
+    multiply();
+    let begun = Instant::now();
+    multiply();
+    let products = COMPUTES.as_secs_f64() / begun.elapsed().as_secs_f64();
+    group.barrier(PATIENCE).unwrap();
+    // Begun before the other one gives up; what is summed is computed after it did.
+    for _ in 0..products as usize {
+        let _product = square.matmul(&square);
+    }
+    let work = group.all_reduce_sum(&array).unwrap();
+    peer.ends_well();
+    // The other one told all its words, and this device has come to the end of the sum before anybody looks.
+    multiply();
+    std::thread::sleep(Duration::from_millis(200));
+    let lost = |error: &CommError| matches!(error, CommError::PeerLost { operation: "all_reduce", peer: 1, .. });
+    let error = work.wait(PATIENCE).unwrap_err();
+    assert!(lost(&error), "{error}");
+    let (least, most) = (array.min().double_value(&[]), array.max().double_value(&[]));
+    assert_ne!((least, most), (3.0, 3.0), "it gave up too late for this test to show anything");
+    let begun = Instant::now();
+    let error = group.all_reduce_sum(&array).unwrap_err();
+    assert!(lost(&error), "{error}");
+    group.abort(PATIENCE).unwrap();
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }

@@ -66,6 +66,9 @@ impl Memory {
         let memory = Self::map(gpu, bytes, pages, true)?;
         // SAFETY: so many bytes are mapped there, for this device.
         gpu.ask("clear memory", || unsafe { cu::cuMemsetD8_v2(memory.at, 0, bytes) })?;
+        // Other streams do not wait for the one that clears.
+        // SAFETY: waits for what this context has been given.
+        gpu.ask("wait for the device", || unsafe { cu::cuCtxSynchronize() })?;
         Ok(memory)
     }
 

@@ -248,8 +248,8 @@ impl Linked {
         let member = &meeting.engine.member;
         let place = (tensor.data_ptr().addr() as u64, tensor.numel());
         let begun = meeting.engine.sum(operation, place, gather).map_err(|error| member.error(operation, &error))?;
-        if begun.is_some() && member.turns.is_cut() {
-            return Err(member.aborted(operation));
+        if begun.is_some() {
+            member.uncut(operation)?;
         }
         Ok(begun.map(Work::Linked))
     }

@@ -1,6 +1,7 @@
 //! Whose turn it is: for every pair of ranks, words in the host's memory that one writes and the other's device waits for.
 //!
-//! **Invariant:** a word counts up, with the number of the sum it stands for. Two sums of one array are never under way at once.
+//! **Invariant:** a word counts up, with the number of the sum it stands for. Two sums of one array are never under way at once. A rank
+//! that ends its waits says so to all before: what it tells afterwards may be wrong.
 
 use crate::backend::link::{Gpu, LinkError, Words};
 use crate::comm::{
@@ -13,6 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 const WORD_BYTES: usize = 64;
 /// So far beyond the turn at hand is the word of who waits for nobody any more.
 const BEYOND: u32 = 1 << 30;
+/// Where in the header, behind the segment's own words, the first rank that cut the group says so: its number and 1.
+const CUT_AT: usize = 64;
 
 /// What a word tells of.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +34,19 @@ pub(super) struct Turns {
     rank: usize,
     size: usize,
     issued: AtomicU32,
+    /// This rank cut the group.
     cut: AtomicBool,
+}
+
+/// Tells all ranks that this one cut the group, if none did before.
+fn say_cut(segment: &Segment, rank: usize) {
+    let word = segment.word32(CUT_AT);
+    let _another_was_first = word.compare_exchange(0, rank as u32 + 1, Ordering::AcqRel, Ordering::Acquire);
+}
+
+/// The first rank that did.
+fn cut_by(segment: &Segment) -> Option<u32> {
+    segment.word32(CUT_AT).load(Ordering::Acquire).checked_sub(1)
 }
 
 impl Turns {
@@ -63,8 +78,14 @@ impl Turns {
         self.issued.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
+    /// Whether this rank cut the group.
     pub(super) fn is_cut(&self) -> bool {
         self.cut.load(Ordering::Acquire)
+    }
+
+    /// The first rank that cut the group, this one among them.
+    pub(super) fn cut_by(&self) -> Option<u32> {
+        cut_by(&self.segment)
     }
 
     /// Ends every wait of this rank's device, until another rank writes again.
@@ -81,6 +102,26 @@ impl Turns {
 impl Cut for Turns {
     fn cut(&self) {
         self.cut.store(true, Ordering::Release);
+        // Before the waits end: whoever sees what this device tells after a wait that ended so sees this word, too.
+        say_cut(&self.segment, self.rank);
         self.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_ranks_see_who_cut_first() {
+        let bytes = Turns::bytes(3);
+        let (segment, _file, holder) = Segment::create(bytes).unwrap();
+        let other = Segment::open(bytes, holder).unwrap();
+        assert_eq!([&segment, &other].map(cut_by), [None; 2]);
+        say_cut(&other, 2);
+        say_cut(&segment, 0);
+        assert_eq!([&segment, &other].map(cut_by), [Some(2); 2]);
+        // What a segment is known by is left as it was.
+        assert_eq!(cut_by(&Segment::open(bytes, holder).unwrap()), Some(2));
     }
 }

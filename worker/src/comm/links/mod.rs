@@ -7,7 +7,7 @@
 //! rank 1   [ part 0 | part 1 ] ◄── sums ──── part 1                 copies the sums into the others' arrays
 //! ```
 //! Who copied says so in a word of the host's memory that the other's device waits for ([`mmap`]): no host is asked in between, and a
-//! host ends all waits by writing the words itself.
+//! host ends all waits of its device by writing the words itself. It says so to all ranks first: from then on no sum is taken as good.
 //!
 //! It works on memory that all ranks map: that of [`shared_like`](super::ProcessGroup::shared_like). All else, and every array where one
 //! rank cannot take part, is NCCL's.

@@ -85,13 +85,12 @@ impl LinkWork {
         self.member.beside.hold(&self.done).map_err(|error| self.error(&error))
     }
 
-    /// Fails after a cut, whatever the device has come to: its waits were ended.
+    /// Fails after any rank's cut, whatever the device has come to: waits were ended.
     pub(in crate::comm) fn is_done(&self) -> Result<bool, CommError> {
-        let past = self.done.is_past().map_err(|error| self.error(&error));
-        if self.member.turns.is_cut() {
-            return Err(self.member.aborted(self.operation));
-        }
-        past
+        // The device first: if a wait that was ended had a part in what is past, the word of that cut is there by now.
+        let past = self.done.is_past();
+        self.member.uncut(self.operation)?;
+        past.map_err(|error| self.error(&error))
     }
 
     fn error(&self, error: &LinkError) -> CommError {
@@ -100,8 +99,16 @@ impl LinkWork {
 }
 
 impl Member {
-    pub(super) fn aborted(&self, operation: &'static str) -> CommError {
-        CommError::Aborted { operation, rank: self.rank, size: self.size }
+    /// Fails after any rank's cut.
+    pub(super) fn uncut(&self, operation: &'static str) -> Result<(), CommError> {
+        let Self { turns, rank, size, .. } = self;
+        let (rank, size) = (*rank, *size);
+        match turns.cut_by() {
+            // Looked at after the word, so that this rank's own is never told as a peer's.
+            _ if turns.is_cut() => Err(CommError::Aborted { operation, rank, size }),
+            Some(peer) => Err(CommError::PeerLost { operation, rank, size, peer, what: "ended the group" }),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn error(&self, operation: &'static str, error: &LinkError) -> CommError {
