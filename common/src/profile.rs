@@ -4,6 +4,7 @@
 //! **Invariant:** times are seconds, sizes bytes, a multiply-add is two operations.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Folder in the run directory.
 pub const FOLDER: &str = "profile";
@@ -12,7 +13,7 @@ pub const ROOFLINE_JSON: &str = "roofline.json";
 /// The traces of all ranks in one.
 pub const TRACE_JSON: &str = "trace.json";
 /// Version of roofline.json.
-pub const ROOFLINE_VERSION: u32 = 1;
+pub const ROOFLINE_VERSION: u32 = 2;
 
 /// Name of a rank's trace.
 pub fn trace_name(rank: u32) -> String {
@@ -22,7 +23,7 @@ pub fn trace_name(rank: u32) -> String {
 /// roofline.json.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Roofline {
-    /// 1.
+    /// [`ROOFLINE_VERSION`].
     pub version: u32,
     /// Where the operations ran.
     pub device: String,
@@ -34,55 +35,165 @@ pub struct Roofline {
     pub ops: Vec<OpCost>,
 }
 
+/// Floating-point numbers that are computed with; the order says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NumberKind {
+    /// IEEE double.
+    F64,
+    /// IEEE single; products of 10-bit mantissas where the precision is tf32.
+    F32,
+    /// IEEE half.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// 8 bits, e4m3 or e5m2.
+    Fp8,
+}
+
+impl NumberKind {
+    /// As in roofline.json.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F64 => "f64",
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Fp8 => "fp8",
+        }
+    }
+
+    /// Whose ceiling is taken where its own was not measured, the nearest first.
+    const fn instead(self) -> &'static [Self] {
+        match self {
+            Self::Fp8 => &[Self::Bf16, Self::F32],
+            Self::F64 | Self::F16 | Self::Bf16 => &[Self::F32],
+            Self::F32 => &[],
+        }
+    }
+}
+
 /// What this device did best when the profile was made.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// Floating-point operations per second of a large f32 matrix product.
-    pub flops_per_s: f64,
+    /// Floating-point operations per second of a large matrix product, by the kind of its operands: f32, and on a GPU what the
+    /// profiled operations computed with.
+    pub flops_per_s: BTreeMap<NumberKind, f64>,
     /// Bytes read and written per second by a large copy.
     pub bytes_per_s: f64,
 }
 
-/// All calls of one operation with one kernel.
+impl Ceiling {
+    /// What operations on numbers of `kind` are compared with: a kind, and floating-point operations per second of its products.
+    pub fn products(&self, kind: NumberKind) -> Option<(NumberKind, f64)> {
+        let mut kinds = std::iter::once(&kind).chain(kind.instead());
+        kinds.find_map(|kind| self.flops_per_s.get(kind).map(|rate| (*kind, *rate)))
+    }
+}
+
+/// All calls of one operation with one kernel on numbers of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OpCost {
     /// Name of the operation.
     pub op: String,
     /// Kernel that ran it.
     pub kernel: String,
+    /// What it computed with: the kind of its operands.
+    pub kind: NumberKind,
     /// Number of calls.
     pub calls: u64,
     /// Time of all calls.
     pub seconds: f64,
     /// Floating-point operations of all calls.
     pub flops: u64,
-    /// Bytes of operands and results of all calls; views move none.
+    /// Bytes of operands and results that all calls must move at least. Views move none; what ranks exchange is not counted, since
+    /// a collective goes on beside other operations and its time here is not that of its bytes.
     pub bytes: u64,
 }
 
+/// Which part of the ceiling is the lower one for an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// Products of numbers of this kind.
+    Products(NumberKind),
+    /// Reading and writing memory.
+    Memory,
+}
+
 impl OpCost {
-    /// Time these calls would take at the ceiling: the longer of computing and moving.
-    pub fn seconds_at(&self, ceiling: &Ceiling) -> f64 {
-        (self.flops as f64 / ceiling.flops_per_s).max(self.bytes as f64 / ceiling.bytes_per_s)
+    /// Seconds these calls would take at the ceiling, the longer of computing and moving, and which of the two that is; `None`
+    /// when nothing was to be done.
+    pub fn at_ceiling(&self, ceiling: &Ceiling) -> Option<(f64, Limit)> {
+        let moving = self.bytes as f64 / ceiling.bytes_per_s;
+        match ceiling.products(self.kind) {
+            Some((kind, rate)) if self.flops as f64 / rate > moving => {
+                Some((self.flops as f64 / rate, Limit::Products(kind)))
+            }
+            _ => (moving > 0.0).then_some((moving, Limit::Memory)),
+        }
     }
 
     /// Part of the ceiling that was reached; 0 when nothing was to be done.
     pub fn reached(&self, ceiling: &Ceiling) -> f64 {
-        if self.seconds > 0.0 { self.seconds_at(ceiling) / self.seconds } else { 0.0 }
+        match self.at_ceiling(ceiling) {
+            Some((seconds, _)) if self.seconds > 0.0 => seconds / self.seconds,
+            _ => 0.0,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use NumberKind::{Bf16, F16, F32, F64, Fp8};
+
+    fn cost(kind: NumberKind, flops: u64, bytes: u64) -> OpCost {
+        OpCost { op: "a".into(), kernel: "plain".into(), kind, calls: 1, seconds: 2.0, flops, bytes }
+    }
+
+    fn ceiling<const N: usize>(products: [(NumberKind, f64); N]) -> Ceiling {
+        Ceiling { flops_per_s: products.into(), bytes_per_s: 1e8 }
+    }
 
     #[test]
     fn the_longer_of_computing_and_moving_is_the_limit() {
-        let ceiling = Ceiling { flops_per_s: 1e9, bytes_per_s: 1e8 };
-        let cost =
-            |flops, bytes| OpCost { op: "a".into(), kernel: "plain".into(), calls: 1, seconds: 2.0, flops, bytes };
-        assert_eq!(cost(1_000_000_000, 1).reached(&ceiling), 0.5);
-        assert_eq!(cost(1, 100_000_000).reached(&ceiling), 0.5);
-        assert_eq!(OpCost { seconds: 0.0, ..cost(0, 0) }.reached(&ceiling), 0.0);
+        let ceiling = ceiling([(F32, 1e9)]);
+        let computing = cost(F32, 1_000_000_000, 1);
+        assert_eq!(computing.reached(&ceiling), 0.5);
+        assert_eq!(computing.at_ceiling(&ceiling), Some((1.0, Limit::Products(F32))));
+        let moving = cost(F32, 1, 100_000_000);
+        assert_eq!(moving.reached(&ceiling), 0.5);
+        assert_eq!(moving.at_ceiling(&ceiling), Some((1.0, Limit::Memory)));
+        assert_eq!(cost(F32, 0, 0).at_ceiling(&ceiling), None);
+        assert_eq!(OpCost { seconds: 0.0, ..computing }.reached(&ceiling), 0.0);
+    }
+
+    #[test]
+    fn a_kind_is_held_against_its_own_ceiling_or_the_nearest_that_was_measured() {
+        let low = ceiling([(F32, 1e9), (Bf16, 8e9)]);
+        assert_eq!(cost(Bf16, 8_000_000_000, 0).reached(&low), 0.5);
+        assert_eq!(cost(F32, 1_000_000_000, 0).reached(&low), 0.5);
+        let chosen = [F64, F32, F16, Bf16, Fp8].map(|kind| low.products(kind).unwrap().0);
+        assert_eq!(chosen, [F32, F32, F32, Bf16, Bf16]);
+        assert_eq!(ceiling([(F32, 1e9)]).products(Fp8), Some((F32, 1e9)));
+        assert_eq!(ceiling([]).products(Fp8), None);
+    }
+
+    #[test]
+    fn a_table_is_read_as_it_was_written() {
+        let table = Roofline {
+            version: ROOFLINE_VERSION,
+            device: "Cuda(0)".into(),
+            steps: 3,
+            ceiling: ceiling([(F32, 1e9), (Bf16, 8e9)]),
+            ops: vec![cost(Bf16, 7, 5)],
+        };
+        let json = serde_json::to_value(&table).unwrap();
+        assert_eq!(json["ceiling"]["flops_per_s"]["bf16"], 8e9);
+        assert_eq!(json["ops"][0]["kind"], "bf16");
+        for kind in [F64, F32, F16, Bf16, Fp8] {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+        assert_eq!(serde_json::from_str::<Roofline>(&json.to_string()).unwrap(), table);
     }
 }

@@ -111,7 +111,8 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
     ];
     let text: String = events.into_iter().zip(0..).map(|(what, time)| line(f64::from(time), what)).collect();
     let kernels = serde_json::to_vec(&enn_common::kernels::KernelBook::default()).unwrap();
-    let ceiling = r#"{"ops":[],"ceiling":{"flops":1e9,"bytes_per_s":1e9}}"#;
+    let ceiling = r#"{"version":2,"device":"Cpu","steps":3,"ceiling":{"flops_per_s":{"f32":1e9},"bytes_per_s":1e9},"ops":[{"op":"matmul",
+        "kernel":"plain","kind":"bf16","calls":3,"seconds":0.1,"flops":9,"bytes":7}]}"#;
     let trace = r#"{"baseTimeNanoseconds":7,"traceEvents":[{"ts":1.5,"dur":2,"name":"matmul"}]}"#;
     vec![text.into_bytes(), kernels, ceiling.into(), trace.into()]
 }
@@ -120,7 +121,7 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
 pub(crate) fn journals(bytes: &[u8]) {
     in_place(|dir| {
         fs::create_dir_all(dir.join("profile")).unwrap();
-        let files = [journal::FILE, "kernels.json", "profile/roofline.json", "profile/trace-rank-0.json", "run.json"];
+        let files = [journal::FILE, "kernels.json", "profile/roofline.json", "profile/trace-0.json", "run.json"];
         files.iter().for_each(|file| fs::write(dir.join(file), bytes).unwrap());
         if let Ok(view) = RunView::read(dir) {
             let glance = status::Glance { living: false, now: 20.0, width: 80 };

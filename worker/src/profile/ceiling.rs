@@ -1,9 +1,15 @@
-//! What the machine can do, measured when the profile is made: a large matrix product and a large copy, the best of a few.
+//! What the machine can do, measured when the profile is made: a large matrix product of each kind and a large copy, the best of
+//! a few.
 
 use crate::backend::graph::synchronize;
-use enn_common::profile::Ceiling;
-use std::time::Instant;
-use tch::{Device, Kind, TchError, Tensor};
+use crate::error::OpErrorKind;
+use crate::op::{Op, fp8, row::Launch};
+use enn_common::profile::{Ceiling, NumberKind};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
+use tch::{Device, Kind, Tensor};
 
 /// Side of the matrices.
 const SIDE_CPU: i64 = 1024;
@@ -14,19 +20,66 @@ const COPY_BYTES_CUDA: i64 = 1 << 30;
 /// Tries, the first of which only warms up.
 const TRIES: u32 = 6;
 
-pub(super) fn measure(device: Device) -> Result<Ceiling, TchError> {
-    let (side, bytes) = if device.is_cuda() { (SIDE_CUDA, COPY_BYTES_CUDA) } else { (SIDE_CPU, COPY_BYTES_CPU) };
-    let matrix = |_| Tensor::f_ones([side, side], (Kind::Float, device));
-    let (a, b, product) = (matrix(0)?, matrix(1)?, matrix(2)?);
-    let seconds = best(device, || a.f_matmul_out(&product, &b).map(|_| ()))?;
-    let flops_per_s = 2.0 * (side as f64).powi(3) / seconds;
-    let from = Tensor::f_ones([bytes / 4], (Kind::Float, device))?;
-    let mut to = from.f_zeros_like()?;
-    let seconds = best(device, || to.f_copy_(&from))?;
-    Ok(Ceiling { flops_per_s, bytes_per_s: 2.0 * bytes as f64 / seconds })
+/// The ceiling of `device`: products in f32, and on CUDA in whatever of `kinds` is lower.
+pub(super) fn measure(device: Device, kinds: &BTreeSet<NumberKind>) -> Result<Ceiling, OpErrorKind> {
+    let mut flops_per_s = BTreeMap::from([(NumberKind::F32, product(device, Kind::Float)?)]);
+    // A CPU may have no products below f32 and take minutes for these.
+    for kind in kinds.iter().filter(|_| device.is_cuda()) {
+        let measured = match kind {
+            NumberKind::F32 | NumberKind::F64 => continue,
+            NumberKind::F16 => product(device, Kind::Half).map(Some),
+            NumberKind::Bf16 => product(device, Kind::BFloat16).map(Some),
+            NumberKind::Fp8 => product_of_8_bits(device),
+        };
+        match measured {
+            Ok(measured) => flops_per_s.extend(measured.map(|measured| (*kind, measured))),
+            Err(error) => tracing::warn!(%error, kind = kind.name(), "a kind's ceiling could not be measured"),
+        }
+    }
+    Ok(Ceiling { flops_per_s, bytes_per_s: copy(device)? })
 }
 
-fn best(device: Device, mut run: impl FnMut() -> Result<(), TchError>) -> Result<f64, TchError> {
+fn side(device: Device) -> i64 {
+    if device.is_cuda() { SIDE_CUDA } else { SIDE_CPU }
+}
+
+/// Floating-point operations of one product.
+fn flops(device: Device) -> f64 {
+    2.0 * (side(device) as f64).powi(3)
+}
+
+/// Floating-point operations per second.
+fn product(device: Device, kind: Kind) -> Result<f64, OpErrorKind> {
+    let matrix = || Tensor::f_ones([side(device), side(device)], (kind, device));
+    let (a, b, product) = (matrix()?, matrix()?, matrix()?);
+    let seconds = best(device, || Ok(a.f_matmul_out(&product, &b).map(|_| ())?))?;
+    Ok(flops(device) / seconds)
+}
+
+/// [`product`] of 8-bit matrices, by the kernel that the training uses; `None` where there is only the plain reference, which
+/// computes in f32.
+fn product_of_8_bits(device: Device) -> Result<Option<f64>, OpErrorKind> {
+    let matrix = Tensor::f_ones([side(device), side(device)], (Kind::Float, device))?.f_to_kind(fp8::FORWARD)?;
+    let scale = Tensor::from(1.0_f32).f_to_device(device)?;
+    let launch = Launch { ins: &[&matrix, &matrix, &scale, &scale] };
+    let op = Op::ScaledMm { out: Kind::BFloat16, bias: false, fast: true };
+    let kernel = op.row().kernels.iter().find(|kernel| (kernel.fits)(&op, &launch).is_ok());
+    let Some(kernel) = kernel else { return Ok(None) };
+    let seconds = best(device, || (kernel.launch)(&op, &launch).map(|_| ()))?;
+    Ok(Some(flops(device) / seconds))
+}
+
+/// Bytes per second.
+fn copy(device: Device) -> Result<f64, OpErrorKind> {
+    let bytes = if device.is_cuda() { COPY_BYTES_CUDA } else { COPY_BYTES_CPU };
+    let from = Tensor::f_ones([bytes / 4], (Kind::Float, device))?;
+    let mut to = from.f_zeros_like()?;
+    let seconds = best(device, || Ok(to.f_copy_(&from)?))?;
+    Ok(2.0 * bytes as f64 / seconds)
+}
+
+/// Seconds.
+fn best(device: Device, mut run: impl FnMut() -> Result<(), OpErrorKind>) -> Result<f64, OpErrorKind> {
     let _no_grad = tch::no_grad_guard();
     let settle = || {
         if let Device::Cuda(index) = device {

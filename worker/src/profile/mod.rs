@@ -108,9 +108,10 @@ impl Profile {
         std::fs::create_dir_all(&self.folder).map_err(FileError::of("make", &self.folder))?;
         put(&self.folder.join(trace_name(self.rank)), &self.trace.borrow().json())?;
         if self.rank == 0 {
-            let ceiling = ceiling::measure(self.device)
-                .map_err(|source| ProfileError::Ceiling { device: self.device, source: source.into() })?;
-            let table = self.costs.borrow().table(self.device, ceiling);
+            let costs = self.costs.borrow();
+            let ceiling = ceiling::measure(self.device, &costs.kinds())
+                .map_err(|source| ProfileError::Ceiling { device: self.device, source })?;
+            let table = costs.table(self.device, ceiling);
             let json = serde_json::to_value(table).unwrap_or_default();
             put(&self.folder.join(ROOFLINE_JSON), &json)?;
         }

@@ -1,17 +1,18 @@
-//! What each operation cost, added up by operation and kernel.
+//! What each operation cost, added up by operation, kernel and kind of numbers.
 
 use super::timing::Spans;
-use crate::autograd::{Meta, Program, Rec};
-use enn_common::profile::{Ceiling, OpCost, ROOFLINE_VERSION, Roofline};
+use crate::autograd::{Meta, Program, Rec, Val};
+use crate::op::Op;
+use enn_common::profile::{Ceiling, NumberKind, OpCost, ROOFLINE_VERSION, Roofline};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
-use tch::Device;
+use std::collections::{BTreeMap, BTreeSet};
+use tch::{Device, Kind};
 
 /// Sums so far.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
     steps: u64,
-    ops: BTreeMap<(&'static str, &'static str), OpCost>,
+    ops: BTreeMap<(&'static str, &'static str, NumberKind), OpCost>,
 }
 
 impl Costs {
@@ -19,24 +20,29 @@ impl Costs {
         self.steps
     }
 
+    /// What was computed with.
+    pub(super) fn kinds(&self) -> BTreeSet<NumberKind> {
+        self.ops.keys().map(|(_, _, kind)| *kind).collect()
+    }
+
     /// Adds a step.
     pub(super) fn add(&mut self, program: &Program, spans: &[Spans]) {
         self.steps += 1;
         for (rec, spans) in program.recs().iter().zip(spans) {
-            let name = rec.op.row().name;
-            let cost = self.ops.entry((name, rec.kernel)).or_insert_with(|| OpCost {
+            let (name, kind) = (rec.op.row().name, number_kind(program, rec));
+            let cost = self.ops.entry((name, rec.kernel, kind)).or_insert_with(|| OpCost {
                 op: name.to_owned(),
                 kernel: rec.kernel.to_owned(),
+                kind,
                 calls: 0,
                 seconds: 0.0,
                 flops: 0,
                 bytes: 0,
             });
-            let flops = flops(program, rec);
             cost.calls += 1;
             cost.seconds += spans.cost() as f64 / 1e9;
-            cost.flops += flops;
-            cost.bytes += bytes(program, rec, flops);
+            cost.flops += flops(program, rec);
+            cost.bytes += bytes(program, rec);
         }
     }
 
@@ -53,15 +59,53 @@ fn flops(program: &Program, rec: &Rec) -> u64 {
     (rec.op.row().flops)(&rec.op, &ins, &outs)
 }
 
-/// Bytes that must be moved at least: operands once, written ones twice, results once. What costs no operation is a view.
-fn bytes(program: &Program, rec: &Rec, flops: u64) -> u64 {
-    if flops == 0 && !rec.op.is_collective() {
+/// What a record computes with: 8 bits where an operand has them, else what its first operand of floating-point numbers is made
+/// of, or its first result.
+fn number_kind(program: &Program, rec: &Rec) -> NumberKind {
+    let of = |val: Val| match program.val(val).meta.kind {
+        Kind::Double => Some(NumberKind::F64),
+        Kind::Float => Some(NumberKind::F32),
+        Kind::Half => Some(NumberKind::F16),
+        Kind::BFloat16 => Some(NumberKind::Bf16),
+        Kind::Float8e4m3fn | Kind::Float8e5m2 => Some(NumberKind::Fp8),
+        _ => None,
+    };
+    let operands = || rec.ins.iter().filter_map(|val| of(*val));
+    // An 8-bit layer also names the rows and the weight that its operands were made of.
+    if operands().any(|kind| kind == NumberKind::Fp8) {
+        return NumberKind::Fp8;
+    }
+    operands().next().or_else(|| rec.outs().find_map(of)).unwrap_or(NumberKind::F32)
+}
+
+/// Bytes that must be moved at least: operands once, those that are read and written twice, results once.
+fn bytes(program: &Program, rec: &Rec) -> u64 {
+    // A collective goes on beside what follows: its time is not that of its bytes.
+    if is_view(&rec.op) || rec.op.is_collective() {
         return 0;
     }
-    let size = |val| {
+    let size = |val: Val| {
         let meta = &program.val(val).meta;
         meta.numel().max(0).cast_unsigned() * meta.kind.elt_size_in_bytes() as u64
     };
-    let ins = rec.ins.iter().enumerate().map(|(i, val)| size(*val) * if rec.op.writes(i) { 2 } else { 1 });
-    ins.sum::<u64>() + rec.outs().map(size).sum::<u64>()
+    let made: u64 = rec.outs().map(size).sum();
+    let moved = |(i, val): (usize, &Val)| match rec.op {
+        // Memory comes or goes, and nothing in it is looked at.
+        Op::Allocate | Op::Release => 0,
+        // Written without being read.
+        Op::Zero | Op::CastInto | Op::Place => size(*val),
+        // No more of a table is read than is taken out of it.
+        Op::Embedding | Op::IndexSelect { .. } if i == 0 => size(*val).min(made),
+        _ => size(*val) * if rec.op.writes(i) { 2 } else { 1 },
+    };
+    rec.ins.iter().enumerate().map(moved).sum::<u64>() + made
+}
+
+/// Whether the results are their operand's memory; a test holds this against what libtorch does. A program has no strides: a
+/// reshape, which copies where they do not fit, counts as a view.
+pub(super) fn is_view(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Reshape { .. } | Op::Permute { .. } | Op::Expand { .. } | Op::Narrow { .. } | Op::Split { .. } | Op::Detach
+    )
 }

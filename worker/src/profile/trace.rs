@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// Tracks of a rank: steps, phases and launches lie within each other on the first.
 const HOST: u32 = 0;
-/// From the begin of a collective to the end of the wait for it.
+/// From the begin of a collective to the end of what waits for it, by the host's clock.
 const COLLECTIVES: u32 = 1;
 /// What the device does, when it is not the host.
 const STREAM: u32 = 2;
@@ -55,24 +55,40 @@ impl Trace {
                 begun = end;
             }
         }
-        let mut flying: Vec<usize> = Vec::new();
-        for (at, (rec, spans_of)) in recs.iter().zip(spans).enumerate() {
+        for (rec, spans_of) in recs.iter().zip(spans) {
             let args = args(program, rec);
             let name = rec.op.row().name;
             self.slice((HOST, "op"), name, spans_of.host, &args);
             if let Some(span) = spans_of.device {
                 self.slice((STREAM, "op"), name, span, &args);
             }
-            match rec.op {
-                Op::AllReduce => flying.push(at),
-                Op::AllReduceWait => {
-                    for begun in flying.drain(..) {
-                        let span = Span { begin: spans[begun].host.begin, end: spans_of.host.end };
-                        let args = self::args(program, &recs[begun]);
-                        self.slice((COLLECTIVES, "collective"), "all_reduce", span, &args);
-                    }
+        }
+        self.add_collectives(program, spans);
+    }
+
+    /// Collectives in flight: what an order or a wait ends was begun before it.
+    fn add_collectives(&mut self, program: &Program, spans: &[Spans]) {
+        let recs = program.recs();
+        let mut flying: Vec<usize> = Vec::new();
+        for (at, (rec, spans_of)) in recs.iter().zip(spans).enumerate() {
+            let ended = match rec.op {
+                Op::AllReduceWait => std::mem::take(&mut flying),
+                Op::Order => {
+                    // Only a wait waits for sums over copies.
+                    let (across, ended) =
+                        flying.into_iter().partition(|begun| matches!(recs[*begun].op, Op::AllReduceCopies));
+                    flying = across;
+                    ended
                 }
-                _ => {}
+                _ => {
+                    flying.extend(rec.op.is_collective().then_some(at));
+                    continue;
+                }
+            };
+            for begun in ended {
+                let span = Span { begin: spans[begun].host.begin, end: spans_of.host.end };
+                let args = args(program, &recs[begun]);
+                self.slice((COLLECTIVES, "collective"), recs[begun].op.row().name, span, &args);
             }
         }
     }
