@@ -8,6 +8,7 @@ pub mod cuda;
 pub mod event;
 pub mod graph;
 pub mod host;
+pub mod lined;
 pub mod link;
 pub mod locked;
 pub mod torch;

@@ -3,12 +3,12 @@
 use super::Op;
 use super::attr::Into;
 use super::infer::{Inferred, Metas, broadcast, float, mismatch, one, same_kind, wrong};
-use super::linear_cpu;
 use super::lower::{Lower, Lowered, only};
 use super::row::{Kernel, Launch, Launched, OpRow, Tolerance};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Shape, Tensor};
 use super::vjp::{Grads, Vjp};
+use super::{linear_cpu, linear_cuda};
 use crate::backend::torch::safe::{Arg, AtenOp, kind_code};
 use crate::error::{OpError, OpErrorKind};
 use enn_common::graph::{Id, Op as Plain};
@@ -23,11 +23,11 @@ pub static ROWS: [OpRow; 3] = [
         .lowers(lower),
     OpRow::forward("linear", shape_linear, launch_linear, vjp_linear, samples_linear)
         .saves(0b11, 0)
-        .kernels(&[linear_cpu::FORWARD])
+        .kernels(&[linear_cuda::FORWARD, linear_cpu::FORWARD])
         .flops(flops_linear)
         .lowers(lower),
     OpRow::backward("linear_backward", shape_linear_backward, |op, l| linear_backward(op, l, add_product))
-        .kernels(&[MAIN_GRAD, linear_cpu::BACKWARD])
+        .kernels(&[linear_cuda::BACKWARD, MAIN_GRAD, linear_cpu::BACKWARD])
         .flops(flops_linear_backward),
 ];
 
@@ -189,7 +189,8 @@ fn write_product(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor) -> Res
 
 static ADDMM_INTO: AtenOp = AtenOp::new(c"aten::addmm", c"dtype_out");
 
-fn add_product_in_f32(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor) -> Result<(), OpErrorKind> {
+/// [`add_product`] of 16-bit numbers to f32 storage on CUDA, inside the product.
+pub(super) fn add_product_in_f32(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor) -> Result<(), OpErrorKind> {
     ADDMM_INTO.call(&[
         Arg::Tensor(storage),
         Arg::Tensor(&a.f_transpose(0, 1)?),

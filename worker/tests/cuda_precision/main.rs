@@ -87,6 +87,89 @@ fn weight_gradients_are_added_in_f32_inside_the_product() {
     }
 }
 
+/// Rows of widths that are no multiples of 16 bytes, which the kernels for them lay out anew.
+#[test]
+fn products_with_lined_rows_are_those_of_the_plain_reference() {
+    let Some(_alone) = gpu("lined") else { return };
+    let kernel = |op: &Op| op.row().kernels.iter().find(|kernel| kernel.id == "cublas.lined").unwrap();
+    for (kind, inputs, outputs) in [
+        (Kind::BFloat16, 1024, 2730),
+        (Kind::BFloat16, 2730, 1024),
+        (Kind::Half, 1023, 4099),
+        (Kind::BFloat16, 4099, 1021),
+    ] {
+        let what = format!("{kind:?} {inputs} to {outputs}");
+        let low = |shape: &[i64]| normal(shape).to_kind(kind);
+        let (x, w, b, g) = (low(&[4, 200, inputs]), low(&[outputs, inputs]), low(&[outputs]), low(&[4, 200, outputs]));
+        // As the layer before may leave them.
+        let (x, g) = (x.constant_pad_nd([0, 6]).narrow(-1, 0, inputs), g.transpose(0, 1).contiguous().transpose(0, 1));
+        for bias in [false, true] {
+            let (op, all) = (Op::Linear { bias }, [&x, &w, &b]);
+            let launch = Launch { ins: &all[..if bias { 3 } else { 2 }] };
+            (kernel(&op).fits)(&op, &launch).unwrap();
+            let found = tch::no_grad(|| (kernel(&op).launch)(&op, &launch)).unwrap();
+            let expected = tch::no_grad(|| (op.row().launch)(&op, &launch)).unwrap();
+            assert_eq!(found[0].size(), expected[0].size(), "{what}");
+            let off = relative(&found[0], &expected[0]);
+            assert!(off < 5e-3, "{what}, bias {bias}: {off}");
+        }
+        for into in [Into::Add, Into::Write, Into::New] {
+            let (dw, db) = (normal(&[outputs, inputs]), normal(&[outputs]));
+            let rows = |t: &Tensor, width: i64| t.to_kind(Kind::Double).reshape([-1, width]);
+            let weight = rows(&g, outputs).tr().matmul(&rows(&x, inputs));
+            let sum = rows(&g, outputs).sum_dim_intlist(0, false, None);
+            let begun = f64::from(u8::from(into == Into::Add));
+            let expected = [weight + dw.to_kind(Kind::Double) * begun, sum + db.to_kind(Kind::Double) * begun];
+            let op = Op::LinearBackward { dx: true, dw: into, db: into };
+            let all = [&g, &x, &w, &dw, &db];
+            let launch = Launch { ins: &all[..if into == Into::New { 3 } else { 5 }] };
+            (kernel(&op).fits)(&op, &launch).unwrap();
+            let outs = tch::no_grad(|| (kernel(&op).launch)(&op, &launch)).unwrap();
+            let dx = g.to_kind(Kind::Double).matmul(&w.to_kind(Kind::Double));
+            assert!(relative(&outs[0], &dx) < 5e-3 && outs[0].size() == x.size(), "{what}");
+            let (found, most) = match into {
+                Into::New => ([&outs[1], &outs[2]], 5e-3),
+                _ => ([&dw, &db], 1e-5),
+            };
+            for (found, expected) in found.into_iter().zip(&expected) {
+                let off = relative(found, expected);
+                assert!(off < most, "{what}, {into:?}: {off}");
+            }
+        }
+    }
+}
+
+/// What they are for: SwiGLU's products of a model of 1,024.
+#[test]
+fn products_with_lined_rows_are_faster() {
+    let Some(_alone) = gpu("lined") else { return };
+    let low = |shape: &[i64]| normal(shape).to_kind(Kind::BFloat16);
+    for (inputs, outputs) in [(1024, 5460), (2730, 1024)] {
+        let (x, w, g) = (low(&[4096, inputs]), low(&[outputs, inputs]), low(&[4096, outputs]));
+        let storage = normal(&[outputs, inputs]);
+        let back = Op::LinearBackward { dx: true, dw: Into::Add, db: Into::Skip };
+        for (op, ins) in [(Op::Linear { bias: false }, vec![&x, &w]), (back, vec![&g, &x, &w, &storage])] {
+            let launch = Launch { ins: &ins };
+            let mut times = Vec::new();
+            let names = ["cublas.lined", "cublas.main_grad", "plain"];
+            for name in names {
+                let own = op.row().kernels.iter().find(|kernel| kernel.id == name).map(|kernel| kernel.launch);
+                let Some(run) = own.or((name == "plain").then_some(op.row().launch)) else { continue };
+                let once = |count: u32| {
+                    let begun = Instant::now();
+                    (0..count).for_each(|_| drop(tch::no_grad(|| run(&op, &launch)).unwrap()));
+                    Cuda::synchronize(0);
+                    begun.elapsed().as_secs_f64() / f64::from(count)
+                };
+                once(5);
+                times.push((name, 1e6 * once(50)));
+            }
+            println!("{} {inputs} to {outputs}: {times:.0?} us", op.name());
+            assert!(times[0].1 * 1.3 < times[1].1, "{}: {times:?}", op.name());
+        }
+    }
+}
+
 #[test]
 fn eight_bit_products_pass_their_test_and_equal_the_reference() {
     let Some(_alone) = gpu("fp8") else { return };

@@ -1,29 +1,49 @@
 //! silu(a) · b and its reverse, for SwiGLU's one tensor and for two.
 
 use super::call::{Call, grid};
-use super::check::{Check, aligned, blocks, pack};
+use super::check::{Check, PACK_BYTES, aligned, blocks};
 use super::error::CudaError;
-use super::source::{Source, Variant};
-use tch::Tensor;
+use super::source::{Element, Source, Variant};
+use crate::backend::lined;
+use tch::{TchError, Tensor};
 
 pub(super) static SOURCE: Source =
     Source { name: "gated", text: include_str!("src/gated.cu"), numbers: &["VEC"], shared_bytes_max: 0 };
 
 const THREADS: u32 = 256;
+/// Numbers of a tensor whose rows are lined at least: what multiplies smaller ones gains nothing by it.
+const LINED_MIN: i64 = 1 << 22;
 
-/// Rows of a result, their width, and the distance between rows of the operands.
+/// Rows of a result, their width, and the distances between rows: of a and b, of y or g, of da and db.
 #[derive(Debug, Clone, Copy)]
 struct Rows {
     rows: i64,
     width: i64,
     stride: i64,
+    narrow: i64,
+    wide: i64,
+}
+
+impl Rows {
+    /// Two tensors that lie densely are one row.
+    fn one(width: i64) -> Self {
+        Self { rows: 1, width, stride: 0, narrow: 0, wide: 0 }
+    }
+
+    /// Numbers per load: 16 bytes of them, or fewer where rows do not divide.
+    fn pack(self, element: Element) -> u32 {
+        let mut pack = PACK_BYTES / element.bytes();
+        while [self.width, self.stride, self.narrow, self.wide].iter().any(|numbers| numbers % pack != 0) {
+            pack /= 2;
+        }
+        pack as u32
+    }
 }
 
 fn variant(check: Check, x: &Tensor, rows: Rows, all: &[&Tensor]) -> Result<Variant, CudaError> {
     let element = check.element("0", x)?;
     check.device("0", x)?;
-    let widest = if aligned(all) { pack(element, rows.width) } else { 1 };
-    Ok(Variant::new(&SOURCE, element, &[widest]))
+    Ok(Variant::new(&SOURCE, element, &[if aligned(all) { rows.pack(element) } else { 1 }]))
 }
 
 fn cover(variant: &Variant, rows: Rows) -> u32 {
@@ -39,7 +59,7 @@ pub fn silu_mul(a: &Tensor, b: &Tensor) -> Result<Tensor, CudaError> {
     let a = a.f_contiguous()?;
     check.same("b", &b, &a)?;
     let y = a.f_empty_like()?;
-    let rows = Rows { rows: 1, width: a.numel() as i64, stride: 0 };
+    let rows = Rows::one(a.numel() as i64);
     let variant = variant(check, &a, rows, &[&a, &b, &y])?;
     forward(&variant, [&a, &b, &y], rows)?;
     Ok(y)
@@ -55,22 +75,38 @@ pub fn silu_mul_backward(g: &Tensor, a: &Tensor, b: &Tensor) -> Result<[Tensor; 
     check.same("b", &b, &a)?;
     check.same("g", &g, &a)?;
     let (da, db) = (a.f_empty_like()?, a.f_empty_like()?);
-    let rows = Rows { rows: 1, width: a.numel() as i64, stride: 0 };
+    let rows = Rows::one(a.numel() as i64);
     let variant = variant(check, &a, rows, &[&g, &a, &b, &da, &db])?;
     backward(&variant, [&g, &a, &b, &da, &db], rows)?;
     Ok([da, db])
 }
 
-fn halves(check: Check, x: &Tensor) -> Result<Rows, CudaError> {
+/// The width of the halves of `x`'s rows.
+fn half(check: Check, x: &Tensor) -> Result<i64, CudaError> {
     let whole = x.size().last().copied().unwrap_or(1);
     check.that(whole % 2 == 0, "x", x, "an even last axis: gate and value side by side")?;
-    let rows = if whole == 0 { 0 } else { x.numel() as i64 / whole };
-    Ok(Rows { rows, width: whole / 2, stride: whole })
+    Ok(whole / 2)
 }
 
-/// The second half of the first row of `x`, which is not empty: an address to count from.
-fn second(x: &Tensor, rows: Rows) -> Result<Tensor, CudaError> {
-    Ok(x.f_view(-1)?.f_narrow(0, rows.width, 1)?)
+/// `x`, which is not empty, as rows that lie densely, at one distance from each other; a view where it can be one.
+fn rows_of(x: &Tensor) -> Result<Tensor, TchError> {
+    let width = x.size().last().copied().unwrap_or(1);
+    let x = x.f_reshape([-1, width])?;
+    let stride = x.stride();
+    if stride[1] == 1 && stride[0] >= width { Ok(x) } else { x.f_contiguous() }
+}
+
+/// Memory for `shape`, lined where a large product comes next.
+fn made(shape: &[i64], like: &Tensor) -> Result<Tensor, TchError> {
+    if shape.iter().product::<i64>() < LINED_MIN {
+        return Tensor::f_empty(shape, (like.kind(), like.device()));
+    }
+    lined::empty(shape, like.kind(), like.device())
+}
+
+/// The second half of the first row of `x`: an address to count from.
+fn second(x: &Tensor, width: i64) -> Result<Tensor, TchError> {
+    x.f_select(0, 0)?.f_narrow(0, width, 1)
 }
 
 /// x (…, 2D) → silu(first half) · second half.
@@ -79,19 +115,20 @@ fn second(x: &Tensor, rows: Rows) -> Result<Tensor, CudaError> {
 /// As [`silu_mul`].
 pub fn swiglu(x: &Tensor) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "swiglu" };
-    let x = x.f_contiguous()?;
-    let rows = halves(check, &x)?;
+    let width = half(check, x)?;
     let mut shape = x.size();
     if let Some(last) = shape.last_mut() {
-        *last = rows.width;
+        *last = width;
     }
-    let y = Tensor::f_empty(shape, (x.kind(), x.device()))?;
+    let y = made(&shape, x)?;
     if y.numel() == 0 {
         return Ok(y);
     }
-    let b = second(&x, rows)?;
-    let variant = variant(check, &x, rows, &[&x, &y])?;
-    forward(&variant, [&x, &b, &y], rows)?;
+    let (x, to) = (rows_of(x)?, rows_of(&y)?);
+    let rows = Rows { rows: x.size()[0], width, stride: x.stride()[0], narrow: to.stride()[0], wide: 0 };
+    let b = second(&x, width)?;
+    let variant = variant(check, &x, rows, &[&x, &to])?;
+    forward(&variant, [&x, &b, &to], rows)?;
     Ok(y)
 }
 
@@ -101,25 +138,30 @@ pub fn swiglu(x: &Tensor) -> Result<Tensor, CudaError> {
 /// As [`silu_mul`].
 pub fn swiglu_backward(g: &Tensor, x: &Tensor) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "swiglu_backward" };
-    let (g, x) = (g.f_contiguous()?, x.f_contiguous()?);
-    let rows = halves(check, &x)?;
-    check.numbers("g", &g, x.kind(), rows.rows * rows.width, &x)?;
-    let dx = x.f_empty_like()?;
+    let width = half(check, x)?;
+    let fits = g.kind() == x.kind() && g.device() == x.device() && g.numel() * 2 == x.numel();
+    check.that(fits, "g", g, "of half the numbers of x, of its kind and on its device")?;
+    let dx = made(&x.size(), x)?;
     if dx.numel() == 0 {
         return Ok(dx);
     }
-    let (b, db) = (second(&x, rows)?, second(&dx, rows)?);
-    let variant = variant(check, &x, rows, &[&g, &x, &dx])?;
-    backward(&variant, [&g, &x, &b, &dx, &db], rows)?;
+    let (g, x, to) = (rows_of(g)?, rows_of(x)?, rows_of(&dx)?);
+    check.that(g.size() == [x.size()[0], width], "g", &g, "rows of half the width of x")?;
+    let rows = Rows { rows: x.size()[0], width, stride: x.stride()[0], narrow: g.stride()[0], wide: to.stride()[0] };
+    let (b, db) = (second(&x, width)?, second(&to, width)?);
+    let variant = variant(check, &x, rows, &[&g, &x, &to])?;
+    backward(&variant, [&g, &x, &b, &to, &db], rows)?;
     Ok(dx)
 }
 
 fn forward(variant: &Variant, [a, b, y]: [&Tensor; 3], rows: Rows) -> Result<(), CudaError> {
     let call = Call::new(variant, "gate").tensor(a).tensor(b).tensor(y);
-    call.int(rows.rows).int(rows.width).int(rows.stride).launch(y, grid(cover(variant, rows), THREADS))
+    let call = call.int(rows.rows).int(rows.width).int(rows.stride).int(rows.narrow);
+    call.launch(y, grid(cover(variant, rows), THREADS))
 }
 
 fn backward(variant: &Variant, [g, a, b, da, db]: [&Tensor; 5], rows: Rows) -> Result<(), CudaError> {
     let call = Call::new(variant, "gate_back").tensor(g).tensor(a).tensor(b).tensor(da).tensor(db);
-    call.int(rows.rows).int(rows.width).int(rows.stride).launch(g, grid(cover(variant, rows), THREADS))
+    let call = call.int(rows.rows).int(rows.width).int(rows.stride).int(rows.narrow).int(rows.wide);
+    call.launch(g, grid(cover(variant, rows), THREADS))
 }

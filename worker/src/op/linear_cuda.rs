@@ -1,0 +1,137 @@
+//! Large linear layers of 16-bit numbers on a CUDA device whose widths are no multiples of 16 bytes, such as SwiGLU's: cuBLAS takes kernels
+//! of an older device for these, at a third of the speed. Here rows begin at such multiples, in views of wider memory.
+
+use super::Op;
+use super::attr::Into;
+use super::cuda::{Fit, present};
+use super::matmul::add_product_in_f32;
+use super::row::{Kernel, Launch, Launched, Tolerance};
+use crate::backend::torch::safe::{Arg, AtenOp, kind_code};
+use crate::backend::{Outs, lined};
+use crate::error::OpErrorKind;
+use smallvec::smallvec;
+use tch::{Kind, Tensor};
+
+/// Multiplications of a product at least: below, copies cost what a faster product gains.
+const PRODUCTS_MIN: i64 = 1 << 31;
+
+/// For Linear.
+pub(super) const FORWARD: Kernel = Kernel {
+    id: "cublas.lined",
+    fits: |_, l| fits(l.at(0), l.at(1)),
+    launch,
+    tolerance: Tolerance::Reduction,
+    deterministic: true,
+};
+
+/// For LinearBackward.
+pub(super) const BACKWARD: Kernel =
+    Kernel { fits: |_, l| fits(l.at(1), l.at(2)).and_then(|()| storage_fits(l)), launch: launch_backward, ..FORWARD };
+
+fn fits(x: &Tensor, w: &Tensor) -> Fit {
+    if !matches!(x.kind(), Kind::Half | Kind::BFloat16) {
+        return Err("not of 16-bit numbers");
+    }
+    let (outputs, inputs) = w.size2().map_err(|_| "a weight of other than two axes")?;
+    if lined::is_lined(inputs, w.kind()) && lined::is_lined(outputs, w.kind()) {
+        return Err("gains nothing where rows begin at multiples of 16 bytes");
+    }
+    if (x.numel() as i64).saturating_mul(outputs) < PRODUCTS_MIN {
+        return Err("gains nothing with fewer than 2^31 multiplications");
+    }
+    present(x)
+}
+
+fn storage_fits(l: &Launch<'_>) -> Fit {
+    match l.ins[3..].iter().all(|storage| storage.kind() == Kind::Float) {
+        true => Ok(()),
+        false => Err("takes f32 storage of gradients"),
+    }
+}
+
+fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::Linear { bias } = op else { unreachable!("row of another operation") };
+    let (x, w) = (l.at(0), l.at(1));
+    let mut shape = x.size();
+    if let Some(last) = shape.last_mut() {
+        *last = w.size()[0];
+    }
+    let made = product(&lined::matrix(x)?, &lined::matrix(w)?.f_tr()?, bias.then(|| l.at(2)))?;
+    Ok(smallvec![made.f_view(shape.as_slice())?])
+}
+
+/// a b + bias, with lined rows.
+fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, OpErrorKind> {
+    let made = lined::empty(&[a.size()[0], b.size()[1]], a.kind(), a.device())?;
+    let _ = match bias {
+        Some(bias) => bias.f_addmm_out(&made, a, b)?,
+        None => a.f_mm_out(&made, b)?,
+    };
+    Ok(made)
+}
+
+fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::LinearBackward { dx, dw, db } = op else { unreachable!("row of another operation") };
+    let (g, w) = (lined::matrix(l.at(0))?, l.at(2));
+    let mut outs = Outs::new();
+    if *dx {
+        outs.push(product(&g, &lined::matrix(w)?, None)?.f_view(l.at(1).size().as_slice())?);
+    }
+    let mut storages = l.ins[3..].iter().map(|storage| storage.shallow_clone());
+    let mut storage = |into: &Into| if into.is_storage() { storages.next() } else { None };
+    if *dw != Into::Skip {
+        let (x, in_place) = (lined::matrix(l.at(1))?, *dw == Into::Add && lined::is_lined(w.size()[1], Kind::Float));
+        match storage(dw) {
+            Some(storage) if in_place => add_product_in_f32(&storage, &g, &x)?,
+            storage => keep(&product_in_f32(&g.f_tr()?, &x)?, *dw, storage, w.kind(), &mut outs)?,
+        }
+    }
+    if *db != Into::Skip {
+        keep(&g.f_sum_dim_intlist(0, false, Kind::Float)?, *db, storage(db), w.kind(), &mut outs)?;
+    }
+    Ok(outs)
+}
+
+/// Puts the gradient of a weight or bias where it belongs.
+fn keep(sum: &Tensor, into: Into, storage: Option<Tensor>, kind: Kind, outs: &mut Outs) -> Result<(), OpErrorKind> {
+    match (into, storage) {
+        (Into::Add, Some(mut storage)) => drop(storage.f_add_(sum)?),
+        (Into::Write, Some(mut storage)) => storage.f_copy_(sum)?,
+        _ => outs.push(sum.f_to_kind(kind)?.f_contiguous()?),
+    }
+    Ok(())
+}
+
+static MM_INTO: AtenOp = AtenOp::new(c"aten::mm", c"dtype_out");
+
+/// a b of 16-bit numbers, never rounded to 16 bits.
+fn product_in_f32(a: &Tensor, b: &Tensor) -> Result<Tensor, OpErrorKind> {
+    let made = lined::empty(&[a.size()[0], b.size()[1]], Kind::Float, a.device())?;
+    MM_INTO.call(&[Arg::Tensor(a), Arg::Tensor(b), Arg::Int(kind_code(Kind::Float)), Arg::Tensor(&made)])?;
+    Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tch::Device;
+
+    /// The same operations run on the CPU, which has no use for them.
+    #[test]
+    fn lined_products_are_those_of_the_plain_reference() {
+        let low = |shape: &[i64]| Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(Kind::BFloat16);
+        for (inputs, outputs) in [(7, 5), (8, 3), (6, 16)] {
+            let (x, w, b) = (low(&[2, 9, inputs]), low(&[outputs, inputs]), low(&[outputs]));
+            for bias in [false, true] {
+                let (op, all) = (Op::Linear { bias }, [&x, &w, &b]);
+                let l = Launch { ins: &all[..if bias { 3 } else { 2 }] };
+                let (found, expected) =
+                    tch::no_grad(|| (launch(&op, &l).unwrap(), (op.row().launch)(&op, &l).unwrap()));
+                assert_eq!(found[0].size(), expected[0].size());
+                let off = (&found[0] - &expected[0]).abs().max().double_value(&[]);
+                assert!(off < 0.1, "{inputs} to {outputs}: off by {off}");
+                assert!((FORWARD.fits)(&op, &l).is_err(), "too small, and not on a device");
+            }
+        }
+    }
+}
