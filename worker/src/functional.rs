@@ -6,7 +6,7 @@
 //! names the operation, the place in the model, and the shapes that do not fit.
 
 use crate::autograd::{Cx, Tensor, call};
-use crate::error::OpError;
+use crate::error::{OpError, OpErrorKind};
 use crate::op::aten::{AtenArg, AtenCall};
 use crate::op::attr::{Axes, Binary, Test, Unary};
 use crate::op::{Op, elementwise};
@@ -14,7 +14,7 @@ use crate::precision::LossScale;
 use smallvec::SmallVec;
 use tch::Kind;
 
-pub use crate::op::attr::{Dir, Structural};
+pub use crate::op::attr::{Dir, Score, Structural};
 
 type Made = Result<Tensor, OpError>;
 
@@ -129,18 +129,22 @@ pub fn not(cx: &Cx<'_>, x: &Tensor) -> Made {
     one(cx, Op::Not, &[x])
 }
 
-/// Positions `at` (int64, one axis) of axis `dim`. No gradient flows back.
+/// Positions `at` (int64, one axis) of axis `dim`. No gradient flows back: an `x` that asks for one is refused.
 pub fn index_select(cx: &Cx<'_>, x: &Tensor, dim: i64, at: &Tensor) -> Made {
+    without_gradient(cx, "index_select", &[x])?;
     one(cx, Op::IndexSelect { axis: dim }, &[x, at])
 }
 
-/// x where `keep` (Bool, x's shape) is true, else 0, also where x is NaN. No gradient flows back.
+/// x where `keep` (Bool, x's shape) is true, else 0, also where x is NaN. No gradient flows back: an `x` that asks for one is
+/// refused.
 pub fn zero_where_not(cx: &Cx<'_>, x: &Tensor, keep: &Tensor) -> Made {
+    without_gradient(cx, "zero_where_not", &[x])?;
     one(cx, Op::Keep { when: true }, &[keep, x])
 }
 
 /// Any operator of libtorch's dispatcher, recorded, e.g. `aten::cumsum` with an empty overload. `ins` fill the arguments that
-/// are operands, in order. No gradient flows back: an input that asks for one is refused.
+/// are operands, in order; lists of tensors among the results are given one by one, what is no tensor is left out. No gradient
+/// flows back: an input that asks for one is refused.
 pub fn aten(
     cx: &Cx<'_>,
     name: &str,
@@ -149,10 +153,15 @@ pub fn aten(
     ins: &[&Tensor],
 ) -> Result<SmallVec<[Tensor; 2]>, OpError> {
     let made = AtenCall::new(name, overload, args).map_err(|kind| cx.fail("aten", kind))?;
-    if ins.iter().any(|tensor| tensor.requires_grad()) {
-        return Err(cx.fail("aten", crate::error::OpErrorKind::NotDifferentiable));
-    }
+    without_gradient(cx, "aten", ins)?;
     call(cx, Op::Aten(Box::new(made)), ins)
+}
+
+fn without_gradient(cx: &Cx<'_>, op: &'static str, ins: &[&Tensor]) -> Result<(), OpError> {
+    match ins.iter().any(|tensor| tensor.requires_grad()) {
+        true => Err(cx.fail(op, OpErrorKind::NotDifferentiable)),
+        false => Ok(()),
+    }
 }
 
 /// Moves the loss scale after a step; `taken` (0 axes) is 1, or 0 for a step that was refused.
@@ -322,8 +331,8 @@ pub fn stack(cx: &Cx<'_>, xs: &[&Tensor], dim: i64) -> Made {
     }
 }
 
-fn empty() -> crate::error::OpErrorKind {
-    crate::error::OpErrorKind::Attribute { name: "number of tensors", found: 0.0, expected: "at least one" }
+fn empty() -> OpErrorKind {
+    OpErrorKind::Attribute { name: "number of tensors", found: 0.0, expected: "at least one" }
 }
 
 /// x repeated to a larger shape, as a view.
@@ -429,9 +438,25 @@ pub fn retention_scan(
 
 /// softmax(q kᵀ/√Dh + key bias) v for q (B,H,Nq,Dh), k and v (B,H,Nk,Dh), key bias (Nk) or (B,Nk).
 pub fn sdpa(cx: &Cx<'_>, q: &Tensor, k: &Tensor, v: &Tensor, key_bias: Option<&Tensor>, mask: Structural) -> Made {
+    sdpa_scored(cx, [q, k, v], key_bias, mask, Score::PLAIN)
+}
+
+/// [`sdpa`] of modified scores: softmax(cap(q kᵀ/√Dh) + key bias − slopeₕ·|i − j|) v, shapes as there.
+///
+/// `score.cap` = c bends scores to c·tanh(s/c), before the bias is added (Gemma 2, 2024). `score.alibi` makes head h forget
+/// with distance, slopeₕ = 2^(−8(h+1)/H) (Press et al., "Train short, test long", 2022; [`Score::slope`] for H that is no
+/// power of two): slopes are constants, and queries must be as many as keys. No kernel of libtorch knows either: on CUDA the
+/// own kernel runs, elsewhere the plain reference, which keeps (B,H,Nq,Nk) scores.
+pub fn sdpa_scored(
+    cx: &Cx<'_>,
+    [q, k, v]: [&Tensor; 3],
+    key_bias: Option<&Tensor>,
+    mask: Structural,
+    score: Score,
+) -> Made {
     match key_bias {
-        Some(bias) => one(cx, Op::Sdpa { mask, bias: true }, &[q, k, v, bias]),
-        None => one(cx, Op::Sdpa { mask, bias: false }, &[q, k, v]),
+        Some(bias) => one(cx, Op::Sdpa { mask, bias: true, score }, &[q, k, v, bias]),
+        None => one(cx, Op::Sdpa { mask, bias: false, score }, &[q, k, v]),
     }
 }
 

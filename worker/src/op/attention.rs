@@ -1,18 +1,18 @@
-//! Scaled dot-product attention with a structural mask and an additive key bias.
+//! Scaled dot-product attention with a structural mask, an additive key bias and modified scores.
 //!
 //! **Invariant:** one mask convention, true = keep, on every kernel.
 
 use super::Op;
 use super::attention_aten;
-use super::attr::Structural;
+use super::attr::{F64Bits, Score, Structural};
 use super::infer::{Inferred, Metas, float, mismatch, same_kind, wide, wrong};
-use super::lower::{Lower, Lowered, only};
+use super::lower::{Lower, LowerError, Lowered, only};
 use super::row::{Launch, Launched, OpRow};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Tensor};
 use super::vjp::{Grads, Vjp};
 use crate::error::{OpError, OpErrorKind};
-use enn_common::graph::{Dim, Op as Plain};
+use enn_common::graph::{Dim, Id, Op as Plain, Unary};
 use smallvec::{SmallVec, smallvec};
 use tch::Kind;
 
@@ -38,8 +38,9 @@ pub(super) fn row(op: &Op) -> &'static OpRow {
 }
 
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
-    let Op::Sdpa { mask, bias } = op else { unreachable!("row of another operation") };
+    let Op::Sdpa { mask, bias, score } = op else { unreachable!("row of another operation") };
     let (q, k, v) = (ins[0], ins[1], ins[2]);
+    attributes(*mask, *score)?;
     float(0, q)?;
     same_kind(ins)?;
     for (i, meta) in ins.iter().enumerate().take(3) {
@@ -56,6 +57,9 @@ fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
     if *mask != Structural::None && q.shape[2] != k.shape[2] {
         return Err(mismatch(&q.shape, &k.shape, "as many queries as keys under a structural mask"));
     }
+    if score.alibi && q.shape[2] != k.shape[2] {
+        return Err(mismatch(&q.shape, &k.shape, "as many queries as keys under a bias by distance"));
+    }
     let (batch, keys) = (q.shape[0], k.shape[2]);
     if *bias && ins[3].shape.as_slice() != [keys] && ins[3].shape.as_slice() != [batch, keys] {
         return Err(wrong(3, ins[3], "a key bias of shape (keys) or (batch, keys)"));
@@ -66,13 +70,45 @@ fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
     Ok(smallvec![q.with_shape(out), rows])
 }
 
+/// Refuses numbers that mean nothing.
+fn attributes(mask: Structural, score: Score) -> Result<(), OpErrorKind> {
+    let (window, dilation) = match mask {
+        Structural::None | Structural::Causal => (0, 1),
+        Structural::Window(window) => (window, 1),
+        Structural::Dilated { window, dilation, .. } => (window, dilation),
+    };
+    if window < 0 {
+        return Err(OpErrorKind::Attribute { name: "window", found: window as f64, expected: "at least 0" });
+    }
+    if dilation < 1 {
+        return Err(OpErrorKind::Attribute { name: "dilation", found: dilation as f64, expected: "at least 1" });
+    }
+    match score.cap.map(F64Bits::get) {
+        // Kernels divide by it in f32.
+        Some(cap) if cap <= 0.0 || !(cap as f32).is_normal() => {
+            Err(OpErrorKind::Attribute { name: "cap", found: cap, expected: "a positive number that f32 holds" })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Query's position less key's, (N,N).
+fn distances(n: i64, device: tch::Device) -> Result<tch::Tensor, OpErrorKind> {
+    let at = tch::Tensor::f_arange(n, (Kind::Int64, device))?;
+    Ok(at.f_unsqueeze(1)?.f_sub(&at)?)
+}
+
 /// Which keys each query sees, (N,N) of booleans; `None` for all.
 fn visible(mask: Structural, n: i64, device: tch::Device) -> Result<Option<tch::Tensor>, OpErrorKind> {
     let all = || tch::Tensor::f_ones([n, n], (Kind::Bool, device));
     Ok(match mask {
         Structural::None => None,
         Structural::Causal => Some(all()?.f_tril(0)?),
-        Structural::Window(w) => Some(all()?.f_tril(w)?.f_triu(-w)?),
+        Structural::Window(w) => Some(all()?.f_tril(w.min(n))?.f_triu(-w.min(n))?),
+        Structural::Dilated { window, dilation, causal } => {
+            let near = all()?.f_tril(if causal { 0 } else { window.min(n) })?.f_triu(-window.min(n))?;
+            Some(near.f_logical_and(&distances(n, device)?.f_remainder(dilation)?.f_eq(0)?)?)
+        }
     })
 }
 
@@ -81,44 +117,60 @@ pub(super) fn scale(q: &tch::Tensor) -> f64 {
     1.0 / (q.size()[3].max(1) as f64).sqrt()
 }
 
-/// (B,H,Nq,Nk): q kᵀ/√Dh plus bias, −∞ where hidden; f32 at least.
-fn scores(
-    q: &tch::Tensor,
-    k: &tch::Tensor,
-    bias: Option<&tch::Tensor>,
-    mask: Structural,
-) -> Result<tch::Tensor, OpErrorKind> {
+/// (B,H,Nq,Nk): q kᵀ/√Dh, capped where there is a cap; f32 at least.
+fn capped(q: &tch::Tensor, k: &tch::Tensor, score: Score) -> Result<tch::Tensor, OpErrorKind> {
     // Kernels multiply 16-bit numbers exactly and add in f32: so must what they are measured by.
     let (q, k) = (q.f_to_kind(wide(q.kind()))?, k.f_to_kind(wide(k.kind()))?);
     let mut scores = q.f_mul_scalar(scale(&q))?.f_matmul(&k.f_transpose(-2, -1)?)?;
+    match score.cap.map(F64Bits::get) {
+        Some(cap) => Ok(scores.f_div_scalar_(cap)?.f_tanh_()?.f_mul_scalar_(cap)?),
+        None => Ok(scores),
+    }
+}
+
+/// What softmax is of, written over `scores`: plus bias, less the distance's share, −∞ where hidden.
+fn masked(
+    mut scores: tch::Tensor,
+    bias: Option<&tch::Tensor>,
+    mask: Structural,
+    score: Score,
+) -> Result<tch::Tensor, OpErrorKind> {
+    let (heads, queries) = (scores.size()[1], scores.size()[2]);
     if let Some(bias) = bias {
         let bias = if bias.dim() == 2 { bias.f_unsqueeze(1)?.f_unsqueeze(1)? } else { bias.shallow_clone() };
         scores = scores.f_add_(&bias)?;
     }
-    if let Some(keep) = visible(mask, q.size()[2], q.device())? {
+    if score.alibi {
+        let distance = distances(queries, scores.device())?.f_abs()?.f_to_kind(scores.kind())?;
+        for head in 0..heads {
+            let _ = scores.f_select(1, head)?.f_sub_(&distance.f_mul_scalar(Score::slope(head, heads))?)?;
+        }
+    }
+    if let Some(keep) = visible(mask, queries, scores.device())? {
         scores = scores.f_masked_fill_(&keep.f_logical_not()?, f64::NEG_INFINITY)?;
     }
     Ok(scores)
 }
 
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::Sdpa { mask, bias } = op else { unreachable!("row of another operation") };
+    let Op::Sdpa { mask, bias, score } = op else { unreachable!("row of another operation") };
     let (q, k, v) = (l.at(0), l.at(1), l.at(2));
-    let scores = scores(q, k, bias.then(|| l.at(3)), *mask)?;
+    let scores = masked(capped(q, k, *score)?, bias.then(|| l.at(3)), *mask, *score)?;
     let lse = scores.f_logsumexp(-1i64, false)?;
     let weights = scores.f_internal_softmax(-1, false)?.f_to_kind(v.kind())?;
     Ok(smallvec![weights.f_matmul(v)?, lse])
 }
 
 fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
-    let Op::Sdpa { mask, bias } = *v.op() else { unreachable!("row of another operation") };
+    let Op::Sdpa { mask, bias, score } = *v.op() else { unreachable!("row of another operation") };
     let dbias = bias && v.needs(3);
     let mut ins: SmallVec<[&Tensor; 7]> =
         smallvec![v.g()?, v.input(0)?, v.input(1)?, v.input(2)?, v.output(0)?, v.output(1)?];
     if bias {
         ins.push(v.input(3)?);
     }
-    let mut grads: Grads = v.call_all(Op::SdpaBackward { mask, bias, dbias }, &ins)?.into_iter().map(Some).collect();
+    let backward = Op::SdpaBackward { mask, bias, dbias, score };
+    let mut grads: Grads = v.call_all(backward, &ins)?.into_iter().map(Some).collect();
     grads.resize(v.arity(), None);
     Ok(grads)
 }
@@ -133,15 +185,23 @@ fn shape_backward(op: &Op, ins: &[&Meta]) -> Inferred {
 }
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::SdpaBackward { mask, bias, dbias } = op else { unreachable!("row of another operation") };
+    let Op::SdpaBackward { mask, bias, dbias, score } = op else { unreachable!("row of another operation") };
     let (g, q, k, v, out, lse) = (l.at(0), l.at(1), l.at(2), l.at(3), l.at(4), l.at(5));
-    let weights = scores(q, k, bias.then(|| l.at(6)), *mask)?.f_sub_(&lse.f_unsqueeze(-1)?)?.f_exp_()?;
+    let capped = capped(q, k, *score)?;
+    // 1 − tanh², the cap's derivative, before the scores are written over.
+    let slope =
+        score.cap.map(|cap| capped.f_div_scalar(cap.get())?.f_square()?.f_neg()?.f_add_scalar(1.0)).transpose()?;
+    let mut weights = masked(capped, bias.then(|| l.at(6)), *mask, *score)?;
+    weights = weights.f_sub_(&lse.f_unsqueeze(-1)?)?.f_exp_()?;
     let dv = weights.f_to_kind(g.kind())?.f_transpose(-2, -1)?.f_matmul(g)?;
     // Σ over keys of weight · its gradient, which is the same as Σ over the width of gradient · result.
     let along = g.f_mul(out)?.f_to_kind(wide(q.kind()))?.f_sum_dim_intlist(-1, true, None)?;
     let dweights = g.f_matmul(&v.f_transpose(-2, -1)?)?.f_to_kind(wide(q.kind()))?;
     let dscores = dweights.f_sub(&along)?.f_mul_(&weights)?;
-    let low = dscores.f_to_kind(q.kind())?;
+    let low = match &slope {
+        Some(slope) => dscores.f_mul(slope)?.f_to_kind(q.kind())?,
+        None => dscores.f_to_kind(q.kind())?,
+    };
     let dq = low.f_matmul(k)?.f_mul_scalar_(scale(q))?;
     let dk = low.f_transpose(-2, -1)?.f_matmul(q)?.f_mul_scalar_(scale(q))?;
     let mut outs: crate::backend::Outs = SmallVec::from_iter([dq, dk, dv]);
@@ -154,7 +214,15 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
 
 fn samples(d: &mut Draw) -> Vec<Sample> {
     let (b, n, m, w) = (d.size(1, 2), d.size(3, 5), d.size(6, 7), d.size(2, 4));
-    let op = |mask, bias| Op::Sdpa { mask, bias };
+    let op = |mask, bias| Op::Sdpa { mask, bias, score: Score::PLAIN };
+    let scored = |mask, bias, cap: Option<f64>, alibi| Op::Sdpa {
+        mask,
+        bias,
+        score: Score { cap: cap.map(F64Bits::from), alibi },
+    };
+    let dilated = |window, causal| Structural::Dilated { window, dilation: 2, causal };
+    let alike = |heads| [normal(&[b, heads, m, w]), normal(&[b, heads, m, w]), normal(&[b, heads, m, w])];
+    let biased = |heads, bias: &[i64]| alike(heads).into_iter().chain([normal(bias)]).collect::<Vec<_>>();
     vec![
         sample(op(Structural::None, false), [normal(&[b, 3, n, w]), normal(&[b, 3, m, w]), normal(&[b, 3, m, w + 1])]),
         sample(
@@ -168,16 +236,32 @@ fn samples(d: &mut Draw) -> Vec<Sample> {
         sample(op(Structural::Causal, false), [normal(&[b, 2, m, w]), normal(&[b, 2, m, w]), normal(&[b, 2, m, w])]),
         sample(op(Structural::Window(1), false), [normal(&[b, 2, n, w]), normal(&[b, 2, n, w]), normal(&[b, 2, n, w])]),
         sample(op(Structural::None, false), [normal(&[0, 2, n, w]), normal(&[0, 2, n, w]), normal(&[0, 2, n, w])]),
+        sample(op(dilated(4, false), false), alike(2)),
+        sample(op(dilated(5, true), true), biased(1, &[m])),
+        // Caps that bend what normal numbers give.
+        sample(
+            scored(Structural::None, true, Some(0.7), false),
+            [normal(&[b, 2, n, w]), normal(&[b, 2, m, w]), normal(&[b, 2, m, w]).strided(), normal(&[b, m])],
+        ),
+        sample(scored(Structural::Causal, false, Some(1.3), false), alike(2)),
+        sample(scored(Structural::None, false, None, true), alike(4)),
+        sample(scored(Structural::Causal, true, None, true), biased(3, &[m])),
+        sample(scored(dilated(4, false), true, Some(0.9), true), biased(3, &[b, m])),
     ]
 }
 
 fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
-    let Op::Sdpa { mask, bias } = op else { unreachable!("row of another operation") };
+    let Op::Sdpa { mask, bias, score } = op else { unreachable!("row of another operation") };
     let (q, k, v) = (l.at(0), l.at(1), l.at(2));
     let (width, queries, keys) = (l.size(q, 3)?, l.size(q, 2)?, l.size(k, 2)?);
     let q = l.scaled(q, 1.0 / (width as f64).sqrt())?;
     let k = l.swapped(k, 2, 3)?;
     let mut scores = l.emit(Plain::MatMul, &[q, k])?;
+    if let Some(cap) = score.cap.map(F64Bits::get) {
+        let bent = l.scaled(scores, 1.0 / cap)?;
+        let bent = l.unary(Unary::Tanh, bent)?;
+        scores = l.scaled(bent, cap)?;
+    }
     if *bias {
         let bias = l.at(3);
         let bias = match l.shape(bias).as_slice() {
@@ -186,10 +270,19 @@ fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
         };
         scores = l.add(scores, bias)?;
     }
+    if score.alibi {
+        let heads = l.size(q, 1)?;
+        let lost = distance_bias(l, heads, queries)?;
+        scores = l.add(scores, lost)?;
+    }
     let seen = |i: u64, j: u64| match *mask {
         Structural::None => true,
         Structural::Causal => j <= i,
         Structural::Window(w) => i.abs_diff(j) <= w.unsigned_abs(),
+        Structural::Dilated { window, dilation, causal } => {
+            let far = i.abs_diff(j);
+            far <= window.unsigned_abs() && far.is_multiple_of(dilation.unsigned_abs()) && (j <= i || !causal)
+        }
     };
     if *mask != Structural::None {
         let keep: Vec<u8> = (0..queries).flat_map(|i| (0..keys).map(move |j| u8::from(seen(i, j)))).collect();
@@ -199,4 +292,14 @@ fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
     }
     let shares = l.emit(Plain::Softmax, &[scores])?;
     only(l.emit(Plain::MatMul, &[shares, v])?)
+}
+
+/// ALiBi as a product of two constants, (H,1,1) and (N,N): H times smaller than the bias itself.
+fn distance_bias(l: &mut Lower<'_>, heads: u64, tokens: u64) -> Result<Id, LowerError> {
+    let slopes: Vec<f32> =
+        (0..heads).map(|head| -Score::slope(head.cast_signed(), heads.cast_signed()) as f32).collect();
+    let far: Vec<f32> = (0..tokens).flat_map(|i| (0..tokens).map(move |j| i.abs_diff(j) as f32)).collect();
+    let slopes = l.floats(&[heads, 1, 1], &slopes)?;
+    let far = l.floats(&[tokens, tokens], &far)?;
+    l.mul(slopes, far)
 }

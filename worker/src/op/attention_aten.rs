@@ -5,7 +5,7 @@
 use super::Op;
 use super::attention::scale;
 use super::attention_cpu;
-use super::attr::Structural;
+use super::attr::{Score, Structural};
 use super::cuda;
 use super::row::{Kernel, Launch, Launched, Tolerance};
 use crate::backend::torch::safe::{self, Arg, AtenOp};
@@ -57,15 +57,18 @@ pub(super) const fn kernel(
 
 /// What forward and backward have in common: q, k, v begin at operand `at`.
 pub(super) fn fits(op: &Op, l: &Launch<'_>, at: usize) -> Result<(Structural, bool), &'static str> {
-    let (mask, bias) = match *op {
-        Op::Sdpa { mask, bias } => (mask, bias),
+    let (mask, bias, score) = match *op {
+        Op::Sdpa { mask, bias, score } => (mask, bias, score),
         Op::SdpaBackward { dbias: true, .. } => return Err("gives no gradient of the bias"),
-        Op::SdpaBackward { mask, bias, .. } => (mask, bias),
+        Op::SdpaBackward { mask, bias, score, .. } => (mask, bias, score),
         _ => return Err("another operation"),
     };
     let (q, k, v) = (l.at(at), l.at(at + 1), l.at(at + 2));
-    if matches!(mask, Structural::Window(_)) {
+    if matches!(mask, Structural::Window(_) | Structural::Dilated { .. }) {
         return Err("knows no windows");
+    }
+    if score != Score::PLAIN {
+        return Err("knows neither a soft cap nor a bias by distance");
     }
     if mask == Structural::Causal && bias {
         return Err("takes a causal mask or a bias, not both");

@@ -50,7 +50,7 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::attr::Structural;
+    use crate::op::attr::{Score, Structural};
     use tch::{Device, Kind};
 
     fn near(found: &Tensor, expected: &Tensor) {
@@ -77,14 +77,14 @@ mod tests {
                 let same = queries == keys;
                 let masks = biases.into_iter().map(|bias| (Structural::None, bias));
                 for (mask, bias) in masks.chain(same.then_some((Structural::Causal, None))) {
-                    let op = Op::Sdpa { mask, bias: bias.is_some() };
+                    let op = Op::Sdpa { mask, bias: bias.is_some(), score: Score::PLAIN };
                     let ins: Vec<&Tensor> = [&q, &k, &v].into_iter().chain(&bias).collect();
                     let l = Launch { ins: &ins };
                     (FORWARD.fits)(&op, &l).unwrap();
                     let (found, expected) = (launch(&op, &l).unwrap(), (op.row().launch)(&op, &l).unwrap());
                     found.iter().zip(&expected).for_each(|(found, expected)| near(found, expected));
 
-                    let op = Op::SdpaBackward { mask, bias: bias.is_some(), dbias: false };
+                    let op = Op::SdpaBackward { mask, bias: bias.is_some(), dbias: false, score: Score::PLAIN };
                     let ins: Vec<&Tensor> =
                         [&g, &q, &k, &v, &expected[0], &expected[1]].into_iter().chain(&bias).collect();
                     let l = Launch { ins: &ins };

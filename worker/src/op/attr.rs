@@ -100,6 +100,41 @@ pub enum Structural {
     Causal,
     /// Keys at a distance of at most w; queries and keys must be equally many.
     Window(i64),
+    /// Keys at a distance of at most `window` that is a multiple of `dilation`, and not behind the query if `causal`; queries and
+    /// keys must be equally many. With dilation 1 and `causal` a sliding window.
+    Dilated {
+        /// Largest distance, 0 for the query's own position only.
+        window: i64,
+        /// Step between the keys seen, at least 1.
+        dilation: i64,
+        /// Only keys at or before the query.
+        causal: bool,
+    },
+}
+
+/// What becomes of the scores s = q·k/√Dh before softmax: `cap` first, then the key bias is added, then `alibi` takes its
+/// share off, then the mask hides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Score {
+    /// Soft cap c: s → c·tanh(s/c), as in Gemma 2 (2024).
+    pub cap: Option<F64Bits>,
+    /// Linear bias by distance (ALiBi; Press et al. 2022): s − slopeₕ·|i − j| with the constant slopes of
+    /// [`Score::slope`]; queries and keys must be equally many.
+    pub alibi: bool,
+}
+
+impl Score {
+    /// As they are.
+    pub const PLAIN: Self = Self { cap: None, alibi: false };
+
+    /// ALiBi's slope of a head: 2^(−8(head+1)/heads) where `heads` is a power of two. Else, as the authors have it, with P the
+    /// largest power of two below: the first P heads as with P heads, the others every second slope of 2P heads,
+    /// 2^(−8(2(head−P)+1)/2P).
+    pub fn slope(head: i64, heads: i64) -> f64 {
+        let whole = 1i64 << heads.max(1).ilog2();
+        let powers = if head < whole { 2 * (head + 1) } else { 2 * (head - whole) + 1 };
+        (-4.0 * powers as f64 / whole as f64).exp2()
+    }
 }
 
 /// Where a reverse rule puts a weight's gradient.

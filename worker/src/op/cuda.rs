@@ -5,7 +5,7 @@
 
 use super::Op;
 use super::attention::scale;
-use super::attr::{Dir, Structural};
+use super::attr::{Dir, F64Bits, Score, Structural};
 use super::random::keep_threshold;
 use super::row::{Kernel, Launch, Launched, Tolerance};
 use crate::backend::cuda::attention::{self, Attention, Mask};
@@ -217,21 +217,30 @@ fn mask_of(mask: Structural) -> Mask {
         Structural::None => Mask::NONE,
         Structural::Causal => Mask { causal: true, ..Mask::NONE },
         Structural::Window(w) => Mask { window: Some(w), ..Mask::NONE },
+        Structural::Dilated { window, dilation, causal } => Mask { causal, window: Some(window), dilation },
     }
 }
 
+fn attention_of<'a>(
+    [q, k, v]: [&'a Tensor; 3],
+    bias: Option<&'a Tensor>,
+    mask: Structural,
+    score: Score,
+) -> Attention<'a> {
+    let (cap, alibi) = (score.cap.map(F64Bits::get), score.alibi);
+    Attention { q, k, v, bias, mask: mask_of(mask), scale: scale(q), cap, alibi }
+}
+
 fn launch_attention(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::Sdpa { mask, bias } = op else { unreachable!("row of another operation") };
-    let (q, bias) = (l.at(0), bias.then(|| l.at(3)));
-    let call = Attention { q, k: l.at(1), v: l.at(2), bias, mask: mask_of(*mask), scale: scale(q) };
+    let Op::Sdpa { mask, bias, score } = op else { unreachable!("row of another operation") };
+    let call = attention_of([l.at(0), l.at(1), l.at(2)], bias.then(|| l.at(3)), *mask, *score);
     let (out, lse) = attention::attention(&call)?;
     Ok(smallvec![out, lse])
 }
 
 fn launch_attention_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::SdpaBackward { mask, bias, dbias } = op else { unreachable!("row of another operation") };
-    let (q, bias) = (l.at(1), bias.then(|| l.at(6)));
-    let call = Attention { q, k: l.at(2), v: l.at(3), bias, mask: mask_of(*mask), scale: scale(q) };
+    let Op::SdpaBackward { mask, bias, dbias, score } = op else { unreachable!("row of another operation") };
+    let call = attention_of([l.at(1), l.at(2), l.at(3)], bias.then(|| l.at(6)), *mask, *score);
     let made = attention::attention_backward(&call, l.at(0), l.at(4), l.at(5), *dbias)?;
     Ok([made.dq, made.dk, made.dv].into_iter().chain(made.dbias).collect())
 }

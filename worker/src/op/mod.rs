@@ -22,6 +22,7 @@ pub mod index;
 pub mod infer;
 pub mod layout;
 mod linear_cpu;
+mod linear_cuda;
 pub mod loss;
 pub mod lower;
 pub mod matmul;
@@ -43,7 +44,7 @@ pub mod value;
 pub mod vjp;
 
 use aten::AtenCall;
-use attr::{Axes, Binary, Dir, F64Bits, Into, Structural, Test, Unary};
+use attr::{Axes, Binary, Dir, F64Bits, Into, Score, Structural, Test, Unary};
 use row::OpRow;
 use tch::{Device, Kind};
 
@@ -116,8 +117,8 @@ pub enum Op {
     // Sequence.
     Retention { dir: Dir, state: bool },
     RetentionBackward { dir: Dir, state: bool, gstate: bool },
-    Sdpa { mask: Structural, bias: bool },
-    SdpaBackward { mask: Structural, bias: bool, dbias: bool },
+    Sdpa { mask: Structural, bias: bool, score: Score },
+    SdpaBackward { mask: Structural, bias: bool, dbias: bool, score: Score },
     Dilate { segment: i64, dilation: i64 },
     Undilate { segment: i64, dilation: i64, tokens: i64 },
     // Losses.

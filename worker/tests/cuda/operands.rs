@@ -26,9 +26,11 @@ pub(crate) enum Layout {
     Misaligned,
     /// Every other element of the last axis.
     Strided,
+    /// Rows with room for 6 more elements between them.
+    Apart,
 }
 
-pub(crate) const LAYOUTS: [Layout; 3] = [Layout::Dense, Layout::Misaligned, Layout::Strided];
+pub(crate) const LAYOUTS: [Layout; 4] = [Layout::Dense, Layout::Misaligned, Layout::Strided, Layout::Apart];
 
 /// `x` on `device` with `layout`.
 pub(crate) fn lay(x: &Tensor, layout: Layout, device: Device) -> Tensor {
@@ -46,6 +48,14 @@ pub(crate) fn lay(x: &Tensor, layout: Layout, device: Device) -> Tensor {
             let last = shape.len() - 1;
             shape[last] *= 2;
             wide.view(shape.as_slice()).slice(-1, 0, None, 2)
+        }
+        Layout::Apart if x.dim() > 0 => {
+            let (mut shape, last) = (x.size(), x.dim() - 1);
+            let width = shape[last];
+            shape[last] += 6;
+            let mut room = Tensor::empty(shape, (x.kind(), device)).narrow(-1, 0, width);
+            room.copy_(&x);
+            room
         }
         _ => x.contiguous(),
     }

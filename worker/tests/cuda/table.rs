@@ -2,7 +2,7 @@
 
 use crate::operands::{KINDS, LAYOUTS, Layout, between, device, lay, near, normal, same};
 use enn_worker::backend::Outs;
-use enn_worker::op::attr::{Dir, Structural};
+use enn_worker::op::attr::{Dir, Score, Structural};
 use enn_worker::op::row::{Kernel, Launch};
 use enn_worker::op::{Op, rows};
 use tch::{Device, Kind, Tensor};
@@ -188,23 +188,31 @@ fn a_long_scan_of_few_columns() {
 fn attention_and_cross_entropy_as_operations() {
     let Some(device) = device() else { return };
     for kind in KINDS {
-        for (mask, bias, axes) in
-            [(Structural::Window(9), true, 2), (Structural::Causal, true, 1), (Structural::None, false, 0)]
-        {
+        let dilated = |causal| Structural::Dilated { window: 20, dilation: 3, causal };
+        let (capped, alibi) = (Score { cap: Some(0.9.into()), alibi: false }, Score { cap: None, alibi: true });
+        for (mask, bias, axes, score) in [
+            (Structural::Window(9), true, 2, Score::PLAIN),
+            (Structural::Causal, true, 1, Score::PLAIN),
+            (Structural::None, false, 0, Score::PLAIN),
+            (dilated(true), true, 1, Score::PLAIN),
+            (dilated(false), false, 0, alibi),
+            (Structural::Causal, true, 2, capped),
+            (Structural::None, true, 1, Score { alibi: true, ..capped }),
+        ] {
             let (b, h, n, d) = (2, 3, 77, 20);
             let tokens = || normal(&[b, h, n, d], kind);
             let shape = if axes == 2 { vec![b, n] } else { vec![n] };
             let bias_of = bias.then(|| normal(&shape, kind));
             let mut ins = vec![tokens(), tokens(), tokens()];
             ins.extend(bias_of.as_ref().map(Tensor::shallow_clone));
-            let op = Op::Sdpa { mask, bias };
+            let op = Op::Sdpa { mask, bias, score };
             check(&op, &ins, kind, device);
             let made = plain(&op, &ins);
             let mut back = vec![tokens()];
             back.extend(ins.drain(..3));
             back.extend([made[0].to_kind(kind), made[1].to_kind(Kind::Float)]);
             back.extend(bias_of);
-            check(&Op::SdpaBackward { mask, bias, dbias: bias }, &back, kind, device);
+            check(&Op::SdpaBackward { mask, bias, dbias: bias, score }, &back, kind, device);
         }
         let (logits, targets) = (normal(&[7, 33], kind), Tensor::from_slice(&[0i64, 32, 5, 1, 1, 9, 2]));
         let ins = vec![logits.shallow_clone(), targets.shallow_clone()];
@@ -264,13 +272,18 @@ fn libtorchs_attention_comes_first_where_it_fits() {
         let launch = Launch { ins: &refs };
         op.row().kernels.iter().find(|kernel| (kernel.fits)(op, &launch).is_ok()).map(|kernel| kernel.id)
     };
-    for (kind, mask, expected) in [
-        (Kind::Float, Structural::Causal, ["aten.efficient"; 2]),
-        (Kind::BFloat16, Structural::Causal, ["aten.flash"; 2]),
-        (Kind::Float, Structural::Window(9), ["cuda.attention", "cuda.attention_backward"]),
+    let own = ["cuda.attention", "cuda.attention_backward"];
+    for (kind, mask, alibi, expected) in [
+        (Kind::Float, Structural::Causal, false, ["aten.efficient"; 2]),
+        (Kind::BFloat16, Structural::Causal, false, ["aten.flash"; 2]),
+        (Kind::Float, Structural::Window(9), false, own),
+        (Kind::BFloat16, Structural::Dilated { window: 9, dilation: 2, causal: true }, false, own),
+        (Kind::BFloat16, Structural::Causal, true, own),
     ] {
+        let score = Score { alibi, ..Score::PLAIN };
         let tokens = || normal(&[2, 64, 4, 32], kind).to_device(device).transpose(1, 2);
-        let (op, back) = (Op::Sdpa { mask, bias: false }, Op::SdpaBackward { mask, bias: false, dbias: false });
+        let op = Op::Sdpa { mask, bias: false, score };
+        let back = Op::SdpaBackward { mask, bias: false, dbias: false, score };
         let lse = normal(&[2, 4, 64], Kind::Float).to_device(device);
         let found = first(&op, &[tokens(), tokens(), tokens()]);
         let found = [found, first(&back, &[tokens(), tokens(), tokens(), tokens(), tokens(), lse])];

@@ -62,10 +62,13 @@ struct Case {
     sizes: [i64; 5],
     mask: Mask,
     bias_axes: usize,
+    cap: Option<f64>,
+    alibi: bool,
 }
 
-fn cases() -> [Case; 7] {
-    let case = |sizes, mask, bias_axes| Case { sizes, mask, bias_axes };
+fn cases() -> [Case; 13] {
+    let case = |sizes, mask, bias_axes| Case { sizes, mask, bias_axes, cap: None, alibi: false };
+    let scored = |sizes, mask, bias_axes, cap, alibi| Case { sizes, mask, bias_axes, cap, alibi };
     let causal = Mask { causal: true, ..Mask::NONE };
     let window = Mask { window: Some(9), ..Mask::NONE };
     let dilated = Mask { causal: true, window: Some(20), dilation: 3 };
@@ -77,18 +80,40 @@ fn cases() -> [Case; 7] {
         case([1, 2, 150, 150, 64], window, 1),
         case([1, 1, 140, 140, 20], dilated, 0),
         case([1, 1, 65, 65, 128], causal, 1),
+        scored([2, 1, 70, 33, 64], Mask::NONE, 1, Some(0.7), false),
+        scored([2, 2, 130, 130, 20], causal, 2, Some(50.0), false),
+        scored([1, 8, 300, 300, 64], causal, 0, None, true),
+        scored([2, 3, 150, 150, 64], Mask::NONE, 2, None, true),
+        scored([1, 6, 140, 140, 20], dilated, 1, Some(0.9), true),
+        scored([1, 1, 65, 65, 128], window, 1, Some(1.3), true),
     ]
 }
 
+/// ALiBi's slopes as its authors give them.
+fn slopes(heads: usize) -> Vec<f64> {
+    let whole = 1 << heads.ilog2();
+    let own = (1..=whole).map(|i| (-8.0 * i as f64 / whole as f64).exp2());
+    if whole == heads {
+        return own.collect();
+    }
+    own.chain(slopes(2 * whole).into_iter().step_by(2).take(heads - whole)).collect()
+}
+
 /// Scores in f64 on the CPU.
-fn scores(q: &Tensor, k: &Tensor, bias: Option<&Tensor>, mask: Mask, scale: f64) -> Tensor {
-    let (n, m) = (q.size()[2], k.size()[2]);
+fn scores(q: &Tensor, k: &Tensor, bias: Option<&Tensor>, case: &Case, scale: f64) -> Tensor {
+    let (heads, n, m, mask) = (q.size()[1], q.size()[2], k.size()[2], case.mask);
     let mut scores = q.matmul(&k.transpose(-2, -1)) * scale;
+    if let Some(cap) = case.cap {
+        scores = (scores / cap).tanh() * cap;
+    }
     if let Some(bias) = bias {
         scores += if bias.dim() == 2 { bias.unsqueeze(1).unsqueeze(1) } else { bias.shallow_clone() };
     }
     let long = (Kind::Int64, Device::Cpu);
     let distance = Tensor::arange(n, long).unsqueeze(1) - Tensor::arange(m, long);
+    if case.alibi {
+        scores -= Tensor::from_slice(&slopes(heads as usize)).view([-1, 1, 1]) * distance.abs();
+    }
     let mut hidden = distance.remainder(mask.dilation).not_equal(0);
     if mask.causal {
         hidden = hidden.logical_or(&distance.lt(0));
@@ -120,15 +145,16 @@ fn attention_case(case: &Case, kind: Kind, device: Device) {
     };
     let leaf = |x: &Tensor| x.to_kind(Kind::Double).set_requires_grad(true);
     let (qw, kw, vw, bw) = (leaf(&q), leaf(&k), leaf(&v), bias.as_ref().map(leaf));
-    let wide = scores(&qw, &kw, bw.as_ref(), case.mask, scale);
+    let wide = scores(&qw, &kw, bw.as_ref(), case, scale);
     let expected = wide.softmax(-1, Kind::Double).matmul(&vw);
     (&expected * g.to_kind(Kind::Double)).sum(Kind::Double).backward();
     for layout in LAYOUTS {
-        let what = format!("attention {:?} {:?} {layout:?}", case.sizes, case.mask);
+        let (cap, alibi) = (case.cap, case.alibi);
+        let what = format!("attention {:?} {:?} {cap:?} {alibi} {layout:?}", case.sizes, case.mask);
         // Tokens outside heads in memory, as a projection leaves them.
         let put = |x: &Tensor| lay(&x.transpose(1, 2).contiguous(), layout, device).transpose(1, 2);
         let ([q, k, v, g], bias) = ([&q, &k, &v, &g].map(put), bias.as_ref().map(|x| lay(x, layout, device)));
-        let a = Attention { q: &q, k: &k, v: &v, bias: bias.as_ref(), mask: case.mask, scale };
+        let a = Attention { q: &q, k: &k, v: &v, bias: bias.as_ref(), mask: case.mask, scale, cap, alibi };
         let (out, lse) = attention(&a).unwrap();
         near(&what, &out, &expected.detach(), kind);
         near(&what, &lse, &wide.logsumexp(-1i64, false).detach(), kind);

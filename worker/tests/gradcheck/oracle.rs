@@ -1,7 +1,7 @@
 //! What each operation means, in libtorch's differentiable functions, written without looking at the launches.
 
 use enn_worker::op::Op;
-use enn_worker::op::attr::{Binary, Dir, Structural, Unary};
+use enn_worker::op::attr::{Binary, Dir, Score, Structural, Unary};
 use tch::{Device, Kind, Reduction, Tensor};
 
 /// Results of `op` that a gradient can flow into.
@@ -63,7 +63,7 @@ pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor>
             one(&x[0] * keep.to_kind(x[0].kind()) / (1.0 - p.get()))
         }
         Op::Retention { dir, state } => retention(*dir, x, *state),
-        Op::Sdpa { mask, bias } => one(attention(*mask, *bias, x)),
+        Op::Sdpa { mask, bias, score } => one(attention(*mask, *bias, *score, x)),
         Op::MaskedHuber { delta } => {
             let d = &x[0] - &x[1];
             let cells = d.huber_loss(&d.zeros_like(), Reduction::None, delta.get());
@@ -198,10 +198,28 @@ pub(crate) fn retention_rows(dir: Dir, x: &[Tensor], state: bool, rows: &Tensor)
     y.permute([0, 2, 1, 3])
 }
 
-fn attention(mask: Structural, bias: bool, x: &[Tensor]) -> Tensor {
+/// ALiBi's slopes as its authors give them.
+fn slopes(heads: usize) -> Vec<f64> {
+    let whole = 1 << heads.ilog2();
+    let own = (1..=whole).map(|i| (-8.0 * i as f64 / whole as f64).exp2());
+    if whole == heads {
+        return own.collect();
+    }
+    own.chain(slopes(2 * whole).into_iter().step_by(2).take(heads - whole)).collect()
+}
+
+fn attention(mask: Structural, bias: bool, score: Score, x: &[Tensor]) -> Tensor {
     let (q, k, v) = (&x[0], &x[1], &x[2]);
     let (n, width) = (q.size()[2], q.size()[3]);
     let mut scores = q.matmul(&k.transpose(-2, -1)) / (width as f64).sqrt();
+    if let Some(cap) = score.cap {
+        scores = (scores / cap.get()).tanh() * cap.get();
+    }
+    if score.alibi {
+        let at = Tensor::arange(n, (q.kind(), Device::Cpu));
+        let heads = Tensor::from_slice(&slopes(q.size()[1] as usize)).to_kind(q.kind());
+        scores -= heads.view([-1, 1, 1]) * (at.unsqueeze(1) - at).abs();
+    }
     if bias {
         let keys = k.size()[2];
         scores += x[3].reshape([-1, 1, 1, keys]);
@@ -210,6 +228,9 @@ fn attention(mask: Structural, bias: bool, x: &[Tensor]) -> Tensor {
         Structural::None => true,
         Structural::Causal => j <= i,
         Structural::Window(w) => (i - j).abs() <= w,
+        Structural::Dilated { window, dilation, causal } => {
+            (-window..=if causal { 0 } else { window }).contains(&(j - i)) && (j - i) % dilation == 0
+        }
     };
     if mask != Structural::None {
         let hidden: Vec<f64> = (0..n)

@@ -175,7 +175,7 @@ fn a_plan_has_the_programs_hash_and_shows_every_record() {
         None,
         Some(&mut |record| {
             assert_eq!(record.ins.len(), record.rec.ins.len());
-            assert_eq!(record.outs.len(), usize::from(record.rec.outs));
+            assert_eq!(record.outs.len(), record.rec.outs as usize);
             seen.push(record.at);
             Ok(())
         }),

@@ -1,4 +1,4 @@
-//! Attention with a key bias and a structural mask, in tiles: memory grows with the tokens, not with their square.
+//! Attention with a key bias, a structural mask and modified scores, in tiles: memory grows with the tokens, not with their square.
 
 use super::call::{Call, grid};
 use super::check::{Check, PACK_BYTES, aligned, blocks, ceil};
@@ -11,7 +11,7 @@ use tch::{Kind, Tensor};
 pub(super) static SOURCE: Source = Source {
     name: "attention",
     text: include_str!("src/attention.cu"),
-    numbers: &["HEAD", "VEC"],
+    numbers: &["HEAD", "VEC", "CAPPED", "ALIBI"],
     shared_bytes_max: 128 << 10,
 };
 
@@ -22,6 +22,8 @@ const ROWS: i64 = 64;
 const THREADS: u32 = 128;
 /// Queries of a block of `attention_delta`.
 const DELTA_ROWS: i64 = 4;
+/// A window of any size beyond hides nothing; the kernel adds positions to it.
+const WINDOW_MAX: i64 = u32::MAX as i64;
 
 /// Which keys a query sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +41,8 @@ impl Mask {
     pub const NONE: Self = Self { causal: false, window: None, dilation: 1 };
 
     fn words(self) -> [u64; 3] {
-        [i64::from(self.causal), self.window.unwrap_or(-1), self.dilation].map(i64::cast_unsigned)
+        let window = self.window.map_or(-1, |window| window.min(WINDOW_MAX));
+        [i64::from(self.causal), window, self.dilation].map(i64::cast_unsigned)
     }
 }
 
@@ -58,6 +61,17 @@ pub struct Attention<'a> {
     pub mask: Mask,
     /// Factor on q·k.
     pub scale: f64,
+    /// Soft cap of the scaled scores, before the bias.
+    pub cap: Option<f64>,
+    /// Whether each head's slope times the distance is taken off.
+    pub alibi: bool,
+}
+
+impl Attention<'_> {
+    /// The kernels' last two arguments.
+    fn finish<'a>(&self, call: Call<'a>) -> Call<'a> {
+        call.float(self.scale).float(self.cap.unwrap_or(0.0))
+    }
 }
 
 /// Operands made ready, and the kernel for them.
@@ -98,6 +112,9 @@ fn ready(check: Check, a: &Attention<'_>, others: &[&Tensor]) -> Result<Ready, C
         check.that(other.kind() == a.q.kind() && other.device() == a.q.device(), name, other, "as q")?;
     }
     check.that(a.mask.dilation >= 1, "mask", a.q, "a dilation of at least 1")?;
+    // A larger or smaller one would be 0 or infinite in f32.
+    let cap = a.cap.is_none_or(|cap| cap > 0.0 && (cap as f32).is_normal());
+    check.that(cap, "cap", a.q, "a positive number that f32 holds")?;
     let bias = a.bias.map(Tensor::f_contiguous).transpose()?;
     let per_row = bias.as_ref().is_some_and(|bias| bias.dim() == 2);
     if let Some(bias) = &bias {
@@ -107,7 +124,8 @@ fn ready(check: Check, a: &Attention<'_>, others: &[&Tensor]) -> Result<Ready, C
     let widest = PACK_BYTES / element.bytes();
     let packed = head % widest == 0 && packs(widest, &[&q, &k, &v]) && packs(widest, others);
     let vec = if packed { widest } else { 1 };
-    let variant = Variant::new(&SOURCE, element, &[head as u32, vec as u32]);
+    let score = [u32::from(a.cap.is_some()), u32::from(a.alibi)];
+    let variant = Variant::new(&SOURCE, element, &[head as u32, vec as u32, score[0], score[1]]);
     let sizes = [batch, heads, queries, keys];
     Ok(Ready { variant, q, k, v, bias, bias_stride: if per_row { keys } else { 0 }, sizes, head })
 }
@@ -179,7 +197,7 @@ pub fn attention(a: &Attention<'_>) -> Result<(Tensor, Tensor), CudaError> {
         return Ok((out, lse));
     }
     let call = r.call("attention").structure(&view(&out)).tensor(&lse).structure(&r.problem());
-    let call = call.structure(&a.mask.words()).float(a.scale);
+    let call = a.finish(call.structure(&a.mask.words()));
     call.launch(&r.q, r.grid(check, queries, 1, r.passing())?)?;
     Ok((out, lse))
 }
@@ -232,7 +250,7 @@ pub fn attention_backward(
     call.structure(&r.problem()).launch(&r.q, grid(rows, THREADS))?;
     let given = |entry| r.call(entry).structure(&view(&g)).tensor(&lse).tensor(&delta);
     let finish = |call: Call<'_>, rows: i64| {
-        let call = call.structure(&r.problem()).structure(&a.mask.words()).float(a.scale);
+        let call = a.finish(call.structure(&r.problem()).structure(&a.mask.words()));
         call.launch(&r.q, r.grid(check, rows, 2, r.passing() / 2)?)
     };
     finish(given("attention_queries").structure(&view(&dq)), queries)?;

@@ -34,7 +34,7 @@ pub use source::{Element, Source, Variant};
 pub fn examples() -> Vec<Variant> {
     let numbers: [(&'static Source, &'static [&'static [u32]]); 9] = [
         (&adamw::SOURCE, &[&[1, 0], &[4, 1]]),
-        (&attention::SOURCE, &[&[20, 1], &[32, 4]]),
+        (&attention::SOURCE, &[&[20, 1, 0, 0], &[32, 4, 1, 1]]),
         (&cross_entropy::SOURCE, &[&[32, 1], &[1024, 4]]),
         (&dropout::SOURCE, &[&[0], &[1]]),
         (&gated::SOURCE, &[&[1], &[4]]),

@@ -65,19 +65,28 @@ def check_dropout():
             assert torch.equal(y, scaled * keep), (kind, shape, "rows")
 
 
+def apart(x, gap):
+    """x with `gap` numbers between its rows."""
+    room = torch.full((x.shape[0], x.shape[1] + gap), 7.0, dtype=x.dtype)
+    room[:, : x.shape[1]] = x
+    return room[:, : x.shape[1]]
+
+
 def check_gated():
     for kind in KINDS:
-        for rows, width, vec in [(5, 7, 1), (3, 16, 4), (1, 1, 1), (4, 8, 8)]:
+        # The last ones have rows that begin further apart than they are wide.
+        for rows, width, vec, gap in [(5, 7, 1, 0), (3, 16, 4, 0), (1, 1, 1, 0), (4, 8, 8, 0), (5, 6, 2, 4), (3, 10, 2, 6)]:
             x, g = torch.randn(rows, 2 * width).to(kind), torch.randn(rows, width).to(kind)
+            x, g, y, dx = (apart(t, gap) for t in (x, g, torch.empty_like(g), torch.empty_like(x)))
             kernels = Kernels("gated", kind, VEC=vec)
-            y, dx = torch.empty_like(g), torch.empty_like(x)
-            half = x.flatten()[width:]
-            kernels("gate", 2, 4, x, half, y, rows, width, 2 * width)
+            half = x[0, width:]
+            kernels("gate", 2, 4, x, half, y, rows, width, x.stride(0), y.stride(0))
             wide = x.double().requires_grad_()
             a, b = wide.chunk(2, -1)
             expected = F.silu(a) * b
             near("gate", y, expected, kind)
-            kernels("gate_back", 2, 4, g, x, half, dx, dx.flatten()[width:], rows, width, 2 * width)
+            strides = x.stride(0), g.stride(0), dx.stride(0)
+            kernels("gate_back", 2, 4, g, x, half, dx, dx[0, width:], rows, width, *strides)
             near("gate_back", dx, torch.autograd.grad(expected, wide, g.double())[0], kind)
 
 
@@ -422,25 +431,50 @@ def check_attention():
         (1, 1, 140, 140, 16, (1, 20, 3), 0, 1),
         (1, 1, 65, 65, 128, (1, -1, 1), 1, 4),
     ]
+    modified = [
+        # The same, then cap of the scores (0 for none) and whether distance counts.
+        (2, 1, 70, 33, 16, (0, -1, 1), 1, 4, 0.7, False),
+        (2, 2, 67, 67, 16, (1, -1, 1), 2, 1, 1.3, False),
+        (1, 1, 9, 9, 8, (0, -1, 1), 1, 1, 50.0, False),
+        (1, 4, 66, 66, 16, (1, -1, 1), 0, 4, 0.0, True),
+        (2, 3, 70, 70, 20, (0, -1, 1), 2, 1, 0.0, True),
+        (1, 6, 80, 80, 16, (0, 20, 2), 1, 4, 0.9, True),
+        (1, 1, 70, 70, 16, (1, 30, 1), 2, 4, 0.9, True),
+    ]
     for kind in KINDS:
         for case in cases:
-            attention_case(kind, *case)
+            attention_case(kind, *case, cap=0.0, alibi=False)
+        for *case, cap, alibi in modified:
+            attention_case(kind, *case, cap, alibi)
 
 
-def attention_case(kind, b, h, n, m, d, mask, bias_axes, vec):
+def slopes(heads):
+    """As the authors of ALiBi give them."""
+    whole = 2 ** math.floor(math.log2(heads))
+    own = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    return own if whole == heads else own + slopes(2 * whole)[0::2][: heads - whole]
+
+
+def attention_case(kind, b, h, n, m, d, mask, bias_axes, vec, cap, alibi):
     q, k, v, g = (torch.randn(b, rows, h, d).to(kind).transpose(1, 2) for rows in (n, m, m, n))
     bias = torch.randn([m] if bias_axes == 1 else [b, m]).to(kind) if bias_axes else None
     stride = m if bias_axes == 2 else 0
-    kernels, problem, scale = Kernels("attention", kind, HEAD=d, VEC=vec), Problem(b, h, n, m), 1 / math.sqrt(d)
+    kernels = Kernels("attention", kind, HEAD=d, VEC=vec, CAPPED=int(cap > 0), ALIBI=int(alibi))
+    problem, scale = Problem(b, h, n, m), 1 / math.sqrt(d)
+    last = (problem, Mask(*mask), scale, cap)
     out, lse = torch.full_like(q, 9), torch.empty(b, h, n)
     rows, keys = b * h * ((n + 63) // 64), b * h * ((m + 63) // 64)
-    kernels("attention", rows, 128, view(q), view(k), view(v), bias, stride, view(out), lse, problem, Mask(*mask), scale)
+    kernels("attention", rows, 128, view(q), view(k), view(v), bias, stride, view(out), lse, *last)
     qw, kw, vw = (x.double().requires_grad_() for x in (q, k, v))
     bw = bias.double().requires_grad_() if bias is not None else None
     scores = qw @ kw.transpose(-1, -2) * scale
+    if cap:
+        scores = cap * (scores / cap).tanh()
     if bw is not None:
         scores = scores + (bw[:, None, None, :] if bias_axes == 2 else bw)
     i, j = torch.arange(n)[:, None], torch.arange(m)
+    if alibi:
+        scores = scores - torch.tensor(slopes(h), dtype=torch.float64)[:, None, None] * (i - j).abs()
     causal, window, dilation = mask
     keep = torch.ones(n, m, dtype=torch.bool)
     keep &= (j <= i) | (not causal)
@@ -455,8 +489,8 @@ def attention_case(kind, b, h, n, m, d, mask, bias_axes, vec):
     dq, dk, dv = (torch.full_like(x, 9) for x in (q, k, v))
     dbias = torch.full((b, h, m), math.nan)
     given = (view(q), view(k), view(v), bias, stride, view(g), lse, delta)
-    kernels("attention_queries", rows, 128, *given, view(dq), problem, Mask(*mask), scale)
-    kernels("attention_keys", keys, 128, *given, view(dk), view(dv), dbias, problem, Mask(*mask), scale)
+    kernels("attention_queries", rows, 128, *given, view(dq), *last)
+    kernels("attention_keys", keys, 128, *given, view(dk), view(dv), dbias, *last)
     wanted = torch.autograd.grad(want, [qw, kw, vw] + ([bw] if bias is not None else []), g.double())
     for name, found, expected in zip(["dq", "dk", "dv"], (dq, dk, dv), wanted):
         near(f"attention {name}", found, expected, kind, times=2)

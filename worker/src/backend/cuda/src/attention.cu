@@ -1,9 +1,10 @@
-// Attention with a bias per key and a structural mask, forward and backward, in tiles: no matrix of scores in memory.
+// Attention with a bias per key, a structural mask and modified scores, forward and backward, in tiles: no matrix of scores in memory.
 //
 // A block owns ROWS rows (queries, or keys in `attention_keys`), a warp 16 of them; the other side comes by in tiles of
 // PASSING rows through shared memory. Products run on tensor cores in 16×8 tiles with f32 sums: one product of 16-bit
 // operands, or three of tf32 parts of f32 operands (high·high, high·low, low·high), which keeps about 21 bits.
-// Tiles that the mask hides are not visited. HEAD is the head's width; VEC elements go per load from memory.
+// Tiles that the mask hides are not visited. HEAD is the head's width; VEC elements go per load from memory. CAPPED and ALIBI
+// say whether scores are modified: a source built without them computes nothing for them.
 //
 // Inside a tile of 16×8 sums, lane 4·g + t holds rows g and g + 8, columns 2·t and 2·t + 1.
 
@@ -49,6 +50,46 @@ __device__ __forceinline__ Range seen(const Mask& m, i64 first, i64 last, i64 co
   if (m.window >= 0 && first - m.window > r.from) r.from = first - m.window;
   if (m.window >= 0 && last + m.window + 1 < r.to) r.to = last + m.window + 1;
   return r;
+}
+
+// What is done to scores, in units of log 2.
+struct Score {
+  float factor; // On q·k.
+  float cap;    // Of CAPPED sources; `factor` is then that inside tanh.
+  float slope;  // Of ALIBI sources: the head's, per position of distance.
+};
+
+// A head's slope: 2^(−8(head+1)/P) with the largest power of two P up to `heads`; behind P heads every second slope of 2P.
+__device__ __forceinline__ float slope(i64 head, i64 heads) {
+  i64 whole = 1;
+  while (2 * whole <= heads) whole *= 2;
+  i64 powers = head < whole ? 2 * (head + 1) : 2 * (head - whole) + 1;
+  return exp2f(-4.0f * (float)powers / (float)whole);
+}
+
+__device__ __forceinline__ Score score_of(i64 head, i64 heads, float scale, float cap) {
+  Score m = {scale, 0.0f, 0.0f};
+#if CAPPED
+  m.factor = scale / cap, m.cap = cap * LOG2_E;
+#endif
+#if ALIBI
+  m.slope = slope(head, heads) * LOG2_E;
+#endif
+  return m;
+}
+
+// The score of q·k without its bias; `bent` becomes tanh's value, whose 1 − bent² is the cap's derivative; without a cap it stays.
+__device__ __forceinline__ float modified(const Score& m, float product, i64 query, i64 key, float& bent) {
+#if CAPPED
+  bent = tanhf(product * m.factor);
+  float s = bent * m.cap;
+#else
+  float s = product * m.factor * LOG2_E;
+#endif
+#if ALIBI
+  s -= m.slope * fabsf((float)(int)(query - key));
+#endif
+  return s;
 }
 
 struct Left {
@@ -286,12 +327,13 @@ __device__ __forceinline__ void bring_bias(float* to, const ELEMENT* bias, i64 f
 #define FORWARD (ELEMENT_BYTES == 4 ? 32 : 64)  // Keys of a passing tile.
 #define BACKWARD (ELEMENT_BYTES == 4 ? 16 : 32) // Rows of a passing tile, backward.
 
-// out = softmax(q·kᵀ·scale + bias) · v and the log-sum-exp of each query's scores. A query that sees no key gives NaN.
-extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(View q, View k, View v, const ELEMENT* bias, i64 bias_stride, View out, float* lse, Problem p, Mask mask, float scale) {
+// out = softmax(modified(q·kᵀ·scale) + bias) · v and the log-sum-exp of each query's scores. A query that sees no key gives NaN.
+extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(View q, View k, View v, const ELEMENT* bias, i64 bias_stride, View out, float* lse, Problem p, Mask mask, float scale, float cap) {
   DYNAMIC_SHARED(memory);
   __shared__ float key_bias[FORWARD];
   ELEMENT *own = reinterpret_cast<ELEMENT*>(memory), *keys = own + ROWS * PITCH, *values = keys + FORWARD * PITCH;
   Where w = where(p, p.queries);
+  const Score m = score_of(w.h, p.heads, scale, cap);
   const ELEMENT *from_k = head_of(k, w), *from_v = head_of(v, w);
   const ELEMENT* row_bias = bias ? bias + w.b * bias_stride : nullptr;
   bring(own, head_of(q, w), q.row, w.first, p.queries, ROWS);
@@ -315,9 +357,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(View q, View 
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           int c = 8 * j + lane() % 4 * 2 + i;
-          float& x = s[j][2 * half + i];
+          float &x = s[j][2 * half + i], bent = 0.0f;
           bool sees = at + c < p.keys && visible(mask, query, at + c);
-          x = sees ? x * scale * LOG2_E + key_bias[c] : -INFINITE;
+          x = sees ? modified(m, x, query, at + c, bent) + key_bias[c] : -INFINITE;
           high = fmaxf(high, x);
         }
       high = fmaxf(high, __shfl_xor_sync(FULL_WARP, high, 1));
@@ -369,12 +411,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_delta(View g,
 }
 
 // The gradient of q. Weights come again from the scores and their log-sum-exp.
-extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_queries(View q, View k, View v, const ELEMENT* bias, i64 bias_stride, View g, const float* lse, const float* delta, View dq, Problem p, Mask mask, float scale) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_queries(View q, View k, View v, const ELEMENT* bias, i64 bias_stride, View g, const float* lse, const float* delta, View dq, Problem p, Mask mask, float scale, float cap) {
   DYNAMIC_SHARED(memory);
   __shared__ float key_bias[BACKWARD];
   ELEMENT *own = reinterpret_cast<ELEMENT*>(memory), *own_g = own + ROWS * PITCH;
   ELEMENT *keys = own_g + ROWS * PITCH, *values = keys + BACKWARD * PITCH;
   Where w = where(p, p.queries);
+  const Score m = score_of(w.h, p.heads, scale, cap);
   const ELEMENT *from_k = head_of(k, w), *from_v = head_of(v, w);
   const ELEMENT* row_bias = bias ? bias + w.b * bias_stride : nullptr;
   bring(own, head_of(q, w), q.row, w.first, p.queries, ROWS);
@@ -404,8 +447,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_queries(View 
         int c = 8 * j + lane() % 4 * 2 + i % 2;
         i64 query = w.first + w.warp_row + lane() / 4 + 8 * (i / 2);
         bool sees = query < p.queries && at + c < p.keys && visible(mask, query, at + c);
-        float weight = sees ? exp2f(s[j][i] * scale * LOG2_E + key_bias[c] - level[i / 2]) : 0.0f;
-        s[j][i] = sees ? weight * (d[j][i] - share[i / 2]) : 0.0f;
+        float bent = 0.0f;
+        float weight = sees ? exp2f(modified(m, s[j][i], query, at + c, bent) + key_bias[c] - level[i / 2]) : 0.0f;
+        s[j][i] = sees ? weight * (d[j][i] - share[i / 2]) * (1.0f - bent * bent) : 0.0f;
       }
     gather(sums, s, keys);
   }
@@ -414,12 +458,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_queries(View 
 }
 
 // The gradients of k and v, and for each (batch row, head, key) the share of the bias's gradient (`dbias` may be null).
-extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_keys(View q, View k, View v, const ELEMENT* bias, i64 bias_stride, View g, const float* lse, const float* delta, View dk, View dv, float* dbias, Problem p, Mask mask, float scale) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_keys(View q, View k, View v, const ELEMENT* bias, i64 bias_stride, View g, const float* lse, const float* delta, View dk, View dv, float* dbias, Problem p, Mask mask, float scale, float cap) {
   DYNAMIC_SHARED(memory);
   __shared__ float level[BACKWARD], share[BACKWARD];
   ELEMENT *own = reinterpret_cast<ELEMENT*>(memory), *own_v = own + ROWS * PITCH;
   ELEMENT *queries = own_v + ROWS * PITCH, *grads = queries + BACKWARD * PITCH;
   Where w = where(p, p.keys);
+  const Score m = score_of(w.h, p.heads, scale, cap);
   const ELEMENT *from_q = head_of(q, w), *from_g = head_of(g, w);
   bring(own, head_of(k, w), k.row, w.first, p.keys, ROWS);
   bring(own_v, head_of(v, w), v.row, w.first, p.keys, ROWS);
@@ -451,9 +496,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_keys(View q, 
         int c = 8 * j + lane() % 4 * 2 + i % 2;
         i64 key = w.first + w.warp_row + lane() / 4 + 8 * (i / 2);
         bool sees = key < p.keys && at + c < p.queries && visible(mask, at + c, key);
-        s[j][i] = sees ? exp2f(s[j][i] * scale * LOG2_E + own_bias[i / 2] - level[c]) : 0.0f;
+        float bent = 0.0f;
+        s[j][i] = sees ? exp2f(modified(m, s[j][i], at + c, key, bent) + own_bias[i / 2] - level[c]) : 0.0f;
         d[j][i] = sees ? s[j][i] * (d[j][i] - share[c]) : 0.0f;
-        bias_sum[i / 2] += d[j][i];
+        bias_sum[i / 2] += d[j][i]; // The bias is added behind the cap.
+        d[j][i] *= 1.0f - bent * bent;
       }
     gather(sums_v, s, grads);
     gather(sums_k, d, queries);
