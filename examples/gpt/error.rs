@@ -42,6 +42,30 @@ pub(crate) enum GptError {
     /// A step that gave nothing: without micro-batches.
     #[error("--accumulation is 0, expected at least 1")]
     NoLoss,
+    /// A weight is infinite or no number: every later step is refused.
+    #[error(
+        "weight {weight} is not finite after step {step}, expected finite ones\n  hint: a smaller --lr; training goes on from the newest \
+         checkpoint"
+    )]
+    NotFinite {
+        /// Weight.
+        weight: String,
+        /// Steps done.
+        step: u64,
+    },
+    /// Loss or gradient was not finite too often.
+    #[error(
+        "{refused} steps in a row up to step {step} were refused because loss or gradient was not finite, expected fewer than \
+         {limit}\n  hint: a smaller --lr, or --precision fp32"
+    )]
+    Refused {
+        /// How many.
+        refused: u64,
+        /// Steps done.
+        step: u64,
+        /// That are too many.
+        limit: u64,
+    },
     /// The ranks see different checkpoints.
     #[error(
         "rank {rank} would resume from step {found}, rank 0 from {expected}\n  hint: --checkpoints must be one folder that all nodes see"

@@ -18,7 +18,7 @@ use enn_worker::{
         steps::{Setup, Steps},
         torchrun::Place,
     },
-    tch::{Device, Tensor},
+    tch::{Device, Kind, Tensor},
 };
 use std::{path::Path, time::Duration};
 
@@ -26,6 +26,8 @@ use std::{path::Path, time::Duration};
 const WAIT_MAX: Duration = Duration::from_secs(300);
 /// Checkpoints kept besides the newest.
 const KEPT: usize = 1;
+/// Steps that may be refused in a row: the loss scale of fp16 is halved by each, and has fallen to its least after 32.
+const REFUSED_MAX: u64 = 64;
 
 /// Everything that training changes.
 pub(crate) struct Learner {
@@ -33,6 +35,8 @@ pub(crate) struct Learner {
     pub(crate) model: Gpt,
     /// Its weights, and how they are trained.
     pub(crate) steps: Steps,
+    /// Steps refused since the last one that was taken; on the device.
+    refused: Tensor,
 }
 
 impl Learner {
@@ -51,7 +55,8 @@ impl Learner {
             limit: Mode::Graph,
             profile: settings.profile.clone(),
         };
-        Ok(Self { model, steps: Steps::new(pb, place, setup)? })
+        let refused = Tensor::f_zeros([0i64; 0], (Kind::Double, place.device))?;
+        Ok(Self { model, steps: Steps::new(pb, place, setup)?, refused })
     }
 
     /// One optimizer step over all ranks; this rank's loss sum, on the device: nothing here waits for it.
@@ -59,7 +64,7 @@ impl Learner {
     /// When two steps in a row recorded the same, the record runs instead of the closure, and on a GPU a captured graph of it:
     /// so what differs between steps comes in as an input.
     pub(crate) fn step(&mut self, place: &Place, text: &Text, step: &Step) -> Result<Tensor, GptError> {
-        let Self { model, steps } = self;
+        let Self { model, steps, refused } = self;
         let windows = text.windows(step.number, place.device)?;
         let numbers = Tensor::f_from_slice(&[step.tokens as f64, step.rate])?.f_to_device(place.device)?;
         let inputs = vec![windows.ids, windows.next, numbers];
@@ -81,10 +86,28 @@ impl Learner {
             }
             let norm = parts.complete(cx)?;
             let number = |i| f::reshape(cx, &f::narrow(cx, numbers, 0, i, 1)?, &[]);
-            parts.optimize(cx, &norm, [&number(0)?, &number(1)?])?;
-            Ok::<_, GptError>(sum.into_iter().collect())
+            let stats = parts.optimize(cx, &norm, [&number(0)?, &number(1)?])?;
+            Ok::<_, GptError>(sum.into_iter().chain([stats.taken]).collect())
         })?;
-        ran.outputs.into_iter().next().ok_or(GptError::NoLoss)
+        let [sum, taken]: [Tensor; 2] = ran.outputs.try_into().map_err(|_| GptError::NoLoss)?;
+        // One more, unless this one was taken.
+        *refused = refused.f_add_scalar(1.0)?.f_mul(&taken.f_neg()?.f_add_scalar(1.0)?)?;
+        Ok(sum)
+    }
+
+    /// Fails when nothing can be learnt any more after `step` steps: a weight is not finite, or too many steps in a row were
+    /// refused. The same on every rank. Waits for the device.
+    pub(crate) fn expect_taken(&self, step: u64) -> Result<(), GptError> {
+        let refused = self.refused.f_double_value(&[])? as u64;
+        if refused == 0 {
+            return Ok(());
+        }
+        for (weight, values) in self.steps.weights.views(self.steps.weights.slabs()) {
+            if values.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
+                return Err(GptError::NotFinite { weight, step });
+            }
+        }
+        if refused < REFUSED_MAX { Ok(()) } else { Err(GptError::Refused { refused, step, limit: REFUSED_MAX }) }
     }
 
     /// Saves the state after `step` steps. One rank does: all have the same.

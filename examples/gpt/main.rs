@@ -63,6 +63,9 @@ fn train(settings: &Settings) -> Result<(), GptError> {
     say(&place, format_args!("{parameters} parameters, {} ranks on {:?}", place.world(), place.device))?;
     say(&place, format_args!("{}: {}", choice.format.name(), choice.reason))?;
     say(&place, format_args!("from step {first}; unigram {:.4} nats per byte", text.unigram_nats()))?;
+    for entry in learner.steps.left_out() {
+        say(&place, format_args!("left out on all ranks: {}", entry.sentence()))?;
+    }
     steps(settings, &place, &text, &mut learner, first)?;
     learner.steps.finish_profile();
     if place.leads() && settings.sample > 0 {
@@ -90,7 +93,13 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
         let done = number + 1;
         counted += tokens;
         place.alive(done)?;
-        if done % settings.log_every.max(1) == 0 || done == settings.steps {
+        let every = |steps: u64| done % steps.max(1) == 0 || done == settings.steps;
+        let (told, due) = (every(settings.log_every), every(settings.save_every));
+        if told || due {
+            // Before it takes the place of what was saved before.
+            learner.expect_taken(done)?;
+        }
+        if told {
             let loss = over_ranks(place.group.as_ref(), &sum)? / tokens as f64;
             let speed = counted as f64 / since.elapsed().as_secs_f64();
             say(place, format_args!("step {done} loss {loss:.4} lr {rate:.2e} {speed:.0} tokens/s"))?;
@@ -99,7 +108,6 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
             }
             (since, counted) = (Instant::now(), 0);
         }
-        let due = done % settings.save_every.max(1) == 0 || done == settings.steps;
         if let Some(folder) = &settings.checkpoints
             && place.leads()
             && due

@@ -17,7 +17,7 @@ use clap::Parser;
 use enn_common::config::train::Precision;
 use enn_worker::{
     autograd::Mode,
-    session::torchrun::{DeviceChoice, Place, join},
+    session::torchrun::{DeviceChoice, Place, WantedCollectives, join_with},
 };
 use serde_json::{Value, json};
 use std::{
@@ -63,6 +63,13 @@ struct Settings {
     /// On several ranks: also times steps without all-reduce, and the all-reduces of a step alone.
     #[arg(long)]
     overlap: bool,
+    /// On several ranks: how they sum: auto (on GPUs with copy engines where these are linked, on CPUs through shared memory),
+    /// nccl, or gloo.
+    #[arg(long, default_value = "auto")]
+    collectives: String,
+    /// Largest bucket of gradients, MiB, instead of the default.
+    #[arg(long)]
+    bucket_mib: Option<f64>,
     /// Kernels of an operation in the order in which they are tried, as in the table [kernels]: OP=KERNEL,…
     #[arg(long, value_parser = order)]
     kernels: Vec<(String, Vec<String>)>,
@@ -85,11 +92,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let devices = BTreeMap::from([("cpu", DeviceChoice::Cpu), ("cuda", DeviceChoice::Cuda)]);
     let device = *devices.get(settings.device.as_str()).ok_or("--device: expected cpu or cuda")?;
     let precision: Precision = serde_json::from_value(json!(settings.precision))?;
+    let collectives: WantedCollectives = serde_json::from_value(json!(settings.collectives))?;
     if settings.threads > 0 {
         enn_worker::tch::set_num_threads(settings.threads);
     }
     let sizes: Value = serde_json::from_slice(&std::fs::read(&settings.sizes)?)?;
-    let place = join(device)?;
+    let place = join_with(device, collectives)?;
     for model in &settings.model {
         for mode in &settings.mode {
             let result = one(&settings, (&sizes[model], mode), precision, &place);
@@ -124,7 +132,7 @@ fn one(
     let modes = [Mode::Tape, Mode::Plan, Mode::Graph];
     let found = modes.into_iter().find(|known| known.name() == mode);
     let mode = found.ok_or("--mode: expected tape, plan or graph")?;
-    let work = Work { size, batch, mode, precision, orders: settings.orders() };
+    let work = Work { size, batch, mode, precision, orders: settings.orders(), bucket_mib: settings.bucket_mib };
     let mut trainer = Trainer::new(&work, place)?;
     let timing = Timing::new(settings.warm_up, settings.steps, place);
     let mut result = timing.steps(&mut trainer)?;
@@ -134,7 +142,10 @@ fn one(
         trainer.stop_reducing();
         result["without_groups"] = timing.steps(&mut trainer)?["groups"].take();
     }
-    let about = json!({ "batch": batch, "parameters": trainer.parameters(), "backend": place.group.backend() });
+    let about = json!({
+        "batch": batch, "parameters": trainer.parameters(), "backend": place.group.backend(),
+        "bucket_mib": settings.bucket_mib,
+    });
     Ok(json!({ "about": about, "result": result }))
 }
 

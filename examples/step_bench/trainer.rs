@@ -36,6 +36,8 @@ pub(crate) struct Work<'a> {
     pub(crate) precision: Wanted,
     /// Orders of kernels.
     pub(crate) orders: BTreeMap<String, Vec<String>>,
+    /// Largest bucket of gradients, if it is not to be the default.
+    pub(crate) bucket_mib: Option<f64>,
 }
 
 /// Everything a step changes.
@@ -55,6 +57,9 @@ impl Trainer {
     /// The same weights on every rank. Refuses a precision that this device or build does not have.
     pub(crate) fn new(work: &Work<'_>, place: &Place) -> Result<Self, Box<dyn Error>> {
         let mut pb = ParamBuilder::new();
+        if let Some(mib) = work.bucket_mib {
+            pb.limit_buckets(mib);
+        }
         let subject = Subject::new(work.size, work.batch, place.device, &mut pb)?;
         let setup = Setup {
             seed: 1,

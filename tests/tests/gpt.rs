@@ -30,10 +30,15 @@ fn place(flags: &str) -> Place {
 }
 
 fn alone(place: &Place) -> Ended {
+    good(started(place))
+}
+
+/// Without a launcher, to whatever end.
+fn started(place: &Place) -> Ended {
     let mut command = Command::new("./worker.sh");
     command.current_dir(place.dir.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env("OMP_NUM_THREADS", "1");
-    good(end(command.spawn().unwrap()))
+    end(command.spawn().unwrap())
 }
 
 fn good(ended: Ended) -> Ended {
@@ -91,6 +96,19 @@ fn the_loss_falls_below_what_the_frequencies_of_bytes_explain_and_text_is_writte
     assert!(loss < unigram - 0.1, "{loss} against {unigram}");
     let sample = ended.stdout.split_once("sample: ").unwrap().1;
     assert!(sample.contains('|') && sample.len() > 40, "{sample}");
+}
+
+#[test]
+fn a_training_in_which_no_step_is_taken_any_more_ends_with_a_sentence_and_saves_nothing() {
+    // Products of such weights are too large for f32; weights moved by the second rate are themselves.
+    let cases = [("1e30", "steps in a row up to step 80 were refused"), ("1e300", "is not finite after step 20")];
+    for (rate, told) in cases {
+        let place = place(&format!("--steps 200 --batch 2 --sample 0 --precision fp32 --lr {rate}"));
+        let ended = started(&place);
+        assert_eq!(ended.code, Some(1), "{}\n{}", ended.stdout, ended.stderr);
+        assert!(ended.stderr.contains(told) && ended.stderr.contains("hint: a smaller --lr"), "{}", ended.stderr);
+        assert!(latest(&place.path("checkpoints")).found.is_none());
+    }
 }
 
 #[test]

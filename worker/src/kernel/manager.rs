@@ -162,13 +162,6 @@ impl Manager {
         self.changed();
     }
 
-    /// Counts calls that were made without asking: those of a record that ran again.
-    pub fn count_replays(&self, op: &Op, kernel: &'static str, calls: u64) {
-        if !op.row().kernels.is_empty() || kernel != PLAIN {
-            self.state.borrow_mut().ledger.ran(op.name(), kernel, calls);
-        }
-    }
-
     /// Faults and recoveries since the last call.
     pub fn take_news(&self) -> Vec<News> {
         std::mem::take(&mut self.state.borrow_mut().news)

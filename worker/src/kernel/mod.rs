@@ -46,7 +46,7 @@ pub trait Launcher {
     }
 }
 
-/// A kernel that a program built by the user adds to an operation. It is tried after the row's own.
+/// A kernel that a program built by the user adds to an operation. It is tried before the row's own.
 #[derive(Clone, Copy)]
 pub struct Extra {
     /// Operation, as in the table of operations.

@@ -25,7 +25,7 @@ pub(super) enum FirstUse {
     Unsettled(Unsettled, Outs),
     /// It is not; the reference's results.
     Faulty(Fault, Outs),
-    /// It was not launched, and wrote nothing.
+    /// It was not launched; what it wrote is undone.
     NotLaunched(OpErrorKind),
 }
 
@@ -113,7 +113,13 @@ fn beside_reference(
 ) -> Result<FirstUse, OpErrorKind> {
     let outs = match (kernel.launch)(op, l) {
         Ok(outs) => outs,
-        Err(error) => return Ok(FirstUse::NotLaunched(error)),
+        Err(error) => {
+            // It may have failed at the second of its launches.
+            if answers(l) {
+                reference.restore(l)?;
+            }
+            return Ok(FirstUse::NotLaunched(error));
+        }
     };
     let plain_ins = reference.operands(l);
     let plain = (op.row().launch)(op, &Launch { ins: &plain_ins })?;

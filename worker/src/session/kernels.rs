@@ -7,12 +7,19 @@
 
 use super::{SessionError, report::Reporter};
 use crate::{
-    autograd::{Mode, Program},
+    autograd::Mode,
     backend::torch::safe,
     kernel::{Extra, Manager, News, Settings},
 };
-use enn_common::{config::RunConfig, kernels::Quarantined, wire::message::FromWorker};
-use std::{cell::Cell, collections::BTreeMap};
+use enn_common::{
+    config::{RunConfig, train::Execution},
+    kernels::{KernelBook, OpKernels, Quarantined},
+    wire::message::FromWorker,
+};
+use std::{cell::RefCell, collections::BTreeMap};
+
+/// Plans whose replays are counted; beyond them all are forgotten, and those that are recorded again are counted again.
+const PLANS_MAX: usize = 64;
 
 /// What a task knows of kernels besides its configuration.
 #[derive(Debug, Clone, Default)]
@@ -30,8 +37,9 @@ pub struct Kernels<'a> {
     /// Chooses the kernel of every operation.
     pub manager: Manager,
     reporter: &'a dyn Reporter,
-    /// Steps since the last report that ran from a record.
-    replays: Cell<u64>,
+    /// Whether steps may run from a record.
+    replays: bool,
+    calls: RefCell<Calls>,
 }
 
 impl<'a> Kernels<'a> {
@@ -46,7 +54,8 @@ impl<'a> Kernels<'a> {
         let settings = Settings { order, deterministic: config.train.deterministic };
         let manager = Manager::new(settings, task.extras.clone(), reporter.intents())?;
         manager.begin(&task.quarantined);
-        Ok(Self { manager, reporter, replays: Cell::new(0) })
+        let replays = config.train.execution != Execution::Tape;
+        Ok(Self { manager, reporter, replays, calls: RefCell::default() })
     }
 
     /// Before a step: listens; whether this rank heard of a quarantine that is not in force.
@@ -58,10 +67,13 @@ impl<'a> Kernels<'a> {
         self.manager.is_waiting()
     }
 
-    /// Notes how a step was executed.
-    pub fn ran(&self, mode: Mode) {
-        if mode != Mode::Tape {
-            self.replays.set(self.replays.get() + 1);
+    /// Notes how a step was executed; `plan` is the hash of the record that it ran from, or that was made of it.
+    pub fn ran(&self, mode: Mode, plan: Option<&str>) {
+        match mode {
+            Mode::Tape if self.replays => self.calls.borrow_mut().add(self.manager.take_calls(), plan),
+            // Nobody will ask what a single step ran.
+            Mode::Tape => {}
+            Mode::Plan | Mode::Graph => self.calls.borrow_mut().replay(plan),
         }
     }
 
@@ -90,19 +102,113 @@ impl<'a> Kernels<'a> {
         Ok(())
     }
 
-    /// Tells what ran since it was last told. `plan` is what steps ran from, if they did.
+    /// Tells what ran since it was last told.
     ///
     /// # Errors
     /// When nobody listens any more.
-    pub fn tell_calls(&self, plan: Option<&Program>) -> Result<(), SessionError> {
-        let replays = self.replays.take();
-        for rec in plan.into_iter().flat_map(Program::recs).filter(|_| replays > 0) {
-            self.manager.count_replays(&rec.op, rec.kernel, replays);
-        }
-        let calls = self.manager.take_calls();
-        if !calls.is_empty() {
-            self.reporter.send(FromWorker::KernelsRan(calls))?;
+    pub fn tell_calls(&self) -> Result<(), SessionError> {
+        let mut calls = self.calls.borrow_mut();
+        calls.add(self.manager.take_calls(), None);
+        let told = calls.take();
+        if !told.is_empty() {
+            self.reporter.send(FromWorker::KernelsRan(told))?;
         }
         Ok(())
+    }
+}
+
+/// What ran since the last report. A replay runs what its recording ran, and passes over what that passed over.
+#[derive(Default)]
+struct Calls {
+    book: KernelBook,
+    /// By the plan's hash.
+    plans: BTreeMap<String, Replays>,
+}
+
+/// Replays of one plan.
+struct Replays {
+    /// What each of them runs.
+    each: Vec<OpKernels>,
+    /// Those not yet in the book.
+    times: u64,
+}
+
+impl Calls {
+    /// Adds what ran. Where it was a step from which `plan` was made, its replays are as many times the same.
+    fn add(&mut self, ran: Vec<OpKernels>, plan: Option<&str>) {
+        if let Some(plan) = plan {
+            self.settle();
+            if self.plans.len() >= PLANS_MAX {
+                self.plans.clear();
+            }
+            self.plans.insert(plan.to_owned(), Replays { each: ran.clone(), times: 0 });
+        }
+        self.book.ran(ran);
+    }
+
+    fn replay(&mut self, plan: Option<&str>) {
+        if let Some(replays) = plan.and_then(|plan| self.plans.get_mut(plan)) {
+            replays.times += 1;
+        }
+    }
+
+    /// Brings the replays into the book.
+    fn settle(&mut self) {
+        for replays in self.plans.values_mut().filter(|replays| replays.times > 0) {
+            let times = std::mem::take(&mut replays.times);
+            self.book.ran(replays.each.iter().map(|op| repeated(op, times)).collect());
+        }
+    }
+
+    /// Everything, which begins anew.
+    fn take(&mut self) -> Vec<OpKernels> {
+        self.settle();
+        std::mem::take(&mut self.book.ops).into_values().collect()
+    }
+}
+
+/// So many times the same calls. A replay compares nothing.
+fn repeated(op: &OpKernels, times: u64) -> OpKernels {
+    let mut op = op.clone();
+    for calls in op.ran.values_mut() {
+        (calls.calls, calls.checked) = (calls.calls * times, 0);
+    }
+    op.passed_over.values_mut().for_each(|calls| *calls *= times);
+    op
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_common::kernels::KernelCalls;
+
+    fn ran(kernel: &str, calls: u64) -> Vec<OpKernels> {
+        let order = vec!["flash".into(), "plain".into()];
+        let mut op = OpKernels { op: "sdpa".into(), order, ..OpKernels::default() };
+        op.ran.insert(kernel.into(), KernelCalls { calls, checked: 1 });
+        if kernel == "plain" {
+            op.passed_over.insert("flash: too wide".into(), calls);
+        }
+        vec![op]
+    }
+
+    #[test]
+    fn replays_count_for_the_plan_that_ran_and_pass_over_what_its_recording_did() {
+        let mut calls = Calls::default();
+        calls.add(ran("flash", 2), Some("whole"));
+        calls.add(ran("plain", 3), Some("rest"));
+        (0..10).for_each(|_| calls.replay(Some("whole")));
+        calls.replay(Some("rest"));
+        calls.replay(Some("another"));
+        calls.replay(None);
+        let told = calls.take().remove(0);
+        assert_eq!((told.ran["flash"].calls, told.ran["flash"].checked), (2 + 10 * 2, 1));
+        assert_eq!((told.ran["plain"].calls, told.passed_over["flash: too wide"]), (3 + 3, 3 + 3));
+        assert!(calls.take().is_empty());
+        calls.replay(Some("whole"));
+        calls.add(ran("plain", 1), Some("whole"));
+        calls.replay(Some("whole"));
+        let told = calls.take().remove(0);
+        assert_eq!((told.ran["flash"].calls, told.ran["plain"].calls), (2, 2), "recorded anew in between");
     }
 }

@@ -103,7 +103,7 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
         kernels.tell_news()?;
         reporter.send(FromWorker::ChunkWritten { start, end, path: written.path, blake3: written.blake3 })?;
     }
-    kernels.tell_calls(None)?;
+    kernels.tell_calls()?;
     Ok(false)
 }
 

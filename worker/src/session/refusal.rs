@@ -210,6 +210,7 @@ fn run(
     let (_, parts) = learner.split();
     let mut cx = Cx::train(parts.params, place.seed, step);
     cx.set_launcher(&bisect);
+    cx.set_recompute(parts.recompute);
     parts.precision.enter(&cx)?;
     let inputs = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask].map(|raw| cx.input(raw.shallow_clone()));
     let loss = loss(&cx, inputs.each_ref(), (&parts, place), micro)?;

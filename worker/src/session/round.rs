@@ -242,6 +242,9 @@ impl Round<'_> {
         if let Some(message) = explained.message {
             self.tell(FromWorker::Warned { message })?;
         }
+        if let Some(reason) = self.state.learner.executor.new_refusal() {
+            self.tell(FromWorker::Warned { message: format!("steps are not replayed as they could be: {reason}") })?;
+        }
         let Some((step, position)) = explained.at.filter(|_| !explained.left_out.is_empty()) else { return Ok(false) };
         let (global, index) = (self.sampler.global(position), host.data.rows(Split::Train));
         let rows: Vec<u64> = explained.left_out.iter().map(|&place| index.at(global[place])).collect();
@@ -333,8 +336,7 @@ impl Round<'_> {
         }
         self.tell_from_first(FromWorker::EpochEnded(Box::new(report)))?;
         if self.place.group.rank() == 0 {
-            let plan = self.state.learner.executor.plan().map(|plan| plan.program());
-            self.place.kernels.tell_calls(plan)?;
+            self.place.kernels.tell_calls()?;
         }
         if finished {
             self.elect(tail)?;

@@ -227,7 +227,7 @@ pub fn step(
         code(cx, inputs, (&parts, place), (&laps, if first { Some(&compare) } else { None }))
     })?;
     laps.end(Part::Optim);
-    place.kernels.ran(ran.mode);
+    place.kernels.ran(ran.mode, executor.plan().map(|plan| plan.hash()));
     let mut outputs = ran.outputs.into_iter();
     let (Some(control), Some(grad_norm), Some(taken)) = (outputs.next(), outputs.next(), outputs.next()) else {
         unreachable!("the code of a step gives three values");

@@ -4,7 +4,9 @@
 //! ```text
 //! Steps::step ─► your code: forward ─► StepParts::backward ─► StepParts::complete ─► StepParts::optimize
 //! ```
-//! **Invariant:** knows neither model nor data; a step reads nothing back from the device.
+//! **Invariant:** knows neither model nor data; a step but the first reads nothing back from the device.
+
+mod intents;
 
 use super::{
     SessionError, agree,
@@ -12,18 +14,22 @@ use super::{
     torchrun::Place,
 };
 use crate::{
-    autograd::{Cx, Executor, Mode, Ran, Request, Tensor},
+    autograd::{Cx, Executor, Mode, Program, Ran, Request, Tensor},
     checkpoint::{self, Named},
     comm::ProcessGroup,
-    error::OpError,
-    kernel::{self, Extra, Manager, News, NoIntents},
+    error::{HookError, OpError, OpErrorKind},
+    kernel::{self, Extra, Intents, Manager, News, NoIntents},
     op::collective::Collectives,
     optim::{AdamW, AdamWSettings, FlatParams, StepStats},
     params::{GradBuckets, ParamBuilder, Params},
     profile::Profile,
 };
 use enn_common::kernels::{KernelBook, KernelFault, Quarantine};
-use std::path::{Path, PathBuf};
+use intents::Folder;
+use std::{
+    cell::Cell,
+    path::{Path, PathBuf},
+};
 use tch::{Device, Tensor as Raw};
 
 pub use enn_common::config::train::Precision as WantedPrecision;
@@ -67,6 +73,8 @@ pub struct Steps {
     profile: Option<Profile>,
     /// Kernels that any rank found wrong, as all ranks agreed.
     book: KernelBook,
+    /// This rank and its device, until the ranks have compared what they recorded.
+    uncompared: Cell<Option<(u32, Device)>>,
     seed: u64,
 }
 
@@ -77,36 +85,54 @@ pub struct StepParts<'a> {
     grads: &'a GradBuckets,
     optimizer: &'a AdamW,
     precision: &'a Precision,
+    collectives: &'a dyn Collectives,
+    uncompared: &'a Cell<Option<(u32, Device)>>,
 }
 
 impl Steps {
-    /// Seeded weights, the same on every rank, for the parameters that a model declared. One collective, which makes all ranks
-    /// take the same precision.
+    /// Seeded weights, the same on every rank, for the parameters that a model declared. Every rank calls it: they compare these
+    /// parameters, take the same precision, and leave out the kernels that ended a process of an earlier round, under `enn run`.
     ///
     /// # Errors
-    /// A kernel that is not there, memory that is not there, a lost rank.
+    /// A kernel that is not there, memory that is not there, other parameters on another rank, a lost rank.
     pub fn new(declared: ParamBuilder, place: &Place, setup: Setup) -> Result<Self, SessionError> {
         let mut params = declared.build(setup.seed, place.device)?;
+        let weights = FlatParams::of(&params);
+        let shapes = format!("{:?}", weights.shapes().collect::<Vec<_>>());
+        agree::agree(place.group.as_ref(), place.device, "parameters", shapes.as_bytes())?;
         let mut grads = GradBuckets::new(&params)?;
         grads.move_to(&params, |flat| Ok::<_, SessionError>(place.group.shared_like(flat)?))?;
-        let weights = FlatParams::of(&params);
         let precision = Precision::decide(setup.precision, setup.demand, place.device, place.group.as_ref())?;
         if let Some(kind) = precision.copies() {
             params.keep_shadows(kind)?;
         }
         let optimizer = AdamW::new(&weights, setup.optimizer)?;
-        let kernels = Manager::new(setup.kernels, setup.extras, Box::new(NoIntents))?;
+        let folder = Folder::of(&place.environment);
+        let intents: Box<dyn Intents> = match &folder {
+            Some(folder) => Box::new(folder.intents()),
+            None => Box::new(NoIntents),
+        };
+        let kernels = Manager::new(setup.kernels, setup.extras, intents)?;
+        let crashed = folder.as_ref().map(Folder::crashed).unwrap_or_default();
+        let crashed = told(place.group.as_ref(), place.device, &crashed)?;
+        if let Some(folder) = &folder {
+            folder.keep(&crashed);
+        }
         let profile = setup.profile.map(|folder| Profile::new(folder, place.rank(), place.device));
         let (executor, seed) = (Executor::new(setup.limit), setup.seed);
-        let book = KernelBook::default();
-        Ok(Self { params, weights, kernels, executor, grads, optimizer, precision, profile, book, seed })
+        let (book, uncompared) = (KernelBook::default(), Cell::new(Some((place.rank(), place.device))));
+        let mut steps =
+            Self { params, weights, kernels, executor, grads, optimizer, precision, profile, book, uncompared, seed };
+        steps.leave_out(crashed);
+        Ok(steps)
     }
 
     /// Makes optimizer step `number` (from 0). `code` computes it from `inputs` and says what it gives; it is recorded, and left
-    /// out when two steps in a row recorded the same: what differs between steps comes in as an input.
+    /// out when two steps in a row recorded the same: what differs between steps comes in as an input. In the first step all
+    /// ranks record the same, shapes among it: they compare it before the first gradient travels.
     ///
     /// # Errors
-    /// Those of the code, of a kernel or of a collective.
+    /// Those of the code, of a kernel or of a collective; another program on another rank.
     pub fn step<E: From<OpError>>(
         &mut self,
         collectives: &dyn Collectives,
@@ -118,8 +144,8 @@ impl Steps {
         if self.precision.advance(number) {
             self.executor.reset();
         }
-        let Self { params, weights, kernels, executor, grads, optimizer, precision, profile, .. } = self;
-        let parts = StepParts { weights, grads, optimizer, precision };
+        let Self { params, weights, kernels, executor, grads, optimizer, precision, profile, uncompared, .. } = self;
+        let parts = StepParts { weights, grads, optimizer, precision, collectives, uncompared };
         let request = Request {
             leaves: params,
             seed: self.seed,
@@ -149,17 +175,23 @@ impl Steps {
         device: Device,
     ) -> Result<Vec<Quarantine>, SessionError> {
         let faults: Vec<KernelFault> = self.kernels.take_news().into_iter().filter_map(News::into_fault).collect();
-        let mine = if faults.is_empty() { Vec::new() } else { serde_json::to_vec(&faults).map_err(unexpected)? };
+        Ok(self.leave_out(told(group, device, &faults)?))
+    }
+
+    /// Kernels that all ranks leave out.
+    pub fn left_out(&self) -> &[Quarantine] {
+        &self.book.quarantine
+    }
+
+    /// Puts into quarantine what all ranks were told; the entries that are new.
+    fn leave_out(&mut self, faults: Vec<KernelFault>) -> Vec<Quarantine> {
         let before = self.book.epoch;
-        for told in agree::exchange(group, device, &mine)?.iter().filter(|told| !told.is_empty()) {
-            let faults: Vec<KernelFault> = serde_json::from_slice(told).map_err(unexpected)?;
-            for fault in faults {
-                self.book.enter(fault, env!("CARGO_PKG_VERSION"));
-            }
+        for fault in faults {
+            self.book.enter(fault, env!("CARGO_PKG_VERSION"));
         }
         let told = self.book.told();
         self.kernels.begin(&told);
-        Ok(told.entries.into_iter().filter(|entry| entry.epoch > before).collect())
+        told.entries.into_iter().filter(|entry| entry.epoch > before).collect()
     }
 
     /// Writes the profile, if one is wanted and not written yet.
@@ -198,6 +230,20 @@ impl Steps {
     }
 }
 
+/// What all ranks tell, in the same order on each, and each fault once.
+fn told(group: &dyn ProcessGroup, device: Device, mine: &[KernelFault]) -> Result<Vec<KernelFault>, SessionError> {
+    let mine = if mine.is_empty() { Vec::new() } else { serde_json::to_vec(mine).map_err(unexpected)? };
+    let mut all: Vec<KernelFault> = Vec::new();
+    for told in agree::exchange(group, device, &mine)?.iter().filter(|told| !told.is_empty()) {
+        for fault in serde_json::from_slice::<Vec<KernelFault>>(told).map_err(unexpected)? {
+            if !all.contains(&fault) {
+                all.push(fault);
+            }
+        }
+    }
+    Ok(all)
+}
+
 /// What another rank told is not what this build tells.
 fn unexpected(error: serde_json::Error) -> SessionError {
     SessionError::Unexpected {
@@ -213,12 +259,37 @@ impl StepParts<'_> {
     /// # Errors
     /// Those of a kernel or of a collective.
     pub fn backward(&self, cx: &Cx<'_>, loss: &Tensor, last: bool) -> Result<(), OpError> {
+        self.compare(cx)?;
         cx.backward(loss, self.grads, &mut |_, gradient| {
             if last {
                 cx.all_reduce(gradient)?;
             }
             Ok(())
         })
+    }
+
+    /// That all ranks recorded the same before the first gradient travels: else some would wait for sums that never come.
+    fn compare(&self, cx: &Cx<'_>) -> Result<(), OpError> {
+        let Some((rank, device)) = self.uncompared.get().filter(|_| self.collectives.ranks() > 1) else {
+            return Ok(());
+        };
+        self.uncompared.set(None);
+        // 60 bits: positive, so that a sum with zeros is exact.
+        let hash = cx.with_program(Program::structure_hash);
+        let mine = i64::from_str_radix(&hash[..15], 16).unwrap_or_default();
+        let gather = || -> Result<Vec<i64>, HookError> {
+            let mut slots = vec![0; self.collectives.ranks() as usize];
+            slots[rank as usize] = mine;
+            let slots = Raw::f_from_slice(&slots)?.f_to_device(device)?;
+            self.collectives.all_reduce(&slots)?;
+            self.collectives.wait()?;
+            Ok(Vec::<i64>::try_from(slots.f_to_device(Device::Cpu)?)?)
+        };
+        let all = gather().map_err(|error| cx.fail("all_reduce", OpErrorKind::Hook(error)))?;
+        let Some(other) = all.iter().position(|hash| *hash != all[0]) else { return Ok(()) };
+        let sides = format!("{:015x} on rank 0; {:015x} on rank {other}", all[0], all[other]);
+        let error = SessionError::Disagree { what: "recorded program", sides };
+        Err(cx.fail("backward", OpErrorKind::Hook(error.to_string().into())))
     }
 
     /// Waits for everything begun, the sums of the gradients among it; their norm, f64 of 0 axes, for [`StepParts::optimize`].

@@ -25,8 +25,7 @@ use crate::{
 use std::{cell::RefCell, path::Path, time::Duration};
 use tch::Device;
 
-use enn_common::config::train::Collectives as WantedCollectives;
-pub use enn_common::config::train::Device as DeviceChoice;
+pub use enn_common::config::train::{Collectives as WantedCollectives, Device as DeviceChoice};
 
 /// Least time between two signs of life.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
@@ -37,7 +36,8 @@ pub struct Place {
     pub group: Box<dyn ProcessGroup>,
     /// Where to compute.
     pub device: Device,
-    environment: TorchrunEnvironment,
+    /// What the launcher says.
+    pub(super) environment: TorchrunEnvironment,
     alive: RefCell<Throttle>,
     pending: Pending,
 }
@@ -83,6 +83,14 @@ impl Collectives for Place {
 /// # Errors
 /// A variable that makes no sense, a device that is not there, a rank that does not come in time.
 pub fn join(device: DeviceChoice) -> Result<Place, SessionError> {
+    join_with(device, WantedCollectives::Auto)
+}
+
+/// [`join`], with sums that go the way that is `wanted`; every rank wants the same.
+///
+/// # Errors
+/// As [`join`].
+pub fn join_with(device: DeviceChoice, wanted: WantedCollectives) -> Result<Place, SessionError> {
     let environment = TorchrunEnvironment::read()?;
     let name = match device {
         DeviceChoice::Cpu => "cpu",
@@ -98,7 +106,7 @@ pub fn join(device: DeviceChoice) -> Result<Place, SessionError> {
             let (rank, size, local) = (environment.rank, environment.world_size, environment.local_world_size);
             let store = Store::connect(addr, boot::COLLECTIVE_WAIT_MAX)?;
             let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
-            boot::form(&store, (boot::Place { rank, size, local }, device), WantedCollectives::Auto, &forming)?
+            boot::form(&store, (boot::Place { rank, size, local }, device), wanted, &forming)?
         }
         _ => Box::new(Solo),
     };
