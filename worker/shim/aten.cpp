@@ -140,10 +140,16 @@ extern "C" int32_t enn_aten_call(void* handle, const enn_arg* args, size_t count
     stack.reserve(count);
     for (size_t i = 0; i < count; ++i) stack.push_back(value_of(args[i]));
     static_cast<const c10::OperatorHandle*>(handle)->callBoxed(&stack);
-    for (auto& result : stack) {
-      if (!result.isTensor()) continue;
+    auto give = [&](at::Tensor&& result) {
       TORCH_CHECK(*made < room, "more results than the caller has room for");
-      outs[(*made)++] = new at::Tensor(std::move(result).toTensor());
+      outs[(*made)++] = new at::Tensor(std::move(result));
+    };
+    for (auto& result : stack) {
+      if (result.isTensorList()) {
+        for (const at::Tensor& one : result.toTensorVector()) give(at::Tensor(one));
+      } else if (result.isTensor()) {
+        give(std::move(result).toTensor());
+      }
     }
   });
 }

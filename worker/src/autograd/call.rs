@@ -94,13 +94,13 @@ pub(super) fn run(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpErr
     let vals: SmallVec<[Val; 4]> = ins.iter().map(|t| t.val()).collect();
     let save = row.save;
     let (phase, scope) = (cx.phase.get(), cx.scope.get());
-    let rec = Rec { op, ins: vals, first_out, outs: results.len() as u8, kernel, phase, scope };
+    let rec = Rec { op, ins: vals, first_out, outs: results.len() as u32, kernel, phase, scope };
     let rec = state.program.record(rec);
     if tape {
         let mut kept: SmallVec<[Kept; 3]> = SmallVec::new();
-        let sources = ins.iter().copied().enumerate().filter(|(i, _)| save.ins & (1 << i) != 0);
+        let sources = ins.iter().copied().enumerate().filter(|(i, _)| save.operand(*i));
         kept.extend(sources.map(|(i, t)| keep(i as u8, t)));
-        let made = results.iter().enumerate().filter(|(i, _)| save.outs & (1 << i) != 0);
+        let made = results.iter().enumerate().filter(|(i, _)| save.result(*i));
         kept.extend(made.map(|(i, t)| keep(RESULT_SLOT + i as u8, t)));
         state.nodes.push(Node::Rec(Taped { rec, kept }));
     }

@@ -100,7 +100,7 @@ impl Known {
     /// Captures a plan that has run often enough, on a device that can.
     fn capture_when_due(&mut self, limit: Mode, inputs: &[Raw], inside: Option<&dyn Collectives>) {
         let due = matches!(&self.ready, Ready::Plan(_, runs) if *runs == RUNS_BEFORE_CAPTURE);
-        let on_cuda = inputs.first().is_some_and(|raw| raw.device().is_cuda());
+        let on_cuda = inputs.iter().any(|raw| raw.device().is_cuda());
         if limit != Mode::Graph || !due || !on_cuda || self.no_graph.is_some() {
             return;
         }
@@ -138,12 +138,14 @@ pub struct Executor {
     known: Vec<Known>,
     /// The launcher's when the steps known were recorded.
     generation: u64,
+    /// The refusal that was asked for last.
+    told: Option<String>,
 }
 
 impl Executor {
     /// Goes as far as `limit` from the code.
     pub fn new(limit: Mode) -> Self {
-        Self { limit, capture_collectives: false, known: Vec::new(), generation: 0 }
+        Self { limit, capture_collectives: false, known: Vec::new(), generation: 0, told: None }
     }
 
     /// Captures the collectives with the rest of the step, in one graph, instead of running them between graphs. They must be
@@ -165,6 +167,16 @@ impl Executor {
     /// Why steps are not replayed, or not captured, once that is known.
     pub fn refusal(&self) -> Option<&str> {
         self.known.iter().find_map(|known| known.no_plan.as_deref().or(known.no_graph.as_deref()))
+    }
+
+    /// [`Self::refusal`], once for each.
+    pub fn new_refusal(&mut self) -> Option<String> {
+        let reason = self.refusal().map(str::to_owned);
+        if reason == self.told {
+            return None;
+        }
+        self.told.clone_from(&reason);
+        reason
     }
 
     /// The plan of the last step, if it was replayed.
@@ -361,7 +373,11 @@ mod tests {
         assert_eq!(run(&mut executor, 5..6), [Plan], "the plain reference stands in");
         WORKS.set(true);
         assert_eq!(run(&mut executor, 6..10), [Tape, Tape, Plan, Plan]);
-        assert_eq!(executor.refusal(), Some("the device refuses"));
+        assert_eq!(executor.new_refusal().as_deref(), Some("the device refuses"));
+        assert_eq!(executor.new_refusal(), None, "told once");
+        let Ready::Plan(plan, _) = &executor.known[0].ready else { panic!("a plan ran") };
+        let refused = plan.all_on_device().unwrap_err().to_string();
+        assert!(refused.contains("operand 0 lies on the CPU"), "{refused}");
         GENERATION.set(1);
         assert_eq!(run(&mut executor, 10..14), [Tape, Tape, Plan, Plan], "a kernel may not be chosen again");
     }

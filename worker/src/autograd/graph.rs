@@ -96,6 +96,7 @@ type Parts = (Vec<Raw>, Vec<Raw>, Vec<Part>);
 fn capture(plan: &mut Plan, inputs: &[Raw], inside: Option<&dyn Collectives>) -> Result<Parts, OpError> {
     let _no_grad = NoGrad::enter();
     let fail = |kind: OpErrorKind| OpError { op: "graph", place: "top".to_owned(), kind: Box::new(kind) };
+    plan.all_on_device()?;
     let own = inputs.iter().map(duplicate).collect::<Result<Vec<_>, _>>();
     let own = own.map_err(|error| fail(error.into()))?;
     let pool = Pool::new().map_err(|error| fail(error.into()))?;
@@ -124,5 +125,9 @@ fn capture(plan: &mut Plan, inputs: &[Raw], inside: Option<&dyn Collectives>) ->
         parts.push(Part::Launch(capture.end().map_err(|error| fail(error.into()))?));
     }
     let outputs = plan.take_outputs()?;
+    if plan.take_fell_back() {
+        // The graph would run the reference ever after.
+        return Err(fail(OpErrorKind::NotCaptured));
+    }
     Ok((own, outputs, parts))
 }

@@ -20,7 +20,7 @@ use crate::op::value::{Role, Tensor, Val};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::ops::Range;
-use tch::Tensor as Raw;
+use tch::{Device, Tensor as Raw};
 
 /// Why a recorded step cannot be frozen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -216,13 +216,31 @@ impl Plan {
     fn launch(&self, at: usize, op: &Op, l: &Launch<'_>) -> Launched {
         let (step, _alone) = (&self.steps[at], alone(op, l));
         match ((step.launch)(op, l), step.plain) {
-            (Err(error), Some(plain)) => {
+            // That says nothing of the kernel: the step is done again in smaller parts.
+            (Err(error), Some(plain)) if !error.is_out_of_memory() => {
                 tracing::warn!(op = op.name(), %error, "a recorded kernel could not be launched");
                 self.fell_back.set(true);
                 plain(op, l)
             }
             (made, _) => made,
         }
+    }
+
+    /// That no record of a step on a device reads what lies on the host and may be another number at the next step.
+    ///
+    /// # Errors
+    /// The first that does.
+    pub(super) fn all_on_device(&self) -> Result<(), OpError> {
+        for (at, rec) in self.program.recs().iter().enumerate() {
+            let on_host = rec.ins.iter().position(|val| {
+                let val = self.program.val(*val);
+                val.meta.device == Device::Cpu && matches!(val.role, Role::Input | Role::OptState)
+            });
+            if let Some(operand) = on_host {
+                return Err(self.fail(at, OpErrorKind::OnHost { operand }));
+            }
+        }
+        Ok(())
     }
 
     /// Whether a kernel could not be launched since the last call: the step is to be recorded anew.

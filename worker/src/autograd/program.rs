@@ -43,7 +43,7 @@ pub struct Rec {
     /// First result; the others follow it.
     pub first_out: Val,
     /// Number of results.
-    pub outs: u8,
+    pub outs: u32,
     /// The kernel that ran it.
     pub kernel: &'static str,
     /// Part of the step.
@@ -56,7 +56,7 @@ impl Rec {
     /// Its results.
     pub fn outs(&self) -> impl Iterator<Item = Val> + use<> {
         let first = self.first_out.0;
-        (first..first + u32::from(self.outs)).map(Val)
+        (first..first + self.outs).map(Val)
     }
 }
 

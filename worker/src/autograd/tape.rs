@@ -383,24 +383,22 @@ impl Cx<'_> {
         if gouts.iter().any(Option::is_some) {
             self.check_versions(&rec, &node.kept)?;
             let rule = rec.op.row().vjp.ok_or_else(|| self.fail(rec.op.name(), OpErrorKind::NotDifferentiable))?;
-            let vjp = Vjp { emit: emitter, op: &rec.op, ins: &rec.ins, needs, kept: &node.kept, gouts: &gouts };
+            let vjp = Vjp { emit: emitter, op: &rec.op, ins: &rec.ins, needs: &needs, kept: &node.kept, gouts: &gouts };
             gradients = rule(&vjp)?;
         }
         drop(node.kept);
         gradients.resize(rec.ins.len(), None);
         for (i, (val, gradient)) in rec.ins.iter().zip(gradients).enumerate() {
-            if needs & (1 << i) != 0 {
+            if needs[i] {
                 self.deliver(emitter, ready, *val, gradient, &mut walk.slots)?;
             }
         }
         Ok(())
     }
 
-    fn needs(&self, rec: &Rec) -> u16 {
-        self.with_program(|p| {
-            let asked = rec.ins.iter().enumerate().filter(|(_, v)| p.val(**v).requires_grad);
-            asked.fold(0, |bits, (i, _)| bits | 1 << i)
-        })
+    /// By operand, whether it asks for a gradient.
+    fn needs(&self, rec: &Rec) -> SmallVec<[bool; 8]> {
+        self.with_program(|p| rec.ins.iter().map(|v| p.val(*v).requires_grad).collect())
     }
 
     fn check_versions(&self, rec: &Rec, kept: &[Kept]) -> Result<(), OpError> {

@@ -5,12 +5,19 @@ use super::attr::Axes;
 use super::infer::{Inferred, Metas, axis, broadcast, mismatch, one, same_kind, wrong};
 use super::lower::{Lower, Lowered, itself, only};
 use super::row::{Launch, Launched, OpRow, free};
-use super::sample::{normal, sample};
+use super::sample::{Operand, normal, sample};
 use super::value::{Meta, Shape, Tensor};
 use super::vjp::{Grads, Vjp, grad};
 use crate::error::{OpError, OpErrorKind};
 use enn_common::graph::{Dim, Id};
 use smallvec::{SmallVec, smallvec};
+
+/// Operands, or results, more than fit a set of 16 bits.
+const MANY: usize = 20;
+
+fn many(one: impl Fn() -> Operand) -> [Operand; MANY] {
+    std::array::from_fn(|_| one())
+}
 
 /// Reshape, Permute, Expand, Narrow, NarrowBackward, Cat, Stack, Split, Zeros, Ones, GradAdd, Detach.
 pub static ROWS: [OpRow; 12] = [
@@ -64,6 +71,7 @@ pub static ROWS: [OpRow; 12] = [
         vec![
             sample(Op::Cat { axis: 1 }, [normal(&[a, b]), normal(&[a, 2]), normal(&[a, 0])]),
             sample(Op::Cat { axis: -3 }, [normal(&[a, b, 2]).transposed(), normal(&[1, b, 2]).strided()]),
+            sample(Op::Cat { axis: 1 }, many(|| normal(&[a, 1]))),
         ]
     })
     .lowers(lower),
@@ -72,6 +80,7 @@ pub static ROWS: [OpRow; 12] = [
         vec![
             sample(Op::Stack { axis: 1 }, [normal(&[a, b]), normal(&[a, b]).transposed()]),
             sample(Op::Stack { axis: -1 }, [normal(&[a]), normal(&[a]), normal(&[a]).strided()]),
+            sample(Op::Stack { axis: 0 }, many(|| normal(&[a]))),
         ]
     })
     .lowers(lower),
@@ -80,6 +89,7 @@ pub static ROWS: [OpRow; 12] = [
         vec![
             sample(Op::Split { axis: -1, sizes: smallvec![2, b, 1] }, [normal(&[a, b + 3])]),
             sample(Op::Split { axis: 0, sizes: smallvec![a, 0] }, [normal(&[a, b]).transposed()]),
+            sample(Op::Split { axis: 1, sizes: smallvec![1; MANY] }, [normal(&[a, MANY as i64])]),
         ]
     })
     .flops(free)

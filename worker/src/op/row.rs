@@ -55,6 +55,22 @@ pub struct Save {
     pub outs: u16,
 }
 
+impl Save {
+    /// Whether operand `i` is kept; none behind the sixteenth is.
+    pub fn operand(self, i: usize) -> bool {
+        bit(self.ins, i)
+    }
+
+    /// Whether result `i` is kept; none behind the sixteenth is.
+    pub fn result(self, i: usize) -> bool {
+        bit(self.outs, i)
+    }
+}
+
+fn bit(bits: u16, i: usize) -> bool {
+    i < u16::BITS as usize && bits >> i & 1 == 1
+}
+
 /// A reverse rule: emits the operations of the backward pass and returns one gradient per operand.
 pub type VjpRule = fn(&Vjp<'_>) -> Result<Grads, OpError>;
 

@@ -41,7 +41,7 @@ pub struct Vjp<'a> {
     pub(crate) emit: &'a dyn Emit,
     pub(crate) op: &'a Op,
     pub(crate) ins: &'a [Val],
-    pub(crate) needs: u16,
+    pub(crate) needs: &'a [bool],
     pub(crate) kept: &'a [Kept],
     pub(crate) gouts: &'a [Option<Tensor>],
 }
@@ -62,7 +62,7 @@ impl Vjp<'_> {
 
     /// Whether operand `i` asks for a gradient.
     pub fn needs(&self, i: usize) -> bool {
-        self.needs & (1 << i) != 0
+        self.needs[i]
     }
 
     /// Saved operand `i`.

@@ -162,8 +162,13 @@ pub fn adamw(arrays: &[Array<'_>], numbers: &Tensor, share: Option<&Tensor>, eps
     // Without averages nobody reads it.
     let share = share.unwrap_or(numbers);
     check.that(share.kind() == Kind::Float, "share", share, "f32")?;
-    for (vec, table) in tables(&entries) {
-        let variant = Variant::new(&SOURCE, element, &[vec, u32::from(copies == Kind::Half)]);
+    let tables = tables(&entries);
+    let variant = |vec: u32| Variant::new(&SOURCE, element, &[vec, u32::from(copies == Kind::Half)]);
+    for (vec, _) in &tables {
+        Call::new(&variant(*vec), "adamw").make_ready(first.p)?;
+    }
+    for (vec, table) in tables {
+        let variant = variant(vec);
         let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
         let call = Call::new(&variant, "adamw").structure(&table.finish()).tensor(numbers).tensor(share);
         call.float(eps).launch(first.p, grid(blocks, THREADS))?;
@@ -239,7 +244,11 @@ pub fn average(pairs: &[[&Tensor; 2]], share: &Tensor) -> Result<(), CudaError> 
         check.numbers("weights", weights, Kind::Float, count, share)?;
         entries.push(([Some(*average), Some(*weights), None, None, None, None], count, false));
     }
-    for (vec, table) in tables(&entries) {
+    let tables = tables(&entries);
+    for (vec, _) in &tables {
+        Call::new(&Variant::new(&SOURCE, Element::F32, &[*vec]), "average").make_ready(share)?;
+    }
+    for (vec, table) in tables {
         let variant = Variant::new(&SOURCE, Element::F32, &[vec]);
         let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
         let call = Call::new(&variant, "average").structure(&table.finish()).tensor(share);

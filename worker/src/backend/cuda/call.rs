@@ -68,6 +68,12 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// Makes the kernel ready without launching it: where several launches write in place, none may fail behind another.
+    pub(super) fn make_ready(&self, on: &Tensor) -> Result<(), CudaError> {
+        let device = Check { kernel: self.entry }.device("0", on)?;
+        Ok(engine::function(device, self.variant, self.entry).map(|_| ())?)
+    }
+
     /// Launches on libtorch's current stream of `on`'s device. No blocks, no launch.
     pub(super) fn launch(self, on: &Tensor, grid: Grid) -> Result<(), CudaError> {
         if grid.blocks == 0 {
