@@ -13,12 +13,14 @@ BIN := $(TARGET)/release
 DEMO_RUNS := $(TARGET)/demo
 # The Python that has PyTorch, for conformance and benches.
 ENN_PYTHON ?= $(TARGET)/venv/bin/python
+# NVIDIA's, of the CUDA toolkit.
+COMPUTE_SANITIZER ?= /usr/local/cuda/bin/compute-sanitizer
 
 # Where the dynamic linker finds libtorch; asked for when a recipe needs it.
 TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build demo test conformance releases aoti makers venv torchft bench bench-gpu cuda asan fuzz doctor lint clean-runs
+.PHONY: help libtorch build demo test test-gpu conformance releases aoti makers venv torchft bench bench-gpu cuda asan fuzz doctor lint clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +52,23 @@ test: build ## Every test that needs no GPU
 	fi
 	$(CARGO) test --release --workspace --doc --quiet
 
+test-gpu: venv ## Tests that need a GPU, two for some; those of our own kernels once more under compute-sanitizer
+	@nvidia-smi -L > /dev/null 2>&1 || { echo "error: no NVIDIA GPU was found: nvidia-smi lists none" >&2; exit 4; }
+	if [[ ! -x "$(COMPUTE_SANITIZER)" ]]; then
+		echo "error: $(COMPUTE_SANITIZER) was not found, expected NVIDIA's compute-sanitizer" >&2
+		echo "hint: install the CUDA toolkit, or say where it is: make test-gpu COMPUTE_SANITIZER=FILE" >&2
+		exit 4
+	fi
+	$(PYTHON) worker/setup/libtorch.py --cuda
+	export LIBTORCH="$${LIBTORCH:-$(TARGET)/libtorch-cuda}"
+	torch=$$($(ENN_PYTHON) -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parent)')
+	export LD_LIBRARY_PATH="$$torch/lib:$$torch/../nvidia/cu13/lib$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}"
+	tests=($(CARGO) test --release --target-dir $(TARGET)/cuda -p enn-worker --features enn-worker/cuda)
+	"$${tests[@]}" --no-fail-fast --test cuda --test links $(if $(wildcard worker/tests/cuda_precision*),--test cuda_precision)
+	# Libtorch asks the driver for things that it may refuse: what counts is what kernels read and write.
+	export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(COMPUTE_SANITIZER) --error-exitcode 1 --report-api-errors no"
+	"$${tests[@]}" --test cuda -- table:: tiles:: updates:: --test-threads 1
+
 venv: ## Python with PyTorch 2.11 in target/venv, for conformance and benches (4.6 GB)
 	@[[ "$(ENN_PYTHON)" != "$(TARGET)/venv/bin/python" ]] || tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)"
 
@@ -79,7 +98,7 @@ bench: build venv ## Measurements that need no GPU, with the peer beside them
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
 	$(ENN_PYTHON) tests/bench/run.py cpu
 
-bench-gpu: cuda venv ## Measurements that need a GPU
+bench-gpu: cuda venv ## Measurements that need a GPU; an hour of them is torch.compile's
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
 	$(ENN_PYTHON) tests/bench/run.py gpu
 

@@ -1,6 +1,8 @@
 """Steps of several ranks on one machine: overlap_{2,4}, scaling_{2,4}, and step times against DistributedDataParallel.
 
     gpu_scaling.py [--models large,gpt124m] [--precision bf16] [--modes tape,graph] [--ranks 2,4] [--total-s 200]
+    gpu_scaling.py --ranks 2 --collectives nccl --no-peer      # NCCL's sums; the copy engines' with auto
+    gpu_scaling.py --ranks 2 --bucket-mib 50 --no-peer
 
 overlap_N: share of the all-reduces' time that a step hides: 1 − (step − step without all-reduce) / all-reduces alone, all three
 from the same processes. scaling_N: samples/s of N ranks, each with the whole batch, over N × those of one rank alone.
@@ -34,6 +36,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--modes", default="graph,tape")
     parser.add_argument("--ranks", help="how many, with commas; 2 and 4 as far as there are GPUs")
+    parser.add_argument("--collectives", choices=["auto", "nccl"], default="auto", help="who sums the gradients of ours")
+    parser.add_argument("--bucket-mib", type=float, help="largest bucket of gradients of ours, instead of the default")
     parser.add_argument("--binary", type=pathlib.Path, help="step_bench, instead of the one under target/")
     parser.add_argument("--enn", type=pathlib.Path, help="enn, instead of the one under target/")
     parser.add_argument("--steps", type=int, default=18)
@@ -71,6 +75,9 @@ class Bench:
     def ours(self, ranks: int) -> None:
         """All models in all modes, in one process for each rank."""
         command = [str(self.binary), "--sizes", str(steps.SIZES), "--mode", self.options.modes, *self.common()]
+        command += ["--collectives", self.options.collectives]
+        if self.options.bucket_mib:
+            command += ["--bucket-mib", str(self.options.bucket_mib)]
         if ranks > 1:
             enn = self.options.enn or record.ROOT / "target" / "release" / "enn"
             launcher = [str(enn), "run", "--runs-dir", self.runs, "--standalone", "--grace", "3", "--nproc-per-node", str(ranks)]
@@ -117,6 +124,7 @@ class Bench:
             "batch_per_rank": line["about"]["batch"],
             "parameters": line["about"]["parameters"],
             "backend": line["about"]["backend"],
+            "bucket_mib": line["about"].get("bucket_mib"),
         }
 
     def overlap(self, ranks: int, model: str, mode: str) -> bool | None:

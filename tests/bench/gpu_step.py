@@ -6,7 +6,8 @@
 The same sizes (sizes.json), batch and work on both sides: forward, backward, clip, AdamW, average of the weights where training has
 one. Ours: examples/step_bench, built with `--features cuda` for a GPU (`make cuda`). Peers: tests/conformance/peers, eager and
 torch.compile(mode="max-autotune"). Refuses to compare models of different size. What does not fit in the time is said, not guessed:
-compile runs are cut at --limit-s each. Needs ENN_PYTHON, a Python with torch 2.11, or runs under it.
+compile runs are cut at --limit-s each. gpu_step_bf16.py and gpu_compile.py run it for bf16, the second beside torch.compile only, which
+takes an hour. Needs ENN_PYTHON, a Python with torch 2.11, or runs under it.
 
 A precision other than fp32 is part of the figure's name: step_large_eager_vs_eager_bf16. Peers: autocast for bf16 and fp16,
 set_float32_matmul_precision("high") for tf32; fp8 has none and is compared with our own bf16, with PyTorch's bf16 beside it.
@@ -41,6 +42,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--total-s", type=float, default=240, help="no run is begun after that")
     parser.add_argument("--limit-s", type=float, default=60, help="longest a compile run may take")
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--no-eager", action="store_true", help="of the peer only what is compiled")
     parser.add_argument("--kernels", action="append", default=[], help="OP=KERNEL,…: an order of kernels for ours")
     return parser.parse_args()
 
@@ -55,6 +57,7 @@ class Bench:
             sys.exit(f"{self.binary}: not found; `make build`, or `make cuda` for a GPU, makes it")
         self.results: dict[tuple[str, str, str, str], dict] = {}
         self.ceilings: dict[str, float] = {}
+        self.compile_run_s: dict[tuple[str, str], float] = {}
         self.machine: str | None = None
 
     def keep(self, side: str, precision: str, lines: list[dict]) -> None:
@@ -90,14 +93,18 @@ class Bench:
         """Eager runs in one process; compile runs each in its own, so that one that is cut costs no other."""
         command = [steps.python(), str(steps.PEERS), "--precision", precision, *self.common()]
         environment = record.peer_environment()
-        eager = [*command, "--ceiling"] + (["--model", ",".join(models)] if precision != "fp8" else [])
+        named = precision != "fp8" and not self.options.no_eager
+        eager = [*command, "--ceiling"] + (["--model", ",".join(models)] if named else [])
         if precision == "fp8" and self.options.device == "cpu":
             return
         self.keep("peer", precision, self.runner.run(f"peer {precision} eager", eager, environment, 180))
         for model in [] if self.options.no_compile or precision == "fp8" else models:
             compiled = [*command, "--compile", "--model", model]
             what = f"peer {model} {precision} compile"
+            begun = self.runner.elapsed()
             self.keep("peer", precision, self.runner.run(what, compiled, environment, self.options.limit_s))
+            self.compile_run_s[model, precision] = self.runner.elapsed() - begun
+            print(f"{what}: {self.compile_run_s[model, precision]:.0f} s in all", flush=True)
 
     def common(self) -> list[str]:
         """Flags both sides take."""
@@ -122,7 +129,10 @@ class Bench:
             limit = LIMIT_SMALL_EAGER
         peer_name = {"eager": "PyTorch eager, fused AdamW", "compile": "torch.compile(max-autotune), fused AdamW"}[peer_mode]
         more = self.about(ours, precision)
+        if peer_mode == "compile":
+            more["compile_run_s"] = self.compile_run_s.get((model, precision))
         name = f"step_{model}_{kind}_vs_{peer_mode}{suffix}"
+        say(name, more)
         groups = ours["result"]["groups"], peer["result"]["groups"]
         return record.record(name, "ms", "lower", *groups, peer_name, limit, more)
 
@@ -139,6 +149,7 @@ class Bench:
         # The issue's figure is that of the matrices, as a captured graph.
         matrix = model.startswith("matrix")
         name = ("fp8_vs_bf16" if matrix else f"fp8_vs_bf16_{model}") + ("" if mode == "graph" else f"_{mode}")
+        say(name, more)
         groups = ours["result"]["groups"], bf16["result"]["groups"]
         return record.record(name, "ms", "lower", *groups, "our own bf16", LIMIT_FP8 if matrix else None, more)
 
@@ -159,6 +170,13 @@ class Bench:
             "faults": result["faults"],
         }
         return more | ({"machine": self.machine} if self.machine else {})
+
+
+def say(name: str, more: dict) -> None:
+    """How far a figure of ours is from what the machine was measured to do."""
+    share = more["of_ceiling"]
+    ceiling = "no ceiling was measured" if share is None else f"{100 * share:.1f} % of the ceiling of {more['ceiling_tflops']:.1f}"
+    print(f"{name}: {more['tflops']:.2f} TFLOP/s, {ceiling}", flush=True)
 
 
 def main() -> None:
