@@ -98,6 +98,7 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
         if told || due {
             // Before it takes the place of what was saved before.
             learner.expect_taken(done)?;
+            place.group.intact()?;
         }
         if told {
             let loss = over_ranks(place.group.as_ref(), &sum)? / tokens as f64;

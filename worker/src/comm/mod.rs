@@ -108,6 +108,12 @@ pub trait ProcessGroup: Send {
     /// Returns when every rank has come here, or fails after `timeout`.
     fn barrier(&self, timeout: Duration) -> Result<(), CommError>;
 
+    /// Fails once a rank has ended this group before its time: what a device computed of sums that no host waited for may be wrong
+    /// then. For whoever has waited for the device, before what it computed is kept.
+    fn intact(&self) -> Result<(), CommError> {
+        Ok(())
+    }
+
     /// Ends the group after its last collective; every rank does. Fails when that takes longer than `timeout`.
     fn shutdown(self: Box<Self>, timeout: Duration) -> Result<(), CommError>;
 

@@ -277,6 +277,10 @@ impl ProcessGroup for Linked {
         self.inner.flops_per_byte()
     }
 
+    fn intact(&self) -> Result<(), CommError> {
+        self.met().map_or(Ok(()), |meeting| meeting.engine.member.uncut("all_reduce"))
+    }
+
     fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError> {
         if reduce == Reduce::Sum
             && let Some(work) = self.linked("all_reduce", tensor, true)?
