@@ -64,9 +64,10 @@ test-gpu: venv ## Tests that need a GPU, two for some; those of our own kernels 
 	torch=$$($(ENN_PYTHON) -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parent)')
 	export LD_LIBRARY_PATH="$$torch/lib:$$torch/../nvidia/cu13/lib$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}"
 	tests=($(CARGO) test --release --target-dir $(TARGET)/cuda -p enn-worker --features enn-worker/cuda)
-	"$${tests[@]}" --no-fail-fast --test cuda --test links $(if $(wildcard worker/tests/cuda_precision*),--test cuda_precision)
+	"$${tests[@]}" --no-fail-fast --test cuda --test links --test cuda_precision
 	# Libtorch asks the driver for things that it may refuse: what counts is what kernels read and write.
-	export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(COMPUTE_SANITIZER) --error-exitcode 1 --report-api-errors no"
+	runner=CARGO_TARGET_$$(uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
+	export "$$runner=$(COMPUTE_SANITIZER) --error-exitcode 1 --report-api-errors no"
 	"$${tests[@]}" --test cuda -- table:: tiles:: updates:: --test-threads 1
 
 venv: ## Python with PyTorch 2.11 in target/venv, for conformance and benches (4.6 GB)

@@ -96,10 +96,11 @@ impl Learner {
     }
 
     /// Fails when nothing can be learnt any more after `step` steps: a weight is not finite, or too many steps in a row were
-    /// refused. The same on every rank. Waits for the device.
-    pub(crate) fn expect_taken(&self, step: u64) -> Result<(), GptError> {
+    /// refused. The same on every rank. Waits for the device. A step whose update overflows a weight is taken: that is looked for
+    /// only before the state is `kept`.
+    pub(crate) fn expect_taken(&self, step: u64, kept: bool) -> Result<(), GptError> {
         let refused = self.refused.f_double_value(&[])? as u64;
-        if refused == 0 {
+        if refused == 0 && !kept {
             return Ok(());
         }
         for (weight, values) in self.steps.weights.views(self.steps.weights.slabs()) {

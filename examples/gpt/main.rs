@@ -97,7 +97,7 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
         let (told, due) = (every(settings.log_every), every(settings.save_every));
         if told || due {
             // Before it takes the place of what was saved before.
-            learner.expect_taken(done)?;
+            learner.expect_taken(done, due)?;
             place.group.intact()?;
         }
         if told {

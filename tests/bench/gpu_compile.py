@@ -1,6 +1,6 @@
 """step_{small,medium,large,gpt124m}_graph_vs_compile_bf16: captured steps against torch.compile(mode="max-autotune"). gpu_step.py takes it.
 
-An hour: compiling takes 240 s for gpt124m, 449 s for small, 875 s for medium and 1,410 s for large on an H200. The shortest come first.
+An hour: compiling takes 240 s for gpt124m, 449 s for small, 875 s for medium and 1,410 s for large, the last two on an H100. The shortest come first.
 """
 
 import sys

@@ -15,6 +15,7 @@ use crate::error::OpError;
 use crate::kernel::Launcher;
 use crate::op::collective::Collectives;
 use crate::op::value::{Meta, Tensor, Val};
+use std::collections::BTreeSet;
 use tch::Tensor as Raw;
 
 /// Programs kept ready: one per shape of the inputs.
@@ -138,14 +139,14 @@ pub struct Executor {
     known: Vec<Known>,
     /// The launcher's when the steps known were recorded.
     generation: u64,
-    /// The refusal that was asked for last.
-    told: Option<String>,
+    /// Refusals that were given.
+    told: BTreeSet<String>,
 }
 
 impl Executor {
     /// Goes as far as `limit` from the code.
     pub fn new(limit: Mode) -> Self {
-        Self { limit, capture_collectives: false, known: Vec::new(), generation: 0, told: None }
+        Self { limit, capture_collectives: false, known: Vec::new(), generation: 0, told: BTreeSet::new() }
     }
 
     /// Captures the collectives with the rest of the step, in one graph, instead of running them between graphs. They must be
@@ -169,14 +170,12 @@ impl Executor {
         self.known.iter().find_map(|known| known.no_plan.as_deref().or(known.no_graph.as_deref()))
     }
 
-    /// [`Self::refusal`], once for each.
+    /// A reason as [`Self::refusal`] gives it that this did not give before.
     pub fn new_refusal(&mut self) -> Option<String> {
-        let reason = self.refusal().map(str::to_owned);
-        if reason == self.told {
-            return None;
-        }
-        self.told.clone_from(&reason);
-        reason
+        let reasons = self.known.iter().filter_map(|known| known.no_plan.as_ref().or(known.no_graph.as_ref()));
+        let new = reasons.into_iter().find(|reason| !self.told.contains(*reason))?.clone();
+        self.told.insert(new.clone());
+        Some(new)
     }
 
     /// The plan of the last step, if it was replayed.

@@ -37,14 +37,16 @@ pub fn empty(shape: &[i64], kind: Kind, device: Device) -> Result<Tensor, TchErr
 /// As [`empty`].
 pub fn matrix(x: &Tensor) -> Result<Tensor, TchError> {
     let width = x.size().last().copied().unwrap_or(1);
-    let x = x.f_reshape([-1, width])?;
-    let stride = x.stride();
-    if stride[1] == 1 && stride[0] >= width && is_lined(stride[0], x.kind()) {
-        return Ok(x);
+    if let Ok(rows) = x.f_view([-1, width]) {
+        let (stride, address) = (rows.stride(), rows.data_ptr() as usize);
+        let begins = is_lined(stride[0], x.kind()) && address.is_multiple_of(ROW_BYTES as usize);
+        if stride[1] == 1 && stride[0] >= width && begins {
+            return Ok(rows);
+        }
     }
     let mut made = empty(&x.size(), x.kind(), x.device())?;
-    made.f_copy_(&x)?;
-    Ok(made)
+    made.f_copy_(x)?;
+    made.f_view([-1, width])
 }
 
 #[cfg(test)]
@@ -64,7 +66,11 @@ mod tests {
             let made = empty(&[2, 3, width], kind, Device::Cpu).unwrap();
             assert_eq!(made.stride(), [3 * expected, expected, 1]);
         }
-        assert_eq!(matrix(&Tensor::ones([4, 3], (Kind::Half, Device::Cpu)).tr()).unwrap().stride(), [8, 1]);
+        let ones = Tensor::ones([4, 24], (Kind::Half, Device::Cpu));
+        assert_eq!(matrix(&ones.narrow(1, 0, 3).tr()).unwrap().stride(), [8, 1]);
+        let (begins, later) = (ones.narrow(1, 8, 5), ones.narrow(1, 3, 5));
+        assert_eq!(matrix(&begins).unwrap().data_ptr(), begins.data_ptr(), "a view of lined rows");
+        assert_eq!(matrix(&later).unwrap().stride(), [8, 1], "rows that begin elsewhere are copied");
         assert_eq!(empty(&[0, 3], Kind::Half, Device::Cpu).unwrap().size(), [0, 3]);
     }
 }

@@ -72,6 +72,11 @@ impl ProcessGroup for Meshed {
         self.whole.backend()
     }
 
+    fn intact(&self) -> Result<(), CommError> {
+        let inner = self.mesh().into_iter().flat_map(|mesh| [&mesh.across, &mesh.node]);
+        inner.chain([&self.whole]).try_for_each(|group| group.intact())
+    }
+
     fn fell_back(&self) -> Option<String> {
         self.whole.fell_back()
     }

@@ -70,6 +70,9 @@ fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
     Ok(smallvec![q.with_shape(out), rows])
 }
 
+/// Largest soft cap.
+const CAP_MAX: f64 = 1e38;
+
 /// Refuses numbers that mean nothing.
 fn attributes(mask: Structural, score: Score) -> Result<(), OpErrorKind> {
     let (window, dilation) = match mask {
@@ -84,9 +87,9 @@ fn attributes(mask: Structural, score: Score) -> Result<(), OpErrorKind> {
         return Err(OpErrorKind::Attribute { name: "dilation", found: dilation as f64, expected: "at least 1" });
     }
     match score.cap.map(F64Bits::get) {
-        // Kernels divide by it in f32.
-        Some(cap) if cap <= 0.0 || !(cap as f32).is_normal() => {
-            Err(OpErrorKind::Attribute { name: "cap", found: cap, expected: "a positive number that f32 holds" })
+        // Kernels divide by it, and multiply it by ln 2's inverse, in f32.
+        Some(cap) if cap <= 0.0 || cap > CAP_MAX || !(cap as f32).is_normal() => {
+            Err(OpErrorKind::Attribute { name: "cap", found: cap, expected: "a positive number of f32, at most 1e38" })
         }
         _ => Ok(()),
     }

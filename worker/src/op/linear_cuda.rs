@@ -14,6 +14,8 @@ use tch::{Kind, Tensor};
 
 /// Multiplications of a product at least: below, copies cost what a faster product gains.
 const PRODUCTS_MIN: i64 = 1 << 31;
+/// Rows at least: a weight that is copied is read once for each call, however few rows it multiplies.
+const ROWS_MIN: i64 = 256;
 
 /// For Linear.
 pub(super) const FORWARD: Kernel = Kernel {
@@ -36,8 +38,9 @@ fn fits(x: &Tensor, w: &Tensor) -> Fit {
     if lined::is_lined(inputs, w.kind()) && lined::is_lined(outputs, w.kind()) {
         return Err("gains nothing where rows begin at multiples of 16 bytes");
     }
-    if (x.numel() as i64).saturating_mul(outputs) < PRODUCTS_MIN {
-        return Err("gains nothing with fewer than 2^31 multiplications");
+    let numbers = x.numel() as i64;
+    if numbers.saturating_mul(outputs) < PRODUCTS_MIN || numbers < inputs.saturating_mul(ROWS_MIN) {
+        return Err("gains nothing with fewer than 2^31 multiplications or 256 rows");
     }
     present(x)
 }
@@ -79,6 +82,8 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
     }
     let mut storages = l.ins[3..].iter().map(|storage| storage.shallow_clone());
     let mut storage = |into: &Into| if into.is_storage() { storages.next() } else { None };
+    // Before anything is written: a kernel that fails half way is not undone later than at its first use.
+    let bias = if *db == Into::Skip { None } else { Some(g.f_sum_dim_intlist(0, false, Kind::Float)?) };
     if *dw != Into::Skip {
         let (x, in_place) = (lined::matrix(l.at(1))?, *dw == Into::Add && lined::is_lined(w.size()[1], Kind::Float));
         match storage(dw) {
@@ -86,8 +91,8 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
             storage => keep(&product_in_f32(&g.f_tr()?, &x)?, *dw, storage, w.kind(), &mut outs)?,
         }
     }
-    if *db != Into::Skip {
-        keep(&g.f_sum_dim_intlist(0, false, Kind::Float)?, *db, storage(db), w.kind(), &mut outs)?;
+    if let Some(bias) = bias {
+        keep(&bias, *db, storage(db), w.kind(), &mut outs)?;
     }
     Ok(outs)
 }

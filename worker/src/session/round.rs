@@ -243,7 +243,9 @@ impl Round<'_> {
             self.tell(FromWorker::Warned { message })?;
         }
         if let Some(reason) = self.state.learner.executor.new_refusal() {
-            self.tell(FromWorker::Warned { message: format!("steps are not replayed as they could be: {reason}") })?;
+            self.tell_from_first(FromWorker::Warned {
+                message: format!("steps are not replayed as they could be: {reason}"),
+            })?;
         }
         let Some((step, position)) = explained.at.filter(|_| !explained.left_out.is_empty()) else { return Ok(false) };
         let (global, index) = (self.sampler.global(position), host.data.rows(Split::Train));

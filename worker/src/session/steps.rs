@@ -279,7 +279,9 @@ impl StepParts<'_> {
         let mine = i64::from_str_radix(&hash[..15], 16).unwrap_or_default();
         let gather = || -> Result<Vec<i64>, HookError> {
             let mut slots = vec![0; self.collectives.ranks() as usize];
-            slots[rank as usize] = mine;
+            *slots
+                .get_mut(rank as usize)
+                .ok_or("the collectives of a step are those of fewer ranks than the place's")? = mine;
             let slots = Raw::f_from_slice(&slots)?.f_to_device(device)?;
             self.collectives.all_reduce(&slots)?;
             self.collectives.wait()?;
