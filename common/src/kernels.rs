@@ -7,6 +7,7 @@
 //!
 //! **Invariant:** nothing here reads a clock: cool-downs are counted in optimizer steps, so that all ranks agree.
 
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 
@@ -24,6 +25,15 @@ pub const SIGNATURES_MAX: usize = 4;
 pub const CRASHES_MAX: usize = 2;
 /// Reasons kept per operation for why a kernel was passed over.
 pub const REASONS_MAX: usize = 16;
+
+/// Signals by which a process dies of its own code.
+const CRASHES: [Signal; 7] =
+    [Signal::SIGSEGV, Signal::SIGABRT, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP, Signal::SIGSYS];
+
+/// The name of a signal by which a process dies of its own code; none for others.
+pub fn crash(number: i32) -> Option<&'static str> {
+    Signal::try_from(number).ok().filter(|signal| CRASHES.contains(signal)).map(Signal::as_str)
+}
 
 /// What a kernel did wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

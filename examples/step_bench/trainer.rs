@@ -8,7 +8,7 @@ use enn_worker::{
     error::OpError,
     functional as f,
     kernel::{News, Settings},
-    op::collective::{Alone, Collectives},
+    op::collective::{Collectives, Unasked},
     optim::{AdamWSettings, Ema},
     params::ParamBuilder,
     session::{
@@ -99,7 +99,7 @@ impl Trainer {
         let mut inputs = self.subject.batch();
         inputs.push(self.rate.shallow_clone());
         let Self { subject, steps, average, cost, .. } = self;
-        let collectives: &dyn Collectives = if self.reduces { place } else { &Alone };
+        let collectives: &dyn Collectives = if self.reduces { place } else { &Unasked(1) };
         let batch = inputs[0].size()[0].unsigned_abs();
         let ran = steps.step(collectives, number, inputs, |cx, parts, inputs| {
             let Some((rate, data)) = inputs.split_last() else { unreachable!("the rate is the last input") };

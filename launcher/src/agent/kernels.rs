@@ -5,15 +5,10 @@
 use super::cause::Evidence;
 use crate::process::Exit;
 use enn_common::kernels::{self, Fault, KernelBook, KernelFault, OpKernels, Quarantine, Quarantined};
-use nix::sys::signal::Signal;
 use std::{
     fs::File,
     path::{Path, PathBuf},
 };
-
-/// Signals by which a process dies of its own code.
-const CRASHES: [Signal; 7] =
-    [Signal::SIGSEGV, Signal::SIGABRT, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP, Signal::SIGSYS];
 
 /// The book and where it is kept.
 #[derive(Debug)]
@@ -73,10 +68,7 @@ impl Kernels {
 pub(super) fn accused(evidence: &Evidence) -> Option<KernelFault> {
     let intent = evidence.intent.clone()?;
     let how = match (&evidence.words, evidence.exit) {
-        (_, Some(Exit::Signal(number))) => {
-            let signal = Signal::try_from(number).ok().filter(|signal| CRASHES.contains(signal))?;
-            signal.as_str().to_owned()
-        }
+        (_, Some(Exit::Signal(number))) => kernels::crash(number)?.to_owned(),
         (Some(words), _) => words.lines().next().unwrap_or_default().to_owned(),
         _ => return None,
     };

@@ -98,6 +98,11 @@ enum Ready {
 }
 
 impl Known {
+    /// Why it is not replayed, or not captured, once that is known.
+    fn refusal(&self) -> Option<&String> {
+        self.no_plan.as_ref().or(self.no_graph.as_ref())
+    }
+
     /// Captures a plan that has run often enough, on a device that can.
     fn capture_when_due(&mut self, limit: Mode, inputs: &[Raw], inside: Option<&dyn Collectives>) {
         let due = matches!(&self.ready, Ready::Plan(_, runs) if *runs == RUNS_BEFORE_CAPTURE);
@@ -167,13 +172,12 @@ impl Executor {
 
     /// Why steps are not replayed, or not captured, once that is known.
     pub fn refusal(&self) -> Option<&str> {
-        self.known.iter().find_map(|known| known.no_plan.as_deref().or(known.no_graph.as_deref()))
+        self.known.iter().find_map(Known::refusal).map(String::as_str)
     }
 
     /// A reason as [`Self::refusal`] gives it that this did not give before.
     pub fn new_refusal(&mut self) -> Option<String> {
-        let reasons = self.known.iter().filter_map(|known| known.no_plan.as_ref().or(known.no_graph.as_ref()));
-        let new = reasons.into_iter().find(|reason| !self.told.contains(*reason))?.clone();
+        let new = self.known.iter().filter_map(Known::refusal).find(|reason| !self.told.contains(*reason))?.clone();
         self.told.insert(new.clone());
         Some(new)
     }

@@ -54,7 +54,7 @@ impl Program {
 
 /// Operations whose results share their first operand's memory. A reshape may copy; counting it as a view errs by what it
 /// copies.
-pub(super) fn is_view(op: &Op) -> bool {
+pub(crate) fn is_view(op: &Op) -> bool {
     matches!(
         op,
         Op::Reshape { .. } | Op::Permute { .. } | Op::Expand { .. } | Op::Narrow { .. } | Op::Split { .. } | Op::Detach

@@ -27,6 +27,7 @@ pub use cx::Cx;
 pub use executor::{Executor, Mode, Ran, Request};
 pub use leaf::{GradLeaves, Leaves};
 pub use lend::Lent;
+pub(crate) use memory::is_view;
 pub use observe::Observe;
 pub use plan::{Observer, Plan, Seen, Unplannable};
 pub use program::{Phase, Program, Rec, ValMeta};

@@ -4,7 +4,7 @@
 use super::Op;
 use super::attr::Into;
 use super::cuda::{Fit, present};
-use super::matmul::add_product_in_f32;
+use super::matmul::{add_product_in_f32, put};
 use super::row::{Kernel, Launch, Launched, Tolerance};
 use crate::backend::torch::safe::{Arg, AtenOp, kind_code};
 use crate::backend::{Outs, lined};
@@ -80,14 +80,14 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
     if *dx {
         outs.push(product(&g, &lined::matrix(w)?, None)?.f_view(l.at(1).size().as_slice())?);
     }
-    let mut storages = l.ins[3..].iter().map(|storage| storage.shallow_clone());
+    let mut storages = l.ins[3..].iter();
     let mut storage = |into: &Into| if into.is_storage() { storages.next() } else { None };
     // Before anything is written: a kernel that fails half way is not undone later than at its first use.
     let bias = if *db == Into::Skip { None } else { Some(g.f_sum_dim_intlist(0, false, Kind::Float)?) };
     if *dw != Into::Skip {
         let (x, in_place) = (lined::matrix(l.at(1))?, *dw == Into::Add && lined::is_lined(w.size()[1], Kind::Float));
         match storage(dw) {
-            Some(storage) if in_place => add_product_in_f32(&storage, &g, &x)?,
+            Some(storage) if in_place => add_product_in_f32(storage, &g, &x)?,
             storage => keep(&product_in_f32(&g.f_tr()?, &x)?, *dw, storage, w.kind(), &mut outs)?,
         }
     }
@@ -98,11 +98,10 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
 }
 
 /// Puts the gradient of a weight or bias where it belongs.
-fn keep(sum: &Tensor, into: Into, storage: Option<Tensor>, kind: Kind, outs: &mut Outs) -> Result<(), OpErrorKind> {
-    match (into, storage) {
-        (Into::Add, Some(mut storage)) => drop(storage.f_add_(sum)?),
-        (Into::Write, Some(mut storage)) => storage.f_copy_(sum)?,
-        _ => outs.push(sum.f_to_kind(kind)?.f_contiguous()?),
+fn keep(sum: &Tensor, into: Into, storage: Option<&&Tensor>, kind: Kind, outs: &mut Outs) -> Result<(), OpErrorKind> {
+    match storage {
+        Some(storage) => put(storage, into, sum)?,
+        None => outs.push(sum.f_to_kind(kind)?.f_contiguous()?),
     }
     Ok(())
 }

@@ -203,6 +203,12 @@ pub(super) fn add_product_in_f32(storage: &tch::Tensor, a: &tch::Tensor, b: &tch
     Ok(())
 }
 
+/// Writes a sum to storage, or adds it.
+pub(super) fn put(storage: &tch::Tensor, into: Into, sum: &tch::Tensor) -> Result<(), OpErrorKind> {
+    let mut storage = storage.shallow_clone();
+    Ok(if into == Into::Write { storage.f_copy_(sum)? } else { storage.f_add_(sum).map(|_| ())? })
+}
+
 fn fits_main_grad(op: &Op, l: &Launch<'_>) -> Result<(), &'static str> {
     let low = matches!(l.at(0).kind(), Kind::Half | Kind::BFloat16);
     match op {
@@ -246,9 +252,7 @@ fn linear_backward(op: &Op, l: &Launch<'_>, add: AddProduct) -> Launched {
         Into::Add | Into::Write => {
             if let Some(storage) = storages.next() {
                 // In the storage's kind: a sum over rows is not rounded before it is added.
-                let sum = g.f_sum_dim_intlist(0, false, storage.kind())?;
-                let mut storage = storage.shallow_clone();
-                if *db == Into::Write { storage.f_copy_(&sum)? } else { storage.f_add_(&sum).map(|_| ())? }
+                put(storage, *db, &g.f_sum_dim_intlist(0, false, storage.kind())?)?;
             }
         }
     }

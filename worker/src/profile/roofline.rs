@@ -1,7 +1,7 @@
 //! What each operation cost, added up by operation, kernel and kind of numbers.
 
 use super::timing::Spans;
-use crate::autograd::{Meta, Program, Rec, Val};
+use crate::autograd::{Meta, Program, Rec, Val, is_view};
 use crate::op::Op;
 use enn_common::profile::{Ceiling, NumberKind, OpCost, ROOFLINE_VERSION, Roofline};
 use smallvec::SmallVec;
@@ -99,13 +99,4 @@ fn bytes(program: &Program, rec: &Rec) -> u64 {
         _ => size(*val) * if rec.op.writes(i) { 2 } else { 1 },
     };
     rec.ins.iter().enumerate().map(moved).sum::<u64>() + made
-}
-
-/// Whether the results are their operand's memory; a test holds this against what libtorch does. A program has no strides: a
-/// reshape, which copies where they do not fit, counts as a view.
-pub(super) fn is_view(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Reshape { .. } | Op::Permute { .. } | Op::Expand { .. } | Op::Narrow { .. } | Op::Split { .. } | Op::Detach
-    )
 }

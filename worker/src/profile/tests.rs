@@ -2,12 +2,11 @@
 
 use super::timing::{Span, Spans};
 use super::*;
-use crate::autograd::{Cx, Tensor, call};
-use crate::error::HookError;
+use crate::autograd::{Cx, Tensor, call, is_view};
 use crate::functional;
 use crate::op::{
     Op,
-    collective::Collectives,
+    collective::Unasked,
     fp8,
     row::Launch,
     rows,
@@ -192,7 +191,7 @@ fn views_are_what_libtorch_answers_without_a_copy() {
             let bytes = whole.numel() * whole.kind().elt_size_in_bytes();
             (place(whole)..place(whole) + bytes).contains(&place(made))
         };
-        assert_eq!(roofline::is_view(&sample.op), ins.iter().any(inside), "{:?}", sample.op);
+        assert_eq!(is_view(&sample.op), ins.iter().any(inside), "{:?}", sample.op);
     }
 }
 
@@ -223,40 +222,11 @@ fn a_cpu_is_measured_in_f32_whatever_was_computed_with() {
     assert_eq!(ceiling.products(NumberKind::Bf16).unwrap().0, NumberKind::F32);
 }
 
-/// Two ranks of which nobody hears.
-struct Two;
-
-impl Collectives for Two {
-    fn ranks(&self) -> u32 {
-        2
-    }
-
-    fn all_reduce(&self, _: &Raw) -> Result<(), HookError> {
-        Ok(())
-    }
-
-    fn reduce_scatter(&self, _: &Raw) -> Result<(), HookError> {
-        Ok(())
-    }
-
-    fn all_gather(&self, _: &Raw) -> Result<(), HookError> {
-        Ok(())
-    }
-
-    fn order(&self) -> Result<(), HookError> {
-        Ok(())
-    }
-
-    fn wait(&self) -> Result<(), HookError> {
-        Ok(())
-    }
-}
-
 #[test]
 fn every_collective_is_in_flight_until_something_waits_for_it() {
     let params = nothing();
     let mut cx = Cx::train(&params, 0, 0);
-    cx.set_collectives(&Two);
+    cx.set_collectives(&Unasked(2));
     let array = cx.input(Raw::ones([2], (Kind::Float, Device::Cpu)));
     let begun = |op| run(&cx, op, &[&array]);
     begun(Op::ReduceScatter);

@@ -61,13 +61,14 @@ pub fn sum(group: &dyn ProcessGroup, device: Device, values: &[f64]) -> Result<V
 }
 
 /// The first 63 bits of blake3: positive, so that a sum with zeros is exact.
-fn short_digest(bytes: &[u8]) -> i64 {
+pub(super) fn short_digest(bytes: &[u8]) -> i64 {
     let mut head = [0u8; 8];
     head.copy_from_slice(&blake3::hash(bytes).as_bytes()[..8]);
     (u64::from_le_bytes(head) >> 1).cast_signed()
 }
 
-fn compare(what: &'static str, all: &[i64]) -> Result<(), SessionError> {
+/// [`agree`] on digests that are here already, by rank.
+pub(super) fn compare(what: &'static str, all: &[i64]) -> Result<(), SessionError> {
     if all.windows(2).all(|pair| pair[0] == pair[1]) {
         return Ok(());
     }

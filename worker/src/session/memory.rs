@@ -18,7 +18,7 @@ use crate::{
     comm::Reduce,
     data::{Batch, Sampler},
     error::HookError,
-    op::collective::Collectives,
+    op::collective::Unasked,
 };
 use enn_common::{
     config::train::{Recompute, TrainConfig},
@@ -150,35 +150,6 @@ pub(super) fn recompute(
 fn estimate(rows: i64, few: u64, more: u64) -> f64 {
     let each = (more as f64 - few as f64) / (PROBES[1] - PROBES[0]) as f64;
     few as f64 + each.max(0.0) * (rows - PROBES[0]).max(0) as f64
-}
-
-/// The ranks of a probe whose gradients come and go: none is waited for, as what they sum is thrown away.
-struct Unasked(u32);
-
-impl Collectives for Unasked {
-    fn ranks(&self) -> u32 {
-        self.0
-    }
-
-    fn all_reduce(&self, _: &Raw) -> Result<(), HookError> {
-        Ok(())
-    }
-
-    fn reduce_scatter(&self, _: &Raw) -> Result<(), HookError> {
-        Ok(())
-    }
-
-    fn all_gather(&self, _: &Raw) -> Result<(), HookError> {
-        Ok(())
-    }
-
-    fn order(&self) -> Result<(), HookError> {
-        Ok(())
-    }
-
-    fn wait(&self) -> Result<(), HookError> {
-        Ok(())
-    }
 }
 
 /// Peak bytes of forward and backward over the batch's first rows. The gradients are thrown away by the step that follows.

@@ -274,9 +274,7 @@ impl StepParts<'_> {
             return Ok(());
         };
         self.uncompared.set(None);
-        // 60 bits: positive, so that a sum with zeros is exact.
-        let hash = cx.with_program(Program::structure_hash);
-        let mine = i64::from_str_radix(&hash[..15], 16).unwrap_or_default();
+        let mine = agree::short_digest(cx.with_program(Program::structure_hash).as_bytes());
         let gather = || -> Result<Vec<i64>, HookError> {
             let mut slots = vec![0; self.collectives.ranks() as usize];
             *slots
@@ -288,10 +286,8 @@ impl StepParts<'_> {
             Ok(Vec::<i64>::try_from(slots.f_to_device(Device::Cpu)?)?)
         };
         let all = gather().map_err(|error| cx.fail("all_reduce", OpErrorKind::Hook(error)))?;
-        let Some(other) = all.iter().position(|hash| *hash != all[0]) else { return Ok(()) };
-        let sides = format!("{:015x} on rank 0; {:015x} on rank {other}", all[0], all[other]);
-        let error = SessionError::Disagree { what: "recorded program", sides };
-        Err(cx.fail("backward", OpErrorKind::Hook(error.to_string().into())))
+        let compared = agree::compare("recorded program", &all);
+        compared.map_err(|error| cx.fail("backward", OpErrorKind::Hook(error.to_string().into())))
     }
 
     /// Waits for everything begun, the sums of the gradients among it; their norm, f64 of 0 axes, for [`StepParts::optimize`].

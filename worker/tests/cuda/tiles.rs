@@ -4,6 +4,7 @@ use crate::operands::{KINDS, LAYOUTS, Layout, between, device, lay, near, normal
 use enn_worker::backend::cuda::attention::{Attention, Mask, attention, attention_backward};
 use enn_worker::backend::cuda::cross_entropy::{CrossEntropyBackward, cross_entropy, cross_entropy_backward};
 use enn_worker::backend::cuda::norm::{Norm, NormBackward, norm, norm_backward};
+use enn_worker::op::attr::Score;
 use tch::{Device, Kind, Tensor};
 
 const IGNORED: i64 = -100;
@@ -89,16 +90,6 @@ fn cases() -> [Case; 13] {
     ]
 }
 
-/// ALiBi's slopes as its authors give them.
-fn slopes(heads: usize) -> Vec<f64> {
-    let whole = 1 << heads.ilog2();
-    let own = (1..=whole).map(|i| (-8.0 * i as f64 / whole as f64).exp2());
-    if whole == heads {
-        return own.collect();
-    }
-    own.chain(slopes(2 * whole).into_iter().step_by(2).take(heads - whole)).collect()
-}
-
 /// Scores in f64 on the CPU.
 fn scores(q: &Tensor, k: &Tensor, bias: Option<&Tensor>, case: &Case, scale: f64) -> Tensor {
     let (heads, n, m, mask) = (q.size()[1], q.size()[2], k.size()[2], case.mask);
@@ -112,7 +103,8 @@ fn scores(q: &Tensor, k: &Tensor, bias: Option<&Tensor>, case: &Case, scale: f64
     let long = (Kind::Int64, Device::Cpu);
     let distance = Tensor::arange(n, long).unsqueeze(1) - Tensor::arange(m, long);
     if case.alibi {
-        scores -= Tensor::from_slice(&slopes(heads as usize)).view([-1, 1, 1]) * distance.abs();
+        let slopes: Vec<f64> = (0..heads).map(|head| Score::slope(head, heads)).collect();
+        scores -= Tensor::from_slice(&slopes).view([-1, 1, 1]) * distance.abs();
     }
     let mut hidden = distance.remainder(mask.dilation).not_equal(0);
     if mask.causal {

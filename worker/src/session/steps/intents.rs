@@ -12,10 +12,9 @@ use crate::{kernel::Intents, session::boot::TorchrunEnvironment};
 use enn_common::{
     event::{Event, What},
     fs::atomic,
-    kernels::{Fault, KernelFault},
+    kernels::{self, Fault, KernelFault},
     wire::control::Intent,
 };
-use nix::sys::signal::Signal;
 use serde::de::DeserializeOwned;
 use std::{
     fs::{self, DirBuilder, OpenOptions},
@@ -28,9 +27,6 @@ const FOLDER: &str = "intents";
 const CRASHED: &str = "crashed.json";
 /// The launcher's journal in the run's directory.
 const JOURNAL: &str = "events.jsonl";
-/// Signals by which a process dies of its own code.
-const CRASHES: [Signal; 7] =
-    [Signal::SIGSEGV, Signal::SIGABRT, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP, Signal::SIGSYS];
 /// What a shell adds to the number of the signal that ended its program.
 const SHELL_SIGNAL: i32 = 128;
 
@@ -137,10 +133,7 @@ fn ended(journal: &str, place: (u64, u32)) -> Option<String> {
     let (code, signal) = exits.next_back()?;
     let signal = signal.or_else(|| code.filter(|code| *code > SHELL_SIGNAL).map(|code| code - SHELL_SIGNAL));
     match (signal, code) {
-        (Some(signal), _) => {
-            let signal = Signal::try_from(signal).ok().filter(|signal| CRASHES.contains(signal))?;
-            Some(signal.as_str().to_owned())
-        }
+        (Some(signal), _) => kernels::crash(signal).map(str::to_owned),
         (None, Some(code)) if code != 0 => Some(format!("exit code {code}")),
         (None, _) => None,
     }
