@@ -5,6 +5,8 @@ use tch::{Device, Kind, TchError, Tensor};
 
 /// What rows begin at a multiple of.
 const ROW_BYTES: i64 = 16;
+/// Numbers of a large result: what multiplies smaller ones gains nothing by lined rows.
+const LARGE: i64 = 1 << 22;
 
 /// The distance between rows of `width` numbers, in numbers.
 fn distance(width: i64, kind: Kind) -> i64 {
@@ -31,22 +33,43 @@ pub fn empty(shape: &[i64], kind: Kind, device: Device) -> Result<Tensor, TchErr
     wide.f_narrow(1, 0, width)?.f_view(shape)
 }
 
-/// `x` (…, K) as a matrix (rows, K) with lined rows: a view where it can be one, else a copy.
+/// [`empty`] for what a large product may read next, dense rows where it is small.
+///
+/// # Errors
+/// As [`empty`].
+pub fn large(shape: &[i64], kind: Kind, device: Device) -> Result<Tensor, TchError> {
+    if shape.iter().product::<i64>() < LARGE {
+        return Tensor::f_empty(shape, (kind, device));
+    }
+    empty(shape, kind, device)
+}
+
+/// `x` (…, K) as a matrix (rows, K) whose rows lie densely, at one distance from each other: a view where it can be one, else a copy.
+///
+/// # Errors
+/// As [`empty`].
+pub fn rows(x: &Tensor) -> Result<Tensor, TchError> {
+    let size = x.size();
+    let width = size.last().copied().unwrap_or(1);
+    let count = size.iter().rev().skip(1).product::<i64>();
+    let rows = x.f_reshape([count, width])?;
+    let stride = rows.stride();
+    if (stride[1] == 1 || width <= 1) && stride[0] >= width { Ok(rows) } else { rows.f_contiguous() }
+}
+
+/// [`rows`] that are lined.
 ///
 /// # Errors
 /// As [`empty`].
 pub fn matrix(x: &Tensor) -> Result<Tensor, TchError> {
-    let width = x.size().last().copied().unwrap_or(1);
-    if let Ok(rows) = x.f_view([-1, width]) {
-        let (stride, address) = (rows.stride(), rows.data_ptr() as usize);
-        let begins = is_lined(stride[0], x.kind()) && address.is_multiple_of(ROW_BYTES as usize);
-        if stride[1] == 1 && stride[0] >= width && begins {
-            return Ok(rows);
-        }
+    let dense = rows(x)?;
+    let begins = (dense.data_ptr() as usize).is_multiple_of(ROW_BYTES as usize);
+    if begins && is_lined(dense.stride()[0], x.kind()) {
+        return Ok(dense);
     }
-    let mut made = empty(&x.size(), x.kind(), x.device())?;
-    made.f_copy_(x)?;
-    made.f_view([-1, width])
+    let mut made = empty(&dense.size(), x.kind(), x.device())?;
+    made.f_copy_(&dense)?;
+    Ok(made)
 }
 
 #[cfg(test)]

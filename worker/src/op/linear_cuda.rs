@@ -1,5 +1,6 @@
-//! Large linear layers of 16-bit numbers on a CUDA device whose widths are no multiples of 16 bytes, such as SwiGLU's: cuBLAS takes kernels
-//! of an older device for these, at a third of the speed. Here rows begin at such multiples, in views of wider memory.
+//! Large linear layers of 16-bit numbers on a CUDA device whose sizes are no multiples of 8, such as SwiGLU's: cuBLAS takes kernels of an
+//! older device for these, at a third of the speed. Here rows begin at multiples of 16 bytes, in views of wider memory, and a product is
+//! the one of the sizes' multiples of 8 and those of what is left over, which are small.
 
 use super::Op;
 use super::attr::Into;
@@ -12,14 +13,16 @@ use crate::error::OpErrorKind;
 use smallvec::smallvec;
 use tch::{Kind, Tensor};
 
-/// Multiplications of a product at least: below, copies cost what a faster product gains.
-const PRODUCTS_MIN: i64 = 1 << 31;
+/// What sizes are to be multiples of.
+const WHOLE: i64 = 8;
+/// Multiplications of a product at least: below, what is left over costs what the rest gains.
+const PRODUCTS_MIN: i64 = 1 << 32;
 /// Rows at least: a weight that is copied is read once for each call, however few rows it multiplies.
 const ROWS_MIN: i64 = 256;
 
 /// For Linear.
 pub(super) const FORWARD: Kernel = Kernel {
-    id: "cublas.lined",
+    id: "cublas.aligned",
     fits: |_, l| fits(l.at(0), l.at(1)),
     launch,
     tolerance: Tolerance::Reduction,
@@ -35,12 +38,12 @@ fn fits(x: &Tensor, w: &Tensor) -> Fit {
         return Err("not of 16-bit numbers");
     }
     let (outputs, inputs) = w.size2().map_err(|_| "a weight of other than two axes")?;
-    if lined::is_lined(inputs, w.kind()) && lined::is_lined(outputs, w.kind()) {
-        return Err("gains nothing where rows begin at multiples of 16 bytes");
+    if [inputs, outputs].iter().all(|size| size % WHOLE == 0) {
+        return Err("gains nothing where sizes are multiples of 8");
     }
     let numbers = x.numel() as i64;
     if numbers.saturating_mul(outputs) < PRODUCTS_MIN || numbers < inputs.saturating_mul(ROWS_MIN) {
-        return Err("gains nothing with fewer than 2^31 multiplications or 256 rows");
+        return Err("gains nothing with fewer than 2^32 multiplications or 256 rows");
     }
     present(x)
 }
@@ -63,14 +66,55 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     Ok(smallvec![made.f_view(shape.as_slice())?])
 }
 
-/// a b + bias, with lined rows.
+/// a b + bias in rows of the same kind.
 fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, OpErrorKind> {
-    let made = lined::empty(&[a.size()[0], b.size()[1]], a.kind(), a.device())?;
-    let _ = match bias {
-        Some(bias) => bias.f_addmm_out(&made, a, b)?,
-        None => a.f_mm_out(&made, b)?,
-    };
+    let mut made = lined::empty(&[a.size()[0], b.size()[1]], a.kind(), a.device())?;
+    if let Some(bias) = bias {
+        made.f_copy_(&bias.f_expand_as(&made)?)?;
+    }
+    write(&made, a, b, bias.is_some())?;
     Ok(made)
+}
+
+/// Writes a b to `to`, or adds it: the product of multiples of 8, and those of what is left over of axes along which numbers lie side
+/// by side. The other axes may have any size.
+fn write(to: &Tensor, a: &Tensor, b: &Tensor, add: bool) -> Result<(), OpErrorKind> {
+    let ((rows, inner), columns) = (a.size2()?, b.size()[1]);
+    let turned = a.stride()[0] == 1;
+    let whole = |size: i64, any: bool| if any { size } else { size / WHOLE * WHOLE };
+    let (r, i, c) = (whole(rows, !turned), whole(inner, turned), whole(columns, false));
+    if r < rows {
+        let rest = rows - r;
+        one(&to.f_narrow(0, r, rest)?, &a.f_narrow(0, r, rest)?, b, add)?;
+        return write(&to.f_narrow(0, 0, r)?, &a.f_narrow(0, 0, r)?, b, add);
+    }
+    if c < columns {
+        let rest = columns - c;
+        one(&to.f_narrow(1, c, rest)?, a, &b.f_narrow(1, c, rest)?, add)?;
+        return write(&to.f_narrow(1, 0, c)?, a, &b.f_narrow(1, 0, c)?, add);
+    }
+    if i < inner {
+        // First, while the sum is small: so is what its rounding to 16 bits loses.
+        let rest = inner - i;
+        one(to, &a.f_narrow(1, i, rest)?, &b.f_narrow(0, i, rest)?, add)?;
+        return one(to, &a.f_narrow(1, 0, i)?, &b.f_narrow(0, 0, i)?, true);
+    }
+    one(to, a, b, add)
+}
+
+static MM_INTO: AtenOp = AtenOp::new(c"aten::mm", c"dtype_out");
+
+/// Writes a b to `to`, or adds it, in one product, which is rounded once, to the kind of `to`.
+fn one(to: &Tensor, a: &Tensor, b: &Tensor, add: bool) -> Result<(), OpErrorKind> {
+    match (add, to.kind() == a.kind()) {
+        (false, true) => drop(a.f_mm_out(to, b)?),
+        (true, true) => drop(to.f_addmm_out(to, a, b)?),
+        (false, false) => {
+            drop(MM_INTO.call(&[Arg::Tensor(a), Arg::Tensor(b), Arg::Int(kind_code(to.kind())), Arg::Tensor(to)])?)
+        }
+        (true, false) => add_product_in_f32(to, a, b)?,
+    }
+    Ok(())
 }
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
@@ -85,10 +129,16 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
     // Before anything is written: a kernel that fails half way is not undone later than at its first use.
     let bias = if *db == Into::Skip { None } else { Some(g.f_sum_dim_intlist(0, false, Kind::Float)?) };
     if *dw != Into::Skip {
-        let (x, in_place) = (lined::matrix(l.at(1))?, *dw == Into::Add && lined::is_lined(w.size()[1], Kind::Float));
+        let (turned, x) = (g.f_tr()?, lined::matrix(l.at(1))?);
         match storage(dw) {
-            Some(storage) if in_place => add_product_in_f32(storage, &g, &x)?,
-            storage => keep(&product_in_f32(&g.f_tr()?, &x)?, *dw, storage, w.kind(), &mut outs)?,
+            Some(storage) if lined::is_lined(w.size()[1], Kind::Float) => {
+                write(storage, &turned, &x, *dw == Into::Add)?
+            }
+            storage => {
+                let sum = lined::empty(&w.size(), Kind::Float, w.device())?;
+                write(&sum, &turned, &x, false)?;
+                keep(&sum, *dw, storage, w.kind(), &mut outs)?;
+            }
         }
     }
     if let Some(bias) = bias {
@@ -104,15 +154,6 @@ fn keep(sum: &Tensor, into: Into, storage: Option<&&Tensor>, kind: Kind, outs: &
         None => outs.push(sum.f_to_kind(kind)?.f_contiguous()?),
     }
     Ok(())
-}
-
-static MM_INTO: AtenOp = AtenOp::new(c"aten::mm", c"dtype_out");
-
-/// a b of 16-bit numbers, never rounded to 16 bits.
-fn product_in_f32(a: &Tensor, b: &Tensor) -> Result<Tensor, OpErrorKind> {
-    let made = lined::empty(&[a.size()[0], b.size()[1]], Kind::Float, a.device())?;
-    MM_INTO.call(&[Arg::Tensor(a), Arg::Tensor(b), Arg::Int(kind_code(Kind::Float)), Arg::Tensor(&made)])?;
-    Ok(made)
 }
 
 #[cfg(test)]

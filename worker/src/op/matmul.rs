@@ -35,7 +35,7 @@ pub static ROWS: [OpRow; 3] = [
 const MAIN_GRAD: Kernel = Kernel {
     id: "cublas.main_grad",
     fits: fits_main_grad,
-    launch: |op, l| linear_backward(op, l, add_product_in_f32),
+    launch: |op, l| linear_backward(op, l, |storage, a, b| add_product_in_f32(storage, &a.f_transpose(0, 1)?, b)),
     tolerance: Tolerance::Reduction,
     deterministic: true,
 };
@@ -189,11 +189,11 @@ fn write_product(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor) -> Res
 
 static ADDMM_INTO: AtenOp = AtenOp::new(c"aten::addmm", c"dtype_out");
 
-/// [`add_product`] of 16-bit numbers to f32 storage on CUDA, inside the product.
+/// Adds a b of 16-bit numbers to f32 storage on CUDA, inside the product.
 pub(super) fn add_product_in_f32(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor) -> Result<(), OpErrorKind> {
     ADDMM_INTO.call(&[
         Arg::Tensor(storage),
-        Arg::Tensor(&a.f_transpose(0, 1)?),
+        Arg::Tensor(a),
         Arg::Tensor(b),
         Arg::Int(kind_code(Kind::Float)),
         Arg::Real(1.0),

@@ -87,11 +87,11 @@ fn weight_gradients_are_added_in_f32_inside_the_product() {
     }
 }
 
-/// Rows of widths that are no multiples of 16 bytes, which the kernels for them lay out anew.
+/// Sizes that are no multiples of 8: widths and, here, the rows.
 #[test]
-fn products_with_lined_rows_are_those_of_the_plain_reference() {
-    let Some(_alone) = gpu("lined") else { return };
-    let kernel = |op: &Op| op.row().kernels.iter().find(|kernel| kernel.id == "cublas.lined").unwrap();
+fn products_of_odd_sizes_are_those_of_the_plain_reference() {
+    let Some(_alone) = gpu("aligned") else { return };
+    let kernel = |op: &Op| op.row().kernels.iter().find(|kernel| kernel.id == "cublas.aligned").unwrap();
     for (kind, inputs, outputs) in [
         (Kind::BFloat16, 1024, 2730),
         (Kind::BFloat16, 2730, 1024),
@@ -100,7 +100,7 @@ fn products_with_lined_rows_are_those_of_the_plain_reference() {
     ] {
         let what = format!("{kind:?} {inputs} to {outputs}");
         let low = |shape: &[i64]| normal(shape).to_kind(kind);
-        let (x, w, b, g) = (low(&[4, 200, inputs]), low(&[outputs, inputs]), low(&[outputs]), low(&[4, 200, outputs]));
+        let (x, w, b, g) = (low(&[4, 401, inputs]), low(&[outputs, inputs]), low(&[outputs]), low(&[4, 401, outputs]));
         // As the layer before may leave them.
         let (x, g) = (x.constant_pad_nd([0, 6]).narrow(-1, 0, inputs), g.transpose(0, 1).contiguous().transpose(0, 1));
         for bias in [false, true] {
@@ -141,17 +141,17 @@ fn products_with_lined_rows_are_those_of_the_plain_reference() {
 
 /// What they are for: SwiGLU's products of a model of 1,024.
 #[test]
-fn products_with_lined_rows_are_faster() {
-    let Some(_alone) = gpu("lined") else { return };
+fn products_of_odd_sizes_are_faster() {
+    let Some(_alone) = gpu("aligned") else { return };
     let low = |shape: &[i64]| normal(shape).to_kind(Kind::BFloat16);
     for (inputs, outputs) in [(1024, 5460), (2730, 1024)] {
-        let (x, w, g) = (low(&[4096, inputs]), low(&[outputs, inputs]), low(&[4096, outputs]));
+        let (x, w, g) = (low(&[16_384, inputs]), low(&[outputs, inputs]), low(&[16_384, outputs]));
         let storage = normal(&[outputs, inputs]);
         let back = Op::LinearBackward { dx: true, dw: Into::Add, db: Into::Skip };
         for (op, ins) in [(Op::Linear { bias: false }, vec![&x, &w]), (back, vec![&g, &x, &w, &storage])] {
             let launch = Launch { ins: &ins };
             let mut times = Vec::new();
-            let names = ["cublas.lined", "cublas.main_grad", "plain"];
+            let names = ["cublas.aligned", "cublas.main_grad", "plain"];
             for name in names {
                 let own = op.row().kernels.iter().find(|kernel| kernel.id == name).map(|kernel| kernel.launch);
                 let Some(run) = own.or((name == "plain").then_some(op.row().launch)) else { continue };

@@ -1,10 +1,11 @@
 //! Cross entropy over classes in one pass over the logits.
 
 use super::call::{Call, grid};
-use super::check::{Check, aligned, blocks, pack};
+use super::check::{Check, aligned, blocks, ceil, pack};
 use super::error::CudaError;
 use super::result::Grid;
 use super::source::{Element, Source, Variant};
+use crate::backend::lined;
 use tch::{Kind, Tensor};
 
 pub(super) static SOURCE: Source = Source {
@@ -30,16 +31,18 @@ struct Layout {
     threads: u32,
 }
 
-fn layout(check: Check, logits: &Tensor, targets: &Tensor, others: &[&Tensor]) -> Result<Layout, CudaError> {
+/// `matrices`: the logits and what is written, rows that lie densely at one distance from each other.
+fn layout(check: Check, matrices: &[&Tensor], targets: &Tensor) -> Result<Layout, CudaError> {
+    let logits = matrices[0];
     let element: Element = check.element("logits", logits)?;
     check.device("logits", logits)?;
     let [rows, classes] = logits.size()[..] else {
         return Err(check.refuse("logits", logits, "rows by classes"));
     };
     check.that(classes > 0, "logits", logits, "at least one class")?;
-    check.dense("logits", logits, logits)?;
     check.numbers("targets", targets, Kind::Int64, rows, logits)?;
-    let vec = if aligned(others) && aligned(&[logits]) { pack(element, classes) } else { 1 };
+    let packs = aligned(matrices) && matrices.iter().all(|matrix| pack(element, matrix.stride()[0]) > 1);
+    let vec = if packs { pack(element, logits.stride()[0]) } else { 1 };
     let threads = if classes <= WARP_CLASSES {
         32
     } else if classes <= BLOCK_CLASSES {
@@ -50,19 +53,19 @@ fn layout(check: Check, logits: &Tensor, targets: &Tensor, others: &[&Tensor]) -
     Ok(Layout { variant: Variant::new(&SOURCE, element, &[threads, vec]), rows, classes, threads })
 }
 
-/// Loss and log-sum-exp of each row (f32): logits (R, C), targets (R). A target of `ignored` gives a loss of 0, one
+/// Loss and log-sum-exp of each row (f32): logits (R, C), whose rows may lie apart, targets (R). A target of `ignored` gives a loss of 0, one
 /// outside the classes NaN.
 ///
 /// # Errors
 /// When the kernel is not written for the operands, or is not launched.
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, ignored: i64) -> Result<[Tensor; 2], CudaError> {
-    let (logits, targets) = (logits.f_contiguous()?, targets.f_contiguous()?);
-    let l = layout(Check { kernel: "cross_entropy" }, &logits, &targets, &[])?;
+    let (logits, targets) = (lined::rows(logits)?, targets.f_contiguous()?);
+    let l = layout(Check { kernel: "cross_entropy" }, &[&logits], &targets)?;
     let empty = || Tensor::f_empty([l.rows], (Kind::Float, logits.device()));
     let (loss, lse) = (empty()?, empty()?);
     let per_block = if l.threads == 32 { WARP_ROWS } else { 1 };
     let call = Call::new(&l.variant, "cross_entropy").tensor(&logits).tensor(&targets).tensor(&loss).tensor(&lse);
-    let call = call.int(l.rows).int(l.classes).int(ignored);
+    let call = call.int(l.rows).int(l.classes).int(logits.stride()[0]).int(ignored);
     let threads = (l.threads, per_block);
     call.launch(&logits, Grid { blocks: blocks(l.rows, i64::from(per_block)), threads, shared: 0 })?;
     Ok([loss, lse])
@@ -81,7 +84,7 @@ pub struct CrossEntropyBackward<'a> {
     pub lse: &'a Tensor,
     /// Target without loss.
     pub ignored: i64,
-    /// Whether the result may take the logits' memory; they must be dense then.
+    /// Whether the result may take the logits' memory; their rows must be dense then.
     pub in_place: bool,
 }
 
@@ -91,19 +94,22 @@ pub struct CrossEntropyBackward<'a> {
 /// As [`cross_entropy`].
 pub fn cross_entropy_backward(c: &CrossEntropyBackward<'_>) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "cross_entropy_backward" };
-    if c.in_place {
-        check.dense("logits", c.logits, c.logits)?;
-    }
-    let (logits, targets) = (c.logits.f_contiguous()?, c.targets.f_contiguous()?);
+    let (logits, targets) = (lined::rows(c.logits)?, c.targets.f_contiguous()?);
+    let in_place = !c.in_place || logits.data_ptr() == c.logits.data_ptr();
+    check.that(in_place, "logits", c.logits, "rows that lie densely, to be written to")?;
     let (g, lse) = (c.g.f_to_kind(Kind::Float)?.f_contiguous()?, c.lse.f_contiguous()?);
-    let out = if c.in_place { logits.shallow_clone() } else { logits.f_empty_like()? };
-    let l = layout(check, &logits, &targets, &[&out])?;
+    let out = match c.in_place {
+        true => logits.shallow_clone(),
+        false => lined::large(&logits.size(), logits.kind(), logits.device())?,
+    };
+    let l = layout(check, &[&logits, &out], &targets)?;
     check.numbers("lse", &lse, Kind::Float, l.rows, &logits)?;
     let one = g.numel() == 1;
     check.numbers("g", &g, Kind::Float, if one { 1 } else { l.rows }, &logits)?;
-    let packs = l.rows * (l.classes / i64::from(l.variant.numbers[1]));
+    let packs = l.rows * ceil(l.classes, i64::from(l.variant.numbers[1]));
     let call = Call::new(&l.variant, "cross_entropy_back").tensor(&g).int(i64::from(!one)).tensor(&logits);
-    let call = call.tensor(&targets).tensor(&lse).tensor(&out).int(l.rows).int(l.classes).int(c.ignored);
+    let call = call.tensor(&targets).tensor(&lse).tensor(&out).int(l.rows).int(l.classes);
+    let call = call.int(logits.stride()[0]).int(out.stride()[0]).int(c.ignored);
     call.launch(&logits, grid(blocks(packs, i64::from(THREADS_BACKWARD)), THREADS_BACKWARD))?;
     Ok(out)
 }

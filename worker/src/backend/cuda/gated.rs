@@ -11,8 +11,6 @@ pub(super) static SOURCE: Source =
     Source { name: "gated", text: include_str!("src/gated.cu"), numbers: &["VEC"], shared_bytes_max: 0 };
 
 const THREADS: u32 = 256;
-/// Numbers of a tensor whose rows are lined at least: what multiplies smaller ones gains nothing by it.
-const LINED_MIN: i64 = 1 << 22;
 
 /// Rows of a result, their width, and the distances between rows: of a and b, of y or g, of da and db.
 #[derive(Debug, Clone, Copy)]
@@ -88,22 +86,6 @@ fn half(check: Check, x: &Tensor) -> Result<i64, CudaError> {
     Ok(whole / 2)
 }
 
-/// `x`, which is not empty, as rows that lie densely, at one distance from each other; a view where it can be one.
-fn rows_of(x: &Tensor) -> Result<Tensor, TchError> {
-    let width = x.size().last().copied().unwrap_or(1);
-    let x = x.f_reshape([-1, width])?;
-    let stride = x.stride();
-    if stride[1] == 1 && stride[0] >= width { Ok(x) } else { x.f_contiguous() }
-}
-
-/// Memory for `shape`, lined where a large product comes next.
-fn made(shape: &[i64], like: &Tensor) -> Result<Tensor, TchError> {
-    if shape.iter().product::<i64>() < LINED_MIN {
-        return Tensor::f_empty(shape, (like.kind(), like.device()));
-    }
-    lined::empty(shape, like.kind(), like.device())
-}
-
 /// The second half of the first row of `x`: an address to count from.
 fn second(x: &Tensor, width: i64) -> Result<Tensor, TchError> {
     x.f_select(0, 0)?.f_narrow(0, width, 1)
@@ -120,11 +102,11 @@ pub fn swiglu(x: &Tensor) -> Result<Tensor, CudaError> {
     if let Some(last) = shape.last_mut() {
         *last = width;
     }
-    let y = made(&shape, x)?;
+    let y = lined::large(&shape, x.kind(), x.device())?;
     if y.numel() == 0 {
         return Ok(y);
     }
-    let (x, to) = (rows_of(x)?, rows_of(&y)?);
+    let (x, to) = (lined::rows(x)?, lined::rows(&y)?);
     let rows = Rows { rows: x.size()[0], width, stride: x.stride()[0], narrow: to.stride()[0], wide: 0 };
     let b = second(&x, width)?;
     let variant = variant(check, &x, rows, &[&x, &to])?;
@@ -141,11 +123,11 @@ pub fn swiglu_backward(g: &Tensor, x: &Tensor) -> Result<Tensor, CudaError> {
     let width = half(check, x)?;
     let fits = g.kind() == x.kind() && g.device() == x.device() && g.numel() * 2 == x.numel();
     check.that(fits, "g", g, "of half the numbers of x, of its kind and on its device")?;
-    let dx = made(&x.size(), x)?;
+    let dx = lined::large(&x.size(), x.kind(), x.device())?;
     if dx.numel() == 0 {
         return Ok(dx);
     }
-    let (g, x, to) = (rows_of(g)?, rows_of(x)?, rows_of(&dx)?);
+    let (g, x, to) = (lined::rows(g)?, lined::rows(x)?, lined::rows(&dx)?);
     check.that(g.size() == [x.size()[0], width], "g", &g, "rows of half the width of x")?;
     let rows = Rows { rows: x.size()[0], width, stride: x.stride()[0], narrow: g.stride()[0], wide: to.stride()[0] };
     let (b, db) = (second(&x, width)?, second(&to, width)?);

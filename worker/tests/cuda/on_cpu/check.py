@@ -163,28 +163,33 @@ def norm_case(kind, rows, width, threads, vec, centred, residual):
 
 def check_cross_entropy():
     for kind in KINDS:
-        for rows, classes, threads, vec in [(5, 7, 32, 1), (3, 64, 32, 4), (6, 1003, 128, 1), (2, 2048, 256, 8), (3, 1, 32, 1)]:
+        cases = [(5, 7, 32, 1, 0), (3, 64, 32, 4, 0), (6, 1003, 128, 1, 0), (2, 2048, 256, 8, 0), (3, 1, 32, 1, 0)]
+        for rows, classes, threads, vec, apart in [*cases, (5, 7, 32, 4, 1), (6, 1003, 128, 8, 5), (4, 3, 32, 8, 5)]:
             kernels = Kernels("cross_entropy", kind, THREADS=threads, VEC=vec)
-            x = (torch.randn(rows, classes) * 3).to(kind)
+            x = (torch.randn(rows, classes + apart) * 3).to(kind)[:, :classes]
             x[0, 0] = -math.inf if classes > 1 else 0.5
             targets = torch.randint(classes, (rows,))
             targets[-1] = -100
             targets[0] = classes - 1
             loss, lse = torch.empty(rows), torch.empty(rows)
-            kernels("cross_entropy", 2, (threads, 4 if threads == 32 else 1), x, targets, loss, lse, rows, classes, -100)
+            kernels("cross_entropy", 2, (threads, 4 if threads == 32 else 1), x, targets, loss, lse, rows, classes, x.stride(0), -100)
             wide = x.double().requires_grad_()
             expected = F.cross_entropy(wide, targets, reduction="none", ignore_index=-100)
             near("loss", loss, expected, torch.float32)
             near("lse", lse, wide.logsumexp(-1), torch.float32)
             g = torch.randn(rows)
             want = torch.autograd.grad(expected, wide, g.double())[0]
-            dx = x.clone()
-            kernels("cross_entropy_back", 3, 8, g, 1, dx, targets, lse, dx, rows, classes, -100)
-            near("dlogits", dx, want, kind)
+            dx = torch.full((rows, classes + 2 * apart), 7.0).to(kind)
+            strides = [x.stride(0), dx.stride(0)]
+            kernels("cross_entropy_back", 3, 8, g, 1, x, targets, lse, dx, rows, classes, *strides, -100)
+            near("dlogits", dx[:, :classes], want, kind)
+            assert (dx[:, classes:] == 7).all(), "written between rows"
+            kernels("cross_entropy_back", 3, 8, g, 1, x, targets, lse, x, rows, classes, x.stride(0), x.stride(0), -100)
+            near("dlogits in place", x, want, kind)
     kernels = Kernels("cross_entropy", torch.float32, THREADS=32, VEC=1)
     x, loss, lse = torch.randn(3, 5), torch.empty(3), torch.empty(3)
     x[1, 2] = math.nan
-    kernels("cross_entropy", 1, (32, 4), x, torch.tensor([5, 0, 1]), loss, lse, 3, 5, -100)
+    kernels("cross_entropy", 1, (32, 4), x, torch.tensor([5, 0, 1]), loss, lse, 3, 5, 5, -100)
     assert loss[0].isnan() and loss[1].isnan() and not loss[2].isnan()
 
 

@@ -1,5 +1,6 @@
 // Cross entropy over `classes` logits per row: the row's maximum and sum of exponentials in one pass, never a softmax in
-// memory. THREADS threads share a row: 32 (four rows per block) or more (one row).
+// memory. THREADS threads share a row: 32 (four rows per block) or more (one row). Rows are read by packs of VEC; what is left of a
+// row by single numbers.
 //
 // A row whose target is `ignored` has loss and gradient 0. A target outside the classes gives NaN: it must not go unseen.
 
@@ -23,17 +24,18 @@ __device__ __forceinline__ Tally merged(Tally a, Tally b) {
 }
 
 // A pack at once: one rescaling for all of it, and exponentials that do not wait for each other.
-__device__ __forceinline__ Tally with(Tally t, const Pack<ELEMENT, VEC>& pack) {
-  float x[VEC], max = t.max;
+template <int WIDTH>
+__device__ __forceinline__ Tally with(Tally t, const Pack<ELEMENT, WIDTH>& pack) {
+  float x[WIDTH], max = t.max;
 #pragma unroll
-  for (int j = 0; j < VEC; ++j) {
+  for (int j = 0; j < WIDTH; ++j) {
     x[j] = wide(pack.at[j]);
     max = fmaxf(max, x[j]);
   }
   // The largest counts as 1, also when it is infinite; −∞ as 0, also when there is nothing else. NaN stays NaN.
   float sum = t.max == max ? t.sum : t.sum * expf(t.max - max);
 #pragma unroll
-  for (int j = 0; j < VEC; ++j) sum += x[j] == -INFINITE ? 0.0f : x[j] == max ? 1.0f : expf(x[j] - max);
+  for (int j = 0; j < WIDTH; ++j) sum += x[j] == -INFINITE ? 0.0f : x[j] == max ? 1.0f : expf(x[j] - max);
   return {max, sum};
 }
 
@@ -53,16 +55,18 @@ __device__ __forceinline__ Tally over_threads(Tally t, Tally* scratch) {
   return t;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS * ROWS) cross_entropy(const ELEMENT* logits, const i64* targets, float* loss, float* lse_out, i64 rows, i64 classes, i64 ignored) {
+extern "C" __global__ void __launch_bounds__(THREADS * ROWS) cross_entropy(const ELEMENT* logits, const i64* targets, float* loss, float* lse_out, i64 rows, i64 classes, i64 stride, i64 ignored) {
   __shared__ Tally scratch[32];
   for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS) {
     i64 row = first + threadIdx.y;
     bool live = row < rows;
-    const ELEMENT* x = logits + (live ? row * classes : 0);
+    const ELEMENT* x = logits + (live ? row * stride : 0);
     Tally t = {-INFINITE, 0.0f};
     if (live) {
+      i64 whole = classes / VEC * VEC;
 #pragma unroll 4
-      for (i64 c = (i64)threadIdx.x * VEC; c < classes; c += THREADS * VEC) t = with(t, load<ELEMENT, VEC>(x + c));
+      for (i64 c = (i64)threadIdx.x * VEC; c < whole; c += THREADS * VEC) t = with<VEC>(t, load<ELEMENT, VEC>(x + c));
+      for (i64 c = whole + threadIdx.x; c < classes; c += THREADS) t = with<1>(t, load<ELEMENT, 1>(x + c));
     }
     t = over_threads(t, scratch);
     if (!live || threadIdx.x != 0) continue;
@@ -74,21 +78,26 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) cross_entropy(const
   }
 }
 
+__device__ __forceinline__ float slope(float x, float level, float grad, bool hit, bool known, bool ignored) {
+  return ignored ? 0.0f : known ? grad * (expf(x - level) - (hit ? 1.0f : 0.0f)) : NOT_A_NUMBER;
+}
+
 // dlogits = g · (softmax − one-hot). `g` has one number per row, or one for all (`g_stride` 0). May write onto the logits.
-extern "C" __global__ void cross_entropy_back(const float* g, i64 g_stride, const ELEMENT* logits, const i64* targets, const float* lse, ELEMENT* dlogits, i64 rows, i64 classes, i64 ignored) {
-  i64 packs = rows * (classes / VEC);
-  for (i64 p = thread_of_grid(); p < packs; p += threads_of_grid()) {
-    i64 row = p / (classes / VEC), c = p % (classes / VEC) * VEC;
-    i64 at = row * classes + c, target = targets[row];
+extern "C" __global__ void cross_entropy_back(const float* g, i64 g_stride, const ELEMENT* logits, const i64* targets, const float* lse, ELEMENT* dlogits, i64 rows, i64 classes, i64 stride, i64 dstride, i64 ignored_id) {
+  i64 packs = (classes + VEC - 1) / VEC;
+  for (i64 p = thread_of_grid(); p < rows * packs; p += threads_of_grid()) {
+    i64 row = p / packs, c = p % packs * VEC, target = targets[row];
+    const ELEMENT* x = logits + row * stride + c;
+    ELEMENT* d = dlogits + row * dstride + c;
     float grad = g[row * g_stride], level = lse[row];
-    bool known = target >= 0 && target < classes;
-    Pack<ELEMENT, VEC> x = load<ELEMENT, VEC>(logits + at), out;
-#pragma unroll
-    for (int j = 0; j < VEC; ++j) {
-      float share = expf(wide(x.at[j]) - level) - (c + j == target ? 1.0f : 0.0f);
-      float d = target == ignored ? 0.0f : known ? grad * share : NOT_A_NUMBER;
-      out.at[j] = narrow<ELEMENT>(d);
+    bool known = target >= 0 && target < classes, ignored = target == ignored_id;
+    if (c + VEC > classes) {
+      for (int j = 0; c + j < classes; ++j) d[j] = narrow<ELEMENT>(slope(wide(x[j]), level, grad, c + j == target, known, ignored));
+      continue;
     }
-    store<ELEMENT, VEC>(dlogits + at, out);
+    Pack<ELEMENT, VEC> from = load<ELEMENT, VEC>(x), to;
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) to.at[j] = narrow<ELEMENT>(slope(wide(from.at[j]), level, grad, c + j == target, known, ignored));
+    store<ELEMENT, VEC>(d, to);
   }
 }
