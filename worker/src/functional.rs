@@ -263,6 +263,13 @@ pub fn add_norm(
     Ok((made.swap_remove(0), normed))
 }
 
+/// silu(gate) · norm(q · s), as one operation; all of one shape. With `b` a layer norm, else an RMS norm; weights as there.
+pub fn gated_norm(cx: &Cx<'_>, [s, q, gate]: [&Tensor; 3], (w, b): (&Tensor, Option<&Tensor>), eps: f64) -> Made {
+    let op = Op::GatedNorm { layer: b.is_some(), eps: eps.into(), low: None };
+    let ins: SmallVec<[&Tensor; 5]> = [s, q, gate, w].into_iter().chain(b).collect();
+    one(cx, op, &ins)
+}
+
 /// Sum over axes; none means x itself.
 pub fn sum(cx: &Cx<'_>, x: &Tensor, dims: &[i64], keepdim: bool) -> Made {
     one(cx, Op::Sum { axes: Axes::from_slice(dims), keepdim }, &[x])

@@ -190,17 +190,24 @@ fn remember(cx: &Cx<'_>, id: ParamId, shadow: &Tensor) {
     known[id.index()] = Some(shadow.clone());
 }
 
-/// A sum whose branch stays low beside a stream in f32; `None` where branch or stream are of another kind.
+/// A norm with operands that stay low beside a stream in f32; `None` where these or the stream are of another kind.
 fn beside_a_stream(cx: &Cx<'_>, op: &Op, ins: &[&Tensor], low: Kind) -> Result<Option<Prepared>, OpError> {
-    let Op::AddNorm { layer, eps, .. } = *op else { unreachable!("the only operation of its class") };
-    let stream = ins.iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, t)| t.kind());
+    let (beside, op) = match *op {
+        Op::AddNorm { layer, eps, .. } => (1..2, Op::AddNorm { layer, eps, low: Some(low) }),
+        Op::GatedNorm { layer, eps, .. } => (1..3, Op::GatedNorm { layer, eps, low: Some(low) }),
+        _ => unreachable!("of another class"),
+    };
+    let stream = ins.iter().enumerate().filter(|(i, _)| !beside.contains(i)).map(|(_, t)| t.kind());
     let wide = target(Class::Stream, stream, low).unwrap_or_else(|| ins[0].kind());
-    if ins[1].kind() != low || wide != Kind::Float {
+    if ins[beside.clone()].iter().any(|t| t.kind() != low) || wide != Kind::Float {
         return Ok(None);
     }
-    let cast: Result<SmallVec<[Tensor; 4]>, OpError> =
-        ins.iter().enumerate().map(|(i, t)| if i == 1 { Ok((*t).clone()) } else { cast(cx, t, wide) }).collect();
-    Ok(Some(Prepared { op: Op::AddNorm { layer, eps, low: Some(low) }, ins: cast? }))
+    let cast: Result<SmallVec<[Tensor; 4]>, OpError> = ins
+        .iter()
+        .enumerate()
+        .map(|(i, t)| if beside.contains(&i) { Ok((*t).clone()) } else { cast(cx, t, wide) })
+        .collect();
+    Ok(Some(Prepared { op, ins: cast? }))
 }
 
 /// A linear layer as an 8-bit one: rows and weight quantised from whatever kind they have, the bias in the low kind.

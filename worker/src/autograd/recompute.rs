@@ -68,6 +68,11 @@ impl Cx<'_> {
         if self.recompute.get() { self.again(part) } else { part(self) }
     }
 
+    /// Whether this step computes its parts again.
+    pub fn recomputes(&self) -> bool {
+        self.recompute.get()
+    }
+
     /// [`Cx::part`] in every step, whether it saves memory elsewhere or not.
     ///
     /// # Errors

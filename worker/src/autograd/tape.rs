@@ -18,7 +18,6 @@ use crate::op::value::{BucketId, Meta, ParamId, Role, Tensor, Val};
 use crate::op::vjp::{Emit, Kept, Results, Vjp};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-use tch::Device;
 
 /// Elements from which a gradient is written instead of cleared and added to: clearing small ones together takes no time.
 const WRITTEN_MIN: usize = 1 << 18;
@@ -268,7 +267,7 @@ impl Cx<'_> {
 
     /// Sets gradients to 0, but for those that one product writes: by parameter, whether that is so.
     fn clear(&self, grads: &dyn GradLeaves, reach: &Reach) -> Result<Vec<bool>, OpError> {
-        let plain = self.device() == Device::Cpu && grads.lent().is_empty();
+        let plain = grads.lent().is_empty();
         let written = |id: &ParamId| {
             let at = id.index();
             plain && reach.products[at] && reach.pending[at] == 1 && grads.slot(*id).numel() >= WRITTEN_MIN

@@ -1,6 +1,6 @@
 //! The collector: every patch of the output grid asks the latents, then the patches talk along the grid's axes.
 
-use super::{Grid, Regularise, RetNetBlock, perceiver::CrossBlock};
+use super::{Grid, Regularise, RetNetBlock, perceiver::CrossBlock, residual::Residual};
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
@@ -70,11 +70,12 @@ impl Collector {
     pub fn forward(&self, cx: &Cx, latents: &Tensor) -> Result<Tensor, OpError> {
         let _scope = cx.scope("collector");
         let queries = self.queries(cx)?;
-        let mut tokens = self.cross.forward(cx, &queries, latents, None)?;
+        let mut tokens = self.cross.forward(cx, &queries.into(), latents, None)?;
         for (axis, block) in &self.along {
             tokens = self.along_axis(cx, &tokens, *axis, block)?;
         }
-        self.norm.forward(cx, &tokens)
+        // What comes after it is computed in full precision: the norm is not rounded as that of a sum would be.
+        self.norm.forward(cx, &tokens.sum(cx)?)
     }
 
     /// Sum of the axis embeddings, (1, G, D).
@@ -96,21 +97,22 @@ impl Collector {
     }
 
     /// Runs a block along one axis of the grid, the others being part of the batch.
-    fn along_axis(&self, cx: &Cx, tokens: &Tensor, axis: usize, block: &RetNetBlock) -> Result<Tensor, OpError> {
+    fn along_axis(&self, cx: &Cx, tokens: &Residual, axis: usize, block: &RetNetBlock) -> Result<Residual, OpError> {
         let counts = self.grid.counts();
-        let (batch, d) = (tokens.dim(0), self.width);
+        let (batch, d) = (tokens.batch(), self.width);
         let before: i64 = counts[..axis].iter().product();
         let after: i64 = counts[axis + 1..].iter().product();
         let n = counts[axis];
-        if after == 1 {
-            let rows = functional::reshape(cx, tokens, &[batch * before, n, d])?;
-            let mixed = block.forward(cx, &rows, None)?.0;
-            return functional::reshape(cx, &mixed, &[batch, self.grid.tokens(), d]);
-        }
-        let split = functional::reshape(cx, tokens, &[batch * before, n, after, d])?;
-        let rows = functional::reshape(cx, &functional::transpose(cx, &split, 1, 2)?, &[batch * before * after, n, d])?;
+        // (…, first, second, D) → (…, second, first, D).
+        let turn = |x: &Tensor, first: i64, second: i64| {
+            if after == 1 {
+                return Ok(x.clone());
+            }
+            let split = functional::reshape(cx, x, &[batch * before, first, second, d])?;
+            functional::transpose(cx, &split, 1, 2)
+        };
+        let rows = tokens.map(|x| functional::reshape(cx, &turn(x, n, after)?, &[batch * before * after, n, d]))?;
         let mixed = block.forward(cx, &rows, None)?.0;
-        let split = functional::reshape(cx, &mixed, &[batch * before, after, n, d])?;
-        functional::reshape(cx, &functional::transpose(cx, &split, 1, 2)?, &[batch, self.grid.tokens(), d])
+        mixed.map(|x| functional::reshape(cx, &turn(x, after, n)?, &[batch, self.grid.tokens(), d]))
     }
 }

@@ -1,6 +1,6 @@
 //! Perceiver: a fixed number of latents reads any number of tokens.
 
-use super::Regularise;
+use super::{Regularise, residual::Residual};
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
@@ -43,17 +43,17 @@ impl CrossBlock {
     pub fn forward(
         &self,
         cx: &Cx,
-        queries: &Tensor,
+        queries: &Residual,
         keys: &Tensor,
         key_bias: Option<&Tensor>,
-    ) -> Result<Tensor, OpError> {
+    ) -> Result<Residual, OpError> {
         cx.part(|cx| {
-            let q = self.norm_query.forward(cx, queries)?;
+            let (x, q) = queries.norm(cx, &self.norm_query)?;
             let k = self.norm_key.forward(cx, keys)?;
             let read = self.attention.forward(cx, &q, &k, key_bias)?;
-            let (x, normed) = self.regularise.add_norm(cx, queries, &read, &self.norm_feed)?;
+            let (x, normed) = self.regularise.add(cx, x, &read)?.norm(cx, &self.norm_feed)?;
             let fed = self.feed.forward(cx, &normed)?;
-            self.regularise.add(cx, &x, &fed)
+            self.regularise.add(cx, x, &fed)?.at_border(cx)
         })
     }
 }
@@ -84,13 +84,13 @@ impl SelfBlock {
     ///
     /// # Errors
     /// As [`Attention::forward`].
-    pub fn forward(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
+    pub fn forward(&self, cx: &Cx, x: &Residual) -> Result<Residual, OpError> {
         cx.part(|cx| {
-            let normed = self.norm.forward(cx, x)?;
+            let (x, normed) = x.norm(cx, &self.norm)?;
             let mixed = self.attention.forward(cx, &normed, &normed, None)?;
-            let (x, normed) = self.regularise.add_norm(cx, x, &mixed, &self.norm_feed)?;
+            let (x, normed) = self.regularise.add(cx, x, &mixed)?.norm(cx, &self.norm_feed)?;
             let fed = self.feed.forward(cx, &normed)?;
-            self.regularise.add(cx, &x, &fed)
+            self.regularise.add(cx, x, &fed)?.at_border(cx)
         })
     }
 }
@@ -156,24 +156,26 @@ impl Perceiver {
     /// When the tokens are not (B, N, D).
     pub fn forward(&self, cx: &Cx, sources: &Sources) -> Result<Tensor, OpError> {
         let _scope = cx.scope("perceiver");
-        let mut z = functional::unsqueeze(cx, &cx.param(self.latents), 0)?;
+        let mut z = Residual::from(functional::unsqueeze(cx, &cx.param(self.latents), 0)?);
         for (cross, selves) in &self.rounds {
             z = match sources {
                 Sources::Together { tokens, key_bias } => cross.forward(cx, &z, tokens, key_bias.as_ref())?,
                 Sources::Apart(sources) => {
-                    let mut sum = z.clone();
+                    let before = z.sum(cx)?;
+                    let mut sum = before.clone();
                     for (factor, tokens) in sources {
-                        let read = functional::sub(cx, &cross.forward(cx, &z, tokens, None)?, &z)?;
+                        let after = cross.forward(cx, &before.clone().into(), tokens, None)?.sum(cx)?;
+                        let read = functional::sub(cx, &after, &before)?;
                         sum = functional::add(cx, &sum, &functional::mul(cx, factor, &read)?)?;
                     }
-                    sum
+                    sum.into()
                 }
             };
             for block in selves {
                 z = block.forward(cx, &z)?;
             }
         }
-        self.norm.forward(cx, &z)
+        Ok(z.norm(cx, &self.norm)?.1)
     }
 }
 

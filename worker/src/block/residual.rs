@@ -1,4 +1,5 @@
-//! The residual connection shared by all blocks: x + DropPath(Dropout(f(x))).
+//! The residual connection shared by all blocks: x + DropPath(Dropout(f(x))). A sum waits for the norm that reads it: both are one
+//! operation.
 
 use crate::{
     autograd::{Cx, Tensor},
@@ -26,28 +27,68 @@ impl Regularise {
     /// x + DropPath(Dropout(branch)), broadcasting when `x` has batch 1. Outside training x + branch.
     ///
     /// # Errors
-    /// When the shapes do not broadcast.
-    pub fn add(&self, cx: &Cx, x: &Tensor, branch: &Tensor) -> Result<Tensor, OpError> {
-        functional::add(cx, x, &self.thin(cx, branch)?)
+    /// When a rate is none.
+    pub fn add(&self, cx: &Cx, x: Tensor, branch: &Tensor) -> Result<Residual, OpError> {
+        let branch = functional::dropout(cx, branch, self.dropout)?;
+        Ok(Residual { x, branch: Some(functional::drop_path(cx, &branch, self.drop_path)?) })
     }
+}
 
-    /// [`Regularise::add`], and the norm of it for the next branch.
+/// The stream that residual connections add to, with its last branch, which may not be added yet.
+#[derive(Debug, Clone)]
+pub struct Residual {
+    x: Tensor,
+    branch: Option<Tensor>,
+}
+
+impl From<Tensor> for Residual {
+    fn from(x: Tensor) -> Self {
+        Self { x, branch: None }
+    }
+}
+
+impl Residual {
+    /// The stream.
     ///
     /// # Errors
-    /// As [`Regularise::add`].
-    pub fn add_norm(
-        &self,
-        cx: &Cx,
-        x: &Tensor,
-        branch: &Tensor,
-        norm: &Normalise,
-    ) -> Result<(Tensor, Tensor), OpError> {
-        norm.add_forward(cx, x, &self.thin(cx, branch)?)
+    /// When the shapes do not broadcast.
+    pub fn sum(&self, cx: &Cx) -> Result<Tensor, OpError> {
+        match &self.branch {
+            Some(branch) => functional::add(cx, &self.x, branch),
+            None => Ok(self.x.clone()),
+        }
     }
 
-    fn thin(&self, cx: &Cx, branch: &Tensor) -> Result<Tensor, OpError> {
-        let branch = functional::dropout(cx, branch, self.dropout)?;
-        functional::drop_path(cx, &branch, self.drop_path)
+    /// The stream and its norm, for the next branch.
+    ///
+    /// # Errors
+    /// As [`Residual::sum`].
+    pub fn norm(&self, cx: &Cx, norm: &Normalise) -> Result<(Tensor, Tensor), OpError> {
+        match &self.branch {
+            Some(branch) => norm.add_forward(cx, &self.x, branch),
+            None => Ok((self.x.clone(), norm.forward(cx, &self.x)?)),
+        }
+    }
+
+    /// As it leaves a part of the step: where such parts are computed again, one tensor is kept at their border, not two.
+    ///
+    /// # Errors
+    /// As [`Residual::sum`].
+    pub fn at_border(self, cx: &Cx) -> Result<Self, OpError> {
+        if cx.recomputes() { Ok(self.sum(cx)?.into()) } else { Ok(self) }
+    }
+
+    /// Samples (or 1).
+    pub fn batch(&self) -> i64 {
+        self.x.dim(0)
+    }
+
+    /// Both in another shape.
+    ///
+    /// # Errors
+    /// Those of `shape`.
+    pub fn map(&self, shape: impl Fn(&Tensor) -> Result<Tensor, OpError>) -> Result<Self, OpError> {
+        Ok(Self { x: shape(&self.x)?, branch: self.branch.as_ref().map(shape).transpose()? })
     }
 }
 

@@ -1,6 +1,6 @@
 //! RetNet block: a mixer (retention by default), then feed-forward, each behind a norm and a residual connection.
 
-use super::Regularise;
+use super::{Regularise, residual::Residual};
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
@@ -34,12 +34,18 @@ impl RetNetBlock {
     ///
     /// # Errors
     /// As [`TokenMixer::forward`].
-    pub fn forward(&self, cx: &Cx, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>), OpError> {
+    pub fn forward(
+        &self,
+        cx: &Cx,
+        x: &Residual,
+        state: Option<&Tensor>,
+    ) -> Result<(Residual, Option<Tensor>), OpError> {
         cx.part(|cx| {
-            let (mixed, state) = self.mixer.forward(cx, &self.norm_mixer.forward(cx, x)?, state)?;
-            let (x, normed) = self.regularise.add_norm(cx, x, &mixed, &self.norm_feed)?;
+            let (x, normed) = x.norm(cx, &self.norm_mixer)?;
+            let (mixed, state) = self.mixer.forward(cx, &normed, state)?;
+            let (x, normed) = self.regularise.add(cx, x, &mixed)?.norm(cx, &self.norm_feed)?;
             let fed = self.feed.forward(cx, &normed)?;
-            Ok((self.regularise.add(cx, &x, &fed)?, state))
+            Ok((self.regularise.add(cx, x, &fed)?.at_border(cx)?, state))
         })
     }
 }

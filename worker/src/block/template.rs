@@ -2,6 +2,7 @@
 
 use super::{
     Regularise, RetNetBlock, SubModel,
+    residual::Residual,
     stream::Stream,
     submodel::{SubModelSpec, SubModels},
 };
@@ -114,7 +115,8 @@ impl Template {
     }
 
     /// Blocks, module and norm over tokens (B, any N, D).
-    fn mix(&self, cx: &Cx, mut tokens: Tensor, mut stream: Option<&mut Stream<'_>>) -> Result<Tensor, OpError> {
+    fn mix(&self, cx: &Cx, tokens: Tensor, mut stream: Option<&mut Stream<'_>>) -> Result<Tensor, OpError> {
+        let mut tokens = Residual::from(tokens);
         for (i, block) in self.blocks.iter().enumerate() {
             let before = stream.as_ref().and_then(|stream| stream.state(&self.name, i)).map(|raw| cx.input(raw));
             let (mixed, after) = block.forward(cx, &tokens, before.as_ref())?;
@@ -124,18 +126,19 @@ impl Template {
             tokens = mixed;
         }
         if let Some(model) = &self.model {
+            let given = tokens.sum(cx)?;
             let made = {
                 let _scope = cx.scope("model");
-                model.forward(cx, &tokens)?
+                model.forward(cx, &given)?
             };
-            if made.shape() != tokens.shape() {
-                let (left, right) = (made.shape().to_vec(), tokens.shape().to_vec());
+            if made.shape() != given.shape() {
+                let (left, right) = (made.shape().to_vec(), given.shape().to_vec());
                 let expected = "as many tokens of the same width as the model was given";
                 return Err(cx.fail("model", OpErrorKind::Mismatch { left, right, expected }));
             }
-            tokens = made;
+            tokens = made.into();
         }
-        self.norm.forward(cx, &tokens)
+        Ok(tokens.norm(cx, &self.norm)?.1)
     }
 }
 

@@ -52,11 +52,24 @@ impl Normalise {
             let normed = self.forward(cx, &sum)?;
             return Ok((sum, normed));
         }
+        let (weight, bias) = self.affine(cx);
+        functional::add_norm(cx, x, branch, (&weight, bias.as_ref()), EPS)
+    }
+
+    /// silu(gate) · norm(q · s); all (…, D).
+    ///
+    /// # Errors
+    /// When the shapes do not fit.
+    pub fn gated_forward(&self, cx: &Cx, s: &Tensor, q: &Tensor, gate: &Tensor) -> Result<Tensor, OpError> {
+        let (weight, bias) = self.affine(cx);
+        functional::gated_norm(cx, [s, q, gate], (&weight, bias.as_ref()), EPS)
+    }
+
+    /// Scale, and shift where there is one.
+    fn affine(&self, cx: &Cx) -> (Tensor, Option<Tensor>) {
         match *self {
-            Self::Layer { weight, bias } => {
-                functional::add_norm(cx, x, branch, (&cx.param(weight), Some(&cx.param(bias))), EPS)
-            }
-            Self::Rms { weight } => functional::add_norm(cx, x, branch, (&cx.param(weight), None), EPS),
+            Self::Layer { weight, bias } => (cx.param(weight), Some(cx.param(bias))),
+            Self::Rms { weight } => (cx.param(weight), None),
         }
     }
 
@@ -65,9 +78,10 @@ impl Normalise {
     /// # Errors
     /// When the last axis of `x` is not D.
     pub fn forward(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
-        match *self {
-            Self::Layer { weight, bias } => functional::layer_norm(cx, x, &cx.param(weight), &cx.param(bias), EPS),
-            Self::Rms { weight } => functional::rms_norm(cx, x, &cx.param(weight), EPS),
+        let (weight, bias) = self.affine(cx);
+        match bias {
+            Some(bias) => functional::layer_norm(cx, x, &weight, &bias, EPS),
+            None => functional::rms_norm(cx, x, &weight, EPS),
         }
     }
 }

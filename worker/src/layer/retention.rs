@@ -58,8 +58,7 @@ impl Retention {
         let v = functional::reshape(cx, v, &[batch, tokens, self.heads, d / self.heads])?;
         let (sums, state) = functional::retention_scan(cx, &v, &self.decay.lambda(cx)?, self.direction, state)?;
         let sums = functional::reshape(cx, &sums, &[batch, tokens, d])?;
-        let y = self.norm.forward(cx, &functional::mul(cx, q, &sums)?)?;
-        let y = functional::silu_mul(cx, g, &y)?;
+        let y = self.norm.gated_forward(cx, &sums, q, g)?;
         Ok((self.out.forward(cx, &y)?, state))
     }
 }

@@ -10,10 +10,11 @@ use super::random::keep_threshold;
 use super::row::{Kernel, Launch, Launched, Tolerance};
 use crate::backend::cuda::attention::{self, Attention, Mask};
 use crate::backend::cuda::cross_entropy::{self, CrossEntropyBackward};
+use crate::backend::cuda::gated_norm::{self, GatedNorm};
 use crate::backend::cuda::retention::{Scan, ScanBackward};
 use crate::backend::cuda::{self, Element, dropout, gated, norm, quantize, retention};
 use smallvec::{SmallVec, smallvec};
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// Sdpa.
 pub(super) const ATTENTION: Kernel = entry("cuda.attention", |op, l| fits_attention(op, l, 0), launch_attention);
@@ -55,6 +56,11 @@ pub(super) const ADD_NORM: Kernel = entry("cuda.add_norm", |_, l| rows_fit(l.at(
 /// AddNormBackward.
 pub(super) const ADD_NORM_BACKWARD: Kernel =
     entry("cuda.add_norm_backward", |_, l| rows_fit(l.at(1)), launch_add_norm_backward);
+/// GatedNorm.
+pub(super) const GATED_NORM: Kernel = entry("cuda.gated_norm", |_, l| rows_fit(l.at(0)), launch_gated_norm);
+/// GatedNormBackward.
+pub(super) const GATED_NORM_BACKWARD: Kernel =
+    entry("cuda.gated_norm_backward", |_, l| rows_fit(l.at(1)), launch_gated_norm_backward);
 /// SiluMul.
 pub(super) const SILU_MUL: Kernel =
     entry("cuda.silu_mul", |_, l| on_device(l.at(0)), |_, l| Ok(smallvec![gated::silu_mul(l.at(0), l.at(1))?]));
@@ -189,6 +195,28 @@ fn launch_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
         low: None,
     })?;
     Ok(std::iter::once(made.dx).chain(made.dw).chain(made.db).collect())
+}
+
+/// s, q, gate and the weights of an operation or its reverse.
+fn gated_norm_of<'a>(first: &[&'a Tensor], weights: &[&'a Tensor], low: Option<Kind>) -> GatedNorm<'a> {
+    let bias = weights.get(1).copied();
+    GatedNorm { s: first[0], q: first[1], gate: first[2], weight: weights[0], bias, low }
+}
+
+fn launch_gated_norm(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::GatedNorm { eps, low, .. } = op else { unreachable!("row of another operation") };
+    let (y, mean, rstd) = gated_norm::gated_norm(&gated_norm_of(&l.ins[..3], &l.ins[3..], *low), eps.get())?;
+    // The plain reference keeps the statistics of RMS norm in the operand's kind.
+    let rstd = if mean.is_some() { rstd } else { rstd.f_to_kind(l.at(0).kind())? };
+    Ok([y].into_iter().chain(mean).chain([rstd]).collect())
+}
+
+fn launch_gated_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::GatedNormBackward { layer, low } = op else { unreachable!("row of another operation") };
+    let at = if *layer { 6 } else { 5 };
+    let n = gated_norm_of(&l.ins[1..4], &l.ins[at..], *low);
+    let made = gated_norm::gated_norm_backward(&n, l.at(0), layer.then(|| l.at(4)), l.at(at - 1))?;
+    Ok([made.ds, made.dq, made.dgate, made.dw].into_iter().chain(made.db).collect())
 }
 
 fn launch_quantize(op: &Op, l: &Launch<'_>) -> Launched {

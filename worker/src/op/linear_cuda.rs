@@ -5,9 +5,8 @@
 use super::Op;
 use super::attr::Into;
 use super::cuda::{Fit, present};
-use super::matmul::{add_product_in_f32, put};
+use super::matmul::{product_into, put};
 use super::row::{Kernel, Launch, Launched, Tolerance};
-use crate::backend::torch::safe::{Arg, AtenOp, kind_code};
 use crate::backend::{Outs, lined};
 use crate::error::OpErrorKind;
 use smallvec::smallvec;
@@ -85,36 +84,21 @@ fn write(to: &Tensor, a: &Tensor, b: &Tensor, add: bool) -> Result<(), OpErrorKi
     let (r, i, c) = (whole(rows, !turned), whole(inner, turned), whole(columns, false));
     if r < rows {
         let rest = rows - r;
-        one(&to.f_narrow(0, r, rest)?, &a.f_narrow(0, r, rest)?, b, add)?;
+        product_into(&to.f_narrow(0, r, rest)?, &a.f_narrow(0, r, rest)?, b, add)?;
         return write(&to.f_narrow(0, 0, r)?, &a.f_narrow(0, 0, r)?, b, add);
     }
     if c < columns {
         let rest = columns - c;
-        one(&to.f_narrow(1, c, rest)?, a, &b.f_narrow(1, c, rest)?, add)?;
+        product_into(&to.f_narrow(1, c, rest)?, a, &b.f_narrow(1, c, rest)?, add)?;
         return write(&to.f_narrow(1, 0, c)?, a, &b.f_narrow(1, 0, c)?, add);
     }
     if i < inner {
         // First, while the sum is small: so is what its rounding to 16 bits loses.
         let rest = inner - i;
-        one(to, &a.f_narrow(1, i, rest)?, &b.f_narrow(0, i, rest)?, add)?;
-        return one(to, &a.f_narrow(1, 0, i)?, &b.f_narrow(0, 0, i)?, true);
+        product_into(to, &a.f_narrow(1, i, rest)?, &b.f_narrow(0, i, rest)?, add)?;
+        return product_into(to, &a.f_narrow(1, 0, i)?, &b.f_narrow(0, 0, i)?, true);
     }
-    one(to, a, b, add)
-}
-
-static MM_INTO: AtenOp = AtenOp::new(c"aten::mm", c"dtype_out");
-
-/// Writes a b to `to`, or adds it, in one product, which is rounded once, to the kind of `to`.
-fn one(to: &Tensor, a: &Tensor, b: &Tensor, add: bool) -> Result<(), OpErrorKind> {
-    match (add, to.kind() == a.kind()) {
-        (false, true) => drop(a.f_mm_out(to, b)?),
-        (true, true) => drop(to.f_addmm_out(to, a, b)?),
-        (false, false) => {
-            drop(MM_INTO.call(&[Arg::Tensor(a), Arg::Tensor(b), Arg::Int(kind_code(to.kind())), Arg::Tensor(to)])?)
-        }
-        (true, false) => add_product_in_f32(to, a, b)?,
-    }
-    Ok(())
+    product_into(to, a, b, add)
 }
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {

@@ -26,16 +26,16 @@ pub static ROWS: [OpRow; 3] = [
         .kernels(&[linear_cuda::FORWARD, linear_cpu::FORWARD])
         .flops(flops_linear)
         .lowers(lower),
-    OpRow::backward("linear_backward", shape_linear_backward, |op, l| linear_backward(op, l, add_product))
+    OpRow::backward("linear_backward", shape_linear_backward, |op, l| linear_backward(op, l, put_product))
         .kernels(&[linear_cuda::BACKWARD, MAIN_GRAD, linear_cpu::BACKWARD])
         .flops(flops_linear_backward),
 ];
 
-/// Adds the weight's gradient from low-precision operands to f32 storage inside the product, so that it is never rounded.
+/// Puts the weight's gradient from low-precision operands into f32 storage inside the product, so that it is never rounded.
 const MAIN_GRAD: Kernel = Kernel {
     id: "cublas.main_grad",
     fits: fits_main_grad,
-    launch: |op, l| linear_backward(op, l, |storage, a, b| add_product_in_f32(storage, &a.f_transpose(0, 1)?, b)),
+    launch: |op, l| linear_backward(op, l, |storage, a, b, add| product_into(storage, &a.f_transpose(0, 1)?, b, add)),
     tolerance: Tolerance::Reduction,
     deterministic: true,
 };
@@ -170,36 +170,27 @@ fn shape_linear_backward(op: &Op, ins: &[&Meta]) -> Inferred {
     Ok(metas)
 }
 
-/// Adds aᵀ b to storage.
-type AddProduct = fn(&tch::Tensor, &tch::Tensor, &tch::Tensor) -> Result<(), OpErrorKind>;
+/// Writes aᵀ b to storage, or adds it.
+type PutProduct = fn(&tch::Tensor, &tch::Tensor, &tch::Tensor, bool) -> Result<(), OpErrorKind>;
 
-fn add_product(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor) -> Result<(), OpErrorKind> {
-    // In the storage's kind: a low-precision product would be rounded before it is added.
+/// In the storage's kind: a low-precision product would be rounded before it is added.
+fn put_product(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor, add: bool) -> Result<(), OpErrorKind> {
     let (at, b) = (a.f_transpose(0, 1)?.f_to_kind(storage.kind())?, b.f_to_kind(storage.kind())?);
-    let _ = storage.shallow_clone().f_addmm_(&at, &b)?;
-    Ok(())
+    product_into(storage, &at, &b, add)
 }
 
-/// Writes aᵀ b to storage, as [`add_product`] adds it.
-fn write_product(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor) -> Result<(), OpErrorKind> {
-    let (at, b) = (a.f_transpose(0, 1)?.f_to_kind(storage.kind())?, b.f_to_kind(storage.kind())?);
-    let _ = at.f_mm_out(storage, &b)?;
-    Ok(())
-}
-
+static MM_INTO: AtenOp = AtenOp::new(c"aten::mm", c"dtype_out");
 static ADDMM_INTO: AtenOp = AtenOp::new(c"aten::addmm", c"dtype_out");
 
-/// Adds a b of 16-bit numbers to f32 storage on CUDA, inside the product.
-pub(super) fn add_product_in_f32(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor) -> Result<(), OpErrorKind> {
-    ADDMM_INTO.call(&[
-        Arg::Tensor(storage),
-        Arg::Tensor(a),
-        Arg::Tensor(b),
-        Arg::Int(kind_code(Kind::Float)),
-        Arg::Real(1.0),
-        Arg::Real(1.0),
-        Arg::Tensor(storage),
-    ])?;
+/// Writes a b to `to`, or adds it, rounded once, to the kind of `to`: that of a and b, or on CUDA f32 for 16-bit ones.
+pub(super) fn product_into(to: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor, add: bool) -> Result<(), OpErrorKind> {
+    let (a_, b_, kind, to_) = (Arg::Tensor(a), Arg::Tensor(b), Arg::Int(kind_code(to.kind())), Arg::Tensor(to));
+    match (add, to.kind() == a.kind()) {
+        (false, true) => drop(a.f_mm_out(to, b)?),
+        (true, true) => drop(to.f_addmm_out(to, a, b)?),
+        (false, false) => drop(MM_INTO.call(&[a_, b_, kind, to_])?),
+        (true, false) => drop(ADDMM_INTO.call(&[to_, a_, b_, kind, Arg::Real(1.0), Arg::Real(1.0), to_])?),
+    }
     Ok(())
 }
 
@@ -212,13 +203,13 @@ pub(super) fn put(storage: &tch::Tensor, into: Into, sum: &tch::Tensor) -> Resul
 fn fits_main_grad(op: &Op, l: &Launch<'_>) -> Result<(), &'static str> {
     let low = matches!(l.at(0).kind(), Kind::Half | Kind::BFloat16);
     match op {
-        Op::LinearBackward { dw: Into::Add, .. } if low && l.at(3).kind() == Kind::Float => {}
+        Op::LinearBackward { dw: Into::Add | Into::Write, .. } if low && l.at(3).kind() == Kind::Float => {}
         _ => return Err("no low-precision product into f32 storage"),
     }
     if matches!(l.at(0).device(), Device::Cuda(_)) { Ok(()) } else { Err("not on CUDA") }
 }
 
-fn linear_backward(op: &Op, l: &Launch<'_>, add: AddProduct) -> Launched {
+fn linear_backward(op: &Op, l: &Launch<'_>, put_product: PutProduct) -> Launched {
     let Op::LinearBackward { dx, dw, db } = op else { unreachable!("row of another operation") };
     let (g, x, w) = (l.at(0), l.at(1), l.at(2));
     let mut outs = crate::backend::Outs::new();
@@ -235,14 +226,9 @@ fn linear_backward(op: &Op, l: &Launch<'_>, add: AddProduct) -> Launched {
     match dw {
         Into::Skip => {}
         Into::New => outs.push(g.f_transpose(0, 1)?.f_mm(&rows()?)?),
-        Into::Add => {
+        Into::Add | Into::Write => {
             if let Some(storage) = storages.next() {
-                add(storage, &g, &rows()?)?;
-            }
-        }
-        Into::Write => {
-            if let Some(storage) = storages.next() {
-                write_product(storage, &g, &rows()?)?;
+                put_product(storage, &g, &rows()?, *dw == Into::Add)?;
             }
         }
     }

@@ -18,6 +18,7 @@ pub mod dilate;
 pub mod elementwise;
 pub mod flip;
 pub mod fp8;
+pub mod gated_norm;
 pub mod index;
 pub mod infer;
 pub mod layout;
@@ -104,6 +105,8 @@ pub enum Op {
     RmsNormBackward { affine: bool },
     AddNorm { layer: bool, eps: F64Bits, low: Option<Kind> },
     AddNormBackward { layer: bool, gsum: bool, low: Option<Kind> },
+    GatedNorm { layer: bool, eps: F64Bits, low: Option<Kind> },
+    GatedNormBackward { layer: bool, low: Option<Kind> },
     Softmax { axis: i64 },
     SoftmaxBackward { axis: i64 },
     LogSoftmax { axis: i64 },
@@ -236,6 +239,8 @@ impl Op {
             Self::RmsNormBackward { .. } => &norm::ROWS[3],
             Self::AddNorm { .. } => &add_norm::ROWS[0],
             Self::AddNormBackward { .. } => &add_norm::ROWS[1],
+            Self::GatedNorm { .. } => &gated_norm::ROWS[0],
+            Self::GatedNormBackward { .. } => &gated_norm::ROWS[1],
             Self::Softmax { .. } | Self::SoftmaxBackward { .. } => softmax::row(self),
             Self::LogSoftmax { .. } | Self::LogSoftmaxBackward { .. } => softmax::row(self),
             Self::Embedding => &index::ROWS[0],

@@ -1,7 +1,8 @@
 //! Norms over the last axis and gated units on the CPU, of `shim/cpu_rows.cpp`: libtorch goes over memory several times for each.
 
-use super::Op;
 use super::row::{Kernel, Launch, Launched, Tolerance};
+use super::{Op, gated_norm};
+use crate::backend::Outs;
 use crate::backend::torch::safe::{Norm, NormBackward, gate, gate_backward, has_wide_kernel, norm, norm_backward};
 use smallvec::smallvec;
 use tch::Tensor;
@@ -18,6 +19,12 @@ pub(super) const NORM: Kernel = Kernel {
 /// For their reverses.
 pub(super) const NORM_BACKWARD: Kernel =
     Kernel { fits: |_, l| rows_fit(l.at(1), l), launch: launch_norm_backward, ..NORM };
+
+/// For GatedNorm.
+pub(super) const GATED_NORM: Kernel = Kernel { launch: launch_gated_norm, ..NORM };
+
+/// For its reverse.
+pub(super) const GATED_NORM_BACKWARD: Kernel = Kernel { launch: launch_gated_norm_backward, ..NORM_BACKWARD };
 
 /// For SiluMul and SwiGlu.
 pub(super) const GATE: Kernel = Kernel {
@@ -81,6 +88,35 @@ fn launch_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
     Ok(norm_backward(&n)?.collect())
 }
 
+fn launch_gated_norm(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::GatedNorm { layer, eps, .. } = *op else { unreachable!("row of another operation") };
+    let product = l.at(1).f_mul(l.at(0))?;
+    let bias = layer.then(|| l.at(4));
+    let n = Norm { x: &product, branch: None, weight: Some(l.at(3)), bias, centred: layer, eps: eps.get() };
+    let mut outs: Outs = norm(&n)?.collect();
+    outs[0] = gate(l.at(2), Some(&outs[0]))?;
+    Ok(outs)
+}
+
+fn launch_gated_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::GatedNormBackward { layer, .. } = *op else { unreachable!("row of another operation") };
+    let (g, s, q, on) = (l.at(0), l.at(1), l.at(2), l.at(3));
+    let at = 4 + gated_norm::stats(layer);
+    let (mean, rstd, weight) = (layer.then(|| l.at(4)), l.at(at - 1), l.at(at));
+    let product = q.f_mul(s)?;
+    let mut normed =
+        mean.map_or(Ok(product.shallow_clone()), |mean| product.f_sub(mean))?.f_mul(rstd)?.f_mul_(weight)?;
+    if layer {
+        normed = normed.f_add_(l.at(at + 1))?;
+    }
+    let gates: Outs = gate_backward(g, on, Some(&normed))?.collect();
+    let n = NormBackward { g: &gates[1], x: &product, mean, rstd, weight: Some(weight), gsum: None };
+    let made: Outs = norm_backward(&n)?.collect();
+    let mut outs: Outs = smallvec![made[0].f_mul(q)?, made[0].f_mul(s)?, gates[0].shallow_clone()];
+    outs.extend(made.into_iter().skip(1));
+    Ok(outs)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,6 +172,26 @@ mod tests {
                     let op = Op::AddNormBackward { layer, gsum: !more.is_empty(), low: None };
                     same(&NORM_BACKWARD, &op, &ins);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn gated_norms_and_their_gradients_are_those_of_the_plain_reference() {
+        tch::manual_seed(3);
+        let _none = tch::no_grad_guard();
+        for (rows, width) in [(3, 16), (700, 32), (5, 7), (2, 400), (0, 5)] {
+            let all = random(&[rows, 3 * width]);
+            let (q, gate) = (all.narrow(1, 0, width), all.narrow(1, 2 * width, width));
+            let (s, g) = (random(&[rows, width]) * 3.0, random(&[rows, width]));
+            let (w, b) = (random(&[width]), random(&[width]));
+            for layer in [true, false] {
+                let weights: &[&Tensor] = if layer { &[&w, &b] } else { &[&w] };
+                let op = Op::GatedNorm { layer, eps: 1e-3.into(), low: None };
+                let made = same(&GATED_NORM, &op, &[&[&s, &q, &gate], weights].concat());
+                let saved: Vec<&Tensor> = made[1..].iter().collect();
+                let ins = [&[&g, &s, &q, &gate], saved.as_slice(), weights].concat();
+                same(&GATED_NORM_BACKWARD, &Op::GatedNormBackward { layer, low: None }, &ins);
             }
         }
     }

@@ -14,7 +14,8 @@ pub enum Class {
     Low,
     /// As they are: it computes in f32 inside, whatever their kind, and its sums are f32.
     Inside,
-    /// The first operand and the weights as with `Full`; the branch that is added, and the norm of the sum, stay low.
+    /// The first operand and the weights as with `Full`; what products gave, and the norm, stay low: the branch that is added, the
+    /// factors of a gate.
     Stream,
     /// None below f32: statistics, long sums, exponentials and logarithms, losses, scans with decays near 1.
     Full,
@@ -32,7 +33,7 @@ pub fn class(op: &Op) -> Class {
         Op::Sum { .. } | Op::Mean { .. } | Op::SumTo { .. } | Op::LayerNorm { .. } => Class::Full,
         Op::RmsNorm { .. } | Op::Softmax { .. } | Op::LogSoftmax { .. } => Class::Full,
         Op::Retention { .. } | Op::MaskedHuber { .. } | Op::MaskedMse => Class::Full,
-        Op::AddNorm { .. } => Class::Stream,
+        Op::AddNorm { .. } | Op::GatedNorm { .. } => Class::Stream,
         Op::CrossEntropy { .. } => Class::Inside,
         Op::Binary(_) | Op::SiluMul | Op::Where | Op::Cat { .. } | Op::Stack { .. } => Class::Widest,
         Op::Scale { .. } | Op::AddScalar { .. } | Op::Clamp { .. } | Op::Cast { .. } | Op::SwiGlu => Class::Pass,
@@ -44,7 +45,10 @@ pub fn class(op: &Op) -> Class {
         Op::UnaryBackward(_) | Op::ClampBackward { .. } | Op::SiluMulBackward | Op::SwiGluBackward => Class::Pass,
         Op::Keep { .. } | Op::MaxDimBackward { .. } | Op::LinearBackward { .. } => Class::Pass,
         Op::NarrowBackward { .. } | Op::GradAdd | Op::LayerNormBackward { .. } => Class::Pass,
-        Op::AddNormBackward { .. } | Op::RmsNormBackward { .. } | Op::SoftmaxBackward { .. } => Class::Pass,
+        Op::AddNormBackward { .. }
+        | Op::GatedNormBackward { .. }
+        | Op::RmsNormBackward { .. }
+        | Op::SoftmaxBackward { .. } => Class::Pass,
         Op::LogSoftmaxBackward { .. } | Op::EmbeddingBackward { .. } | Op::RetentionBackward { .. } => Class::Pass,
         Op::SdpaBackward { .. } | Op::MaskedHuberBackward { .. } | Op::MaskedMseBackward => Class::Pass,
         Op::CrossEntropyBackward { .. } | Op::GlobalNorm | Op::StepScalars { .. } | Op::AdamW { .. } => Class::Pass,

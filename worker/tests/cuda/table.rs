@@ -149,6 +149,29 @@ fn a_16_bit_branch_beside_a_stream() {
 }
 
 #[test]
+fn gated_norms() {
+    let Some(device) = device() else { return };
+    let lows = [Kind::BFloat16, Kind::Half].map(|low| (Kind::Float, Some(low)));
+    for (kind, low) in KINDS.map(|kind| (kind, None)).into_iter().chain(lows) {
+        for (rows, width) in [(5, 1), (3, 33), (700, 64), (7, 1000), (2, 4096), (3, 16384), (0, 8)] {
+            let beside = low.unwrap_or(kind);
+            let (s, g) = (normal(&[rows, width], kind), normal(&[rows, width], beside));
+            let (q, gate) = (normal(&[rows, width], beside), normal(&[rows, width], beside));
+            let (w, b) = (between(&[width], 0.5, 1.5, kind), normal(&[width], kind));
+            for layer in [true, false] {
+                let op = Op::GatedNorm { layer, eps: 1e-5.into(), low };
+                let weights = || [w.shallow_clone()].into_iter().chain(layer.then(|| b.shallow_clone()));
+                let ins: Vec<_> = [&s, &q, &gate].map(Tensor::shallow_clone).into_iter().chain(weights()).collect();
+                check(&op, &ins, beside, device);
+                let stats = plain(&op, &ins).into_iter().skip(1).map(|stats| stats.to_kind(Kind::Float));
+                let ins = [&g, &s, &q, &gate].map(Tensor::shallow_clone).into_iter().chain(stats).chain(weights());
+                check(&Op::GatedNormBackward { layer, low }, &ins.collect::<Vec<_>>(), beside, device);
+            }
+        }
+    }
+}
+
+#[test]
 fn scans() {
     let Some(device) = device() else { return };
     let sizes =

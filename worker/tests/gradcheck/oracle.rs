@@ -40,6 +40,16 @@ pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor>
             let y = &x[0] / (x[0].square().mean_dim(-1, true, None) + eps.get()).sqrt();
             one(if *affine { y * &x[1] } else { y })
         }
+        Op::GatedNorm { layer, eps, .. } => {
+            let product = &x[0] * &x[1];
+            let normed = if *layer {
+                let width = product.size().pop().unwrap();
+                product.layer_norm(width, Some(&x[3]), Some(&x[4]), eps.get(), false)
+            } else {
+                &product / (product.square().mean_dim(-1, true, None) + eps.get()).sqrt() * &x[3]
+            };
+            one(x[2].sigmoid() * &x[2] * normed)
+        }
         Op::AddNorm { layer, eps, .. } => {
             let sum = &x[0] + &x[1];
             let normed = if *layer {

@@ -16,6 +16,7 @@ pub mod dropout;
 mod engine;
 mod error;
 pub mod gated;
+pub mod gated_norm;
 pub mod norm;
 pub mod quantize;
 mod result;
@@ -38,7 +39,10 @@ pub fn examples() -> Vec<Variant> {
         (&cross_entropy::SOURCE, &[&[32, 1], &[1024, 4]]),
         (&dropout::SOURCE, &[&[0], &[1]]),
         (&gated::SOURCE, &[&[1], &[4]]),
-        (&norm::SOURCE, &[&[33, 32, 1, 0, 1], &[512, 32, 4, 1, 2], &[16384, 1024, 4, 1, 0]]),
+        (
+            &norm::SOURCE,
+            &[&[33, 32, 1, 0, 1, 0], &[512, 32, 4, 1, 2, 1], &[16384, 1024, 4, 1, 0, 0], &[33, 32, 1, 0, 0, 1]],
+        ),
         (&quantize::SOURCE, &[&[1, 0], &[4, 1]]),
         (&retention::SOURCE, &[&[0]]),
         (&sum::SOURCE, &[&[1], &[4]]),

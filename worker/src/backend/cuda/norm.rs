@@ -1,7 +1,7 @@
 //! Layer norm and RMS norm over the last axis, with the sum of a residual branch taken along.
 
 use super::call::{Call, grid};
-use super::check::{Check, aligned, blocks, ceil, pack};
+use super::check::{Check, PACK_BYTES, aligned, blocks, ceil, pack};
 use super::engine;
 use super::error::CudaError;
 use super::result::Grid;
@@ -11,22 +11,25 @@ use tch::{Kind, Tensor};
 pub(super) static SOURCE: Source = Source {
     name: "norm",
     text: include_str!("src/norm.cu"),
-    numbers: &["WIDTH", "THREADS", "VEC", "CENTRED", "LOW"],
+    numbers: &["WIDTH", "THREADS", "VEC", "CENTRED", "LOW", "GATED"],
     shared_bytes_max: 0,
 };
 
 /// Widest row.
 pub const WIDTH_MAX: i64 = 16384;
 /// Numbers of a row a thread of the forward pass holds.
-const HELD_FORWARD: i64 = 32;
+pub(super) const HELD_FORWARD: i64 = 32;
 /// The same in the backward pass, which holds four arrays of them.
-const HELD_BACKWARD: i64 = 16;
+pub(super) const HELD_BACKWARD: i64 = 16;
 /// Threads of a block in the backward pass that one multiprocessor runs at once, about.
 const RESIDENT_THREADS: u32 = 512;
 /// Rows of a block whose rows are one warp each.
 const WARP_ROWS: u32 = 4;
 /// Side of the blocks that add up partial sums.
 const SUM_SIDE: u32 = 32;
+
+/// [`Form::strides`] where no rows lie apart.
+const DENSE: [i64; 2] = [0; 2];
 
 /// Operands of a norm.
 #[derive(Debug, Clone, Copy)]
@@ -96,36 +99,65 @@ pub struct NormGrads {
 
 /// How rows are laid onto threads.
 #[derive(Debug, Clone, Copy)]
-struct Layout {
-    variant: Variant,
-    rows: i64,
+pub(super) struct Layout {
+    pub(super) variant: Variant,
+    pub(super) rows: i64,
     width: i64,
     threads: u32,
     per_block: u32,
 }
 
-fn layout(
-    check: Check,
-    x: &Tensor,
-    all: &[&Tensor],
-    (centred, low): (bool, Option<Kind>),
-    held: i64,
-) -> Result<Layout, CudaError> {
+/// What a variant is made for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Form {
+    /// Layer norm rather than RMS norm.
+    pub(super) centred: bool,
+    /// The 16-bit kind beside that of the rows.
+    pub(super) low: Option<Kind>,
+    /// Behind a gate.
+    pub(super) gated: bool,
+    /// Distances between rows that lie apart.
+    pub(super) strides: [i64; 2],
+    /// Numbers that a thread holds.
+    pub(super) held: i64,
+}
+
+impl Layout {
+    /// The grid of one row per block, or per warp of it, over `count` blocks.
+    pub(super) fn grid(&self, blocks: u32) -> Grid {
+        Grid { blocks, threads: (self.threads, self.per_block), shared: 0 }
+    }
+
+    /// Blocks that cover all rows.
+    pub(super) fn cover(&self) -> u32 {
+        blocks(self.rows, i64::from(self.per_block))
+    }
+}
+
+/// How the rows of `x` are laid onto threads, where all of `all` are read and written.
+pub(super) fn layout(check: Check, x: &Tensor, all: &[&Tensor], form: Form) -> Result<Layout, CudaError> {
     let element = check.element("x", x)?;
     check.device("x", x)?;
     let width = x.size().last().copied().unwrap_or(0);
     check.that((1..=WIDTH_MAX).contains(&width), "x", x, "rows of 1 to 16384 elements")?;
-    let vec = if aligned(all) { pack(element, width) } else { 1 };
-    let fits = |threads: &i64| ceil(width, threads * i64::from(vec)) * i64::from(vec) <= held;
+    let apart = form.strides.iter().all(|stride| stride % (PACK_BYTES / element.bytes()) == 0);
+    let vec = if apart && aligned(all) { pack(element, width) } else { 1 };
+    let fits = |threads: &i64| ceil(width, threads * i64::from(vec)) * i64::from(vec) <= form.held;
     let threads = [32_i64, 64, 128, 256, 512].into_iter().find(fits).unwrap_or(1024) as u32;
-    let numbers = [width as u32, threads, vec, u32::from(centred), low_code(check, x, low)?];
+    let low = low_code(check, x, form.low)?;
+    let numbers = [width as u32, threads, vec, u32::from(form.centred), low, u32::from(form.gated)];
     let per_block = if threads == 32 { WARP_ROWS } else { 1 };
     let variant = Variant::new(&SOURCE, element, &numbers);
     Ok(Layout { variant, rows: x.numel() as i64 / width, width, threads, per_block })
 }
 
 /// One number per column, dense.
-fn columns(check: Check, operand: &'static str, w: Option<&Tensor>, x: &Tensor) -> Result<Option<Tensor>, CudaError> {
+pub(super) fn columns(
+    check: Check,
+    operand: &'static str,
+    w: Option<&Tensor>,
+    x: &Tensor,
+) -> Result<Option<Tensor>, CudaError> {
     let dense = w.map(Tensor::f_contiguous).transpose()?;
     if let Some(dense) = &dense {
         check.numbers(operand, dense, x.kind(), x.size().last().copied().unwrap_or(0), x)?;
@@ -144,13 +176,18 @@ fn low_code(check: Check, x: &Tensor, low: Option<Kind>) -> Result<u32, CudaErro
 }
 
 /// Dense, of the branch's kind, and of the shape of `x`.
-fn branch(check: Check, name: &'static str, t: &Tensor, (x, low): (&Tensor, Option<Kind>)) -> Result<(), CudaError> {
+pub(super) fn branch(
+    check: Check,
+    name: &'static str,
+    t: &Tensor,
+    (x, low): (&Tensor, Option<Kind>),
+) -> Result<(), CudaError> {
     check.that(t.kind() == low.unwrap_or(x.kind()), name, t, "of the branch's kind")?;
     check.that(t.size() == x.size(), name, t, "of the shape of the first operand")?;
     check.dense(name, t, x)
 }
 
-fn stats_shape(x: &Tensor) -> Vec<i64> {
+pub(super) fn stats_shape(x: &Tensor) -> Vec<i64> {
     let mut shape = x.size();
     if let Some(last) = shape.last_mut() {
         *last = 1;
@@ -179,7 +216,8 @@ pub fn norm(n: &Norm<'_>) -> Result<Normed, CudaError> {
         .into_iter()
         .flatten()
         .collect();
-    let l = layout(check, &x, &all, (n.centred, n.low), HELD_FORWARD)?;
+    let form = Form { centred: n.centred, low: n.low, gated: false, strides: DENSE, held: HELD_FORWARD };
+    let l = layout(check, &x, &all, form)?;
     let call = Call::new(&l.variant, "norm_forward").tensor(&x).maybe(residual.as_ref());
     let call = call
         .maybe(weight.as_ref())
@@ -190,8 +228,7 @@ pub fn norm(n: &Norm<'_>) -> Result<Normed, CudaError> {
         .tensor(&rstd)
         .int(l.rows)
         .float(n.eps);
-    let threads = (l.threads, l.per_block);
-    call.launch(&x, Grid { blocks: blocks(l.rows, i64::from(l.per_block)), threads, shared: 0 })?;
+    call.launch(&x, l.grid(l.cover()))?;
     Ok(Normed { sum, y, mean, rstd })
 }
 
@@ -216,24 +253,43 @@ pub fn norm_backward(n: &NormBackward<'_>) -> Result<NormGrads, CudaError> {
         .into_iter()
         .flatten()
         .collect();
-    let l = layout(check, &x, &all, (n.mean.is_some(), n.low), HELD_BACKWARD)?;
+    let form = Form { centred: n.mean.is_some(), low: n.low, gated: false, strides: DENSE, held: HELD_BACKWARD };
+    let l = layout(check, &x, &all, form)?;
     for (name, stats) in [("mean", mean.as_ref()), ("rstd", Some(&rstd))] {
         stats.map_or(Ok(()), |stats| check.numbers(name, stats, Kind::Float, l.rows, &x))?;
     }
     let bias = n.bias && n.weight.is_some();
     let weights = i64::from(n.weight.is_some()) + i64::from(bias);
-    let groups = groups(check, &x, &l)?;
-    let partial = Tensor::f_empty([weights * i64::from(groups), l.width], (Kind::Float, x.device()))?;
+    let (groups, partial) = partial(check, &x, &l, weights)?;
     let call = Call::new(&l.variant, "norm_backward").tensor(&g).maybe(gsum.as_ref()).tensor(&x).maybe(mean.as_ref());
     let call = call.tensor(&rstd).maybe(weight.as_ref()).tensor(&dx).maybe(dbranch.as_ref());
     let call = call.tensor(&partial).int(l.rows).word(u32::from(bias));
-    call.launch(&x, Grid { blocks: groups, threads: (l.threads, l.per_block), shared: 0 })?;
+    call.launch(&x, l.grid(groups))?;
     let Some(weight) = weight else { return Ok(NormGrads { dx, dw: None, db: None, dbranch }) };
-    let (dw, db) = (weight.f_empty_like()?, bias.then(|| weight.f_empty_like()).transpose()?);
-    let across = blocks(l.width, i64::from(SUM_SIDE)) * weights as u32;
-    let call = Call::new(&l.variant, "norm_sum").tensor(&partial).tensor(&dw).maybe(db.as_ref()).int(groups.into());
-    call.launch(&x, Grid { threads: (SUM_SIDE, SUM_SIDE), ..grid(across, 1) })?;
+    let (dw, db) = sum(&l, &partial, &weight, bias)?;
     Ok(NormGrads { dx, dw: Some(dw), db, dbranch })
+}
+
+/// Blocks of the backward pass, and their partial sums of `weights` gradients.
+pub(super) fn partial(check: Check, x: &Tensor, l: &Layout, weights: i64) -> Result<(u32, Tensor), CudaError> {
+    let groups = groups(check, x, l)?;
+    Ok((groups, Tensor::f_empty([weights * i64::from(groups), l.width], (Kind::Float, x.device()))?))
+}
+
+/// The gradients of the weight, and with `bias` of the bias, from partial sums.
+pub(super) fn sum(
+    l: &Layout,
+    partial: &Tensor,
+    weight: &Tensor,
+    bias: bool,
+) -> Result<(Tensor, Option<Tensor>), CudaError> {
+    let (dw, db) = (weight.f_empty_like()?, bias.then(|| weight.f_empty_like()).transpose()?);
+    let weights = 1 + u32::from(bias);
+    let groups = partial.size()[0] / i64::from(weights);
+    let across = blocks(l.width, i64::from(SUM_SIDE)) * weights;
+    let call = Call::new(&l.variant, "norm_sum").tensor(partial).tensor(&dw).maybe(db.as_ref()).int(groups);
+    call.launch(partial, Grid { threads: (SUM_SIDE, SUM_SIDE), ..grid(across, 1) })?;
+    Ok((dw, db))
 }
 
 /// Blocks of the backward pass: enough to fill the device, each with one row of partial sums.

@@ -16,8 +16,8 @@ const THREADS_SUM: u32 = 256;
 const SUB: i64 = 16;
 /// Longest chunk of a two-way scan; the source's SUB · SUBS_MAX.
 const TWO_WAY_MAX: i64 = 256;
-/// Shortest chunk worth its carry.
-const CHUNK_MIN: i64 = 32;
+/// Shortest chunk: what comes before and after shorter ones takes longer than they gain.
+const CHUNK_MIN: i64 = 128;
 /// Threads that keep one multiprocessor busy.
 const THREADS_WANTED: i64 = 1024;
 

@@ -103,7 +103,7 @@ def check_norm():
 
 def norm_beside_a_stream(rows, width, threads, vec, centred):
     for code, low in ((1, torch.bfloat16), (2, torch.float16)):
-        kernels = Kernels("norm", torch.float32, WIDTH=width, THREADS=threads, VEC=vec, CENTRED=centred, LOW=code)
+        kernels = Kernels("norm", torch.float32, WIDTH=width, THREADS=threads, VEC=vec, CENTRED=centred, LOW=code, GATED=0)
         block = (threads, 4 if threads == 32 else 1)
         x, gs = torch.randn(rows, width), torch.randn(rows, width)
         r, g = (torch.randn(rows, width).to(low) for _ in range(2))
@@ -123,7 +123,7 @@ def norm_beside_a_stream(rows, width, threads, vec, centred):
 
 
 def norm_case(kind, rows, width, threads, vec, centred, residual):
-    kernels = Kernels("norm", kind, WIDTH=width, THREADS=threads, VEC=vec, CENTRED=centred, LOW=0)
+    kernels = Kernels("norm", kind, WIDTH=width, THREADS=threads, VEC=vec, CENTRED=centred, LOW=0, GATED=0)
     block = (threads, 4 if threads == 32 else 1)
     x, r, w, b, g, gs = (torch.randn(s).to(kind) for s in [(rows, width)] * 2 + [(width,)] * 2 + [(rows, width)] * 2)
     total, y = torch.empty_like(x), torch.empty_like(x)
@@ -159,6 +159,44 @@ def norm_case(kind, rows, width, threads, vec, centred, residual):
     expected = F.layer_norm(wide, (width,)) if centred else wide * (wide.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
     near("norm plain", plain, expected, kind)
     near("norm plain dx", dx, torch.autograd.grad(expected, wide, g.double())[0], kind)
+
+
+def check_gated_norm():
+    for kind, code, low in [(k, 0, k) for k in KINDS] + [(torch.float32, 1, torch.bfloat16), (torch.float32, 2, torch.float16)]:
+        for rows, width, threads, vec in [(5, 7, 32, 1), (6, 64, 32, 4), (3, 300, 64, 1), (4, 512, 128, 4)]:
+            for centred in (1, 0):
+                gated_norm_case(kind, code, low, rows, width, threads, vec, centred)
+
+
+def gated_norm_case(kind, code, low, rows, width, threads, vec, centred):
+    kernels = Kernels("norm", kind, WIDTH=width, THREADS=threads, VEC=vec, CENTRED=centred, LOW=code, GATED=1)
+    block = (threads, 4 if threads == 32 else 1)
+    both = torch.randn(rows, 3 * width).to(low)
+    q, gate = both[:, :width], both[:, 2 * width :]
+    s, g = torch.randn(rows, width).to(kind), torch.randn(rows, width).to(low)
+    w, b = torch.randn(width).to(kind), torch.randn(width).to(kind) if centred else None
+    y, mean, rstd = torch.empty(rows, width).to(low), torch.empty(rows), torch.empty(rows)
+    kernels("gated_norm", 2, block, s, q, q.stride(0), gate, gate.stride(0), w, b, y, mean, rstd, rows, 1e-5)
+    leaves = [t.double().requires_grad_() for t in (s, q, gate, w, *([b] if centred else []))]
+    product = leaves[0] * leaves[1]
+    if centred:
+        normed = F.layer_norm(product, (width,), leaves[3], leaves[4], 1e-5)
+    else:
+        normed = product * (product.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * leaves[3]
+    expected = F.silu(leaves[2]) * normed
+    near("gated norm", y, expected, low)
+    ds, dq, dgate = torch.empty_like(s), torch.empty_like(y), torch.empty_like(y)
+    groups = 2
+    partial = torch.full(((2 if centred else 1) * groups, width), float("nan"))
+    args = (g, s, q, q.stride(0), gate, gate.stride(0), mean if centred else None, rstd, w, b, ds, dq, dgate, partial, rows)
+    kernels("gated_norm_back", groups, block, *args)
+    dw, db = torch.empty_like(w), torch.empty_like(w)
+    across = (width + 31) // 32
+    kernels("norm_sum", across * (2 if centred else 1), (32, 32), partial, dw, db if centred else None, groups)
+    wanted = torch.autograd.grad(expected, leaves, g.double())
+    names = [("ds", ds, low), ("dq", dq, low), ("dgate", dgate, low), ("dw", dw, low), ("db", db, low)]
+    for (name, found, as_kind), want in zip(names, wanted):
+        near(f"gated norm {name}", found, want, as_kind)
 
 
 def check_cross_entropy():

@@ -49,6 +49,9 @@ class Kernels:
     def __init__(self, name, kind, **numbers):
         prelude = (SOURCES / "prelude.cu").read_text()
         text = (SOURCES / f"{name}.cu").read_text()
+        either = re.search(r"#if GATED\n(.*)#else\n(.*)#endif", text, re.DOTALL)
+        if either:
+            text = text.replace(either[0], either[1 if numbers["GATED"] else 2])
         numbers = {"ELEMENT": ELEMENTS[kind], "ELEMENT_BYTES": kind.itemsize, **numbers}
         # Behind the header: one that was compiled without them cannot be used after them.
         defines = "\n".join(f"#define {name} {value}" for name, value in numbers.items())

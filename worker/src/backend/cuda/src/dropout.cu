@@ -8,7 +8,10 @@ struct Stream {
 
 __device__ __forceinline__ Stream stream_of(const i64* key, i64 elements) {
   i64 rows = key[3];
-  Stream s = {(u64)key[0], (u64)key[1], rows == 0 ? 0ull : (u64)(key[2] * (elements / rows))};
+  // A division of 64 bits takes as long as all words of a block.
+  bool small = ((u64)elements | (u64)rows) >> 32 == 0;
+  i64 each = rows == 0 ? 0 : small ? (i64)((u32)elements / (u32)rows) : elements / rows;
+  Stream s = {(u64)key[0], (u64)key[1], (u64)(key[2] * each)};
   return s;
 }
 

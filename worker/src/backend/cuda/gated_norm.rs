@@ -1,0 +1,125 @@
+//! silu(gate) · norm(q · s) and its reverse, in the source of the norms.
+
+use super::call::Call;
+use super::check::Check;
+use super::error::CudaError;
+use super::norm::{Form, HELD_BACKWARD, HELD_FORWARD, branch, columns, layout, partial, stats_shape, sum};
+use crate::backend::lined;
+use tch::{Kind, Tensor};
+
+/// Operands; s, q and gate have one shape.
+#[derive(Debug, Clone, Copy)]
+pub struct GatedNorm<'a> {
+    /// Sums.
+    pub s: &'a Tensor,
+    /// Their factors; rows may lie apart.
+    pub q: &'a Tensor,
+    /// The gate, before silu; rows may lie apart.
+    pub gate: &'a Tensor,
+    /// Factor per column.
+    pub weight: &'a Tensor,
+    /// Summand per column: a layer norm, else an RMS norm.
+    pub bias: Option<&'a Tensor>,
+    /// Kind of q, gate and the result, when it is not that of `s`.
+    pub low: Option<Kind>,
+}
+
+/// Gradients.
+#[derive(Debug)]
+pub struct GatedNormGrads {
+    /// Of s.
+    pub ds: Tensor,
+    /// Of q.
+    pub dq: Tensor,
+    /// Of the gate.
+    pub dgate: Tensor,
+    /// Of the weight.
+    pub dw: Tensor,
+    /// Of the bias.
+    pub db: Option<Tensor>,
+}
+
+/// Operands as the kernels read them.
+struct Ready {
+    s: Tensor,
+    q: Tensor,
+    gate: Tensor,
+    weight: Tensor,
+    bias: Option<Tensor>,
+    form: Form,
+}
+
+impl Ready {
+    fn new(check: Check, n: &GatedNorm<'_>, held: i64) -> Result<Self, CudaError> {
+        let s = n.s.f_contiguous()?;
+        for (name, t) in [("q", n.q), ("gate", n.gate)] {
+            check.that(t.kind() == n.low.unwrap_or(s.kind()), name, t, "of the low kind")?;
+            check.that(t.size() == s.size() && t.device() == s.device(), name, t, "of the shape and device of s")?;
+        }
+        let (q, gate) = (lined::rows(n.q)?, lined::rows(n.gate)?);
+        let weight = columns(check, "weight", Some(n.weight), &s)?.unwrap_or_else(|| n.weight.shallow_clone());
+        let bias = columns(check, "bias", n.bias, &s)?;
+        let strides = [q.stride()[0], gate.stride()[0]];
+        let form = Form { centred: n.bias.is_some(), low: n.low, gated: true, strides, held };
+        Ok(Self { s, q, gate, weight, bias, form })
+    }
+
+    fn all<'a>(&'a self, others: &[&'a Tensor]) -> Vec<&'a Tensor> {
+        [&self.s, &self.q, &self.gate, &self.weight]
+            .into_iter()
+            .chain(&self.bias)
+            .chain(others.iter().copied())
+            .collect()
+    }
+
+    fn call<'a>(&self, call: Call<'a>) -> Call<'a> {
+        let [q, gate] = self.form.strides;
+        call.tensor(&self.s).tensor(&self.q).int(q).tensor(&self.gate).int(gate)
+    }
+}
+
+/// The gated norm, the means (layer norm only) and 1/σ, or 1/rms, both in f32.
+///
+/// # Errors
+/// When the kernel is not written for the operands, or is not launched.
+pub fn gated_norm(n: &GatedNorm<'_>, eps: f64) -> Result<(Tensor, Option<Tensor>, Tensor), CudaError> {
+    let check = Check { kernel: "gated_norm" };
+    let r = Ready::new(check, n, HELD_FORWARD)?;
+    let y = Tensor::f_empty(r.s.size(), (n.gate.kind(), r.s.device()))?;
+    let stats = || Tensor::f_empty(stats_shape(&r.s), (Kind::Float, r.s.device()));
+    let (mean, rstd) = (r.form.centred.then(stats).transpose()?, stats()?);
+    let l = layout(check, &r.s, &r.all(&[&y]), r.form)?;
+    let call = r.call(Call::new(&l.variant, "gated_norm")).tensor(&r.weight).maybe(r.bias.as_ref());
+    let call = call.tensor(&y).maybe(mean.as_ref()).tensor(&rstd).int(l.rows).float(eps);
+    call.launch(&r.s, l.grid(l.cover()))?;
+    Ok((y, mean, rstd))
+}
+
+/// Gradients for that of the result, `g`, and the statistics.
+///
+/// # Errors
+/// As [`gated_norm`].
+pub fn gated_norm_backward(
+    n: &GatedNorm<'_>,
+    g: &Tensor,
+    mean: Option<&Tensor>,
+    rstd: &Tensor,
+) -> Result<GatedNormGrads, CudaError> {
+    let check = Check { kernel: "gated_norm_backward" };
+    let r = Ready::new(check, n, HELD_BACKWARD)?;
+    let g = g.f_contiguous()?;
+    branch(check, "g", &g, (&r.s, n.low))?;
+    let stats = |t: &Tensor| t.f_to_kind(Kind::Float).and_then(|t| t.f_contiguous());
+    let (mean, rstd) = (mean.map(stats).transpose()?, stats(rstd)?);
+    let (ds, dq, dgate) = (r.s.f_empty_like()?, g.f_empty_like()?, g.f_empty_like()?);
+    let l = layout(check, &r.s, &r.all(&[&g, &ds, &dq, &dgate]), r.form)?;
+    for (name, stats) in [("mean", mean.as_ref()), ("rstd", Some(&rstd))] {
+        stats.map_or(Ok(()), |stats| check.numbers(name, stats, Kind::Float, l.rows, &r.s))?;
+    }
+    let (groups, shares) = partial(check, &r.s, &l, 1 + i64::from(r.bias.is_some()))?;
+    let call = r.call(Call::new(&l.variant, "gated_norm_back").tensor(&g)).maybe(mean.as_ref()).tensor(&rstd);
+    let call = call.tensor(&r.weight).maybe(r.bias.as_ref()).tensor(&ds).tensor(&dq).tensor(&dgate);
+    call.tensor(&shares).int(l.rows).launch(&r.s, l.grid(groups))?;
+    let (dw, db) = sum(&l, &shares, &r.weight, r.bias.is_some())?;
+    Ok(GatedNormGrads { ds, dq, dgate, dw, db })
+}
