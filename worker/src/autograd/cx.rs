@@ -271,8 +271,8 @@ impl<'p> Cx<'p> {
         self.optim(|cx| call(cx, Op::Zero, &arrays.iter().collect::<Vec<_>>()).map(|_| ()))
     }
 
-    /// Lets the next [`Cx::backward`] begin with gradients of 0, whatever they hold; recorded there. On the CPU nothing is set to 0 for a
-    /// large weight whose gradient is one product: that is written instead of added.
+    /// Lets the next [`Cx::backward`] begin with gradients of 0, whatever they hold; recorded there. Nothing is set to 0 for a large weight
+    /// whose gradient is one product: that is written instead of added.
     pub fn clear_gradients(&self) {
         self.stale.set(true);
     }

@@ -265,6 +265,18 @@ impl Cx<'_> {
         Ok(wanted.iter().map(|t| slots[t.val().0 as usize].take().map(|g| g.raw().shallow_clone())).collect())
     }
 
+    /// Sets gradients to 0 that [`Cx::clear_gradients`] left to a backward pass which did not come.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn settle_gradients(&self, grads: &dyn GradLeaves) -> Result<(), OpError> {
+        if !self.stale.take() {
+            return Ok(());
+        }
+        let all = grads.without(&[]).map_err(|kind| self.fail("zero", kind))?;
+        self.zero(all.iter())
+    }
+
     /// Sets gradients to 0, but for those that one product writes: by parameter, whether that is so.
     fn clear(&self, grads: &dyn GradLeaves, reach: &Reach) -> Result<Vec<bool>, OpError> {
         let plain = grads.lent().is_empty();

@@ -158,7 +158,7 @@ impl Steps {
         };
         executor.step(request, |cx, inputs| {
             precision.enter(cx)?;
-            cx.zero(grads.buckets().map(|(_, flat)| flat))?;
+            cx.clear_gradients();
             code(cx, &parts, inputs)
         })
     }
@@ -295,6 +295,7 @@ impl StepParts<'_> {
     /// # Errors
     /// Those of a collective, or of a kernel.
     pub fn complete(&self, cx: &Cx<'_>) -> Result<Tensor, OpError> {
+        cx.settle_gradients(self.grads)?;
         self.optimizer.complete(cx, self.grads)
     }
 

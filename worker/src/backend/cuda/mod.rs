@@ -44,7 +44,7 @@ pub fn examples() -> Vec<Variant> {
             &[&[33, 32, 1, 0, 1, 0], &[512, 32, 4, 1, 2, 1], &[16384, 1024, 4, 1, 0, 0], &[33, 32, 1, 0, 0, 1]],
         ),
         (&quantize::SOURCE, &[&[1, 0], &[4, 1]]),
-        (&retention::SOURCE, &[&[0]]),
+        (&retention::SOURCE, &[&[]]),
         (&sum::SOURCE, &[&[1], &[4]]),
     ];
     let elements = [Element::F32, Element::Bf16, Element::F16];

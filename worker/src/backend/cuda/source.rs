@@ -10,7 +10,7 @@ use tch::Kind;
 const PRELUDE: &str = include_str!("src/prelude.cu");
 
 /// Most numbers a source is specialised by.
-pub(super) const NUMBERS_MAX: usize = 5;
+pub(super) const NUMBERS_MAX: usize = 6;
 
 /// One file of CUDA C++.
 #[derive(Debug, PartialEq, Eq)]
@@ -76,10 +76,9 @@ pub struct Variant {
 impl Variant {
     /// `source` for `element` and `numbers`, in the order of the source's names.
     pub fn new(source: &'static Source, element: Element, numbers: &[u32]) -> Self {
+        assert!(numbers.len() <= source.numbers.len(), "{} has no names for {numbers:?}", source.name);
         let mut all = [0; NUMBERS_MAX];
-        for (to, from) in all.iter_mut().zip(numbers) {
-            *to = *from;
-        }
+        all[..numbers.len()].copy_from_slice(numbers);
         Self { source, element, numbers: all }
     }
 

@@ -28,6 +28,7 @@ static dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 static inline float __uint_as_float(uint32_t x) { float y; std::memcpy(&y, &x, 4); return y; }
 static inline float __int_as_float(int x) { return __uint_as_float((uint32_t)x); }
+static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline uint32_t __float_as_uint(float x) { uint32_t y; std::memcpy(&y, &x, 4); return y; }
 static inline float portable_from_half(uint16_t x) { _Float16 h; std::memcpy(&h, &x, 2); return (float)h; }
 static inline uint16_t portable_to_half(float x) { _Float16 h = (_Float16)x; uint16_t y; std::memcpy(&y, &h, 2); return y; }

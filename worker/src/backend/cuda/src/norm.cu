@@ -104,6 +104,9 @@ extern "C" __global__ void __launch_bounds__(1024) norm_sum(const float* partial
 
 #if GATED
 
+// Rounded before the mean is taken off it: a sum and a product in one would be off by what the mean was rounded.
+__device__ __forceinline__ float product(Branch q, ELEMENT s) { return __fmul_rn(wide(q), wide(s)); }
+
 // y = silu(gate) · (norm(q · s) · w + b). Rows of q and of gate may lie apart.
 extern "C" __global__ void __launch_bounds__(THREADS * ROWS) gated_norm(const ELEMENT* s, const Branch* q, i64 q_stride, const Branch* gate, i64 gate_stride, const ELEMENT* w, const ELEMENT* b, Branch* y, float* mean_out, float* rstd_out, i64 rows, float eps) {
   __shared__ float scratch[32];
@@ -122,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) gated_norm(const EL
         pq = load<Branch, VEC>(q + row * q_stride + c);
       }
 #pragma unroll
-      for (int j = 0; j < VEC; ++j) v[i][j] = inside ? wide(narrow<ELEMENT>(wide(pq.at[j]) * wide(ps.at[j]))) : 0.0f;
+      for (int j = 0; j < VEC; ++j) v[i][j] = inside ? product(pq.at[j], ps.at[j]) : 0.0f;
     }
     Level level = level_of(v, eps, scratch);
     if (!live) continue;
@@ -178,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) gated_norm_back(con
 #pragma unroll
       for (int j = 0; j < VEC; ++j) {
         float factor = wide(pw.at[j]), a = wide(on.at[j]), share = sigmoid(a), grad = wide(pg.at[j]);
-        hat[i][j] = (wide(narrow<ELEMENT>(wide(pq[i].at[j]) * wide(ps[i].at[j]))) - mean) * rstd;
+        hat[i][j] = (product(pq[i].at[j], ps[i].at[j]) - mean) * rstd;
         float normed = hat[i][j] * factor + (b ? wide(pb.at[j]) : 0.0f);
         out.at[j] = narrow<Branch>(grad * normed * share * (1.0f + a * (1.0f - share)));
         grad *= a * share;
