@@ -44,17 +44,24 @@ pub fn large(shape: &[i64], kind: Kind, device: Device) -> Result<Tensor, TchErr
     empty(shape, kind, device)
 }
 
+/// `x` (…, K) as a matrix (rows, K) whose rows lie densely, at one distance from each other, where a view can be that.
+fn viewed(x: &Tensor) -> Option<Tensor> {
+    let rows = x.f_view(matrix_shape(x)).ok()?;
+    let (stride, width) = (rows.stride(), rows.size()[1]);
+    ((stride[1] == 1 || width <= 1) && stride[0] >= width).then_some(rows)
+}
+
+fn matrix_shape(x: &Tensor) -> [i64; 2] {
+    let size = x.size();
+    [size.iter().rev().skip(1).product(), size.last().copied().unwrap_or(1)]
+}
+
 /// `x` (…, K) as a matrix (rows, K) whose rows lie densely, at one distance from each other: a view where it can be one, else a copy.
 ///
 /// # Errors
 /// As [`empty`].
 pub fn rows(x: &Tensor) -> Result<Tensor, TchError> {
-    let size = x.size();
-    let width = size.last().copied().unwrap_or(1);
-    let count = size.iter().rev().skip(1).product::<i64>();
-    let rows = x.f_reshape([count, width])?;
-    let stride = rows.stride();
-    if (stride[1] == 1 || width <= 1) && stride[0] >= width { Ok(rows) } else { rows.f_contiguous() }
+    viewed(x).map_or_else(|| x.f_contiguous()?.f_view(matrix_shape(x)), Ok)
 }
 
 /// [`rows`] that are lined.
@@ -62,14 +69,16 @@ pub fn rows(x: &Tensor) -> Result<Tensor, TchError> {
 /// # Errors
 /// As [`empty`].
 pub fn matrix(x: &Tensor) -> Result<Tensor, TchError> {
-    let dense = rows(x)?;
-    let begins = (dense.data_ptr() as usize).is_multiple_of(ROW_BYTES as usize);
-    if begins && is_lined(dense.stride()[0], x.kind()) {
-        return Ok(dense);
+    let lined = |rows: &Tensor| {
+        let begins = (rows.data_ptr() as usize).is_multiple_of(ROW_BYTES as usize);
+        begins && is_lined(rows.stride()[0], rows.kind())
+    };
+    if let Some(rows) = viewed(x).filter(lined) {
+        return Ok(rows);
     }
-    let mut made = empty(&dense.size(), x.kind(), x.device())?;
-    made.f_copy_(&dense)?;
-    Ok(made)
+    let mut made = empty(&x.size(), x.kind(), x.device())?;
+    made.f_copy_(x)?;
+    made.f_view(matrix_shape(x))
 }
 
 #[cfg(test)]

@@ -74,8 +74,7 @@ impl Collector {
         for (axis, block) in &self.along {
             tokens = self.along_axis(cx, &tokens, *axis, block)?;
         }
-        // What comes after it is computed in full precision: the norm is not rounded as that of a sum would be.
-        self.norm.forward(cx, &tokens.sum(cx)?)
+        tokens.last_norm(cx, &self.norm)
     }
 
     /// Sum of the axis embeddings, (1, G, D).
@@ -103,6 +102,7 @@ impl Collector {
         let before: i64 = counts[..axis].iter().product();
         let after: i64 = counts[axis + 1..].iter().product();
         let n = counts[axis];
+        let tokens = if after == 1 { tokens.clone() } else { tokens.sum(cx)?.into() };
         // (…, first, second, D) → (…, second, first, D).
         let turn = |x: &Tensor, first: i64, second: i64| {
             if after == 1 {
@@ -113,6 +113,7 @@ impl Collector {
         };
         let rows = tokens.map(|x| functional::reshape(cx, &turn(x, n, after)?, &[batch * before * after, n, d]))?;
         let mixed = block.forward(cx, &rows, None)?.0;
+        let mixed = if after == 1 { mixed } else { mixed.sum(cx)?.into() };
         mixed.map(|x| functional::reshape(cx, &turn(x, after, n)?, &[batch, self.grid.tokens(), d]))
     }
 }

@@ -175,7 +175,7 @@ impl Perceiver {
                 z = block.forward(cx, &z)?;
             }
         }
-        Ok(z.norm(cx, &self.norm)?.1)
+        z.last_norm(cx, &self.norm)
     }
 }
 

@@ -70,6 +70,14 @@ impl Residual {
         }
     }
 
+    /// The norm behind the last block, of the kind of the stream: unlike one between blocks it may be read in full precision.
+    ///
+    /// # Errors
+    /// As [`Residual::sum`].
+    pub fn last_norm(&self, cx: &Cx, norm: &Normalise) -> Result<Tensor, OpError> {
+        norm.forward(cx, &self.sum(cx)?)
+    }
+
     /// As it leaves a part of the step: where such parts are computed again, one tensor is kept at their border, not two.
     ///
     /// # Errors

@@ -138,7 +138,7 @@ impl Template {
             }
             tokens = made.into();
         }
-        Ok(tokens.norm(cx, &self.norm)?.1)
+        tokens.last_norm(cx, &self.norm)
     }
 }
 

@@ -6,7 +6,7 @@ use super::Op;
 use super::cuda;
 use super::infer::{Inferred, Metas, mismatch, same_kind, wrong};
 use super::lower::{Lower, Lowered};
-use super::norm::{lower_layer_norm, lower_rms_norm};
+use super::norm::{columns, lower_layer_norm, lower_rms_norm, statistics, stats, within, within_backward};
 use super::row::{Launch, Launched, OpRow};
 use super::rows_cpu;
 use super::sample::{Draw, Sample, normal, sample};
@@ -35,8 +35,9 @@ pub static ROWS: [OpRow; 2] = [
         .flops(|_, ins, _| 13 * ins[0].numel().max(0) as u64),
 ];
 
-fn stats(layer: bool) -> usize {
-    if layer { 2 } else { 1 }
+/// The row of either operation.
+pub(super) fn row(op: &Op) -> &'static OpRow {
+    &ROWS[usize::from(matches!(op, Op::AddNormBackward { .. }))]
 }
 
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
@@ -50,18 +51,9 @@ fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
     if ins[0].shape != ins[1].shape {
         return Err(mismatch(&ins[0].shape, &ins[1].shape, "x and branch of one shape"));
     }
-    let Some(&width) = ins[0].shape.last() else { return Err(wrong(0, ins[0], "at least one axis")) };
-    for (i, meta) in ins.iter().enumerate().skip(2) {
-        if meta.shape.as_slice() != [width] {
-            return Err(wrong(i, meta, "the last axis of operand 0"));
-        }
-    }
-    let mut narrow = ins[0].shape.clone();
-    if let Some(last) = narrow.last_mut() {
-        *last = 1;
-    }
+    columns(ins, 2)?;
     let mut metas: Metas = smallvec![ins[0].clone(), branch];
-    metas.extend((0..stats(*layer)).map(|_| ins[0].with_shape(narrow.clone())));
+    metas.extend(statistics(ins[0], stats(*layer)));
     Ok(metas)
 }
 
@@ -70,7 +62,7 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     let sum = l.at(0).f_add(l.at(1))?;
     let mut ins: SmallVec<[&tch::Tensor; 3]> = smallvec![&sum];
     ins.extend_from_slice(&l.ins[2..]);
-    let inner = if layer { Op::LayerNorm { affine: true, eps } } else { Op::RmsNorm { affine: true, eps } };
+    let inner = within(layer, eps);
     let mut outs = (inner.row().launch)(&inner, &Launch { ins: &ins })?;
     if let Some(low) = low {
         outs[0] = outs[0].f_to_kind(low)?;
@@ -117,7 +109,7 @@ fn shape_backward(op: &Op, ins: &[&Meta]) -> Inferred {
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::AddNormBackward { layer, gsum, low } = *op else { unreachable!("row of another operation") };
-    let inner = if layer { Op::LayerNormBackward { affine: true } } else { Op::RmsNormBackward { affine: true } };
+    let inner = within_backward(layer);
     let g = l.at(0).f_to_kind(l.at(1).kind())?;
     let operands: SmallVec<[&tch::Tensor; 5]> =
         std::iter::once(&g).chain(l.ins[1..3 + stats(layer)].iter().copied()).collect();

@@ -4,14 +4,14 @@ use super::Op;
 use super::cuda;
 use super::infer::{Inferred, Metas, mismatch, same_kind, wrong};
 use super::lower::{Lower, Lowered, only};
-use super::norm::{lower_layer_norm, lower_rms_norm};
+use super::norm::{columns, lower_layer_norm, lower_rms_norm, statistics, stats, within, within_backward};
 use super::row::{Launch, Launched, OpRow};
 use super::rows_cpu;
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Tensor};
 use super::vjp::{Grads, Vjp};
 use crate::backend::Outs;
-use crate::error::{OpError, OpErrorKind};
+use crate::error::OpError;
 use smallvec::{SmallVec, smallvec};
 
 /// GatedNorm, GatedNormBackward.
@@ -34,9 +34,9 @@ pub static ROWS: [OpRow; 2] = [
         .flops(|_, ins, _| 26 * ins[0].numel().max(0) as u64),
 ];
 
-/// Statistics that are saved.
-pub(super) fn stats(layer: bool) -> usize {
-    if layer { 2 } else { 1 }
+/// The row of either operation.
+pub(super) fn row(op: &Op) -> &'static OpRow {
+    &ROWS[usize::from(matches!(op, Op::GatedNormBackward { .. }))]
 }
 
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
@@ -52,34 +52,27 @@ fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
             return Err(mismatch(&like.shape, &meta.shape, "s, q and gate of one shape"));
         }
     }
-    let Some(&width) = like.shape.last() else { return Err(wrong(0, ins[0], "at least one axis")) };
-    for (i, meta) in ins.iter().enumerate().skip(3) {
-        if meta.shape.as_slice() != [width] {
-            return Err(wrong(i, meta, "the last axis of operand 0"));
-        }
-    }
-    let mut narrow = like.shape.clone();
-    if let Some(last) = narrow.last_mut() {
-        *last = 1;
-    }
+    columns(ins, 3)?;
     let mut metas: Metas = smallvec![like];
-    metas.extend((0..stats(*layer)).map(|_| ins[0].with_shape(narrow.clone())));
+    metas.extend(statistics(ins[0], stats(*layer)));
     Ok(metas)
 }
 
-fn norm_of(layer: bool, eps: super::attr::F64Bits) -> Op {
-    if layer { Op::LayerNorm { affine: true, eps } } else { Op::RmsNorm { affine: true, eps } }
-}
+/// What runs the norm and the gate within, or their reverses.
+type Run = fn(&Op, &Launch<'_>) -> Launched;
 
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+    forward(op, l, |op, l| (op.row().launch)(op, l))
+}
+
+pub(super) fn forward(op: &Op, l: &Launch<'_>, run: Run) -> Launched {
     let Op::GatedNorm { layer, eps, .. } = *op else { unreachable!("row of another operation") };
     let (s, q, gate) = (l.at(0), l.at(1), l.at(2));
     let product = q.f_to_kind(s.kind())?.f_mul(s)?;
-    let mut ins: SmallVec<[&tch::Tensor; 3]> = smallvec![&product];
-    ins.extend_from_slice(&l.ins[3..]);
-    let inner = norm_of(layer, eps);
-    let mut outs = (inner.row().launch)(&inner, &Launch { ins: &ins })?;
-    outs[0] = gate.f_to_kind(s.kind())?.f_silu()?.f_mul(&outs[0])?.f_to_kind(gate.kind())?;
+    let ins: SmallVec<[&tch::Tensor; 3]> = [&product].into_iter().chain(l.ins[3..].iter().copied()).collect();
+    let mut outs = run(&within(layer, eps), &Launch { ins: &ins })?;
+    let gated = run(&Op::SiluMul, &Launch { ins: &[&gate.f_to_kind(s.kind())?, &outs[0]] })?;
+    outs[0] = gated[0].f_to_kind(gate.kind())?;
     Ok(outs)
 }
 
@@ -105,36 +98,27 @@ fn shape_backward(op: &Op, ins: &[&Meta]) -> Inferred {
 }
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    backward(op, l, |op, l| (op.row().launch)(op, l))
+}
+
+pub(super) fn backward(op: &Op, l: &Launch<'_>, run: Run) -> Launched {
     let Op::GatedNormBackward { layer, .. } = *op else { unreachable!("row of another operation") };
-    let wide = l.at(1).kind();
+    let (wide, low) = (l.at(1).kind(), l.at(2).kind());
     let [g, s, q, gate] = [0, 1, 2, 3].map(|i| l.at(i).f_to_kind(wide));
     let (g, s, q, gate) = (g?, s?, q?, gate?);
     let (saved, weights) = l.ins[4..].split_at(stats(layer));
     let product = q.f_mul(&s)?;
     let centred = if layer { product.f_sub(saved[0])? } else { product.shallow_clone() };
-    let mut normed = centred.f_mul(saved[saved.len() - 1])?.f_mul(weights[0])?;
+    let mut normed = centred.f_mul(saved[saved.len() - 1])?.f_mul_(weights[0])?;
     if layer {
-        normed = normed.f_add(weights[1])?;
+        normed = normed.f_add_(weights[1])?;
     }
-    let dgate = gate.f_silu_backward(&g.f_mul(&normed)?)?.f_to_kind(l.at(3).kind())?;
-    let reverse = reversed(layer, &g.f_mul(&gate.f_silu()?)?, &product, saved, weights[0])?;
-    let (dproduct, dweights) = (&reverse[0], &reverse[1..]);
-    let mut outs: Outs = smallvec![dproduct.f_mul(&q)?, dproduct.f_mul(&s)?.f_to_kind(l.at(2).kind())?, dgate];
-    outs.extend(dweights.iter().map(tch::Tensor::shallow_clone));
+    let gates = run(&Op::SiluMulBackward, &Launch { ins: &[&g, &gate, &normed] })?;
+    let ins = [&gates[1], &product].into_iter().chain(saved.iter().copied()).chain([weights[0]]);
+    let made = run(&within_backward(layer), &Launch { ins: &ins.collect::<SmallVec<[_; 5]>>() })?;
+    let mut outs: Outs = smallvec![made[0].f_mul(&q)?, made[0].f_mul(&s)?.f_to_kind(low)?, gates[0].f_to_kind(low)?];
+    outs.extend(made.into_iter().skip(1));
     Ok(outs)
-}
-
-/// The reverse of the norm within.
-fn reversed(
-    layer: bool,
-    g: &tch::Tensor,
-    x: &tch::Tensor,
-    stats: &[&tch::Tensor],
-    weight: &tch::Tensor,
-) -> Result<Outs, OpErrorKind> {
-    let op = if layer { Op::LayerNormBackward { affine: true } } else { Op::RmsNormBackward { affine: true } };
-    let ins: SmallVec<[&tch::Tensor; 5]> = [g, x].into_iter().chain(stats.iter().copied()).chain([weight]).collect();
-    (op.row().launch)(&op, &Launch { ins: &ins })
 }
 
 fn samples(d: &mut Draw, layer: bool) -> Vec<Sample> {

@@ -67,12 +67,21 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
 
 /// a b + bias in rows of the same kind.
 fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, OpErrorKind> {
-    let mut made = lined::empty(&[a.size()[0], b.size()[1]], a.kind(), a.device())?;
+    let (shape, kind) = ([a.size()[0], b.size()[1]], a.kind());
+    // What is summed up between pieces may be beyond f16 where the whole sum is not.
+    let in_pieces = a.size()[1] % WHOLE != 0;
+    let sums = if kind == Kind::Half && in_pieces { Kind::Float } else { kind };
+    let mut made = lined::empty(&shape, sums, a.device())?;
     if let Some(bias) = bias {
         made.f_copy_(&bias.f_expand_as(&made)?)?;
     }
     write(&made, a, b, bias.is_some())?;
-    Ok(made)
+    if sums == kind {
+        return Ok(made);
+    }
+    let mut rounded = lined::empty(&shape, kind, a.device())?;
+    rounded.f_copy_(&made)?;
+    Ok(rounded)
 }
 
 /// Writes a b to `to`, or adds it: the product of multiples of 8, and those of what is left over of axes along which numbers lie side
@@ -115,8 +124,9 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
     if *dw != Into::Skip {
         let (turned, x) = (g.f_tr()?, lined::matrix(l.at(1))?);
         match storage(dw) {
-            Some(storage) if lined::is_lined(w.size()[1], Kind::Float) => {
-                write(storage, &turned, &x, *dw == Into::Add)?
+            // Pieces are not added to what is there: one that fails after another would leave a part, to which all is added then.
+            Some(storage) if *dw == Into::Write && lined::is_lined(w.size()[1], Kind::Float) => {
+                write(storage, &turned, &x, false)?
             }
             storage => {
                 let sum = lined::empty(&w.size(), Kind::Float, w.device())?;

@@ -1,6 +1,7 @@
 //! Normalisation over the last axis. Statistics are never kept in less than f32.
 
 use super::Op;
+use super::attr::F64Bits;
 use super::cuda;
 use super::infer::{Inferred, Metas, float, same_kind, wrong};
 use super::lower::{Lower, LowerError, Lowered, only};
@@ -40,26 +41,47 @@ pub static ROWS: [OpRow; 4] = [
         .flops(|_, ins, _| 9 * ins[0].numel().max(0) as u64),
 ];
 
-fn check(ins: &[&Meta]) -> Result<i64, OpErrorKind> {
-    float(0, ins[0])?;
-    same_kind(ins)?;
+/// That the operands from `first` on have one number per column of operand 0.
+pub(super) fn columns(ins: &[&Meta], first: usize) -> Result<(), OpErrorKind> {
     let Some(&width) = ins[0].shape.last() else { return Err(wrong(0, ins[0], "at least one axis")) };
-    for (i, meta) in ins.iter().enumerate().skip(1) {
+    for (i, meta) in ins.iter().enumerate().skip(first) {
         if meta.shape.as_slice() != [width] {
             return Err(wrong(i, meta, "the last axis of operand 0"));
         }
     }
-    Ok(width)
+    Ok(())
 }
 
-fn with_stats(ins: &[&Meta], stats: usize) -> Inferred {
-    check(ins)?;
-    let mut shape = ins[0].shape.clone();
+/// The statistics of `x`, so many of them.
+pub(super) fn statistics(x: &Meta, count: usize) -> impl Iterator<Item = Meta> {
+    let mut shape = x.shape.clone();
     if let Some(last) = shape.last_mut() {
         *last = 1;
     }
+    std::iter::repeat_n(x.with_shape(shape), count)
+}
+
+/// Statistics that a layer norm or an RMS norm saves.
+pub(super) fn stats(layer: bool) -> usize {
+    if layer { 2 } else { 1 }
+}
+
+/// The norm with weights within another operation.
+pub(super) fn within(layer: bool, eps: F64Bits) -> Op {
+    if layer { Op::LayerNorm { affine: true, eps } } else { Op::RmsNorm { affine: true, eps } }
+}
+
+/// Its reverse.
+pub(super) fn within_backward(layer: bool) -> Op {
+    if layer { Op::LayerNormBackward { affine: true } } else { Op::RmsNormBackward { affine: true } }
+}
+
+fn with_stats(ins: &[&Meta], stats: usize) -> Inferred {
+    float(0, ins[0])?;
+    same_kind(ins)?;
+    columns(ins, 1)?;
     let mut metas: Metas = smallvec![ins[0].clone()];
-    metas.extend((0..stats).map(|_| ins[0].with_shape(shape.clone())));
+    metas.extend(statistics(ins[0], stats));
     Ok(metas)
 }
 

@@ -2,7 +2,6 @@
 
 use super::row::{Kernel, Launch, Launched, Tolerance};
 use super::{Op, gated_norm};
-use crate::backend::Outs;
 use crate::backend::torch::safe::{Norm, NormBackward, gate, gate_backward, has_wide_kernel, norm, norm_backward};
 use smallvec::smallvec;
 use tch::Tensor;
@@ -21,10 +20,11 @@ pub(super) const NORM_BACKWARD: Kernel =
     Kernel { fits: |_, l| rows_fit(l.at(1), l), launch: launch_norm_backward, ..NORM };
 
 /// For GatedNorm.
-pub(super) const GATED_NORM: Kernel = Kernel { launch: launch_gated_norm, ..NORM };
+pub(super) const GATED_NORM: Kernel = Kernel { launch: |op, l| gated_norm::forward(op, l, run), ..NORM };
 
 /// For its reverse.
-pub(super) const GATED_NORM_BACKWARD: Kernel = Kernel { launch: launch_gated_norm_backward, ..NORM_BACKWARD };
+pub(super) const GATED_NORM_BACKWARD: Kernel =
+    Kernel { launch: |op, l| gated_norm::backward(op, l, run), ..NORM_BACKWARD };
 
 /// For SiluMul and SwiGlu.
 pub(super) const GATE: Kernel = Kernel {
@@ -88,33 +88,14 @@ fn launch_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
     Ok(norm_backward(&n)?.collect())
 }
 
-fn launch_gated_norm(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::GatedNorm { layer, eps, .. } = *op else { unreachable!("row of another operation") };
-    let product = l.at(1).f_mul(l.at(0))?;
-    let bias = layer.then(|| l.at(4));
-    let n = Norm { x: &product, branch: None, weight: Some(l.at(3)), bias, centred: layer, eps: eps.get() };
-    let mut outs: Outs = norm(&n)?.collect();
-    outs[0] = gate(l.at(2), Some(&outs[0]))?;
-    Ok(outs)
-}
-
-fn launch_gated_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::GatedNormBackward { layer, .. } = *op else { unreachable!("row of another operation") };
-    let (g, s, q, on) = (l.at(0), l.at(1), l.at(2), l.at(3));
-    let at = 4 + gated_norm::stats(layer);
-    let (mean, rstd, weight) = (layer.then(|| l.at(4)), l.at(at - 1), l.at(at));
-    let product = q.f_mul(s)?;
-    let mut normed =
-        mean.map_or(Ok(product.shallow_clone()), |mean| product.f_sub(mean))?.f_mul(rstd)?.f_mul_(weight)?;
-    if layer {
-        normed = normed.f_add_(l.at(at + 1))?;
+/// The norm, the gate and their reverses.
+fn run(op: &Op, l: &Launch<'_>) -> Launched {
+    match op {
+        Op::SiluMul => (GATE.launch)(op, l),
+        Op::SiluMulBackward => (GATE_BACKWARD.launch)(op, l),
+        Op::LayerNormBackward { .. } | Op::RmsNormBackward { .. } => launch_norm_backward(op, l),
+        _ => launch_norm(op, l),
     }
-    let gates: Outs = gate_backward(g, on, Some(&normed))?.collect();
-    let n = NormBackward { g: &gates[1], x: &product, mean, rstd, weight: Some(weight), gsum: None };
-    let made: Outs = norm_backward(&n)?.collect();
-    let mut outs: Outs = smallvec![made[0].f_mul(q)?, made[0].f_mul(s)?, gates[0].shallow_clone()];
-    outs.extend(made.into_iter().skip(1));
-    Ok(outs)
 }
 
 #[cfg(test)]

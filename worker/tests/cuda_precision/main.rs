@@ -63,25 +63,29 @@ fn tf32_changes_products_when_it_is_on_and_only_then() {
 }
 
 #[test]
-fn weight_gradients_are_added_in_f32_inside_the_product() {
+fn weight_gradients_are_put_into_f32_storage_inside_the_product() {
     let Some(_alone) = gpu("main_grad") else { return };
-    for kind in [Kind::BFloat16, Kind::Half] {
+    for (kind, into) in
+        [(Kind::BFloat16, Into::Add), (Kind::BFloat16, Into::Write), (Kind::Half, Into::Add), (Kind::Half, Into::Write)]
+    {
         let (g, x, w) = (normal(&[4, 96, 64]), normal(&[4, 96, 80]), normal(&[64, 80]));
         let [g, x, w] = [g, x, w].map(|t| t.to_kind(kind));
-        let start = normal(&[64, 80]);
-        let bias = normal(&[64]);
+        // What is written over may be anything.
+        let held = if into == Into::Add { 1.0 } else { f64::NAN };
+        let (start, bias) = (normal(&[64, 80]) * held, normal(&[64]) * held);
         let (dw, db) = (start.copy(), bias.copy());
-        let op = Op::LinearBackward { dx: true, dw: Into::Add, db: Into::Add };
+        let op = Op::LinearBackward { dx: true, dw: into, db: into };
         let ins = [&g, &x, &w, &dw, &db];
         let launch = Launch { ins: &ins };
         let kernel = op.row().kernels.iter().find(|kernel| kernel.id == "cublas.main_grad").unwrap();
         (kernel.fits)(&op, &launch).unwrap();
         let outs = tch::no_grad(|| (kernel.launch)(&op, &launch)).unwrap();
         let rows = |t: &Tensor, width: i64| t.to_kind(Kind::Double).reshape([-1, width]);
-        let expected = start.to_kind(Kind::Double) + rows(&g, 64).transpose(0, 1).matmul(&rows(&x, 80));
+        let begun = |t: &Tensor| t.to_kind(Kind::Double).nan_to_num(0.0, None, None);
+        let expected = begun(&start) + rows(&g, 64).transpose(0, 1).matmul(&rows(&x, 80));
         // Rounding the product to bf16 before adding would be off by 1e-3.
         assert!(relative(&dw, &expected) < 1e-5, "{kind:?}: {}", relative(&dw, &expected));
-        let sum = bias.to_kind(Kind::Double) + rows(&g, 64).sum_dim_intlist(0, false, None);
+        let sum = begun(&bias) + rows(&g, 64).sum_dim_intlist(0, false, None);
         assert!(relative(&db, &sum) < 1e-5, "{kind:?}: {}", relative(&db, &sum));
         assert_eq!((outs.len(), outs[0].kind()), (1, kind));
     }

@@ -317,7 +317,8 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_backward(const
       if (gsum) other = load<ELEMENT, VEC>(gsum + row * WIDTH + c);
 #pragma unroll
       for (int j = 0; j < VEC; ++j) {
-        float d = (gw[i][j] - level - hat[i][j] * along) * rstd;
+        // Rounded before the sum, as where these are two operations.
+        float d = __fmul_rn(gw[i][j] - level - hat[i][j] * along, rstd);
         if (gsum) d += wide(other.at[j]);
         out.at[j] = narrow<ELEMENT>(d);
         rounded.at[j] = narrow<Branch>(d);
