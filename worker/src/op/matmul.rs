@@ -197,7 +197,12 @@ pub(super) fn product_into(to: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor, a
 /// Writes a sum to storage, or adds it.
 pub(super) fn put(storage: &tch::Tensor, into: Into, sum: &tch::Tensor) -> Result<(), OpErrorKind> {
     let mut storage = storage.shallow_clone();
-    Ok(if into == Into::Write { storage.f_copy_(sum)? } else { storage.f_add_(sum).map(|_| ())? })
+    if into == Into::Write {
+        storage.f_copy_(sum)?
+    } else {
+        drop(storage.f_add_(sum)?)
+    }
+    Ok(())
 }
 
 fn fits_main_grad(op: &Op, l: &Launch<'_>) -> Result<(), &'static str> {

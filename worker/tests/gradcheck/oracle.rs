@@ -4,6 +4,16 @@ use enn_worker::op::Op;
 use enn_worker::op::attr::{Binary, Dir, Score, Structural, Unary};
 use tch::{Device, Kind, Reduction, Tensor};
 
+/// A layer norm or an RMS norm, with what there is of weight and bias.
+fn norm(x: &Tensor, layer: bool, affine: &[Tensor], eps: f64) -> Tensor {
+    if layer {
+        let width = x.size().pop().unwrap();
+        return x.layer_norm(width, affine.first(), affine.get(1), eps, false);
+    }
+    let normed = x / (x.square().mean_dim(-1, true, None) + eps).sqrt();
+    affine.iter().fold(normed, |normed, weight| normed * weight)
+}
+
 /// Results of `op` that a gradient can flow into.
 pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor> {
     let one = |t: Tensor| vec![t];
@@ -31,33 +41,14 @@ pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor>
             let y = x[0].matmul(&x[1].transpose(0, 1));
             one(if *bias { y + &x[2] } else { y })
         }
-        Op::LayerNorm { affine, eps } => {
-            let width = x[0].size().pop().unwrap();
-            let (w, b) = (affine.then(|| &x[1]), affine.then(|| &x[2]));
-            one(x[0].layer_norm(width, w, b, eps.get(), false))
-        }
-        Op::RmsNorm { affine, eps } => {
-            let y = &x[0] / (x[0].square().mean_dim(-1, true, None) + eps.get()).sqrt();
-            one(if *affine { y * &x[1] } else { y })
-        }
+        Op::LayerNorm { affine, eps } => one(norm(&x[0], true, if *affine { &x[1..] } else { &[] }, eps.get())),
+        Op::RmsNorm { affine, eps } => one(norm(&x[0], false, if *affine { &x[1..] } else { &[] }, eps.get())),
         Op::GatedNorm { layer, eps, .. } => {
-            let product = &x[0] * &x[1];
-            let normed = if *layer {
-                let width = product.size().pop().unwrap();
-                product.layer_norm(width, Some(&x[3]), Some(&x[4]), eps.get(), false)
-            } else {
-                &product / (product.square().mean_dim(-1, true, None) + eps.get()).sqrt() * &x[3]
-            };
-            one(x[2].sigmoid() * &x[2] * normed)
+            one(x[2].sigmoid() * &x[2] * norm(&(&x[0] * &x[1]), *layer, &x[3..], eps.get()))
         }
         Op::AddNorm { layer, eps, .. } => {
             let sum = &x[0] + &x[1];
-            let normed = if *layer {
-                let width = sum.size().pop().unwrap();
-                sum.layer_norm(width, Some(&x[2]), Some(&x[3]), eps.get(), false)
-            } else {
-                &sum / (sum.square().mean_dim(-1, true, None) + eps.get()).sqrt() * &x[2]
-            };
+            let normed = norm(&sum, *layer, &x[2..], eps.get());
             vec![sum, normed]
         }
         Op::Softmax { axis } => one(x[0].softmax(*axis, None)),
