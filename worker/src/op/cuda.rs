@@ -6,6 +6,7 @@
 use super::Op;
 use super::attention::scale;
 use super::attr::{Dir, F64Bits, Score, Structural};
+use super::norm::stats;
 use super::random::keep_threshold;
 use super::row::{Kernel, Launch, Launched, Tolerance};
 use crate::backend::cuda::attention::{self, Attention, Mask};
@@ -147,7 +148,7 @@ fn launch_add_norm(op: &Op, l: &Launch<'_>) -> Launched {
 
 fn launch_add_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::AddNormBackward { layer, gsum, low } = op else { unreachable!("row of another operation") };
-    let stats = if *layer { 2 } else { 1 };
+    let stats = stats(*layer);
     let made = norm::norm_backward(&norm::NormBackward {
         g: l.at(0),
         gsum: gsum.then(|| l.at(l.ins.len() - 1)),
@@ -183,7 +184,7 @@ fn launch_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
         Op::RmsNormBackward { affine } => (*affine, false),
         _ => unreachable!("row of another operation"),
     };
-    let stats = if centred { 2 } else { 1 };
+    let stats = stats(centred);
     let made = norm::norm_backward(&norm::NormBackward {
         g: l.at(0),
         gsum: None,
@@ -213,7 +214,7 @@ fn launch_gated_norm(op: &Op, l: &Launch<'_>) -> Launched {
 
 fn launch_gated_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::GatedNormBackward { layer, low } = op else { unreachable!("row of another operation") };
-    let at = if *layer { 6 } else { 5 };
+    let at = 4 + stats(*layer);
     let n = gated_norm_of(&l.ins[1..4], &l.ins[at..], *low);
     let made = gated_norm::gated_norm_backward(&n, l.at(0), layer.then(|| l.at(4)), l.at(at - 1))?;
     Ok([made.ds, made.dq, made.dgate, made.dw].into_iter().chain(made.db).collect())

@@ -1,5 +1,6 @@
 //! Norms over the last axis and gated units on the CPU, of `shim/cpu_rows.cpp`: libtorch goes over memory several times for each.
 
+use super::norm::stats;
 use super::row::{Kernel, Launch, Launched, Tolerance};
 use super::{Op, gated_norm};
 use crate::backend::torch::safe::{Norm, NormBackward, gate, gate_backward, has_wide_kernel, norm, norm_backward};
@@ -76,7 +77,7 @@ fn launch_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
         Op::AddNormBackward { layer, gsum, .. } => (true, layer, gsum),
         _ => unreachable!("row of another operation"),
     };
-    let stats = 1 + usize::from(centred);
+    let stats = stats(centred);
     let n = NormBackward {
         g: l.at(0),
         x: l.at(1),
