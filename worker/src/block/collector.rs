@@ -102,18 +102,16 @@ impl Collector {
         let before: i64 = counts[..axis].iter().product();
         let after: i64 = counts[axis + 1..].iter().product();
         let n = counts[axis];
-        let tokens = if after == 1 { tokens.clone() } else { tokens.sum(cx)?.into() };
-        // (…, first, second, D) → (…, second, first, D).
-        let turn = |x: &Tensor, first: i64, second: i64| {
-            if after == 1 {
-                return Ok(x.clone());
-            }
-            let split = functional::reshape(cx, x, &[batch * before, first, second, d])?;
-            functional::transpose(cx, &split, 1, 2)
-        };
-        let rows = tokens.map(|x| functional::reshape(cx, &turn(x, n, after)?, &[batch * before * after, n, d]))?;
-        let mixed = block.forward(cx, &rows, None)?.0;
-        let mixed = if after == 1 { mixed } else { mixed.sum(cx)?.into() };
-        mixed.map(|x| functional::reshape(cx, &turn(x, after, n)?, &[batch, self.grid.tokens(), d]))
+        if after == 1 {
+            let rows = tokens.map(|x| functional::reshape(cx, x, &[batch * before, n, d]))?;
+            let mixed = block.forward(cx, &rows, None)?.0;
+            return mixed.map(|x| functional::reshape(cx, x, &[batch, self.grid.tokens(), d]));
+        }
+        let split = functional::reshape(cx, &tokens.sum(cx)?, &[batch * before, n, after, d])?;
+        let rows = functional::reshape(cx, &functional::transpose(cx, &split, 1, 2)?, &[batch * before * after, n, d])?;
+        let mixed = block.forward(cx, &rows.into(), None)?.0.sum(cx)?;
+        let split = functional::reshape(cx, &mixed, &[batch * before, after, n, d])?;
+        let turned = functional::transpose(cx, &split, 1, 2)?;
+        Ok(functional::reshape(cx, &turned, &[batch, self.grid.tokens(), d])?.into())
     }
 }

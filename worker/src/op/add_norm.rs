@@ -6,7 +6,7 @@ use super::Op;
 use super::cuda;
 use super::infer::{Inferred, Metas, mismatch, same_kind, wrong};
 use super::lower::{Lower, Lowered};
-use super::norm::{columns, lower_layer_norm, lower_rms_norm, statistics, stats, within, within_backward};
+use super::norm::{columns, lower_within, statistics, stats, within, within_backward};
 use super::row::{Launch, Launched, OpRow};
 use super::rows_cpu;
 use super::sample::{Draw, Sample, normal, sample};
@@ -138,9 +138,6 @@ fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
     let Op::AddNorm { layer, eps, .. } = op else { unreachable!("row of another operation") };
     let sum = l.add(l.at(0), l.at(1))?;
     let affine = l.ins[2..].to_vec();
-    let normed = match layer {
-        true => lower_layer_norm(l, sum, &affine, eps.get())?,
-        false => lower_rms_norm(l, sum, affine.first().copied(), eps.get())?,
-    };
+    let normed = lower_within(l, *layer, sum, &affine, eps.get())?;
     Ok(smallvec![sum, normed])
 }

@@ -4,7 +4,7 @@ use super::Op;
 use super::cuda;
 use super::infer::{Inferred, Metas, mismatch, same_kind, wrong};
 use super::lower::{Lower, Lowered, only};
-use super::norm::{columns, lower_layer_norm, lower_rms_norm, statistics, stats, within, within_backward};
+use super::norm::{columns, lower_within, statistics, stats, within, within_backward};
 use super::row::{Launch, Launched, OpRow};
 use super::rows_cpu;
 use super::sample::{Draw, Sample, normal, sample};
@@ -138,10 +138,7 @@ fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
     let Op::GatedNorm { layer, eps, .. } = op else { unreachable!("row of another operation") };
     let product = l.mul(l.at(1), l.at(0))?;
     let affine = l.ins[3..].to_vec();
-    let normed = match layer {
-        true => lower_layer_norm(l, product, &affine, eps.get())?,
-        false => lower_rms_norm(l, product, affine.first().copied(), eps.get())?,
-    };
+    let normed = lower_within(l, *layer, product, &affine, eps.get())?;
     let gate = l.silu(l.at(2))?;
     only(l.mul(gate, normed)?)
 }

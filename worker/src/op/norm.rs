@@ -205,15 +205,24 @@ fn samples(d: &mut Draw, op: fn(bool) -> Op, weights: usize) -> Vec<Sample> {
 
 fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
     let (x, affine) = (l.at(0), l.ins[1..].to_vec());
-    only(match op {
-        Op::LayerNorm { eps, .. } => lower_layer_norm(l, x, &affine, eps.get())?,
-        Op::RmsNorm { eps, .. } => lower_rms_norm(l, x, affine.first().copied(), eps.get())?,
+    let (layer, eps) = match op {
+        Op::LayerNorm { eps, .. } => (true, eps),
+        Op::RmsNorm { eps, .. } => (false, eps),
         _ => unreachable!("row of another operation"),
-    })
+    };
+    only(lower_within(l, layer, x, &affine, eps.get())?)
+}
+
+/// The norm with weights within another operation.
+pub(super) fn lower_within(l: &mut Lower<'_>, layer: bool, x: Id, affine: &[Id], eps: f64) -> Result<Id, LowerError> {
+    match layer {
+        true => lower_layer_norm(l, x, affine, eps),
+        false => lower_rms_norm(l, x, affine.first().copied(), eps),
+    }
 }
 
 /// The layer norm of `x` with weight and bias, or neither.
-pub(super) fn lower_layer_norm(l: &mut Lower<'_>, x: Id, affine: &[Id], eps: f64) -> Result<Id, LowerError> {
+fn lower_layer_norm(l: &mut Lower<'_>, x: Id, affine: &[Id], eps: f64) -> Result<Id, LowerError> {
     let width = l.size(x, l.rank(x) - 1)?;
     let mut full = |value: f32| l.floats(&[width], &vec![value; width as usize]);
     let (weight, bias) = match affine {
@@ -224,7 +233,7 @@ pub(super) fn lower_layer_norm(l: &mut Lower<'_>, x: Id, affine: &[Id], eps: f64
 }
 
 /// The RMS norm of `x`, with a weight or without.
-pub(super) fn lower_rms_norm(l: &mut Lower<'_>, x: Id, weight: Option<Id>, eps: f64) -> Result<Id, LowerError> {
+fn lower_rms_norm(l: &mut Lower<'_>, x: Id, weight: Option<Id>, eps: f64) -> Result<Id, LowerError> {
     let square = l.mul(x, x)?;
     let mean = l.reduced(Fold::Mean, square, &[-1], true)?;
     let eps = l.number(eps);

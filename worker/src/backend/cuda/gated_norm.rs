@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::check::Check;
 use super::error::CudaError;
-use super::norm::{Form, HELD_BACKWARD, HELD_FORWARD, branch, columns, layout, partial, stats_shape, sum};
+use super::norm::{Form, HELD_BACKWARD, HELD_FORWARD, branch, columns, layout, partial, saved, stats_of, sum};
 use crate::backend::lined;
 use tch::{Kind, Tensor};
 
@@ -57,8 +57,8 @@ impl Ready {
             check.that(t.size() == s.size() && t.device() == s.device(), name, t, "of the shape and device of s")?;
         }
         let (q, gate) = (lined::rows(n.q)?, lined::rows(n.gate)?);
-        let weight = columns(check, "weight", Some(n.weight), &s)?.unwrap_or_else(|| n.weight.shallow_clone());
-        let bias = columns(check, "bias", n.bias, &s)?;
+        let weight = columns(check, "weight", n.weight, &s)?;
+        let bias = n.bias.map(|b| columns(check, "bias", b, &s)).transpose()?;
         let strides = [q.stride()[0], gate.stride()[0]];
         let form = Form { centred: n.bias.is_some(), low: n.low, gated: true, strides, held };
         Ok(Self { s, q, gate, weight, bias, form })
@@ -86,8 +86,7 @@ pub fn gated_norm(n: &GatedNorm<'_>, eps: f64) -> Result<(Tensor, Option<Tensor>
     let check = Check { kernel: "gated_norm" };
     let r = Ready::new(check, n, HELD_FORWARD)?;
     let y = Tensor::f_empty(r.s.size(), (n.gate.kind(), r.s.device()))?;
-    let stats = || Tensor::f_empty(stats_shape(&r.s), (Kind::Float, r.s.device()));
-    let (mean, rstd) = (r.form.centred.then(stats).transpose()?, stats()?);
+    let (mean, rstd) = stats_of(&r.s, r.form.centred)?;
     let l = layout(check, &r.s, &r.all(&[&y]), r.form)?;
     let call = r.call(Call::new(&l.variant, "gated_norm")).tensor(&r.weight).maybe(r.bias.as_ref());
     let call = call.tensor(&y).maybe(mean.as_ref()).tensor(&rstd).int(l.rows).float(eps);
@@ -109,13 +108,9 @@ pub fn gated_norm_backward(
     let r = Ready::new(check, n, HELD_BACKWARD)?;
     let g = g.f_contiguous()?;
     branch(check, "g", &g, (&r.s, n.low))?;
-    let stats = |t: &Tensor| t.f_to_kind(Kind::Float).and_then(|t| t.f_contiguous());
-    let (mean, rstd) = (mean.map(stats).transpose()?, stats(rstd)?);
     let (ds, dq, dgate) = (r.s.f_empty_like()?, g.f_empty_like()?, g.f_empty_like()?);
     let l = layout(check, &r.s, &r.all(&[&g, &ds, &dq, &dgate]), r.form)?;
-    for (name, stats) in [("mean", mean.as_ref()), ("rstd", Some(&rstd))] {
-        stats.map_or(Ok(()), |stats| check.numbers(name, stats, Kind::Float, l.rows, &r.s))?;
-    }
+    let (mean, rstd) = saved(check, (mean, rstd), &r.s, &l)?;
     let (groups, shares) = partial(check, &r.s, &l, 1 + i64::from(r.bias.is_some()))?;
     let call = r.call(Call::new(&l.variant, "gated_norm_back").tensor(&g)).maybe(mean.as_ref()).tensor(&rstd);
     let call = call.tensor(&r.weight).maybe(r.bias.as_ref()).tensor(&ds).tensor(&dq).tensor(&dgate);

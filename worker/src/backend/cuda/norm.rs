@@ -152,16 +152,9 @@ pub(super) fn layout(check: Check, x: &Tensor, all: &[&Tensor], form: Form) -> R
 }
 
 /// One number per column, dense.
-pub(super) fn columns(
-    check: Check,
-    operand: &'static str,
-    w: Option<&Tensor>,
-    x: &Tensor,
-) -> Result<Option<Tensor>, CudaError> {
-    let dense = w.map(Tensor::f_contiguous).transpose()?;
-    if let Some(dense) = &dense {
-        check.numbers(operand, dense, x.kind(), x.size().last().copied().unwrap_or(0), x)?;
-    }
+pub(super) fn columns(check: Check, operand: &'static str, w: &Tensor, x: &Tensor) -> Result<Tensor, CudaError> {
+    let dense = w.f_contiguous()?;
+    check.numbers(operand, &dense, x.kind(), x.size().last().copied().unwrap_or(0), x)?;
     Ok(dense)
 }
 
@@ -187,12 +180,29 @@ pub(super) fn branch(
     check.dense(name, t, x)
 }
 
-pub(super) fn stats_shape(x: &Tensor) -> Vec<i64> {
+/// Memory for the means, which only a layer norm has, and 1/σ, or 1/rms.
+pub(super) fn stats_of(x: &Tensor, centred: bool) -> Result<(Option<Tensor>, Tensor), CudaError> {
     let mut shape = x.size();
     if let Some(last) = shape.last_mut() {
         *last = 1;
     }
-    shape
+    let stats = || Tensor::f_empty(shape.as_slice(), (Kind::Float, x.device()));
+    Ok((centred.then(stats).transpose()?, stats()?))
+}
+
+/// Saved statistics, dense and in f32.
+pub(super) fn saved(
+    check: Check,
+    (mean, rstd): (Option<&Tensor>, &Tensor),
+    x: &Tensor,
+    l: &Layout,
+) -> Result<(Option<Tensor>, Tensor), CudaError> {
+    let dense = |name, stats: &Tensor| -> Result<Tensor, CudaError> {
+        let stats = stats.f_to_kind(Kind::Float)?.f_contiguous()?;
+        check.numbers(name, &stats, Kind::Float, l.rows, x)?;
+        Ok(stats)
+    };
+    Ok((mean.map(|mean| dense("mean", mean)).transpose()?, dense("rstd", rstd)?))
 }
 
 /// Normalises rows.
@@ -206,12 +216,11 @@ pub fn norm(n: &Norm<'_>) -> Result<Normed, CudaError> {
     if let Some(residual) = &residual {
         branch(check, "residual", residual, (&x, n.low))?;
     }
-    let weight = columns(check, "weight", n.weight, &x)?;
-    let bias = columns(check, "bias", n.bias, &x)?;
+    let weight = n.weight.map(|w| columns(check, "weight", w, &x)).transpose()?;
+    let bias = n.bias.map(|b| columns(check, "bias", b, &x)).transpose()?;
     let sum = residual.as_ref().map(|_| x.f_empty_like()).transpose()?;
     let y = Tensor::f_empty(x.size(), (n.low.unwrap_or(x.kind()), x.device()))?;
-    let stats = || Tensor::f_empty(stats_shape(&x), (Kind::Float, x.device()));
-    let (mean, rstd) = (n.centred.then(stats).transpose()?, stats()?);
+    let (mean, rstd) = stats_of(&x, n.centred)?;
     let all: Vec<&Tensor> = [Some(&x), residual.as_ref(), weight.as_ref(), bias.as_ref(), sum.as_ref(), Some(&y)]
         .into_iter()
         .flatten()
@@ -244,9 +253,7 @@ pub fn norm_backward(n: &NormBackward<'_>) -> Result<NormGrads, CudaError> {
     if let Some(gsum) = &gsum {
         check.same("gsum", gsum, &x)?;
     }
-    let weight = columns(check, "weight", n.weight, &x)?;
-    let stats = |t: &Tensor| t.f_to_kind(Kind::Float).and_then(|t| t.f_contiguous());
-    let (mean, rstd) = (n.mean.map(stats).transpose()?, stats(n.rstd)?);
+    let weight = n.weight.map(|w| columns(check, "weight", w, &x)).transpose()?;
     let dx = x.f_empty_like()?;
     let dbranch = n.low.map(|kind| Tensor::f_empty(x.size(), (kind, x.device()))).transpose()?;
     let all: Vec<&Tensor> = [Some(&g), gsum.as_ref(), Some(&x), weight.as_ref(), Some(&dx), dbranch.as_ref()]
@@ -255,9 +262,7 @@ pub fn norm_backward(n: &NormBackward<'_>) -> Result<NormGrads, CudaError> {
         .collect();
     let form = Form { centred: n.mean.is_some(), low: n.low, gated: false, strides: DENSE, held: HELD_BACKWARD };
     let l = layout(check, &x, &all, form)?;
-    for (name, stats) in [("mean", mean.as_ref()), ("rstd", Some(&rstd))] {
-        stats.map_or(Ok(()), |stats| check.numbers(name, stats, Kind::Float, l.rows, &x))?;
-    }
+    let (mean, rstd) = saved(check, (n.mean, n.rstd), &x, &l)?;
     let bias = n.bias && n.weight.is_some();
     let weights = i64::from(n.weight.is_some()) + i64::from(bias);
     let (groups, partial) = partial(check, &x, &l, weights)?;

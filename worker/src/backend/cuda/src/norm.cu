@@ -46,6 +46,30 @@ __device__ __forceinline__ Level level_of(const float (&v)[ITEMS][VEC], float ep
   return level;
 }
 
+// Means over a row of gw and of gw · x̂; both are 0 beyond it.
+struct Means {
+  float level, along;
+};
+
+__device__ __forceinline__ Means means_of(const float (&gw)[ITEMS][VEC], const float (&hat)[ITEMS][VEC], float* scratch) {
+  float level = 0.0f, along = 0.0f;
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i)
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) {
+      along += gw[i][j] * hat[i][j];
+      level += gw[i][j];
+    }
+  along = over_row<THREADS>(along, Sum(), scratch) / WIDTH;
+  Means means = {CENTRED ? over_row<THREADS>(level, Sum(), scratch) / WIDTH : 0.0f, along};
+  return means;
+}
+
+// (gw − mean(gw) − x̂ · mean(gw · x̂)) / σ; rounded before anything is added, as where these are two operations.
+__device__ __forceinline__ float reverse(float gw, float hat, Means means, float rstd) {
+  return __fmul_rn(gw - means.level - hat * means.along, rstd);
+}
+
 // Adds the sums of a block's four rows up in its first warp, in order.
 __device__ __forceinline__ void fold(float (&sums)[ITEMS][VEC]) {
   if (ROWS == 1) return;
@@ -153,17 +177,12 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) gated_norm(const EL
 // The gradients of s, q and gate, and shares of those of w and b in `partial`.
 extern "C" __global__ void __launch_bounds__(THREADS * ROWS) gated_norm_back(const Branch* g, const ELEMENT* s, const Branch* q, i64 q_stride, const Branch* gate, i64 gate_stride, const float* mean_in, const float* rstd_in, const ELEMENT* w, const ELEMENT* b, ELEMENT* ds, Branch* dq, Branch* dgate, float* partial, i64 rows) {
   __shared__ float scratch[32];
-  float dw[ITEMS][VEC], db[ITEMS][VEC];
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i)
-#pragma unroll
-    for (int j = 0; j < VEC; ++j) dw[i][j] = db[i][j] = 0.0f;
+  float dw[ITEMS][VEC] = {}, db[ITEMS][VEC] = {};
   for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS) {
     i64 row = first + threadIdx.y;
     bool live = row < rows;
     float mean = live && CENTRED ? mean_in[row] : 0.0f, rstd = live ? rstd_in[row] : 0.0f;
     float hat[ITEMS][VEC], gw[ITEMS][VEC];
-    float along = 0.0f, level = 0.0f;
     Chunk ps[ITEMS];
     BranchChunk pq[ITEMS];
 #pragma unroll
@@ -188,13 +207,10 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) gated_norm_back(con
         dw[i][j] += grad * hat[i][j];
         db[i][j] += grad;
         gw[i][j] = grad * factor;
-        along += gw[i][j] * hat[i][j];
-        level += gw[i][j];
       }
       store<Branch, VEC>(dgate + row * WIDTH + c, out);
     }
-    along = over_row<THREADS>(along, Sum(), scratch) / WIDTH;
-    level = CENTRED ? over_row<THREADS>(level, Sum(), scratch) / WIDTH : 0.0f;
+    Means means = means_of(gw, hat, scratch);
     if (!live) continue;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
@@ -204,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) gated_norm_back(con
       BranchChunk to_q;
 #pragma unroll
       for (int j = 0; j < VEC; ++j) {
-        float d = (gw[i][j] - level - hat[i][j] * along) * rstd;
+        float d = reverse(gw[i][j], hat[i][j], means, rstd);
         to_s.at[j] = narrow<ELEMENT>(d * wide(pq[i].at[j]));
         to_q.at[j] = narrow<Branch>(d * wide(ps[i].at[j]));
       }
@@ -272,17 +288,12 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_forward(const 
 // `w` null: no weight, no partial sums.
 extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_backward(const Branch* g, const ELEMENT* gsum, const ELEMENT* x, const float* mean_in, const float* rstd_in, const ELEMENT* w, ELEMENT* dx, Branch* branch, float* partial, i64 rows, u32 bias) {
   __shared__ float scratch[32];
-  float dw[ITEMS][VEC], db[ITEMS][VEC];
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i)
-#pragma unroll
-    for (int j = 0; j < VEC; ++j) dw[i][j] = db[i][j] = 0.0f;
+  float dw[ITEMS][VEC] = {}, db[ITEMS][VEC] = {};
   for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS) {
     i64 row = first + threadIdx.y;
     bool live = row < rows;
     float mean = live && CENTRED ? mean_in[row] : 0.0f, rstd = live ? rstd_in[row] : 0.0f;
     float hat[ITEMS][VEC], gw[ITEMS][VEC];
-    float along = 0.0f, level = 0.0f;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       int c = column_of(i);
@@ -301,12 +312,9 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_backward(const
         dw[i][j] += grad * hat[i][j];
         db[i][j] += grad;
         gw[i][j] = inside && w ? grad * wide(pw.at[j]) : grad;
-        along += gw[i][j] * hat[i][j];
-        level += gw[i][j];
       }
     }
-    along = over_row<THREADS>(along, Sum(), scratch) / WIDTH;
-    level = CENTRED ? over_row<THREADS>(level, Sum(), scratch) / WIDTH : 0.0f;
+    Means means = means_of(gw, hat, scratch);
     if (!live) continue;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
@@ -317,8 +325,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_backward(const
       if (gsum) other = load<ELEMENT, VEC>(gsum + row * WIDTH + c);
 #pragma unroll
       for (int j = 0; j < VEC; ++j) {
-        // Rounded before the sum, as where these are two operations.
-        float d = __fmul_rn(gw[i][j] - level - hat[i][j] * along, rstd);
+        float d = reverse(gw[i][j], hat[i][j], means, rstd);
         if (gsum) d += wide(other.at[j]);
         out.at[j] = narrow<ELEMENT>(d);
         rounded.at[j] = narrow<Branch>(d);
