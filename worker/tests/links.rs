@@ -1,4 +1,5 @@
-//! Two real processes with a GPU each: sums by copy engines against NCCL's, and what is left when a rank stays away, ends the group or dies.
+//! Two real processes with a GPU each: collectives by copy engines against NCCL's, and what is left when a rank stays away, ends the group or
+//! dies.
 //!
 //! Where there are not two GPUs, a test says so and ends. Every rank but 0 is this test binary started again (`child`, told who it is through
 //! the environment).
@@ -9,7 +10,9 @@
 
 mod peer;
 
-use enn_worker::comm::{CommError, Forming, Linked, Nccl, ProcessGroup};
+use enn_worker::comm::{
+    CommError, Forming, Linked, LinkedFormed, Nccl, ProcessGroup, Reduce, Shm, ShmFormed, ShmOptions,
+};
 use peer::{PATIENCE, Peer, connect, peer, store};
 use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor};
@@ -22,10 +25,27 @@ const COMPUTES: Duration = Duration::from_secs(4);
 /// Floats: of one piece, with a last part that is shorter; of several pieces.
 const LENGTHS: [i64; 3] = [3_000_017, 262_144, 61_000_001];
 
-fn linked(port: u16, rank: u32) -> (Box<Linked>, Forming) {
+/// Forms with CUDA device `device`.
+fn form(port: u16, rank: u32, device: usize) -> (LinkedFormed, Forming) {
     let forming = Forming::within(PATIENCE);
-    let nccl = Nccl::form(&connect(port, 0), (rank, 2), rank, PATIENCE, &forming).unwrap();
-    (Box::new(Linked::new(Box::new(nccl), (rank as usize, None), PATIENCE, &forming)), forming)
+    let options = ShmOptions { rank, size: 2, timeout: PATIENCE };
+    let host = match Shm::form(&connect(port, 0), &options, &forming.beside(PATIENCE)).unwrap() {
+        ShmFormed::Group(host) => Box::new(host),
+        ShmFormed::Refused { reason, .. } => panic!("{reason}"),
+    };
+    (Linked::form(host, device, PATIENCE, &forming).unwrap(), forming)
+}
+
+fn linked(port: u16, rank: u32) -> (Box<Linked>, Forming) {
+    match form(port, rank, rank as usize) {
+        (LinkedFormed::Group(group), forming) => (Box::new(group), forming),
+        (LinkedFormed::Refused { reason }, _) => panic!("{reason}"),
+    }
+}
+
+fn nccl(port: u16, rank: u32) -> Box<Nccl> {
+    let forming = Forming::within(PATIENCE);
+    Box::new(Nccl::form(&connect(port, 1), (rank, 2), rank, PATIENCE, &forming).unwrap())
 }
 
 fn two_gpus() -> bool {
@@ -42,11 +62,10 @@ fn shared(group: &Linked, rank: u32, length: i64) -> Tensor {
 }
 
 /// What both ranks do: sums of whole arrays and of parts of them, one at a time and many in a row, by both ways.
-fn sums(group: &Linked, rank: u32) {
+fn sums(group: &Linked, nccl: &Nccl, rank: u32) {
     tch::manual_seed(i64::from(rank));
     for length in LENGTHS {
         let array = shared(group, rank, length);
-        assert_eq!(group.backend(), "nccl, copy engines");
         assert_eq!(array.abs().max().double_value(&[]), 0.0);
         for (from, count) in [(0, length), (0, 1), (5, length / 3), (length / 2, length / 2), (3, 4)] {
             let numbers = Tensor::randn([length], (Kind::Float, array.device()));
@@ -55,15 +74,17 @@ fn sums(group: &Linked, rank: u32) {
             let expected = numbers.copy();
             group.all_reduce_sum(&part).unwrap().wait(PATIENCE).unwrap();
             // A copy does not lie in memory of all.
-            group.all_reduce_sum(&expected.narrow(0, from, count)).unwrap().wait(PATIENCE).unwrap();
-            assert!(array.equal(&expected), "{count} from {from} of {length}");
+            let apart = numbers.copy();
+            group.all_reduce_sum(&apart.narrow(0, from, count)).unwrap().wait(PATIENCE).unwrap();
+            nccl.all_reduce_sum(&expected.narrow(0, from, count)).unwrap().wait(PATIENCE).unwrap();
+            assert!(array.equal(&expected) && apart.equal(&expected), "{count} from {from} of {length}");
         }
         let even = length / 2 * 2;
         let numbers = Tensor::randn([even], (Kind::Float, array.device()));
         let whole = array.narrow(0, 0, even);
         whole.shallow_clone().copy_(&numbers);
         group.reduce_scatter_sum(&whole).unwrap().wait(PATIENCE).unwrap();
-        group.all_reduce_sum(&numbers).unwrap().wait(PATIENCE).unwrap();
+        nccl.all_reduce_sum(&numbers).unwrap().wait(PATIENCE).unwrap();
         let own = |of: &Tensor| of.narrow(0, i64::from(rank) * even / 2, even / 2);
         assert!(own(&whole).equal(&own(&numbers)), "{length}");
     }
@@ -83,14 +104,80 @@ fn sums(group: &Linked, rank: u32) {
     }
 }
 
+/// Every other collective, of every kind that NCCL has, in memory of the rank's own.
+fn collectives(group: &Linked, nccl: &Nccl, rank: u32) {
+    let device = Device::Cuda(rank as usize);
+    let kinds = [Kind::Float, Kind::Double, Kind::Int64, Kind::Int, Kind::Int8, Kind::Uint8, Kind::BFloat16, Kind::Half];
+    for (kind, length) in kinds.into_iter().flat_map(|kind| [2, 6, 100_002].map(|length| (kind, length))) {
+        let numbers = Tensor::randint_low(-50, 50, [length], (Kind::Float, device)).abs().to_kind(kind);
+        type Begin<'a> = &'a dyn Fn(&dyn ProcessGroup, &Tensor) -> Result<enn_worker::comm::Work, CommError>;
+        let all: [(&str, Begin<'_>); 7] = [
+            ("sum", &|group, t| group.all_reduce(t, Reduce::Sum)),
+            ("min", &|group, t| group.all_reduce(t, Reduce::Min)),
+            ("max", &|group, t| group.all_reduce(t, Reduce::Max)),
+            ("from 0", &|group, t| group.broadcast(t, 0)),
+            ("from 1", &|group, t| group.broadcast(t, 1)),
+            ("all_gather", &|group, t| group.all_gather(t)),
+            ("reduce_scatter", &|group, t| group.reduce_scatter_sum(t)),
+        ];
+        for (what, begin) in all {
+            let (found, expected) = (numbers.copy(), numbers.copy());
+            begin(group, &found).unwrap().wait(PATIENCE).unwrap();
+            begin(nccl, &expected).unwrap().wait(PATIENCE).unwrap();
+            let part = |of: &Tensor| match what {
+                "reduce_scatter" => of.narrow(0, i64::from(rank) * length / 2, length / 2),
+                _ => of.shallow_clone(),
+            };
+            assert!(part(&found).equal(&part(&expected)), "{what} of {length} of {kind:?}");
+        }
+    }
+    let not_a_number = Tensor::from_slice(&[f32::NAN, 1.0]).to_device(device).roll([i64::from(rank)], [0]);
+    for reduce in [Reduce::Min, Reduce::Max, Reduce::Sum] {
+        let found = not_a_number.copy();
+        group.all_reduce(&found, reduce).unwrap().wait(PATIENCE).unwrap();
+        assert!(found.isnan().all().int64_value(&[]) != 0, "{reduce:?}");
+    }
+    // In the host's memory.
+    let host = Tensor::from_slice(&[i64::from(rank), 5]);
+    group.all_reduce(&host, Reduce::Max).unwrap().wait(PATIENCE).unwrap();
+    assert_eq!(Vec::<i64>::try_from(host).unwrap(), [1, 5]);
+    let nothing = Tensor::zeros([0], (Kind::Float, device));
+    group.all_reduce_sum(&nothing).unwrap().wait(PATIENCE).unwrap();
+    // Several times what the scratch takes; and memory that is given back at once, and used anew before it was sent.
+    let large = 40_000_002;
+    let all = Tensor::full([large], f64::from(rank), (Kind::Float, device));
+    group.all_gather(&all).unwrap().wait(PATIENCE).unwrap();
+    assert_eq!(all.sum(Kind::Double).double_value(&[]), large as f64 / 2.0);
+    let filled = all.shallow_clone().fill_(f64::from(rank));
+    group.broadcast(&filled, 1).unwrap().wait(PATIENCE).unwrap();
+    assert_eq!(all.min().double_value(&[]), 1.0);
+    for round in 0..50 {
+        let numbers = Tensor::full([1 << 20], f64::from(round), (Kind::Float, device));
+        let sums = numbers.copy();
+        let work = group.all_reduce_sum(&sums).unwrap();
+        drop(numbers);
+        let _reused = Tensor::full([1 << 20], -1.0, (Kind::Float, device));
+        work.order(PATIENCE).unwrap();
+        assert_eq!(sums.max().double_value(&[]), f64::from(2 * round));
+        assert_eq!(sums.min().double_value(&[]), f64::from(2 * round));
+    }
+}
+
 #[test]
 #[ignore = "the part of a peer; the other tests start it"]
 fn child() {
     let Some((port, rank, _, word)) = peer::part() else { return };
+    if word == "refused" {
+        assert!(matches!(form(port, rank, rank as usize).0, LinkedFormed::Refused { .. }));
+        return;
+    }
     let (group, _forming) = linked(port, rank);
     match word.as_str() {
         "sum" => {
-            sums(&group, rank);
+            let nccl = nccl(port, rank);
+            sums(&group, &nccl, rank);
+            collectives(&group, &nccl, rank);
+            nccl.shutdown(PATIENCE).unwrap();
             group.shutdown(PATIENCE).unwrap();
         }
         "linger" => {
@@ -115,35 +202,34 @@ fn child() {
 }
 
 #[test]
-fn copy_engines_sum_as_nccl_does() {
+fn copy_engines_do_as_nccl_does() {
     if !two_gpus() {
         return;
     }
     let store = store();
     let mut peer = peer(store.addr().port(), 1, 2, "sum");
     let (group, _forming) = linked(store.addr().port(), 0);
-    sums(&group, 0);
+    assert_eq!(group.backend(), "copy engines");
+    let nccl = nccl(store.addr().port(), 0);
+    sums(&group, &nccl, 0);
+    collectives(&group, &nccl, 0);
+    nccl.shutdown(PATIENCE).unwrap();
     group.shutdown(PATIENCE).unwrap();
     peer.ends_well();
 }
 
 #[test]
-fn a_rank_that_says_no_speaks_for_all() {
+fn a_rank_that_cannot_speaks_for_all() {
     if !two_gpus() {
         return;
     }
     let store = store();
-    let mut peer = peer(store.addr().port(), 1, 2, "linger");
-    let forming = Forming::within(PATIENCE);
-    let nccl = Nccl::form(&connect(store.addr().port(), 0), (0, 2), 0, PATIENCE, &forming).unwrap();
-    let group = Box::new(Linked::new(Box::new(nccl), (0, Some("it must not")), PATIENCE, &forming));
-    let like = Tensor::zeros([1 << 20], (Kind::Float, Device::Cuda(0)));
-    assert!(group.shared_like(&like).unwrap().is_none());
-    assert_eq!(group.backend(), "nccl");
-    assert_eq!(group.fell_back().unwrap(), "NCCL's kernels sum gradients, not copy engines: rank 0: it must not");
-    // The other one fails its own expectation of shared memory.
-    assert!(!peer.0.wait().unwrap().success());
-    group.abort(SOON).unwrap();
+    let mut peer = peer(store.addr().port(), 1, 2, "refused");
+    match form(store.addr().port(), 0, 1000).0 {
+        LinkedFormed::Refused { reason } => assert!(reason.starts_with("rank 0: open the device: "), "{reason}"),
+        LinkedFormed::Group(_) => panic!("with a device that is not there"),
+    }
+    peer.ends_well();
 }
 
 #[test]

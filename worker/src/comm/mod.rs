@@ -1,8 +1,8 @@
 //! Process groups: how the workers of a round add up gradients and agree.
 //!
-//! One trait, four groups and one around a group: [`Solo`] (a world of one), [`Shm`] (CPU ranks of one node), [`Gloo`] (CPU) and, with the feature
-//! `cuda`, `Nccl`; the latter two are libtorch's own c10d, reached through the C face in `shim/c10d.cpp`. They meet in a [`Store`], libtorch's
-//! TCPStore client, that talks to the broker's store. [`Linked`] lets the GPUs of one host sum gradients by their copy engines.
+//! One trait and five groups: [`Solo`] (a world of one), [`Shm`] (CPU ranks of one node), [`Gloo`] (CPU), [`Linked`] (GPUs of one node that
+//! reach each other's memory, by their copy engines) and, with the feature `cuda`, `Nccl`. Gloo and NCCL are libtorch's own c10d, reached
+//! through the C face in `shim/c10d.cpp`. They meet in a [`Store`], libtorch's TCPStore client, that talks to the broker's store.
 //!
 //! Every rank must call the same collectives in the same order with the same shapes and kinds. Nothing here waits
 //! without a limit, and nothing here retries: a failed collective ends the round, and the round's owner decides. A group is
@@ -27,7 +27,7 @@ pub use c10d::{
 };
 pub use cut::{Cut, Forming};
 pub use error::CommError;
-pub use links::{LinkWork, Linked};
+pub use links::{LinkWork, Linked, LinkedFormed};
 pub use mesh::{Former, Mesh, Meshed, sharing};
 pub use shm::{
     group::{Shm, ShmFormed, ShmOptions},
@@ -49,8 +49,8 @@ pub enum Reduce {
     Max,
 }
 
-/// What an H200 computes in bf16 while NCCL sums one byte over NVLink: about 450 TFLOP/s beside 230 GB/s of gradients.
-const NCCL_FLOPS_PER_BYTE: f64 = 2000.0;
+/// What an H200 computes in bf16 while one byte is summed over NVLink: about 450 TFLOP/s beside 230 GB/s of gradients.
+const DEVICE_FLOPS_PER_BYTE: f64 = 2000.0;
 
 /// The ranks of one round. Not shared between threads: collectives must be issued in one order.
 pub trait ProcessGroup: Send {
@@ -60,7 +60,7 @@ pub trait ProcessGroup: Send {
     /// Number of ranks.
     fn size(&self) -> u32;
 
-    /// "solo", "shm", "gloo", "nccl", or "nccl, copy engines" where these sum what lies in memory of all.
+    /// "solo", "shm", "gloo", "copy engines" or "nccl".
     fn backend(&self) -> &'static str;
 
     /// What is done in another way than it could be, and why, once that is known: a sentence.
@@ -70,7 +70,7 @@ pub trait ProcessGroup: Send {
 
     /// Floating-point operations that a device can do while this group sums one byte; 0 where it sums with the hands that compute.
     fn flops_per_byte(&self) -> f64 {
-        if self.backend() == "nccl" { NCCL_FLOPS_PER_BYTE } else { 0.0 }
+        if ["nccl", "copy engines"].contains(&self.backend()) { DEVICE_FLOPS_PER_BYTE } else { 0.0 }
     }
 
     /// Begins reducing `tensor` over all ranks, in place. Dense, same shape and kind on every rank.
@@ -147,6 +147,19 @@ pub trait ProcessGroup: Send {
     /// [`ProcessGroup::all_reduce`] with [`Reduce::Sum`].
     fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Work, CommError> {
         self.all_reduce(tensor, Reduce::Sum)
+    }
+}
+
+/// Collectives read a tensor's raw storage: a view with gaps would be reduced wrongly or refused deep inside.
+fn check(tensor: &Tensor, operation: &'static str) -> Result<(), CommError> {
+    if !tensor.defined() {
+        Err(CommError::Tensor { operation, found: "an undefined one" })
+    } else if tensor.is_sparse() {
+        Err(CommError::Tensor { operation, found: "a sparse one" })
+    } else if !tensor.is_contiguous() {
+        Err(CommError::Tensor { operation, found: "a view with gaps" })
+    } else {
+        Ok(())
     }
 }
 

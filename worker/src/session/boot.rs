@@ -9,7 +9,7 @@ use super::{
 };
 use crate::backend::{cuda::cache, graph};
 use crate::comm::{
-    CommError, Forming, Gloo, GlooOptions, Meshed, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store,
+    CommError, Forming, Gloo, GlooOptions, Linked, LinkedFormed, Meshed, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store,
 };
 use enn_common::{
     config::train::Collectives,
@@ -234,7 +234,7 @@ pub(super) struct Place {
     pub(super) local: u32,
 }
 
-/// The group that meets in `store`: NCCL on a GPU, else shared memory or Gloo.
+/// The group that meets in `store`: on GPUs their copy engines, or NCCL; else shared memory or Gloo.
 pub(super) fn form(
     store: &Store,
     (place, device): (Place, Device),
@@ -244,13 +244,18 @@ pub(super) fn form(
     match device {
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
-            let at = (place.rank, place.size);
-            let nccl = Box::new(crate::comm::Nccl::form(store, at, index as u32, COLLECTIVE_WAIT_MAX, forming)?);
-            if place.local != place.size {
-                return Ok(nccl);
+            let mut instead = None;
+            if place.local == place.size && wanted == Collectives::Auto {
+                let host = store.round("host")?;
+                let host = host_group(&host, place, wanted, &forming.beside(COLLECTIVE_WAIT_MAX))?;
+                match Linked::form(host, index, COLLECTIVE_WAIT_MAX, forming)? {
+                    LinkedFormed::Group(linked) => return Ok(Box::new(linked)),
+                    LinkedFormed::Refused { reason } => instead = Some(reason),
+                }
             }
-            let forbidden = (wanted != Collectives::Auto).then_some("the configuration asks for it");
-            Ok(Box::new(crate::comm::Linked::new(nccl, (index, forbidden), COLLECTIVE_WAIT_MAX, forming)))
+            let at = (place.rank, place.size);
+            let nccl = crate::comm::Nccl::form(store, at, index as u32, COLLECTIVE_WAIT_MAX, forming)?;
+            Ok(Box::new(nccl.instead(instead)))
         }
         _ => host_group(store, place, wanted, forming),
     }

@@ -262,7 +262,9 @@ impl<'a> Training<'a> {
 
     /// What its ranks are to add up through.
     pub fn collectives(&self) -> Collectives {
-        self.host.config.cluster.collectives
+        let config = &self.host.config;
+        // A graph takes in NCCL's only.
+        if config.train.capture_collectives { Collectives::Nccl } else { config.cluster.collectives }
     }
 
     /// Time that it has to end when it was asked to stop.

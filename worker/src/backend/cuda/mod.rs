@@ -45,7 +45,7 @@ pub fn examples() -> Vec<Variant> {
         ),
         (&quantize::SOURCE, &[&[1, 0], &[4, 1]]),
         (&retention::SOURCE, &[&[]]),
-        (&sum::SOURCE, &[&[1], &[4]]),
+        (&sum::SOURCE, &[&[4, 0, 0], &[1, 1, 1], &[1, 2, 2], &[1, 5, 0], &[1, 6, 0], &[1, 7, 2]]),
     ];
     let elements = [Element::F32, Element::Bf16, Element::F16];
     let of = |(source, all): (&'static Source, &'static [&'static [u32]])| {

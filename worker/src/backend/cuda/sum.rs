@@ -1,37 +1,68 @@
-//! Sums over the ranks of what their devices have copied here.
+//! What the devices of the ranks have copied here, brought together.
 
 use super::call::{Call, grid};
 use super::check::{PACK_BYTES, blocks};
 use super::driver::Stream;
 use super::error::CudaError;
 use super::source::{Element, Source, Variant};
+use tch::Kind;
 
 pub(super) static SOURCE: Source =
-    Source { name: "sum", text: include_str!("src/sum.cu"), numbers: &["VEC"], shared_bytes_max: 0 };
+    Source { name: "sum", text: include_str!("src/sum.cu"), numbers: &["VEC", "KIND", "REDUCE"], shared_bytes_max: 0 };
 
 const THREADS: u32 = 512;
 /// Floats of the widest load.
 const WIDEST: u32 = 4;
+/// The source's KIND is the place here.
+const KINDS: [Kind; 8] = [
+    Kind::Float,
+    Kind::Double,
+    Kind::Int64,
+    Kind::Int,
+    Kind::Int8,
+    Kind::Uint8,
+    Kind::BFloat16,
+    Kind::Half,
+];
 
-/// Adds up `elements` floats of all ranks, in the ranks' order, at the place of the own ones: those of rank `at.0` of `at.1`. The others'
-/// lie behind each other, `stride` elements apart, the own ones left out. The places are addresses of that device.
+/// How values are brought together; the number is the source's REDUCE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Together {
+    /// Their sum.
+    Sum = 0,
+    /// The smallest.
+    Min = 1,
+    /// The largest.
+    Max = 2,
+}
+
+/// Brings together `elements` values of all ranks, in the ranks' order, at the place of the own ones: those of rank `at.0` of `at.1`. The
+/// others' lie behind each other, `stride` elements apart, the own ones left out. The places are addresses of that device.
 ///
 /// # Errors
-/// When the kernel is not launched.
+/// When the kernel is not launched; of a kind that it does not take.
 pub(in crate::backend) fn sum_parts(
     device: usize,
     stream: Stream,
     (own, parts): (u64, u64),
     (elements, stride): (i64, i64),
     at: (u32, u32),
+    (kind, together): (Kind, Together),
 ) -> Result<(), CudaError> {
     if elements == 0 {
         return Ok(());
     }
+    let number = KINDS.iter().position(|known| *known == kind);
+    let number = number.ok_or_else(|| CudaError::Operand {
+        kernel: "sum_parts",
+        operand: "own",
+        found: format!("of kind {kind:?}"),
+        expected: "a float, or an integer of 8, 32 or 64 bits",
+    })?;
     let widest = PACK_BYTES.cast_unsigned();
     let aligned = own.is_multiple_of(widest) && parts.is_multiple_of(widest) && stride % i64::from(WIDEST) == 0;
-    let vec = if aligned { WIDEST } else { 1 };
-    let variant = Variant::new(&SOURCE, Element::F32, &[vec]);
+    let vec = if aligned && kind == Kind::Float { WIDEST } else { 1 };
+    let variant = Variant::new(&SOURCE, Element::F32, &[vec, number as u32, together as u32]);
     let count = blocks(elements / i64::from(vec), i64::from(THREADS)).max(1);
     let call = Call::new(&variant, "sum_parts").address(own).address(parts).int(elements).int(stride);
     call.word(at.0).word(at.1).launch_on(device, stream, grid(count, THREADS))

@@ -76,6 +76,12 @@ impl Gpu {
         }
     }
 
+    /// The stream that computes.
+    pub(super) fn current(self) -> Result<driver::Stream, LinkError> {
+        let current = driver::current_stream(self.index);
+        current.map_err(|error| LinkError { what: "find the current stream", status: error.message })
+    }
+
     /// Asks the driver in this device's context.
     pub(super) fn ask(self, what: &'static str, call: impl FnOnce() -> cu::CUresult) -> Result<(), LinkError> {
         driver::inside(self.context, || driver::status(call())).map_err(|status| LinkError { what, status })

@@ -4,6 +4,9 @@ use super::gpu::{Gpu, LinkError};
 use crate::backend::cuda::{driver, sum};
 use cudarc::driver::sys as cu;
 use std::ptr;
+use tch::Kind;
+
+pub use sum::Together;
 
 /// A stream of its own. It is no more urgent than the one that computes: measured, a sum that waits for a product to end costs less than
 /// one that goes before it.
@@ -39,28 +42,24 @@ impl Beside {
     }
 
     /// Whether the current stream records a graph instead of running.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn records(&self) -> Result<bool, LinkError> {
-        let current = self.current()?;
+    fn records(&self) -> Result<bool, LinkError> {
+        let current = self.gpu.current()?;
         let mut status = cu::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: a stream of libtorch's, which are never destroyed; `status` is writable.
         self.gpu.ask("look at the stream", || unsafe { cu::cuStreamIsCapturing(current.raw(), &raw mut status) })?;
         Ok(status != cu::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
-    fn current(&self) -> Result<driver::Stream, LinkError> {
-        let current = driver::current_stream(self.gpu.index);
-        current.map_err(|error| LinkError { what: "find the current stream", status: error.message })
-    }
-
     /// What comes next waits for what the current stream was given so far; the moment when that is done.
     ///
     /// # Errors
-    /// What the driver says.
+    /// What the driver says; while the current stream records a graph.
     pub fn after_current(&self) -> Result<Moment, LinkError> {
-        let made = Moment::on(self.gpu, self.current()?)?;
+        if self.records()? {
+            let status = "the ranks keep turns by counting them; collectives = \"nccl\" can".to_owned();
+            return Err(LinkError { what: "record a collective in a graph", status });
+        }
+        let made = Moment::on(self.gpu, self.gpu.current()?)?;
         made.before(self.stream)?;
         Ok(made)
     }
@@ -103,22 +102,23 @@ impl Beside {
             .ask("wait for a word", || unsafe { cu::cuStreamWaitValue32_v2(self.stream.raw(), word, value, at_least) })
     }
 
-    /// Adds up `elements` floats of all ranks, in the ranks' order, at the place of the own ones. The others' lie behind each other from
-    /// `parts` on, `stride` elements apart, without the own ones.
+    /// Brings together `elements` values of all ranks, in the ranks' order, at the place of the own ones. The others' lie behind each
+    /// other from `parts` on, `stride` elements apart, without the own ones.
     ///
     /// # Safety
-    /// The places have so many floats, and stay until a later [`Moment`] is done.
+    /// The places have so many values of that kind, and stay until a later [`Moment`] is done.
     ///
     /// # Errors
-    /// The kernel cannot be compiled or launched.
+    /// The kernel cannot be compiled or launched, or is not for that kind.
     pub unsafe fn sum(
         &self,
-        own: u64,
-        parts: u64,
+        (own, parts): (u64, u64),
         (elements, stride): (usize, usize),
         at: (u32, u32),
+        how: (Kind, Together),
     ) -> Result<(), LinkError> {
-        let summed = sum::sum_parts(self.gpu.index, self.stream, (own, parts), (elements as i64, stride as i64), at);
+        let places = (elements as i64, stride as i64);
+        let summed = sum::sum_parts(self.gpu.index, self.stream, (own, parts), places, at, how);
         summed.map_err(|error| LinkError { what: "add up parts", status: error.to_string() })
     }
 
@@ -142,7 +142,7 @@ impl Beside {
     /// # Errors
     /// What the driver says.
     pub fn hold(&self, moment: &Moment) -> Result<(), LinkError> {
-        moment.before(self.current()?)
+        moment.before(self.gpu.current()?)
     }
 }
 

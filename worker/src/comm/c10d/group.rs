@@ -5,7 +5,7 @@ use super::{
     store::{Store, c_string},
     work::{C10dWork, Member},
 };
-use crate::comm::{CommError, Cut, Forming, ProcessGroup, Reduce, Work, own_part, waited::Waited};
+use crate::comm::{CommError, Cut, Forming, ProcessGroup, Reduce, Work, check, own_part, waited::Waited};
 use std::{
     net::{IpAddr, ToSocketAddrs, UdpSocket},
     sync::Arc,
@@ -65,6 +65,8 @@ fn local_address(host: &str, port: u16) -> Option<IpAddr> {
 #[derive(Debug)]
 pub struct Nccl {
     group: C10dGroup,
+    /// Why it was formed where copy engines were to move.
+    instead: Option<String>,
 }
 
 #[cfg(feature = "cuda")]
@@ -83,7 +85,13 @@ impl Nccl {
     ) -> Result<Self, CommError> {
         let form = RawForm { rank, size, cut: &forming.line().raw, form: forming.left(), timeout };
         let raw = RawGroup::nccl(&store.raw, form, device.cast_signed());
-        Ok(Self { group: C10dGroup::new(raw, "nccl", (rank, size), forming)? })
+        Ok(Self { group: C10dGroup::new(raw, "nccl", (rank, size), forming)?, instead: None })
+    }
+
+    /// The same group, which was formed because copy engines cannot do what they were to.
+    #[must_use]
+    pub fn instead(self, reason: Option<String>) -> Self {
+        Self { instead: reason, ..self }
     }
 }
 
@@ -154,19 +162,6 @@ impl C10dGroup {
     }
 }
 
-/// c10d reads the raw storage, so a view with gaps would be reduced wrongly or refused deep inside.
-fn check(tensor: &Tensor, operation: &'static str) -> Result<(), CommError> {
-    if !tensor.defined() {
-        Err(CommError::Tensor { operation, found: "an undefined one" })
-    } else if tensor.is_sparse() {
-        Err(CommError::Tensor { operation, found: "a sparse one" })
-    } else if !tensor.is_contiguous() {
-        Err(CommError::Tensor { operation, found: "a view with gaps" })
-    } else {
-        Ok(())
-    }
-}
-
 macro_rules! process_group {
     ($group:ty, $name:literal $(, $own:item)*) => {
         impl ProcessGroup for $group {
@@ -226,5 +221,8 @@ process_group!(
     "nccl",
     fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Work, CommError> {
         self.group.reduce_scatter(whole)
+    },
+    fn fell_back(&self) -> Option<String> {
+        self.instead.as_ref().map(|reason| format!("NCCL's kernels sum gradients, not copy engines: {reason}"))
     }
 );

@@ -1,4 +1,4 @@
-//! Sums over the GPUs of one host that take none of their processors: copy engines move, and what has come is added up.
+//! Collectives of the GPUs of one host that take none of their processors: copy engines move, and what has come is added up.
 //!
 //! NCCL's kernels hold some of a GPU's processors while they wait and sum, and a product that fills all of them in whole waves then takes
 //! another wave. Here each rank has the part of an array with its number:
@@ -9,15 +9,20 @@
 //! Who copied says so in a word of the host's memory that the other's device waits for ([`mmap`]): no host is asked in between, and a
 //! host ends all waits of its device by writing the words itself. It says so to all ranks first: from then on no sum is taken as good.
 //!
-//! It works on memory that all ranks map: that of [`shared_like`](super::ProcessGroup::shared_like). All else, and every array where one
-//! rank cannot take part, is NCCL's.
+//! So it goes in memory that all ranks map: that of [`shared_like`](super::ProcessGroup::shared_like). What lies elsewhere goes through the
+//! scratch as well, all of it to all ranks. There is no NCCL in such a process: where one rank cannot take part, NCCL does all.
+//!
+//! All this is on one stream beside the one that computes, and there is to be no third: measured on H100s, kernels of a graph follow each
+//! other after 0.98 µs as long as a process has used two streams, and after 1.18 from the moment on when it has given a third one some five
+//! pieces of work, for good. NCCL has streams of its own.
 
 mod group;
+mod meet;
 mod mmap;
 mod region;
 mod safe;
 mod unix;
 mod work;
 
-pub use group::Linked;
+pub use group::{Linked, LinkedFormed};
 pub use work::LinkWork;

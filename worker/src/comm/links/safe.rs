@@ -1,7 +1,8 @@
-//! The sum itself: what is copied to whom, and who waits for what.
+//! The collectives themselves: what is copied to whom, and who waits for what.
 //!
-//! Every rank sends each other rank its values of that one's part, adds up its own part, and sends the sums to all. Who begins another
-//! sum has heard from all that they have read what lay in their scratch: one scratch is enough.
+//! All are turns. In a turn every rank sends each other one something, does something with what came, and answers. In a sum every rank
+//! sends each other one its values of that one's part, adds up its own part, and answers with the sums. Who begins another turn has heard
+//! from all that they have read what lay in their scratch: one scratch is enough.
 //!
 //! **Invariant:** the device is given work in one order, the same on all ranks, and each rank gives before it waits: whatever streams share
 //! a queue of the device, somebody can go on.
@@ -11,33 +12,35 @@ use super::{
     region::Region,
     work::{LinkWork, Member},
 };
-use crate::backend::link::LinkError;
+use crate::backend::link::{LinkError, Together};
 use crate::comm::Cut;
 use std::{
     cell::RefCell,
+    collections::VecDeque,
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
+use tch::{Kind, Tensor};
 
-/// Bytes of a float.
-const FLOAT: usize = 4;
-/// Parts begin at multiples of so many floats: the widest load.
-const PACK: usize = 4;
-/// Most bytes of scratch of one rank: the others' values of its part of an array of 100 MB.
-const SCRATCH_MAX: usize = 96 << 20;
+/// Pieces begin at multiples of so many bytes: the widest load.
+const PACK_BYTES: usize = 16;
+/// Bytes of scratch of one rank: the others' values of its part of an array of 100 MB.
+pub(super) const SCRATCH_BYTES: usize = 96 << 20;
 /// Pause between looks at a device that is to come to rest.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// How long a device whose waits have ended may take to come to rest.
 const REST_MAX: Duration = Duration::from_secs(2);
 
-/// What this rank's device sums with.
+/// What this rank's device does collectives with.
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) member: Arc<Member>,
-    regions: RefCell<Vec<Arc<Region>>>,
-    scratch: RefCell<Option<Arc<Region>>>,
+    regions: RefCell<Vec<Region>>,
+    scratch: Arc<Region>,
+    /// Tensors that the device may still read and write, in the order of their moments.
+    kept: RefCell<VecDeque<LinkWork>>,
 }
 
 /// Which part of an array every rank gets, and where in it.
@@ -48,9 +51,9 @@ struct Parts {
 }
 
 impl Parts {
-    /// An array in as many parts as there are ranks, the last of which may be shorter.
-    fn of(elements: usize, size: usize) -> Self {
-        Self { elements, part: elements.div_ceil(size).next_multiple_of(PACK) }
+    /// An array in as many parts as there are ranks, the last of which may be shorter; they begin at multiples of `pack`.
+    fn of(elements: usize, size: usize, pack: usize) -> Self {
+        Self { elements, part: elements.div_ceil(size).next_multiple_of(pack) }
     }
 
     /// First element, and number of elements, of what `rank` gets of at most `room` elements from the one `from` of each part on.
@@ -61,114 +64,237 @@ impl Parts {
     }
 }
 
+/// Where numbers lie on this rank's device.
+#[derive(Debug, Clone, Copy)]
+struct Array {
+    at: u64,
+    elements: usize,
+    kind: Kind,
+}
+
+impl Array {
+    fn of(tensor: &Tensor) -> Self {
+        Self { at: tensor.data_ptr().addr() as u64, elements: tensor.numel(), kind: tensor.kind() }
+    }
+
+    fn element_bytes(self) -> usize {
+        self.kind.elt_size_in_bytes()
+    }
+
+    fn bytes(self) -> usize {
+        self.elements * self.element_bytes()
+    }
+
+    /// Address of an element.
+    fn place(self, element: usize) -> u64 {
+        self.at + (element * self.element_bytes()) as u64
+    }
+}
+
+/// From where to where, and how many bytes.
+type Copy = (u64, u64, usize);
+
 impl Engine {
-    pub(super) fn new(member: Member) -> Self {
-        Self { member: Arc::new(member), regions: RefCell::default(), scratch: RefCell::default() }
+    pub(super) fn new(member: Member, scratch: Region) -> Self {
+        let (regions, kept) = (RefCell::default(), RefCell::default());
+        Self { member: Arc::new(member), regions, scratch: Arc::new(scratch), kept }
     }
 
-    /// Bytes of scratch that an array of so many wants and is not there yet.
-    pub(super) fn scratch_for(&self, bytes: usize) -> Option<usize> {
-        let size = self.member.size as usize;
-        let parts = Parts::of(bytes / FLOAT, size);
-        let wanted = (parts.part * (size - 1) * FLOAT).min(SCRATCH_MAX);
-        let there = self.scratch.borrow().as_ref().map_or(0, |scratch| scratch.own.bytes());
-        (wanted > there).then_some(wanted)
-    }
-
-    /// Uses scratch from now on; what used the one before has ended.
-    pub(super) fn set_scratch(&self, scratch: Region) {
-        *self.scratch.borrow_mut() = Some(Arc::new(scratch));
-    }
-
-    /// Sums arrays in that memory from now on.
+    /// Sums arrays in that memory without scratch for the answers from now on.
     pub(super) fn add(&self, region: Region) {
-        self.regions.borrow_mut().push(Arc::new(region));
+        self.regions.borrow_mut().push(region);
     }
 
-    /// Whether there is memory in which arrays are summed.
-    pub(super) fn has_memory(&self) -> bool {
-        !self.regions.borrow().is_empty()
+    fn ranks(&self) -> (usize, usize) {
+        (self.member.rank as usize, self.member.size as usize)
     }
 
-    /// Forgets the memory that was added last.
-    pub(super) fn take_back(&self) {
-        self.regions.borrow_mut().pop();
+    /// Bytes of scratch for one other rank.
+    fn room(&self) -> usize {
+        self.scratch.own.bytes() / (self.ranks().1 - 1) / PACK_BYTES * PACK_BYTES
     }
 
-    /// Begins to sum `elements` floats at `address` over the ranks, in place. Afterwards all of them are sums, or, when the array has equal
-    /// parts and is not to be gathered, those of the part with this rank's number. Nothing where the address is not in memory of all.
-    pub(super) fn sum(
+    /// Where in the scratch of `reader` what `writer` sends lies: by rank, without the reader's own.
+    fn slot(&self, reader: usize, writer: usize) -> usize {
+        self.room() * if writer < reader { writer } else { writer - 1 }
+    }
+
+    /// Where this rank sends to `other`.
+    fn sent_to(&self, other: usize) -> Option<u64> {
+        self.scratch.of(other, self.slot(other, self.ranks().0))
+    }
+
+    /// Where lies what `other` sent.
+    fn came_from(&self, other: usize) -> u64 {
+        self.scratch.own.at() + self.slot(self.ranks().0, other) as u64
+    }
+
+    /// Brings `array` together over the ranks, in place.
+    pub(super) fn all_reduce(
         &self,
         operation: &'static str,
-        (address, elements): (u64, usize),
-        gather: bool,
-    ) -> Result<Option<LinkWork>, LinkError> {
-        let bytes = elements * FLOAT;
-        let found = |region: &Arc<Region>| Some((Arc::clone(region), region.find(address, bytes)?));
-        let Some((region, start)) = self.regions.borrow().iter().find_map(found) else { return Ok(None) };
-        let Some(scratch) = self.scratch.borrow().clone() else { return Ok(None) };
-        let beside = &self.member.beside;
-        if elements == 0 || beside.records()? {
-            return Ok(None);
-        }
-        let size = self.member.size as usize;
-        let parts = if gather { Parts::of(elements, size) } else { Parts { elements, part: elements / size } };
-        let room = scratch.own.bytes() / FLOAT / (size - 1) / PACK * PACK;
-        let made = beside.after_current()?;
-        for from in (0..parts.part).step_by(room) {
-            self.piece((&region, start), &scratch, |rank| parts.piece(rank, from, room), room, gather)?;
-        }
-        let done = beside.moment()?;
-        Ok(Some(LinkWork { operation, member: Arc::clone(&self.member), made, done }))
+        tensor: &Tensor,
+        together: Together,
+    ) -> Result<LinkWork, LinkError> {
+        let array = Array::of(tensor);
+        let regions = self.regions.borrow();
+        let found = regions.iter().find_map(|region| Some((region, region.find(array.at, array.bytes())?)));
+        let size = self.ranks().1;
+        self.begin(operation, tensor, || match found {
+            Some(found) if together == Together::Sum => {
+                let pack = (PACK_BYTES / array.element_bytes()).max(1);
+                self.sum_parts(array, Parts::of(array.elements, size, pack), Some(found))
+            }
+            _ => self.everything(array, together),
+        })
     }
 
-    /// One piece of every part, as much as the scratch takes.
-    fn piece(
-        &self,
-        (region, start): (&Region, usize),
-        scratch: &Region,
-        piece: impl Fn(usize) -> (usize, usize),
-        room: usize,
-        gather: bool,
-    ) -> Result<(), LinkError> {
-        let Member { beside, turns, rank, size, .. } = &*self.member;
-        let (rank, size) = (*rank as usize, *size as usize);
-        let turn = turns.next();
-        // Another one first for each: nobody's memory is written by two at once.
-        let others = || (1..size).map(|distance| (rank + distance) % size);
-        let place = |at: usize| start + at * FLOAT;
-        let own = |at: usize| region.own.at() + place(at) as u64;
-        for other in others() {
-            let (at, count) = piece(other);
-            // The others' values lie in the order of the ranks, without the reader's own.
-            let slot = if rank < other { rank } else { rank - 1 };
-            if let Some(to) = scratch.of(other, slot * room * FLOAT).filter(|_| count > 0) {
-                // SAFETY: the piece lies in the region, and has at most `room` elements; both stay until this engine has come to rest.
-                unsafe { beside.copy(own(at), to, count * FLOAT) }?;
+    /// Sums an array of as many equal parts as there are ranks; afterwards the part with this rank's number holds the sums.
+    pub(super) fn reduce_scatter(&self, tensor: &Tensor) -> Result<LinkWork, LinkError> {
+        let array = Array::of(tensor);
+        let parts = Parts { elements: array.elements, part: array.elements / self.ranks().1 };
+        self.begin("reduce_scatter", tensor, || self.sum_parts(array, parts, None))
+    }
+
+    /// Begins to give every rank what `root` has.
+    pub(super) fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<LinkWork, LinkError> {
+        let (array, (rank, _)) = (Array::of(tensor), self.ranks());
+        self.begin("broadcast", tensor, || {
+            for from in (0..array.bytes()).step_by(self.room()) {
+                let bytes = self.room().min(array.bytes() - from);
+                let place = array.at + from as u64;
+                let sends = |other| Some((place, self.sent_to(other)?, bytes)).filter(|_| rank == root);
+                let takes = || match rank == root {
+                    true => Ok(()),
+                    false => self.copy((self.came_from(root), place, bytes)),
+                };
+                self.turn(sends, takes, |_| None)?;
             }
-            // SAFETY: the words stay as long as the engine.
-            unsafe { beside.tell(turns.word(other, rank, Told::Part), turn) }?;
-        }
-        for other in others() {
-            // SAFETY: as above.
-            unsafe { beside.hear(turns.word(rank, other, Told::Part), turn) }?;
-        }
-        let (at, count) = piece(rank);
-        // SAFETY: the piece lies in the region, and the others' values of it in the scratch.
-        unsafe { beside.sum(own(at), scratch.own.at(), (count, room), (rank as u32, size as u32)) }?;
-        for other in others() {
-            if let Some(to) = region.of(other, place(at)).filter(|_| gather && count > 0) {
-                // SAFETY: the piece lies in the other's region, too, which is as long.
-                unsafe { beside.copy(own(at), to, count * FLOAT) }?;
+            Ok(())
+        })
+    }
+
+    /// Begins to give every rank all parts of an array of as many equal parts as there are ranks, of which each has its own.
+    pub(super) fn all_gather(&self, tensor: &Tensor) -> Result<LinkWork, LinkError> {
+        let (array, (rank, size)) = (Array::of(tensor), self.ranks());
+        let part = array.bytes() / size;
+        self.begin("all_gather", tensor, || {
+            for from in (0..part).step_by(self.room()) {
+                let bytes = self.room().min(part - from);
+                let place = |of: usize| array.at + (of * part + from) as u64;
+                let sends = |other| Some((place(rank), self.sent_to(other)?, bytes));
+                let takes = |other| self.copy((self.came_from(other), place(other), bytes));
+                self.turn(sends, || self.others().try_for_each(takes), |_| None)?;
             }
-            // SAFETY: as above.
-            unsafe { beside.tell(turns.word(other, rank, Told::Sums), turn) }?;
-        }
-        for other in others() {
-            // SAFETY: as above.
-            unsafe { beside.hear(turns.word(rank, other, Told::Sums), turn) }?;
+            Ok(())
+        })
+    }
+
+    /// Every rank sends all others everything, and does the same with it.
+    fn everything(&self, array: Array, together: Together) -> Result<(), LinkError> {
+        let room = self.room() / array.element_bytes();
+        for from in (0..array.elements).step_by(room) {
+            let count = room.min(array.elements - from);
+            let place = array.place(from);
+            let sends = |other| Some((place, self.sent_to(other)?, count * array.element_bytes()));
+            self.turn(sends, || self.bring_together((place, count), room, (array.kind, together)), |_| None)?;
         }
         Ok(())
+    }
+
+    /// Every rank adds up its part, and gives the sums to the others where the array lies in memory of all.
+    fn sum_parts(&self, array: Array, parts: Parts, shared: Option<(&Region, usize)>) -> Result<(), LinkError> {
+        let (rank, width) = (self.ranks().0, array.element_bytes());
+        let room = self.room() / width;
+        for from in (0..parts.part).step_by(room) {
+            let (own, count) = parts.piece(rank, from, room);
+            let sends = |other| {
+                let (at, count) = parts.piece(other, from, room);
+                Some((array.place(at), self.sent_to(other)?, count * width))
+            };
+            let answers = |other| {
+                let (region, start) = shared?;
+                Some((array.place(own), region.of(other, start + own * width)?, count * width))
+            };
+            let how = (array.kind, Together::Sum);
+            self.turn(sends, || self.bring_together((array.place(own), count), room, how), answers)?;
+        }
+        Ok(())
+    }
+
+    /// What came of all ranks, at the place of the own numbers.
+    fn bring_together(
+        &self,
+        (own, elements): (u64, usize),
+        stride: usize,
+        how: (Kind, Together),
+    ) -> Result<(), LinkError> {
+        let Member { beside, rank, size, .. } = &*self.member;
+        // SAFETY: the numbers are the tensor's, which is kept, and the others' lie in the scratch.
+        unsafe { beside.sum((own, self.scratch.own.at()), (elements, stride), (*rank, *size), how) }
+    }
+
+    /// Lets the device do those turns behind what computes `tensor`, which stays until they are done.
+    fn begin(
+        &self,
+        operation: &'static str,
+        tensor: &Tensor,
+        turns: impl FnOnce() -> Result<(), LinkError>,
+    ) -> Result<LinkWork, LinkError> {
+        let beside = &self.member.beside;
+        let mut kept = self.kept.borrow_mut();
+        while kept.front().map_or(Ok(false), |work| work.done.is_past())? {
+            kept.pop_front();
+        }
+        let made = Arc::new(beside.after_current()?);
+        let given = turns();
+        let done = Arc::new(beside.moment()?);
+        let work = LinkWork { operation, member: Arc::clone(&self.member), made, done, tensor: tensor.shallow_clone() };
+        kept.push_back(work.again());
+        given.map(|()| work)
+    }
+
+    /// The other ranks. Another one first for each: nobody's memory is written by two at once.
+    fn others(&self) -> impl Iterator<Item = usize> {
+        let (rank, size) = self.ranks();
+        (1..size).map(move |distance| (rank + distance) % size)
+    }
+
+    /// One turn: what goes to each other rank, what is done when theirs is there, and what goes back.
+    fn turn(
+        &self,
+        sends: impl Fn(usize) -> Option<Copy>,
+        takes: impl FnOnce() -> Result<(), LinkError>,
+        answers: impl Fn(usize) -> Option<Copy>,
+    ) -> Result<(), LinkError> {
+        let turn = self.member.turns.next();
+        self.give(turn, Told::Part, sends)?;
+        takes()?;
+        self.give(turn, Told::Sums, answers)
+    }
+
+    /// Gives every other rank something and its word, and waits for theirs.
+    fn give(&self, turn: u32, told: Told, what: impl Fn(usize) -> Option<Copy>) -> Result<(), LinkError> {
+        let (Member { beside, turns, .. }, rank) = (&*self.member, self.ranks().0);
+        for other in self.others() {
+            what(other).map_or(Ok(()), |copy| self.copy(copy))?;
+            // SAFETY: the words stay as long as the engine.
+            unsafe { beside.tell(turns.word(other, rank, told), turn) }?;
+        }
+        for other in self.others() {
+            // SAFETY: as above.
+            unsafe { beside.hear(turns.word(rank, other, told), turn) }?;
+        }
+        Ok(())
+    }
+
+    fn copy(&self, (from, to, bytes): Copy) -> Result<(), LinkError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: both lie in a tensor that is kept, in the scratch, at most a slot long, or in a region, which is as long on every rank;
+        // scratch and regions stay until this engine has come to rest.
+        unsafe { self.member.beside.copy(from, to, bytes) }
     }
 
     /// Waits until the device has done what it was given, at most `timeout`; whether it has. After a cut it need not wait for others.
@@ -197,7 +323,7 @@ impl Drop for Engine {
         self.member.turns.cut();
         if !self.rest(REST_MAX) {
             tracing::warn!("a device does not come to rest; the memory that it sums in is not given back");
-            std::mem::forget((self.regions.take(), self.scratch.take(), Arc::clone(&self.member)));
+            std::mem::forget((self.regions.take(), self.kept.take(), Arc::clone(&self.scratch), Arc::clone(&self.member)));
         }
     }
 }
@@ -209,7 +335,7 @@ mod tests {
     #[test]
     fn pieces_cover_every_element_once() {
         for (elements, size, room) in [(1, 2, 4), (7, 3, 4), (1000, 4, 64), (1021, 8, 16), (12, 3, 100), (5, 4, 4)] {
-            let parts = Parts::of(elements, size);
+            let parts = Parts::of(elements, size, 4);
             let mut seen = vec![0; elements];
             for rank in 0..size {
                 for from in (0..parts.part).step_by(room) {

@@ -21,8 +21,6 @@ use std::{
 
 /// How long one rank waits for the descriptors of the others.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// Most descriptors of one message.
-const DESCRIPTORS_MAX: usize = 2;
 /// The address it was sent to, and the sender's rank.
 const MESSAGE_BYTES: usize = 20;
 
@@ -48,21 +46,21 @@ impl Post {
         Ok(Self { listener, address })
     }
 
-    /// Gives `own` to every other rank and takes theirs; by rank, nothing at the own one's place. All ranks call it, and those without
-    /// descriptors give none.
+    /// Gives `own` to every other rank and takes theirs; by rank, nothing at the own one's place. All ranks call it, and those that have
+    /// none give none.
     pub(super) fn pass(
         &self,
         rank: usize,
         addresses: &[Address],
-        own: &[BorrowedFd<'_>],
-    ) -> io::Result<Vec<Vec<OwnedFd>>> {
+        own: Option<BorrowedFd<'_>>,
+    ) -> io::Result<Vec<Option<OwnedFd>>> {
         for (other, address) in addresses.iter().enumerate() {
             if other != rank {
                 send(*address, rank as u32, own)?;
             }
         }
-        let mut taken: Vec<Option<Vec<OwnedFd>>> = addresses.iter().map(|_| None).collect();
-        taken[rank] = Some(Vec::new());
+        let mut taken: Vec<Option<Option<OwnedFd>>> = addresses.iter().map(|_| None).collect();
+        taken[rank] = Some(None);
         let deadline = Instant::now() + WAIT_MAX;
         while taken.iter().any(Option::is_none) {
             let stream = self.accept(deadline)?;
@@ -70,10 +68,10 @@ impl Post {
                 continue;
             }
             // Whoever does not know the address is not of the group.
-            let Some((from, descriptors)) = self.receive(&stream, deadline)? else { continue };
+            let Some((from, descriptor)) = self.receive(&stream, deadline)? else { continue };
             match taken.get_mut(from as usize) {
-                Some(place @ None) => *place = Some(descriptors),
-                _ => return Err(io::Error::other(format!("descriptors of rank {from}, which has none to give"))),
+                Some(place @ None) => *place = Some(descriptor),
+                _ => return Err(io::Error::other(format!("a descriptor of rank {from}, which has none to give"))),
             }
         }
         Ok(taken.into_iter().flatten().collect())
@@ -89,10 +87,10 @@ impl Post {
         }
     }
 
-    fn receive(&self, stream: &UnixStream, deadline: Instant) -> io::Result<Option<(u32, Vec<OwnedFd>)>> {
+    fn receive(&self, stream: &UnixStream, deadline: Instant) -> io::Result<Option<(u32, Option<OwnedFd>)>> {
         until_readable(stream, deadline)?;
         let mut message = [0; MESSAGE_BYTES];
-        let mut space = cmsg_space!([RawFd; DESCRIPTORS_MAX]);
+        let mut space = cmsg_space!(RawFd);
         let mut into = [IoSliceMut::new(&mut message)];
         let received = recvmsg::<()>(
             stream.as_raw_fd(),
@@ -100,31 +98,32 @@ impl Post {
             Some(&mut space),
             MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT,
         )?;
-        let (bytes, mut descriptors) = (received.bytes, Vec::new());
+        let (bytes, mut descriptor) = (received.bytes, None);
         for control in received.cmsgs()? {
             if let ControlMessageOwned::ScmRights(numbers) = control {
-                // SAFETY: the kernel made these descriptors for us.
-                descriptors.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
+                for number in numbers {
+                    // SAFETY: the kernel made this descriptor for us.
+                    descriptor = Some(unsafe { OwnedFd::from_raw_fd(number) });
+                }
             }
         }
         let word = |at: usize| message.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let from = message.get(16..20).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
         let known = bytes == MESSAGE_BYTES && [word(0), word(8)] == self.address.map(Some);
-        Ok(from.filter(|_| known).map(|from| (from, descriptors)))
+        Ok(from.filter(|_| known).map(|from| (from, descriptor)))
     }
 }
 
-fn send(to: Address, rank: u32, own: &[BorrowedFd<'_>]) -> io::Result<()> {
+fn send(to: Address, rank: u32, own: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let stream = UnixStream::connect_addr(&name(to)?)?;
     let mut message = [0; MESSAGE_BYTES];
     message[..8].copy_from_slice(&to[0].to_le_bytes());
     message[8..16].copy_from_slice(&to[1].to_le_bytes());
     message[16..].copy_from_slice(&rank.to_le_bytes());
-    let numbers: Vec<RawFd> = own.iter().map(|fd| fd.as_raw_fd()).collect();
-    let rights = [ControlMessage::ScmRights(&numbers)];
-    let control = if numbers.is_empty() { &[][..] } else { &rights };
+    let number = own.map(|fd| [fd.as_raw_fd()]);
+    let rights = number.as_ref().map(|number| ControlMessage::ScmRights(number));
     // A message this short is taken whole or not at all.
-    sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(&message)], control, MsgFlags::MSG_NOSIGNAL, None)?;
+    sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(&message)], rights.as_slice(), MsgFlags::MSG_NOSIGNAL, None)?;
     Ok(())
 }
 
@@ -158,9 +157,9 @@ mod tests {
             thread::spawn(move || {
                 let (mut reader, writer) = io::pipe().unwrap();
                 // Rank 2 has nothing to give.
-                let own = [writer.as_fd()];
-                let taken = post.pass(rank, &addresses, if rank == 2 { &[] } else { &own }).unwrap();
-                let counts: Vec<usize> = taken.iter().map(Vec::len).collect();
+                let own = (rank != 2).then_some(writer.as_fd());
+                let taken = post.pass(rank, &addresses, own).unwrap();
+                let there: Vec<bool> = taken.iter().map(Option::is_some).collect();
                 for fd in taken.into_iter().flatten() {
                     File::from(fd).write_all(&[rank as u8]).unwrap();
                 }
@@ -168,13 +167,13 @@ mod tests {
                 let mut told = Vec::new();
                 reader.read_to_end(&mut told).unwrap();
                 told.sort_unstable();
-                (counts, told)
+                (there, told)
             })
         });
         let ranks: Vec<_> = ranks.collect();
         let ended: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-        assert_eq!(ended[0], (vec![0, 1, 0], vec![1, 2]));
-        assert_eq!(ended[1], (vec![1, 0, 0], vec![0, 2]));
-        assert_eq!(ended[2], (vec![1, 1, 0], vec![]));
+        assert_eq!(ended[0], (vec![false, true, false], vec![1, 2]));
+        assert_eq!(ended[1], (vec![true, false, false], vec![0, 2]));
+        assert_eq!(ended[2], (vec![true, true, false], vec![]));
     }
 }

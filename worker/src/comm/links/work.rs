@@ -1,4 +1,4 @@
-//! A sum on its way.
+//! A collective on its way.
 
 use super::mmap::Turns;
 use crate::backend::link::{Beside, LinkError, Moment};
@@ -9,6 +9,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use tch::Tensor;
 
 /// Pauses between looks at the device.
 const SOON: Duration = Duration::from_micros(20);
@@ -18,7 +19,7 @@ const SHARE: u32 = 512;
 /// A pause may be so much longer than it was to be; what is beyond is this process's own doing.
 const LATE: Duration = Duration::from_millis(2);
 
-/// What a group's sums share.
+/// What a group's collectives share.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) beside: Beside,
@@ -34,8 +35,10 @@ pub struct LinkWork {
     pub(super) operation: &'static str,
     pub(super) member: Arc<Member>,
     /// When this rank had computed what is summed.
-    pub(super) made: Moment,
-    pub(super) done: Moment,
+    pub(super) made: Arc<Moment>,
+    pub(super) done: Arc<Moment>,
+    /// What the device reads and writes until then.
+    pub(super) tensor: Tensor,
 }
 
 /// Lets this thread sleep for as short as it says, where Linux adds 50 µs.
@@ -57,6 +60,13 @@ impl Drop for ShortSleeps {
 }
 
 impl LinkWork {
+    /// The same collective once more.
+    pub(super) fn again(&self) -> Self {
+        let Self { operation, member, made, done, tensor } = self;
+        let [made, done] = [made, done].map(Arc::clone);
+        Self { operation, member: Arc::clone(member), made, done, tensor: tensor.shallow_clone() }
+    }
+
     #[expect(clippy::disallowed_methods, reason = "a device tells no descriptor that could be waited for")]
     pub(in crate::comm) fn wait(&self, timeout: Duration) -> Result<(), CommError> {
         let Member { waited, rank, size, .. } = &*self.member;

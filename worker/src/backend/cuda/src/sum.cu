@@ -1,30 +1,84 @@
-// Sums over the ranks of what their devices have copied here.
+// What the devices of the ranks have copied here, brought together.
 
-// own[i] becomes the sum of element i of all ranks, added in the order of the ranks, so that it does not matter whose part it is. The
+// KIND is the type of the values; those of 16 bits are summed in 32.
+#if KIND == 0
+typedef float Value;
+typedef float Wide;
+#elif KIND == 1
+typedef double Value;
+typedef double Wide;
+#elif KIND == 2
+typedef i64 Value;
+typedef i64 Wide;
+#elif KIND == 3
+typedef int Value;
+typedef int Wide;
+#elif KIND == 4
+typedef signed char Value;
+typedef int Wide;
+#elif KIND == 5
+typedef unsigned char Value;
+typedef int Wide;
+#elif KIND == 6
+typedef bf16 Value;
+typedef float Wide;
+#else
+typedef f16 Value;
+typedef float Wide;
+#endif
+
+__device__ __forceinline__ Wide widened(Value x) {
+#if KIND >= 6
+  return wide(x);
+#else
+  return x;
+#endif
+}
+
+__device__ __forceinline__ Value narrowed(Wide x) {
+#if KIND >= 6
+  return narrow<Value>(x);
+#else
+  return (Value)x;
+#endif
+}
+
+// REDUCE: 0 the sum, 1 the smallest, 2 the largest; what is no number wins.
+__device__ __forceinline__ Wide together(Wide a, Wide b) {
+#if REDUCE == 0
+  return a + b;
+#elif REDUCE == 1
+  return b < a || b != b ? b : a;
+#else
+  return b > a || b != b ? b : a;
+#endif
+}
+
+// own[i] becomes what element i of all ranks comes to, in the order of the ranks, so that it does not matter whose part it is. The
 // others' lie behind each other, `stride` elements apart, the own ones left out.
-__device__ __forceinline__ const ELEMENT* of_rank(const ELEMENT* own, const ELEMENT* parts, i64 stride, u32 rank, u32 r) {
+__device__ __forceinline__ const Value* of_rank(const Value* own, const Value* parts, i64 stride, u32 rank, u32 r) {
   return r == rank ? own : parts + (i64)(r < rank ? r : r - 1) * stride;
 }
 
-extern "C" __global__ void sum_parts(ELEMENT* own, const ELEMENT* parts, i64 n, i64 stride, u32 rank, u32 ranks) {
+extern "C" __global__ void sum_parts(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks) {
   i64 packs = n / VEC;
   for (i64 p = thread_of_grid(); p < packs; p += threads_of_grid()) {
-    float sum[VEC];
-    Pack<ELEMENT, VEC> x;
+    Wide sum[VEC];
+    Pack<Value, VEC> x;
     for (u32 r = 0; r < ranks; ++r) {
-      x = load<ELEMENT, VEC>(of_rank(own, parts, stride, rank, r) + p * VEC);
+      x = load<Value, VEC>(of_rank(own, parts, stride, rank, r) + p * VEC);
 #pragma unroll
-      for (int j = 0; j < VEC; ++j) sum[j] = r == 0 ? wide(x.at[j]) : sum[j] + wide(x.at[j]);
+      for (int j = 0; j < VEC; ++j) sum[j] = r == 0 ? widened(x.at[j]) : together(sum[j], widened(x.at[j]));
     }
 #pragma unroll
-    for (int j = 0; j < VEC; ++j) x.at[j] = narrow<ELEMENT>(sum[j]);
-    store<ELEMENT, VEC>(own + p * VEC, x);
+    for (int j = 0; j < VEC; ++j) x.at[j] = narrowed(sum[j]);
+    store<Value, VEC>(own + p * VEC, x);
   }
   // What is left of the last pack.
   i64 at = packs * VEC + thread_of_grid();
   if (at < n) {
-    float sum = wide(*(of_rank(own, parts, stride, rank, 0) + at));
-    for (u32 r = 1; r < ranks; ++r) sum += wide(*(of_rank(own, parts, stride, rank, r) + at));
-    own[at] = narrow<ELEMENT>(sum);
+    Wide sum = widened(*(of_rank(own, parts, stride, rank, 0) + at));
+    for (u32 r = 1; r < ranks; ++r) sum = together(sum, widened(*(of_rank(own, parts, stride, rank, r) + at)));
+    own[at] = narrowed(sum);
   }
 }
