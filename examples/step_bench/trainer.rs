@@ -116,10 +116,7 @@ impl Trainer {
             let norm = parts.complete(cx)?;
             let number = |i| f::reshape(cx, &f::narrow(cx, &sums, 0, i, 1)?, &[]);
             let (sum, count) = (number(0)?, number(1)?);
-            let stats = parts.optimize(cx, &norm, [&count, rate])?;
-            if let Some(average) = average {
-                average.update(cx, parts.weights, &stats.taken)?;
-            }
+            parts.optimize(cx, &norm, [&count, rate], average.as_ref())?;
             Ok::<_, OpError>(vec![f::div(cx, &sum, &count)?])
         })?;
         self.last = ran.outputs.into_iter().next().map(|loss| (loss, ran.mode));

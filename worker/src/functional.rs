@@ -422,6 +422,15 @@ pub fn drop_path(cx: &Cx<'_>, x: &Tensor, p: f64) -> Made {
     one(cx, Op::DropPath { p: p.into(), site: cx.next_site() }, &[x, &cx.random_key()?])
 }
 
+/// λ = 1 − 2^(−β), elementwise, with β kept between `lo` and `hi`; where it is not between them no gradient flows.
+///
+/// # Errors
+/// When β is not a float, or `lo` is not at most `hi`.
+pub fn retention_decay(cx: &Cx<'_>, beta: &Tensor, lo: f64, hi: f64) -> Made {
+    elementwise::check_bounds(lo, hi).map_err(|kind| cx.fail("retention_decay", kind))?;
+    one(cx, Op::RetentionDecay { lo: lo.into(), hi: hi.into() }, &[beta])
+}
+
 /// The scan y_t = λ·y_{t−1} + v_t for v (B,N,H,Dh), λ (H) and an incoming state (B,H,Dh), zero if absent.
 ///
 /// Returns y (B,N,H,Dh) and, if causal, the state after the last position. Bidirectional adds the reversed scan, the

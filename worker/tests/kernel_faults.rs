@@ -158,7 +158,7 @@ fn loop_of_ones_own() -> Vec<(String, usize)> {
                 parts.backward(cx, &loss, true)?;
                 let norm = parts.complete(cx)?;
                 let number = |i| functional::reshape(cx, &functional::narrow(cx, &inputs[1], 0, i, 1)?, &[]);
-                parts.optimize(cx, &norm, [&number(0)?, &number(1)?])?;
+                parts.optimize(cx, &norm, [&number(0)?, &number(1)?], None)?;
                 Ok::<_, OpError>(vec![loss])
             })
             .unwrap();

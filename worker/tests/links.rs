@@ -107,7 +107,8 @@ fn sums(group: &Linked, nccl: &Nccl, rank: u32) {
 /// Every other collective, of every kind that NCCL has, in memory of the rank's own.
 fn collectives(group: &Linked, nccl: &Nccl, rank: u32) {
     let device = Device::Cuda(rank as usize);
-    let kinds = [Kind::Float, Kind::Double, Kind::Int64, Kind::Int, Kind::Int8, Kind::Uint8, Kind::BFloat16, Kind::Half];
+    let kinds =
+        [Kind::Float, Kind::Double, Kind::Int64, Kind::Int, Kind::Int8, Kind::Uint8, Kind::BFloat16, Kind::Half];
     for (kind, length) in kinds.into_iter().flat_map(|kind| [2, 6, 100_002].map(|length| (kind, length))) {
         let numbers = Tensor::randint_low(-50, 50, [length], (Kind::Float, device)).abs().to_kind(kind);
         type Begin<'a> = &'a dyn Fn(&dyn ProcessGroup, &Tensor) -> Result<enn_worker::comm::Work, CommError>;

@@ -440,12 +440,12 @@ pub enum Recovery {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Collectives {
-    /// On CPUs shared memory when all workers are on one node and can share it, else Gloo. On GPUs NCCL, but for sums of gradients, which
-    /// copy engines make when all workers are on one node and its GPUs are linked.
+    /// On CPUs shared memory when all workers are on one node and can share it, else Gloo. On GPUs their copy engines when all workers are on
+    /// one node and its GPUs are linked, else NCCL.
     Auto,
     /// On CPUs Gloo, over the network or loopback; on GPUs as `Nccl`.
     Gloo,
-    /// On GPUs NCCL for everything; on CPUs as `Auto`.
+    /// On GPUs NCCL; on CPUs as `Auto`.
     Nccl,
 }
 

@@ -21,6 +21,8 @@ use std::cell::RefCell;
 
 /// Elements from which a gradient is written instead of cleared and added to: clearing small ones together takes no time.
 const WRITTEN_MIN: usize = 1 << 18;
+/// Most elements of a contribution that waits for the others of its bucket: one addition for all of them instead of one each.
+const SMALL_MAX: i64 = 1 << 16;
 
 /// What the reverse walk meets.
 pub(super) enum Node {
@@ -85,10 +87,37 @@ struct Ready<'a, 'b, 'p> {
     grads: &'a dyn GradLeaves,
     late: &'a Late,
     on_ready: OnReady<'b>,
+    /// Small contributions that are added when their bucket is ready: whose gradient, its slot, and what is added.
+    small: Vec<(ParamId, Tensor, Tensor)>,
 }
 
 impl Ready<'_, '_, '_> {
-    fn contributed(&mut self, id: ParamId) -> Result<(), HookError> {
+    /// Adds a contribution to the gradient in `slot`, at once or with others of its bucket.
+    fn add(&mut self, id: ParamId, slot: Tensor, gradient: Tensor) -> Result<(), OpError> {
+        let [held, more] = [&slot, &gradient].map(Tensor::meta);
+        if held.numel() > SMALL_MAX || held.kind != more.kind {
+            return call(self.cx, Op::GradAdd, &[&slot, &gradient]).map(|_| ());
+        }
+        // In one addition each is there once.
+        if self.small.iter().any(|(known, ..)| *known == id) {
+            self.add_small(self.grads.bucket_of(id))?;
+        }
+        self.small.push((id, slot, gradient));
+        Ok(())
+    }
+
+    fn add_small(&mut self, bucket: BucketId) -> Result<(), OpError> {
+        let all = std::mem::take(&mut self.small);
+        let now: Vec<_>;
+        (now, self.small) = all.into_iter().partition(|(id, ..)| self.grads.bucket_of(*id) == bucket);
+        if now.is_empty() {
+            return Ok(());
+        }
+        let operands: Vec<&Tensor> = now.iter().flat_map(|(_, slot, gradient)| [slot, gradient]).collect();
+        call(self.cx, Op::GradAdd, &operands).map(|_| ())
+    }
+
+    fn contributed(&mut self, id: ParamId) -> Result<(), OpError> {
         if self.late.keep(self.grads.bucket_of(id), id) {
             return Ok(());
         }
@@ -97,18 +126,19 @@ impl Ready<'_, '_, '_> {
         if *pending == 0 { self.param_ready(id) } else { Ok(()) }
     }
 
-    fn param_ready(&mut self, id: ParamId) -> Result<(), HookError> {
+    fn param_ready(&mut self, id: ParamId) -> Result<(), OpError> {
         let bucket = self.grads.bucket_of(id);
         let waiting = &mut self.waiting[bucket.index()];
         *waiting -= 1;
         if *waiting > 0 {
             return Ok(());
         }
+        self.add_small(bucket)?;
         self.open -= 1;
         self.cx.ending.set((self.open == 0 && self.grads.lent().is_empty()).then_some(bucket));
         let told = (self.on_ready)(bucket, self.grads.flat(bucket));
         self.cx.ending.set(None);
-        told
+        told.map_err(|error| self.cx.fail("grad_ready", OpErrorKind::Hook(error)))
     }
 }
 
@@ -234,17 +264,14 @@ impl Cx<'_> {
         let nodes = std::mem::take(&mut self.state.borrow_mut().nodes);
         let reach = self.reach(&nodes, loss, grads);
         let blank = if self.stale.take() { self.clear(grads, &reach)? } else { vec![false; grads.count()] };
-        let hook = |e: HookError| self.fail("grad_ready", OpErrorKind::Hook(e));
         let mut waiting = vec![0; grads.buckets()];
         let ids = || (0..grads.count() as u32).map(ParamId);
         ids().for_each(|id| waiting[grads.bucket_of(id).index()] += 1);
         let idle: Vec<ParamId> = ids().filter(|id| reach.pending[id.index()] == 0).collect();
         let late = Late::new(&reach.late);
         let (pending, open) = (reach.pending, grads.buckets());
-        let mut ready = Ready { cx: self, pending, waiting, open, grads, late: &late, on_ready };
-        for id in idle {
-            ready.param_ready(id).map_err(hook)?;
-        }
+        let mut ready = Ready { cx: self, pending, waiting, open, grads, late: &late, on_ready, small: Vec::new() };
+        idle.into_iter().try_for_each(|id| ready.param_ready(id))?;
         let (blank, slots) = (RefCell::new(blank), RefCell::new(vec![None; grads.count()]));
         let emitter = Emitter { cx: self, grads, late: &late, blank, slots };
         let mut slots: Vec<Option<Tensor>> = vec![None; reach.reached.len()];
@@ -259,7 +286,7 @@ impl Cx<'_> {
                 self.scope.set(scope);
                 call(self, op, &ins.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
             }
-            later.contributed.into_iter().try_for_each(|id| ready.contributed(id)).map_err(hook)?;
+            later.contributed.into_iter().try_for_each(|id| ready.contributed(id))?;
         }
         let mut slots = walk.slots;
         Ok(wanted.iter().map(|t| slots[t.val().0 as usize].take().map(|g| g.raw().shallow_clone())).collect())
@@ -456,8 +483,8 @@ impl Cx<'_> {
             self.zero(std::iter::once(emitter.grads.slot(id)))?;
         }
         if let Some(gradient) = gradient {
-            call(self, Op::GradAdd, &[&emitter.slot(id)?, &gradient])?;
+            ready.add(id, emitter.slot(id)?, gradient)?;
         }
-        ready.contributed(id).map_err(|e| self.fail("grad_ready", OpErrorKind::Hook(e)))
+        ready.contributed(id)
     }
 }

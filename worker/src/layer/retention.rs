@@ -76,9 +76,7 @@ impl Decay {
 
     /// λ per head (H).
     pub(super) fn lambda(&self, cx: &Cx) -> Result<Tensor, OpError> {
-        let beta = functional::clamp(cx, &cx.param(self.beta), BETA_RANGE.0, BETA_RANGE.1)?;
-        let forget = functional::exp(cx, &functional::scale(cx, &beta, -std::f64::consts::LN_2)?)?;
-        functional::add_scalar(cx, &functional::neg(cx, &forget)?, 1.0)
+        functional::retention_decay(cx, &cx.param(self.beta), BETA_RANGE.0, BETA_RANGE.1)
     }
 
     /// log λ per head (H).

@@ -6,6 +6,7 @@
 use super::Op;
 use super::attention::scale;
 use super::attr::{Dir, F64Bits, Score, Structural};
+use super::decay::bounds;
 use super::norm::stats;
 use super::random::keep_threshold;
 use super::row::{Kernel, Launch, Launched, Tolerance};
@@ -13,7 +14,7 @@ use crate::backend::cuda::attention::{self, Attention, Mask};
 use crate::backend::cuda::cross_entropy::{self, CrossEntropyBackward};
 use crate::backend::cuda::gated_norm::{self, GatedNorm};
 use crate::backend::cuda::retention::{Scan, ScanBackward};
-use crate::backend::cuda::{self, Element, dropout, gated, norm, quantize, retention};
+use crate::backend::cuda::{self, Element, dropout, gated, norm, quantize, retention, retention_decay};
 use smallvec::{SmallVec, smallvec};
 use tch::{Device, Kind, Tensor};
 
@@ -48,6 +49,18 @@ pub(super) const RETENTION: Kernel = entry("cuda.retention", |_, l| on_device(l.
 /// RetentionBackward.
 pub(super) const RETENTION_BACKWARD: Kernel =
     entry("cuda.retention_backward", |_, l| on_device(l.at(0)), launch_retention_backward);
+/// RetentionDecay.
+pub(super) const RETENTION_DECAY: Kernel = entry(
+    "cuda.retention_decay",
+    |_, l| on_device(l.at(0)),
+    |op, l| Ok(smallvec![retention_decay::forward(l.at(0), bounds(op))?]),
+);
+/// RetentionDecayBackward.
+pub(super) const RETENTION_DECAY_BACKWARD: Kernel = entry(
+    "cuda.retention_decay_backward",
+    |_, l| on_device(l.at(1)),
+    |op, l| Ok(smallvec![retention_decay::backward(l.at(0), l.at(1), bounds(op))?]),
+);
 /// LayerNorm and RmsNorm.
 pub(super) const NORM: Kernel = entry("cuda.norm", |_, l| rows_fit(l.at(0)), launch_norm);
 /// LayerNormBackward and RmsNormBackward.

@@ -8,9 +8,12 @@ use super::row::{Launch, Launched, OpRow, free};
 use super::sample::{Operand, normal, sample};
 use super::value::{Meta, Shape, Tensor};
 use super::vjp::{Grads, Vjp, grad};
+use crate::backend::torch::safe::{Arg, AtenOp};
 use crate::error::{OpError, OpErrorKind};
 use enn_common::graph::{Dim, Id};
 use smallvec::{SmallVec, smallvec};
+
+static ADD_ALL: AtenOp = AtenOp::new(c"aten::_foreach_add_", c"List");
 
 /// Operands, or results, more than fit a set of 16 bits.
 const MANY: usize = 20;
@@ -96,18 +99,22 @@ pub static ROWS: [OpRow; 12] = [
     .lowers(lower_split),
     OpRow::backward("zeros", shape_filled, launch_filled).lowers(lower_filled),
     OpRow::backward("ones", shape_filled, launch_filled).lowers(lower_filled),
-    OpRow::backward(
-        "grad_add",
-        |_, _| Ok(Metas::new()),
-        |_, l| {
-            let _ = l.at(0).shallow_clone().f_add_(l.at(1))?;
-            Ok(SmallVec::new())
-        },
-    ),
+    OpRow::backward("grad_add", |_, _| Ok(Metas::new()), launch_grad_add),
     OpRow::backward("detach", |_, ins| one(ins[0].clone()), |_, l| Ok(smallvec![l.at(0).shallow_clone()]))
         .flops(free)
         .lowers(itself),
 ];
+
+/// In pairs: a gradient, and what is added to it. Each gradient is there once.
+fn launch_grad_add(_: &Op, l: &Launch<'_>) -> Launched {
+    let [sums, more] = [0, 1].map(|of| l.ins.iter().skip(of).step_by(2).copied().collect::<Vec<_>>());
+    if let ([sum], [more]) = (&*sums, &*more) {
+        let _ = sum.shallow_clone().f_add_(more)?;
+    } else {
+        ADD_ALL.call(&[Arg::Tensors(&sums), Arg::Tensors(&more), Arg::Int(1)])?;
+    }
+    Ok(SmallVec::new())
+}
 
 /// The target of a reshape with −1 worked out.
 pub fn resolve_reshape(from: &[i64], to: &[i64]) -> Result<Shape, OpErrorKind> {

@@ -14,6 +14,7 @@ pub mod collective;
 pub mod cross_entropy;
 mod cuda;
 mod cuda_optim;
+pub mod decay;
 pub mod dilate;
 pub mod elementwise;
 pub mod flip;
@@ -61,6 +62,8 @@ pub enum Op {
     Clamp { lo: F64Bits, hi: F64Bits },
     ClampBackward { lo: F64Bits, hi: F64Bits },
     Cast { to: Kind },
+    RetentionDecay { lo: F64Bits, hi: F64Bits },
+    RetentionDecayBackward { lo: F64Bits, hi: F64Bits },
     // Two operands.
     Binary(Binary),
     SiluMul,
@@ -177,6 +180,7 @@ pub static OPS: &[&[OpRow]] = &[
     &index::ROWS,
     &random::ROWS,
     &retention::ROWS,
+    &decay::ROWS,
     &attention::ROWS,
     &flip::ROWS,
     &dilate::ROWS,
@@ -246,8 +250,8 @@ impl Op {
             Self::EmbeddingBackward { .. } => &index::ROWS[1],
             Self::Dropout { .. } => &random::ROWS[0],
             Self::DropPath { .. } => &random::ROWS[1],
-            Self::Retention { .. } => &retention::ROWS[0],
-            Self::RetentionBackward { .. } => &retention::ROWS[1],
+            Self::Retention { .. } | Self::RetentionBackward { .. } => retention::row(self),
+            Self::RetentionDecay { .. } | Self::RetentionDecayBackward { .. } => decay::row(self),
             Self::Sdpa { .. } | Self::SdpaBackward { .. } => attention::row(self),
             Self::Flip { .. } => &flip::ROWS[0],
             Self::Dilate { .. } | Self::Undilate { .. } => dilate::row(self),
@@ -276,7 +280,8 @@ impl Op {
     /// Whether operand `i` is written in place.
     pub fn writes(&self, i: usize) -> bool {
         match self {
-            Self::GradAdd | Self::CastInto | Self::Allocate | Self::Release | Self::Place => i == 0,
+            Self::CastInto | Self::Allocate | Self::Release | Self::Place => i == 0,
+            Self::GradAdd => i.is_multiple_of(2),
             Self::ScaleUpdate { .. } => i <= 1,
             Self::LinearBackward { dw, db, .. } => {
                 i >= 3 && i < 3 + usize::from(dw.is_storage()) + usize::from(db.is_storage())

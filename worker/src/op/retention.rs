@@ -35,6 +35,11 @@ pub static ROWS: [OpRow; 2] = [
         .flops(|_, ins, _| 6 * ins[0].numel().max(0) as u64),
 ];
 
+/// The row of either operation.
+pub(super) fn row(op: &Op) -> &'static OpRow {
+    &ROWS[usize::from(matches!(op, Op::RetentionBackward { .. }))]
+}
+
 /// The scan of `shim/cpu_kernels.cpp`, along the positions.
 const CPU: Kernel = Kernel {
     id: "cpu.retention",

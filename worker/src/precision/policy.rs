@@ -32,7 +32,7 @@ pub fn class(op: &Op) -> Class {
         Op::Unary(unary) => of_unary(*unary),
         Op::Sum { .. } | Op::Mean { .. } | Op::SumTo { .. } | Op::LayerNorm { .. } => Class::Full,
         Op::RmsNorm { .. } | Op::Softmax { .. } | Op::LogSoftmax { .. } => Class::Full,
-        Op::Retention { .. } | Op::MaskedHuber { .. } | Op::MaskedMse => Class::Full,
+        Op::Retention { .. } | Op::RetentionDecay { .. } | Op::MaskedHuber { .. } | Op::MaskedMse => Class::Full,
         Op::AddNorm { .. } | Op::GatedNorm { .. } => Class::Stream,
         Op::CrossEntropy { .. } => Class::Inside,
         Op::Binary(_) | Op::SiluMul | Op::Where | Op::Cat { .. } | Op::Stack { .. } => Class::Widest,
@@ -50,6 +50,7 @@ pub fn class(op: &Op) -> Class {
         | Op::RmsNormBackward { .. }
         | Op::SoftmaxBackward { .. } => Class::Pass,
         Op::LogSoftmaxBackward { .. } | Op::EmbeddingBackward { .. } | Op::RetentionBackward { .. } => Class::Pass,
+        Op::RetentionDecayBackward { .. } => Class::Pass,
         Op::SdpaBackward { .. } | Op::MaskedHuberBackward { .. } | Op::MaskedMseBackward => Class::Pass,
         Op::CrossEntropyBackward { .. } | Op::GlobalNorm | Op::StepScalars { .. } | Op::AdamW { .. } => Class::Pass,
         Op::Average { .. }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::backend::{cuda::cache, graph};
 use crate::comm::{
-    CommError, Forming, Gloo, GlooOptions, Linked, LinkedFormed, Meshed, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store,
+    CommError, Forming, Gloo, GlooOptions, Meshed, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store,
 };
 use enn_common::{
     config::train::Collectives,
@@ -244,8 +244,9 @@ pub(super) fn form(
     match device {
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
+            use crate::comm::{Linked, LinkedFormed, Nccl};
             let mut instead = None;
-            if place.local == place.size && wanted == Collectives::Auto {
+            if place.size > 1 && place.local == place.size && wanted == Collectives::Auto {
                 let host = store.round("host")?;
                 let host = host_group(&host, place, wanted, &forming.beside(COLLECTIVE_WAIT_MAX))?;
                 match Linked::form(host, index, COLLECTIVE_WAIT_MAX, forming)? {
@@ -254,7 +255,7 @@ pub(super) fn form(
                 }
             }
             let at = (place.rank, place.size);
-            let nccl = crate::comm::Nccl::form(store, at, index as u32, COLLECTIVE_WAIT_MAX, forming)?;
+            let nccl = Nccl::form(store, at, index as u32, COLLECTIVE_WAIT_MAX, forming)?;
             Ok(Box::new(nccl.instead(instead)))
         }
         _ => host_group(store, place, wanted, forming),

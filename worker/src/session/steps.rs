@@ -20,7 +20,7 @@ use crate::{
     error::{HookError, OpError, OpErrorKind},
     kernel::{self, Extra, Intents, Manager, News, NoIntents},
     op::collective::Collectives,
-    optim::{AdamW, AdamWSettings, FlatParams, StepStats},
+    optim::{AdamW, AdamWSettings, Ema, FlatParams, StepStats},
     params::{GradBuckets, ParamBuilder, Params},
     profile::Profile,
 };
@@ -300,11 +300,18 @@ impl StepParts<'_> {
     }
 
     /// Updates the weights with gradients that [`StepParts::complete`] waited for: clip, AdamW, loss scale. `norm` is what it gave,
-    /// `count` what the summed loss is divided by, over all ranks; `rate` the learning rate. All f64, 0 axes.
+    /// `count` what the summed loss is divided by, over all ranks; `rate` the learning rate. All f64, 0 axes. An `average` takes in the
+    /// new weights in the same pass over them.
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn optimize(&self, cx: &Cx<'_>, norm: &Tensor, [count, rate]: [&Tensor; 2]) -> Result<StepStats, OpError> {
-        self.precision.optimize(cx, (self.optimizer, self.grads, None), norm, [count, rate])
+    pub fn optimize(
+        &self,
+        cx: &Cx<'_>,
+        norm: &Tensor,
+        [count, rate]: [&Tensor; 2],
+        average: Option<&Ema>,
+    ) -> Result<StepStats, OpError> {
+        self.precision.optimize(cx, (self.optimizer, self.grads, average), norm, [count, rate])
     }
 }

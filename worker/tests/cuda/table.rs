@@ -96,6 +96,17 @@ fn gates() {
 }
 
 #[test]
+fn retention_decays() {
+    let Some(device) = device() else { return };
+    let (lo, hi) = (1.0.into(), 16.0.into());
+    for (kind, heads) in KINDS.into_iter().flat_map(|kind| [0, 1, 16, 1000].map(|heads| (kind, heads))) {
+        let beta = between(&[heads], 0.0, 17.0, kind);
+        check(&Op::RetentionDecay { lo, hi }, &[beta.shallow_clone()], kind, device);
+        check(&Op::RetentionDecayBackward { lo, hi }, &[normal(&[heads], kind), beta], kind, device);
+    }
+}
+
+#[test]
 fn norms() {
     let Some(device) = device() else { return };
     for kind in KINDS {

@@ -23,6 +23,7 @@ pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor>
         Op::Scale { by } => one(&x[0] * by.get()),
         Op::AddScalar { by } => one(&x[0] + by.get()),
         Op::Clamp { lo, hi } => one(x[0].clamp(lo.get(), hi.get())),
+        Op::RetentionDecay { lo, hi } => one(1.0 - (-x[0].clamp(lo.get(), hi.get())).exp2()),
         Op::Cast { to } => one(x[0].to_kind(*to)),
         Op::SiluMul => one(&x[0] * x[0].sigmoid() * &x[1]),
         Op::SwiGlu => {

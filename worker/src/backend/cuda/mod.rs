@@ -21,6 +21,7 @@ pub mod norm;
 pub mod quantize;
 mod result;
 pub mod retention;
+pub mod retention_decay;
 pub(in crate::backend) mod safe;
 mod source;
 pub(in crate::backend) mod sum;
@@ -33,7 +34,7 @@ pub use source::{Element, Source, Variant};
 
 /// Every source for every element type, specialised so that each of its loops is there: what a test compiles.
 pub fn examples() -> Vec<Variant> {
-    let numbers: [(&'static Source, &'static [&'static [u32]]); 9] = [
+    let numbers: [(&'static Source, &'static [&'static [u32]]); 10] = [
         (&adamw::SOURCE, &[&[1, 0], &[4, 1]]),
         (&attention::SOURCE, &[&[20, 1, 0, 0], &[32, 4, 1, 1]]),
         (&cross_entropy::SOURCE, &[&[32, 1], &[1024, 4]]),
@@ -45,6 +46,7 @@ pub fn examples() -> Vec<Variant> {
         ),
         (&quantize::SOURCE, &[&[1, 0], &[4, 1]]),
         (&retention::SOURCE, &[&[]]),
+        (&retention_decay::SOURCE, &[&[]]),
         (&sum::SOURCE, &[&[4, 0, 0], &[1, 1, 1], &[1, 2, 2], &[1, 5, 0], &[1, 6, 0], &[1, 7, 2]]),
     ];
     let elements = [Element::F32, Element::Bf16, Element::F16];

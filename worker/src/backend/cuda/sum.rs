@@ -14,16 +14,8 @@ const THREADS: u32 = 512;
 /// Floats of the widest load.
 const WIDEST: u32 = 4;
 /// The source's KIND is the place here.
-const KINDS: [Kind; 8] = [
-    Kind::Float,
-    Kind::Double,
-    Kind::Int64,
-    Kind::Int,
-    Kind::Int8,
-    Kind::Uint8,
-    Kind::BFloat16,
-    Kind::Half,
-];
+const KINDS: [Kind; 8] =
+    [Kind::Float, Kind::Double, Kind::Int64, Kind::Int, Kind::Int8, Kind::Uint8, Kind::BFloat16, Kind::Half];
 
 /// How values are brought together; the number is the source's REDUCE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

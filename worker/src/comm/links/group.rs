@@ -15,8 +15,8 @@ use tch::{Device, Kind, TchError, Tensor};
 const SHARED_BYTES_MIN: usize = 1 << 20;
 /// Values of the check repeat after so many: all sums of them over the ranks are exact.
 const CHECK_PERIOD: i64 = 8191;
-/// Floats of the check of a group that has just formed.
-const CHECKED: i64 = 100_003;
+/// Floats of the checks of a group that has just formed: of arrays that go whole, and in parts.
+const CHECKED: [i64; 2] = [1003, 300_007];
 
 /// The ranks of one host, each with a GPU of its own.
 pub struct Linked {
@@ -65,11 +65,13 @@ impl Linked {
         };
         let apart = RefCell::default();
         let group = Self { engine, table, host, device, line, timeout, waited, apart };
-        let zeros = Tensor::f_zeros([CHECKED], (Kind::Float, Device::Cuda(device)));
-        let right = zeros.map_err(|error| group.failed("form", &error)).and_then(|zeros| group.check(&zeros));
-        let right = right.map_err(|error| error.to_string()).and_then(|right| {
-            right.then_some(()).ok_or_else(|| "a sum of the check is wrong".to_owned())
+        let right = CHECKED.into_iter().try_fold(true, |right, length| {
+            let zeros = Tensor::f_zeros([length], (Kind::Float, Device::Cuda(device)));
+            Ok::<_, CommError>(right & group.check(&zeros.map_err(|error| group.failed("form", &error))?)?)
         });
+        let right = right
+            .map_err(|error| error.to_string())
+            .and_then(|right| right.then_some(()).ok_or_else(|| "a sum of the check is wrong".to_owned()));
         match agree(&*group.host, timeout, right)? {
             Ok(()) => Ok(LinkedFormed::Group(group)),
             Err(reason) => {
@@ -147,7 +149,7 @@ impl ProcessGroup for Linked {
             Reduce::Min => Together::Min,
             Reduce::Max => Together::Max,
         };
-        self.begun(self.engine.all_reduce("all_reduce", tensor, together), "all_reduce")
+        self.begun(self.engine.all_reduce(tensor, together), "all_reduce")
     }
 
     fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError> {

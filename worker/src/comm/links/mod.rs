@@ -10,11 +10,11 @@
 //! host ends all waits of its device by writing the words itself. It says so to all ranks first: from then on no sum is taken as good.
 //!
 //! So it goes in memory that all ranks map: that of [`shared_like`](super::ProcessGroup::shared_like). What lies elsewhere goes through the
-//! scratch as well, all of it to all ranks. There is no NCCL in such a process: where one rank cannot take part, NCCL does all.
+//! scratch as well. There is no NCCL in such a process: where one rank cannot take part, NCCL does all.
 //!
-//! All this is on one stream beside the one that computes, and there is to be no third: measured on H100s, kernels of a graph follow each
-//! other after 0.98 µs as long as a process has used two streams, and after 1.18 from the moment on when it has given a third one some five
-//! pieces of work, for good. NCCL has streams of its own.
+//! All this is on one stream beside the one that computes, and there is better no third: measured on H100s (`tests/bench/gpu_streams.py`),
+//! kernels of a graph follow each other after 0.98 µs as long as a process has used two streams, and after 1.18 from the moment on when it
+//! has given a third one some five pieces of work, for good. NCCL has streams of its own.
 
 mod group;
 mod meet;

@@ -27,6 +27,8 @@ use tch::{Kind, Tensor};
 const PACK_BYTES: usize = 16;
 /// Bytes of scratch of one rank: the others' values of its part of an array of 100 MB.
 pub(super) const SCRATCH_BYTES: usize = 96 << 20;
+/// Smaller arrays that lie apart are sent to all whole: a turn more takes as long as sending so much.
+const PARTS_BYTES_MIN: usize = 1 << 20;
 /// Pause between looks at a device that is to come to rest.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -129,31 +131,28 @@ impl Engine {
         self.scratch.own.at() + self.slot(self.ranks().0, other) as u64
     }
 
-    /// Brings `array` together over the ranks, in place.
-    pub(super) fn all_reduce(
-        &self,
-        operation: &'static str,
-        tensor: &Tensor,
-        together: Together,
-    ) -> Result<LinkWork, LinkError> {
+    /// Brings the tensor's values together over the ranks, in place.
+    pub(super) fn all_reduce(&self, tensor: &Tensor, together: Together) -> Result<LinkWork, LinkError> {
         let array = Array::of(tensor);
         let regions = self.regions.borrow();
         let found = regions.iter().find_map(|region| Some((region, region.find(array.at, array.bytes())?)));
-        let size = self.ranks().1;
-        self.begin(operation, tensor, || match found {
-            Some(found) if together == Together::Sum => {
-                let pack = (PACK_BYTES / array.element_bytes()).max(1);
-                self.sum_parts(array, Parts::of(array.elements, size, pack), Some(found))
+        let parts = Parts::of(array.elements, self.ranks().1, PACK_BYTES / array.element_bytes());
+        self.begin("all_reduce", tensor, || {
+            if found.is_some() {
+                self.parts(array, parts, together, found)
+            } else if array.bytes() < PARTS_BYTES_MIN {
+                self.everything(array, together)
+            } else {
+                self.parts(array, parts, together, None)?;
+                self.gather(array, parts)
             }
-            _ => self.everything(array, together),
         })
     }
 
     /// Sums an array of as many equal parts as there are ranks; afterwards the part with this rank's number holds the sums.
     pub(super) fn reduce_scatter(&self, tensor: &Tensor) -> Result<LinkWork, LinkError> {
         let array = Array::of(tensor);
-        let parts = Parts { elements: array.elements, part: array.elements / self.ranks().1 };
-        self.begin("reduce_scatter", tensor, || self.sum_parts(array, parts, None))
+        self.begin("reduce_scatter", tensor, || self.parts(array, self.equal(array), Together::Sum, None))
     }
 
     /// Begins to give every rank what `root` has.
@@ -176,18 +175,12 @@ impl Engine {
 
     /// Begins to give every rank all parts of an array of as many equal parts as there are ranks, of which each has its own.
     pub(super) fn all_gather(&self, tensor: &Tensor) -> Result<LinkWork, LinkError> {
-        let (array, (rank, size)) = (Array::of(tensor), self.ranks());
-        let part = array.bytes() / size;
-        self.begin("all_gather", tensor, || {
-            for from in (0..part).step_by(self.room()) {
-                let bytes = self.room().min(part - from);
-                let place = |of: usize| array.at + (of * part + from) as u64;
-                let sends = |other| Some((place(rank), self.sent_to(other)?, bytes));
-                let takes = |other| self.copy((self.came_from(other), place(other), bytes));
-                self.turn(sends, || self.others().try_for_each(takes), |_| None)?;
-            }
-            Ok(())
-        })
+        let array = Array::of(tensor);
+        self.begin("all_gather", tensor, || self.gather(array, self.equal(array)))
+    }
+
+    fn equal(&self, array: Array) -> Parts {
+        Parts { elements: array.elements, part: array.elements / self.ranks().1 }
     }
 
     /// Every rank sends all others everything, and does the same with it.
@@ -202,8 +195,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Every rank adds up its part, and gives the sums to the others where the array lies in memory of all.
-    fn sum_parts(&self, array: Array, parts: Parts, shared: Option<(&Region, usize)>) -> Result<(), LinkError> {
+    /// Every rank brings its part together, and gives it to the others where the array lies in memory of all.
+    fn parts(
+        &self,
+        array: Array,
+        parts: Parts,
+        together: Together,
+        shared: Option<(&Region, usize)>,
+    ) -> Result<(), LinkError> {
         let (rank, width) = (self.ranks().0, array.element_bytes());
         let room = self.room() / width;
         for from in (0..parts.part).step_by(room) {
@@ -216,8 +215,29 @@ impl Engine {
                 let (region, start) = shared?;
                 Some((array.place(own), region.of(other, start + own * width)?, count * width))
             };
-            let how = (array.kind, Together::Sum);
+            let how = (array.kind, together);
             self.turn(sends, || self.bring_together((array.place(own), count), room, how), answers)?;
+        }
+        Ok(())
+    }
+
+    /// Every rank sends all others its part.
+    fn gather(&self, array: Array, parts: Parts) -> Result<(), LinkError> {
+        let room = self.room() / array.element_bytes();
+        for from in (0..parts.part).step_by(room) {
+            let part = |of: usize| {
+                let (at, count) = parts.piece(of, from, room);
+                (array.place(at), count * array.element_bytes())
+            };
+            let sends = |other| {
+                let (place, bytes) = part(self.ranks().0);
+                Some((place, self.sent_to(other)?, bytes))
+            };
+            let takes = |other| {
+                let (place, bytes) = part(other);
+                self.copy((self.came_from(other), place, bytes))
+            };
+            self.turn(sends, || self.others().try_for_each(takes), |_| None)?;
         }
         Ok(())
     }
@@ -323,7 +343,12 @@ impl Drop for Engine {
         self.member.turns.cut();
         if !self.rest(REST_MAX) {
             tracing::warn!("a device does not come to rest; the memory that it sums in is not given back");
-            std::mem::forget((self.regions.take(), self.kept.take(), Arc::clone(&self.scratch), Arc::clone(&self.member)));
+            std::mem::forget((
+                self.regions.take(),
+                self.kept.take(),
+                Arc::clone(&self.scratch),
+                Arc::clone(&self.member),
+            ));
         }
     }
 }

@@ -541,6 +541,20 @@ def attention_case(kind, b, h, n, m, d, mask, bias_axes, vec, cap, alibi):
         near("attention dbias", dbias.sum(1) if bias_axes == 2 else dbias.sum((0, 1)), wanted[3], kind, times=2)
 
 
+def check_retention_decay():
+    for kind in (torch.float32, torch.bfloat16, torch.float16):
+        beta, g = torch.linspace(0, 17, 35).to(kind), torch.randn(35).to(kind)
+        beta.requires_grad_()
+        found, back = torch.empty_like(beta), torch.empty_like(g)
+        kernels = Kernels("retention_decay", kind)
+        kernels("retention_decay", 2, 4, beta, found, 35, 1.0, 16.0)
+        kernels("retention_decay_back", 2, 4, g, beta, back, 35, 1.0, 16.0)
+        wide = beta.detach().double().requires_grad_()
+        wanted = 1 - torch.exp2(-wide.clamp(1, 16))
+        near("lambda", found, wanted, kind)
+        near("dbeta", back, torch.autograd.grad(wanted, wide, g.double())[0], kind)
+
+
 def check_sum():
     for ranks, n, room in [(2, 13, 16), (4, 1021, 1024), (3, 8, 8), (8, 3, 4)]:
         values = torch.randn(ranks, n)
@@ -552,8 +566,20 @@ def check_sum():
             parts[:, :n] = torch.cat([values[:rank], values[rank + 1 :]])
             for vec in (1, 4):
                 found = own.clone()
-                Kernels("sum", torch.float32, VEC=vec)("sum_parts", 2, 4, found, parts, n, room, word(rank), word(ranks))
+                kernels = Kernels("sum", torch.float32, VEC=vec, KIND=0, REDUCE=0)
+                kernels("sum_parts", 2, 4, found, parts, n, room, word(rank), word(ranks))
                 assert torch.equal(found, expected), (ranks, n, rank, vec)
+    kinds = [torch.float32, torch.float64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bfloat16, torch.float16]
+    reduces = [lambda t: t.sum(0, dtype=t.dtype), lambda t: t.amin(0), lambda t: t.amax(0)]
+    for number, kind in enumerate(kinds):
+        values = torch.randint(0, 40, (3, 100)).to(kind)
+        if kind.is_floating_point:
+            values[1, 7] = math.nan
+        for reduce, expected in enumerate(reduces):
+            found = values[1].clone()
+            kernels = Kernels("sum", torch.float32, VEC=1, KIND=number, REDUCE=reduce)
+            kernels("sum_parts", 2, 4, found, values[[0, 2]].contiguous(), 100, 100, word(1), word(3))
+            assert torch.equal(found.nan_to_num(-1), expected(values).nan_to_num(-1)), (kind, reduce)
 
 
 if __name__ == "__main__":
