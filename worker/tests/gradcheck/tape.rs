@@ -191,6 +191,33 @@ fn every_bucket_fires_once_and_after_its_last_gradient() {
 }
 
 #[test]
+fn small_gradients_of_a_bucket_are_added_at_once_but_for_those_of_one_parameter() {
+    let mut b = ParamBuilder::new();
+    let [a, twice, c] = ["a", "twice", "c"]
+        .map(|name| b.param(name, &[8], Init::Value((1..9).map(|i| i as f32).collect()), Group::NoDecay));
+    let params = b.build(4, Device::Cpu).unwrap();
+    let x = Tensor::randn([3, 8], (Kind::Float, Device::Cpu));
+    let grads = GradBuckets::new(&params).unwrap();
+    let cx = Cx::train(&params, 1, 2);
+    let mut h = cx.input(x.shallow_clone());
+    for id in [a, twice, twice, c] {
+        h = f::mul(&cx, &h, &cx.param(id)).unwrap();
+    }
+    let loss = f::sum_all(&cx, &h).unwrap();
+    cx.backward(&loss, &grads, &mut |_, _| Ok(())).unwrap();
+    let additions: Vec<usize> = cx.with_program(|program| {
+        let all = program.recs().iter().filter(|rec| rec.op == Op::GradAdd);
+        all.map(|rec| rec.ins.len() / 2).collect()
+    });
+    assert_eq!(additions, [2, 2], "c and twice; twice once more and a");
+    let w = Tensor::from_slice(&(1..9).map(|i| i as f32).collect::<Vec<_>>());
+    let expected = |power: f64, times: f64| x.sum_dim_intlist(0, false, None) * w.pow_tensor_scalar(power) * times;
+    for (id, times) in [(a, 1.0), (twice, 2.0), (c, 1.0)] {
+        assert!(distance(grads.view(id), &expected(3.0, times)) < 1e-3);
+    }
+}
+
+#[test]
 fn a_hook_that_fails_stops_the_walk_with_its_words() {
     let (net, x) = (net(), data());
     let grads = GradBuckets::new(&net.params).unwrap();
