@@ -78,6 +78,9 @@ fn sums(group: &Linked, nccl: &Nccl, rank: u32) {
             group.all_reduce_sum(&apart.narrow(0, from, count)).unwrap().wait(PATIENCE).unwrap();
             nccl.all_reduce_sum(&expected.narrow(0, from, count)).unwrap().wait(PATIENCE).unwrap();
             assert!(array.equal(&expected) && apart.equal(&expected), "{count} from {from} of {length}");
+            let norms = group.norms_of(&array).unwrap();
+            let (found, norm) = (norms.norm().double_value(&[]), part.to_kind(Kind::Double).norm().double_value(&[]));
+            assert!((found - norm).abs() <= 1e-6 * norm, "{found}, not {norm}, of {count} from {from} of {length}");
         }
         let even = length / 2 * 2;
         let numbers = Tensor::randn([even], (Kind::Float, array.device()));

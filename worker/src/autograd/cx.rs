@@ -57,6 +57,8 @@ pub struct Cx<'p> {
     pub(super) stale: Cell<bool>,
     /// The walk's last bucket, while its hook is called.
     pub(super) ending: Cell<Option<BucketId>>,
+    /// Buckets whose sums were begun.
+    summed: Cell<usize>,
     /// See [`Cx::last_bucket`].
     last: Cell<Option<BucketId>>,
     key: Cell<RandomKey>,
@@ -114,6 +116,7 @@ impl<'p> Cx<'p> {
             lending: RefCell::default(),
             stale: Cell::new(false),
             ending: Cell::new(None),
+            summed: Cell::new(0),
             last: Cell::new(None),
             key: Cell::new(key),
             site: Cell::new(0),
@@ -172,6 +175,7 @@ impl<'p> Cx<'p> {
     /// # Errors
     /// The collective's own; [`OpErrorKind::NoCollectives`] without [`Cx::set_collectives`].
     pub fn all_reduce(&self, flat: &tch::Tensor) -> Result<(), OpError> {
+        self.summed.set(self.summed.get() + 1);
         if let Some(bucket) = self.ending.take().filter(|_| self.flops_per_byte() > 0.0) {
             // What follows on the device sees the sums of the others.
             self.beside(Op::Order, &[])?;
@@ -233,6 +237,20 @@ impl<'p> Cx<'p> {
     /// The bucket whose sum may be on its way while those of the others are there, until [`Cx::all_reduce_wait`].
     pub(crate) fn last_bucket(&self) -> Option<BucketId> {
         self.last.get()
+    }
+
+    /// [`Collectives::norms_of`] all buckets, where there is more than one rank and each bucket is measured.
+    pub(super) fn norms_of<'t>(&self, buckets: impl Iterator<Item = &'t tch::Tensor>) -> Option<Vec<tch::Tensor>> {
+        let others = self.collectives.filter(|collectives| collectives.ranks() > 1)?;
+        buckets.map(|flat| others.norms_of(flat)).collect()
+    }
+
+    /// The norms of all buckets, if all were summed, and measured, since the last call.
+    pub(crate) fn measured<'t>(
+        &self,
+        buckets: impl ExactSizeIterator<Item = &'t tch::Tensor>,
+    ) -> Option<Vec<tch::Tensor>> {
+        if self.summed.take() == buckets.len() { self.norms_of(buckets) } else { None }
     }
 
     /// [`Collectives::flops_per_byte`] of more than one rank, else 0.

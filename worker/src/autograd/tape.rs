@@ -87,6 +87,8 @@ struct Ready<'a, 'b, 'p> {
     grads: &'a dyn GradLeaves,
     late: &'a Late,
     on_ready: OnReady<'b>,
+    /// Whether the ranks measure what they sum: nobody reads the sums of the other buckets before the last one is there.
+    measured: bool,
     /// Small contributions that are added when their bucket is ready: whose gradient, its slot, and what is added.
     small: Vec<(ParamId, Tensor, Tensor)>,
 }
@@ -135,7 +137,7 @@ impl Ready<'_, '_, '_> {
         }
         self.add_small(bucket)?;
         self.open -= 1;
-        self.cx.ending.set((self.open == 0 && self.grads.lent().is_empty()).then_some(bucket));
+        self.cx.ending.set((self.open == 0 && self.grads.lent().is_empty() && !self.measured).then_some(bucket));
         let told = (self.on_ready)(bucket, self.grads.flat(bucket));
         self.cx.ending.set(None);
         told.map_err(|error| self.cx.fail("grad_ready", OpErrorKind::Hook(error)))
@@ -270,7 +272,10 @@ impl Cx<'_> {
         let idle: Vec<ParamId> = ids().filter(|id| reach.pending[id.index()] == 0).collect();
         let late = Late::new(&reach.late);
         let (pending, open) = (reach.pending, grads.buckets());
-        let mut ready = Ready { cx: self, pending, waiting, open, grads, late: &late, on_ready, small: Vec::new() };
+        let flats = (0..grads.buckets() as u32).map(|bucket| grads.flat(BucketId(bucket)));
+        let measured = self.norms_of(flats).is_some();
+        let mut ready =
+            Ready { cx: self, pending, waiting, open, grads, late: &late, on_ready, measured, small: Vec::new() };
         idle.into_iter().try_for_each(|id| ready.param_ready(id))?;
         let (blank, slots) = (RefCell::new(blank), RefCell::new(vec![None; grads.count()]));
         let emitter = Emitter { cx: self, grads, late: &late, blank, slots };

@@ -105,6 +105,10 @@ impl ProcessGroup for Meshed {
         self.whole.shared_like(tensor)
     }
 
+    fn norms_of(&self, shared: &Tensor) -> Option<Tensor> {
+        self.whole.norms_of(shared)
+    }
+
     fn mesh(&self) -> Option<&Mesh> {
         self.mesh.get()
     }

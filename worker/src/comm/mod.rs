@@ -95,7 +95,7 @@ pub trait ProcessGroup: Send {
         Ok(Work::Several(parts.collect::<Result<_, _>>()?))
     }
 
-    /// Zeros shaped like `tensor` in memory where this group reduces fastest, or `None` when it knows no such memory. The
+    /// Zeros shaped like `tensor` in memory where this group sums fastest, or `None` when it knows no such memory. The
     /// memory is given back when the tensors on it and the group are gone. **The others can write there**: when the group
     /// ended before its time, a peer that was stopped in a collective may still do so when it goes on; use the tensor no
     /// more then. Every rank calls it in the same order for the same shape and kind, and reduces
@@ -103,6 +103,14 @@ pub trait ProcessGroup: Send {
     fn shared_like(&self, tensor: &Tensor) -> Result<Option<Tensor>, CommError> {
         let _private_is_best = tensor;
         Ok(None)
+    }
+
+    /// Of a tensor that [`ProcessGroup::shared_like`] gave, where this group measures what it sums: the norms of the ranks' parts of the
+    /// sums, f32 by rank, as the last [`ProcessGroup::all_reduce_sum`] of the whole tensor leaves them. Together they are the norm of the
+    /// tensor. The same answer on every rank.
+    fn norms_of(&self, shared: &Tensor) -> Option<Tensor> {
+        let _not_measured = shared;
+        None
     }
 
     /// Returns when every rank has come here, or fails after `timeout`.

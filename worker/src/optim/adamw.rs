@@ -136,11 +136,16 @@ impl AdamW {
     }
 
     /// Waits for everything begun ([`Cx::all_reduce_wait`]); the norm of the gradients, √Σg² of their sums over the ranks, f64
-    /// of 0 axes. While the last sum is on its way, the others are measured.
+    /// of 0 axes. Where the ranks measure what they sum, that is what they found; else, while the last sum is on its way, the others are
+    /// measured.
     ///
     /// # Errors
     /// Those of a collective, and of a kernel.
     pub fn complete(&self, cx: &Cx, grads: &GradBuckets) -> Result<Tensor, OpError> {
+        if let Some(norms) = cx.measured(grads.buckets().map(|(_, flat)| flat)).filter(|_| !self.divided) {
+            cx.all_reduce_wait()?;
+            return norm(cx, None, norms.iter());
+        }
         let last = cx.last_bucket().filter(|_| !self.divided);
         let others = || grads.buckets().filter(|(bucket, _)| Some(*bucket) != last).map(|(_, flat)| flat);
         let before = if last.is_some() && others().next().is_some() { Some(norm(cx, None, others())?) } else { None };

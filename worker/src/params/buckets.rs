@@ -114,7 +114,7 @@ impl GradBuckets {
     }
 
     /// All buckets.
-    pub fn buckets(&self) -> impl DoubleEndedIterator<Item = (BucketId, &Tensor)> {
+    pub fn buckets(&self) -> impl DoubleEndedIterator<Item = (BucketId, &Tensor)> + ExactSizeIterator {
         self.flats.iter().enumerate().map(|(i, flat)| (BucketId(i as u32), flat))
     }
 

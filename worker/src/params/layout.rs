@@ -6,6 +6,8 @@ use tch::{TchError, Tensor};
 
 /// Most bytes of the first bucket, small so that communication starts early.
 const FIRST_BUCKET_BYTES: i64 = 1 << 20;
+/// Most bytes of the last bucket, which holds the first parameters and is there when the backward pass ends: nothing hides its sum.
+const LAST_BUCKET_BYTES: i64 = 16 << 20;
 /// Elements each parameter starts at a multiple of: 64 bytes of f32.
 const ALIGN: i64 = 16;
 
@@ -96,10 +98,15 @@ impl Layout {
     /// In buckets of at most `bytes_max`, but for parameters that are larger.
     pub(super) fn new(params: &[(i64, Group)], bytes_max: i64) -> Self {
         let mut buckets: Vec<Vec<usize>> = vec![Vec::new()];
+        let up_to = |bytes: &mut i64, (len, _): &(i64, Group)| {
+            *bytes += 4 * padded(*len);
+            (*bytes <= LAST_BUCKET_BYTES).then_some(())
+        };
+        let last = params.iter().scan(0, up_to).count();
         let mut bytes = 0;
         for (i, (len, _)) in params.iter().enumerate().rev() {
             let limit = if buckets.len() == 1 { bytes_max.min(FIRST_BUCKET_BYTES) } else { bytes_max };
-            if bytes > 0 && bytes + 4 * padded(*len) > limit {
+            if bytes > 0 && (i + 1 == last || bytes + 4 * padded(*len) > limit) {
                 buckets.push(Vec::new());
                 bytes = 0;
             }

@@ -96,6 +96,10 @@ impl Collectives for Reduction<'_> {
         self.place.group.flops_per_byte()
     }
 
+    fn norms_of(&self, array: &Raw) -> Option<Raw> {
+        self.place.group.norms_of(array)
+    }
+
     fn all_reduce(&self, tensor: &Raw) -> Result<(), HookError> {
         self.pending.keep(self.place.group.all_reduce_sum(tensor)?);
         Ok(())

@@ -52,6 +52,10 @@ impl Collectives for Place {
         self.group.flops_per_byte()
     }
 
+    fn norms_of(&self, array: &tch::Tensor) -> Option<tch::Tensor> {
+        self.group.norms_of(array)
+    }
+
     fn all_reduce(&self, tensor: &tch::Tensor) -> Result<(), HookError> {
         self.pending.keep(self.group.all_reduce_sum(tensor)?);
         Ok(())

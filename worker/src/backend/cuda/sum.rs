@@ -10,6 +10,7 @@ use tch::Kind;
 pub(super) static SOURCE: Source =
     Source { name: "sum", text: include_str!("src/sum.cu"), numbers: &["VEC", "KIND", "REDUCE"], shared_bytes_max: 0 };
 
+/// As in the source.
 const THREADS: u32 = 512;
 /// Floats of the widest load.
 const WIDEST: u32 = 4;
@@ -28,21 +29,32 @@ pub enum Together {
     Max = 2,
 }
 
+/// Addresses on a device.
+#[derive(Debug, Clone, Copy)]
+pub struct Places {
+    /// Of a rank's own values.
+    pub own: u64,
+    /// Of the other ranks', which lie behind each other, the own ones left out.
+    pub parts: u64,
+    /// Of room for a f64 for each 512 values, where Σx² of the results is wanted.
+    pub squares: Option<u64>,
+}
+
 /// Brings together `elements` values of all ranks, in the ranks' order, at the place of the own ones: those of rank `at.0` of `at.1`. The
-/// others' lie behind each other, `stride` elements apart, the own ones left out. The places are addresses of that device.
+/// others' are `stride` elements apart. How many sums of squares were written.
 ///
 /// # Errors
 /// When the kernel is not launched; of a kind that it does not take.
 pub(in crate::backend) fn sum_parts(
     device: usize,
     stream: Stream,
-    (own, parts): (u64, u64),
+    Places { own, parts, squares }: Places,
     (elements, stride): (i64, i64),
     at: (u32, u32),
     (kind, together): (Kind, Together),
-) -> Result<(), CudaError> {
+) -> Result<u32, CudaError> {
     if elements == 0 {
-        return Ok(());
+        return Ok(0);
     }
     let number = KINDS.iter().position(|known| *known == kind);
     let number = number.ok_or_else(|| CudaError::Operand {
@@ -56,6 +68,24 @@ pub(in crate::backend) fn sum_parts(
     let vec = if aligned && kind == Kind::Float { WIDEST } else { 1 };
     let variant = Variant::new(&SOURCE, Element::F32, &[vec, number as u32, together as u32]);
     let count = blocks(elements / i64::from(vec), i64::from(THREADS)).max(1);
-    let call = Call::new(&variant, "sum_parts").address(own).address(parts).int(elements).int(stride);
-    call.word(at.0).word(at.1).launch_on(device, stream, grid(count, THREADS))
+    let entry = if squares.is_some() { "sum_parts_measured" } else { "sum_parts" };
+    let call = Call::new(&variant, entry).address(own).address(parts).int(elements).int(stride).word(at.0).word(at.1);
+    let call = squares.into_iter().fold(call, Call::address);
+    call.launch_on(device, stream, grid(count, THREADS))?;
+    Ok(if squares.is_some() { count } else { 0 })
+}
+
+/// Writes √Σ of `count` sums of squares, f32.
+///
+/// # Errors
+/// When the kernel is not launched.
+pub(in crate::backend) fn norm_of_parts(
+    device: usize,
+    stream: Stream,
+    (squares, count): (u64, i64),
+    to: u64,
+) -> Result<(), CudaError> {
+    let variant = Variant::new(&SOURCE, Element::F32, &[WIDEST, 0, 0]);
+    let call = Call::new(&variant, "norm_of_parts").address(squares).int(count).address(to);
+    call.launch_on(device, stream, grid(1, THREADS))
 }

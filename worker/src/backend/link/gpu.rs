@@ -4,6 +4,7 @@
 
 use crate::backend::cuda::driver::{self, Context};
 use cudarc::driver::sys as cu;
+use tch::TchError;
 use thiserror::Error;
 
 /// What the driver, or one that stands behind it, refused.
@@ -14,6 +15,13 @@ pub struct LinkError {
     pub(super) what: &'static str,
     /// Its name for what was wrong.
     pub(super) status: String,
+}
+
+impl LinkError {
+    /// What libtorch refused.
+    pub fn torch(what: &'static str, error: &TchError) -> Self {
+        Self { what, status: error.to_string() }
+    }
 }
 
 /// One CUDA device of this process, in libtorch's own context.

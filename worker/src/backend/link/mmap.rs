@@ -136,18 +136,19 @@ impl Memory {
         self.bytes
     }
 
-    /// A tensor like that one at its beginning, which holds it.
+    /// A tensor like that one from byte `start` on, which holds it.
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn tensor(self: &Arc<Self>, like: &Tensor) -> Result<Tensor, LinkError> {
+    pub fn tensor(self: &Arc<Self>, start: usize, like: &Tensor) -> Result<Tensor, LinkError> {
         let status = |status: String| LinkError { what: "lay a tensor over memory", status };
         let bytes = like.numel() * like.kind().elt_size_in_bytes();
-        if bytes > self.bytes || !like.is_contiguous() {
-            return Err(status(format!("{bytes} bytes, or with gaps, where {} are", self.bytes)));
+        if start + bytes > self.bytes || !like.is_contiguous() {
+            return Err(status(format!("{bytes} bytes from {start} on, or with gaps, where {} are", self.bytes)));
         }
+        let at = self.at + start as u64;
         // SAFETY: so many bytes are mapped there for the tensor's device until the owner is let go of.
-        unsafe { over(self.at as *mut c_void, like, Arc::clone(self)) }.map_err(|error| status(error.message))
+        unsafe { over(at as *mut c_void, like, Arc::clone(self)) }.map_err(|error| status(error.message))
     }
 
     fn give_back(&self) {

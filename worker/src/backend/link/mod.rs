@@ -9,4 +9,4 @@ mod result;
 
 pub use gpu::{Gpu, LinkError};
 pub use mmap::{Memory, Words};
-pub use result::{Beside, Moment, Together};
+pub use result::{Beside, Moment, Places, Together};

@@ -6,7 +6,7 @@ use cudarc::driver::sys as cu;
 use std::ptr;
 use tch::Kind;
 
-pub use sum::Together;
+pub use sum::{Places, Together};
 
 /// A stream of its own. It is no more urgent than the one that computes: measured, a sum that waits for a product to end costs less than
 /// one that goes before it.
@@ -102,8 +102,8 @@ impl Beside {
             .ask("wait for a word", || unsafe { cu::cuStreamWaitValue32_v2(self.stream.raw(), word, value, at_least) })
     }
 
-    /// Brings together `elements` values of all ranks, in the ranks' order, at the place of the own ones. The others' lie behind each
-    /// other from `parts` on, `stride` elements apart, without the own ones.
+    /// Brings together `elements` values of all ranks, in the ranks' order, at the place of the own ones. The others' are `stride` elements
+    /// apart. How many sums of squares it writes, if there is a place for them.
     ///
     /// # Safety
     /// The places have so many values of that kind, and stay until a later [`Moment`] is done.
@@ -112,14 +112,28 @@ impl Beside {
     /// The kernel cannot be compiled or launched, or is not for that kind.
     pub unsafe fn sum(
         &self,
-        (own, parts): (u64, u64),
+        places: Places,
         (elements, stride): (usize, usize),
         at: (u32, u32),
         how: (Kind, Together),
-    ) -> Result<(), LinkError> {
-        let places = (elements as i64, stride as i64);
-        let summed = sum::sum_parts(self.gpu.index, self.stream, (own, parts), places, at, how);
-        summed.map_err(|error| LinkError { what: "add up parts", status: error.to_string() })
+    ) -> Result<usize, LinkError> {
+        let numbers = (elements as i64, stride as i64);
+        let summed = sum::sum_parts(self.gpu.index, self.stream, places, numbers, at, how);
+        summed
+            .map(|squares| squares as usize)
+            .map_err(|error| LinkError { what: "add up parts", status: error.to_string() })
+    }
+
+    /// Writes √Σ of `count` sums of squares, f32.
+    ///
+    /// # Safety
+    /// So many are there, and `to` has room; both stay until a later [`Moment`] is done.
+    ///
+    /// # Errors
+    /// As [`Beside::sum`].
+    pub unsafe fn norm(&self, (squares, count): (u64, usize), to: u64) -> Result<(), LinkError> {
+        let made = sum::norm_of_parts(self.gpu.index, self.stream, (squares, count as i64), to);
+        made.map_err(|error| LinkError { what: "measure sums", status: error.to_string() })
     }
 
     /// The moment when all so far is done.

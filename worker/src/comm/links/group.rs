@@ -8,11 +8,15 @@ use super::{
 };
 use crate::backend::link::{LinkError, Together};
 use crate::comm::{CommError, Cut, Forming, ProcessGroup, Reduce, Work, check, cut::Line, own_part, waited::Waited};
-use std::{cell::RefCell, sync::Arc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    sync::Arc,
+    time::Duration,
+};
 use tch::{Device, Kind, TchError, Tensor};
 
-/// Smaller arrays do not get memory of all ranks: their turns take as long as sending them to all.
-const SHARED_BYTES_MIN: usize = 1 << 20;
+/// A norm may differ by so much from libtorch's, which adds in f32.
+const NORM_ERROR_MAX: f64 = 1e-3;
 /// Values of the check repeat after so many: all sums of them over the ranks are exact.
 const CHECK_PERIOD: i64 = 8191;
 /// Floats of the checks of a group that has just formed: of arrays that go whole, and in parts.
@@ -28,8 +32,10 @@ pub struct Linked {
     line: Arc<Line>,
     timeout: Duration,
     waited: Arc<Waited>,
-    /// Why arrays that were to lie in memory of all do not.
+    /// Why arrays that were to lie in memory of all do not, or are not measured.
     apart: RefCell<Option<String>>,
+    /// Until a norm was wrong.
+    measures: Cell<bool>,
 }
 
 /// What the ranks agreed on.
@@ -63,11 +69,11 @@ impl Linked {
                 return Ok(LinkedFormed::Refused { reason });
             }
         };
-        let apart = RefCell::default();
-        let group = Self { engine, table, host, device, line, timeout, waited, apart };
+        let (apart, measures) = (RefCell::default(), Cell::new(true));
+        let group = Self { engine, table, host, device, line, timeout, waited, apart, measures };
         let right = CHECKED.into_iter().try_fold(true, |right, length| {
             let zeros = Tensor::f_zeros([length], (Kind::Float, Device::Cuda(device)));
-            Ok::<_, CommError>(right & group.check(&zeros.map_err(|error| group.failed("form", &error))?)?)
+            Ok::<_, CommError>(right & group.check(&zeros.map_err(|error| group.failed("form", &error))?)?.is_some())
         });
         let right = right
             .map_err(|error| error.to_string())
@@ -103,8 +109,8 @@ impl Linked {
         CommError::Collective { operation, rank, size, message: error.to_string() }
     }
 
-    /// Whether a sum of known numbers, the whole array long, is right; the array holds zeros afterwards.
-    fn check(&self, tensor: &Tensor) -> Result<bool, CommError> {
+    /// The norm of a sum of known numbers, the whole array long, if it is right; the array holds zeros afterwards.
+    fn check(&self, tensor: &Tensor) -> Result<Option<f64>, CommError> {
         let failed = |error: TchError| self.failed("check", &error);
         let (rank, size) = (f64::from(self.rank()), f64::from(self.size()));
         let ramp = Tensor::f_arange(tensor.numel() as i64, (Kind::Float, tensor.device())).map_err(failed)?;
@@ -112,9 +118,27 @@ impl Linked {
         let mut tensor = tensor.shallow_clone();
         tensor.f_copy_(&ramp.f_mul_scalar(rank + 1.0).map_err(failed)?).map_err(failed)?;
         self.all_reduce_sum(&tensor)?.wait(self.timeout)?;
-        let right = ramp.f_mul_scalar(size * (size + 1.0) / 2.0).map_err(failed)?.f_equal(&tensor).map_err(failed)?;
+        let sums = ramp.f_mul_scalar(size * (size + 1.0) / 2.0).map_err(failed)?;
+        let right = sums.f_equal(&tensor).map_err(failed)?;
+        let norm = right.then(|| sums.f_norm()?.f_double_value(&[])).transpose().map_err(failed)?;
         let _zeroed = tensor.f_zero_().map_err(failed)?;
-        Ok(right)
+        Ok(norm)
+    }
+
+    /// Measures nothing from now on where the norms of a sum are not `expected`.
+    fn check_norms(&self, shared: &Tensor, expected: f64) -> Result<(), CommError> {
+        let Some(norms) = self.norms_of(shared) else { return Ok(()) };
+        let found =
+            norms.f_norm().and_then(|norm| norm.f_double_value(&[])).map_err(|error| self.failed("check", &error))?;
+        let near = (found - expected).abs() <= NORM_ERROR_MAX * expected;
+        let mine =
+            near.then_some(()).ok_or_else(|| format!("the norm of a sum of the check is {found}, not {expected}"));
+        if let Err(reason) = agree(&*self.host, self.timeout, mine)? {
+            tracing::warn!(reason, "sums are not measured");
+            *self.apart.borrow_mut() = Some(reason);
+            self.measures.set(false);
+        }
+        Ok(())
     }
 }
 
@@ -133,7 +157,9 @@ impl ProcessGroup for Linked {
 
     fn fell_back(&self) -> Option<String> {
         let apart = self.apart.borrow();
-        apart.as_ref().map(|reason| format!("gradients are summed in memory of each rank's own: {reason}"))
+        apart
+            .as_ref()
+            .map(|reason| format!("gradients are summed or measured in another way than they could be: {reason}"))
     }
 
     fn intact(&self) -> Result<(), CommError> {
@@ -183,11 +209,11 @@ impl ProcessGroup for Linked {
         if !self.is_mine("shared_like", tensor)? {
             return self.host.shared_like(tensor);
         }
-        if tensor.kind() != Kind::Float || bytes < SHARED_BYTES_MIN {
+        if tensor.kind() != Kind::Float || bytes == 0 {
             return Ok(None);
         }
         let shared = self.table.region(&*self.host, bytes)?.and_then(|region| {
-            let shared = region.own.tensor(tensor).map_err(|error| error.to_string())?;
+            let shared = region.own.tensor(0, tensor).map_err(|error| error.to_string())?;
             Ok((region, shared))
         });
         let (region, shared) = match agree(&*self.host, self.timeout, shared)? {
@@ -199,12 +225,18 @@ impl ProcessGroup for Linked {
             }
         };
         self.engine.add(region);
-        if !self.check(&shared)? {
+        let Some(norm) = self.check(&shared)? else {
             let (operation, rank, size) = ("check", self.rank(), self.size());
             let message = "copy engines add up wrongly; collectives = \"nccl\" does without them".to_owned();
             return Err(CommError::Collective { operation, rank, size, message });
-        }
+        };
+        self.check_norms(&shared, norm)?;
         Ok(Some(shared))
+    }
+
+    fn norms_of(&self, shared: &Tensor) -> Option<Tensor> {
+        let norms = self.engine.norms_of(shared).filter(|_| self.measures.get())?;
+        norms.inspect_err(|error| tracing::warn!(%error, "sums are not measured")).ok()
     }
 
     fn barrier(&self, timeout: Duration) -> Result<(), CommError> {

@@ -106,9 +106,9 @@ fn join(
 }
 
 impl Table {
-    /// So many bytes at every rank, or why one of them has none.
-    pub(super) fn region(&self, host: &dyn ProcessGroup, bytes: usize) -> Result<Result<Region, String>, CommError> {
-        let rank = host.rank() as usize;
+    /// Room for an array of so many bytes at every rank, or why one of them has none.
+    pub(super) fn region(&self, host: &dyn ProcessGroup, array: usize) -> Result<Result<Region, String>, CommError> {
+        let (rank, bytes) = (host.rank() as usize, Region::bytes(array, host.size() as usize));
         let make = || {
             let made = Arc::new(Memory::new(self.gpu, bytes)?);
             let descriptor = made.share()?;
@@ -122,7 +122,7 @@ impl Table {
             if let Some(other) = taken.iter().enumerate().position(|(other, fd)| fd.is_none() && other != rank) {
                 return Err(format!("rank {other} has no memory"));
             }
-            Region::open(self.gpu, Arc::clone(made), &taken).map_err(|error| error.to_string())
+            Region::open(self.gpu, Arc::clone(made), array, &taken).map_err(|error| error.to_string())
         });
         agree(host, self.timeout, mine)
     }

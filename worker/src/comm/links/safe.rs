@@ -12,7 +12,7 @@ use super::{
     region::Region,
     work::{LinkWork, Member},
 };
-use crate::backend::link::{LinkError, Together};
+use crate::backend::link::{LinkError, Places, Together};
 use crate::comm::Cut;
 use std::{
     cell::RefCell,
@@ -25,8 +25,12 @@ use tch::{Kind, Tensor};
 
 /// Pieces begin at multiples of so many bytes: the widest load.
 const PACK_BYTES: usize = 16;
-/// Bytes of scratch of one rank: the others' values of its part of an array of 100 MB.
-pub(super) const SCRATCH_BYTES: usize = 96 << 20;
+/// Bytes of scratch of one rank: the others' values of its part of an array of 100 MB, and behind them sums of squares of its own.
+pub(super) const SCRATCH_BYTES: usize = VALUES_BYTES + SQUARES_BYTES;
+const VALUES_BYTES: usize = 96 << 20;
+const SQUARES_BYTES: usize = 1 << 20;
+/// Values of which there is one sum of squares, at least.
+const SQUARED: usize = 512;
 /// Smaller arrays that lie apart are sent to all whole: a turn more takes as long as sending so much.
 const PARTS_BYTES_MIN: usize = 1 << 20;
 /// Pause between looks at a device that is to come to rest.
@@ -96,6 +100,15 @@ impl Array {
 /// From where to where, and how many bytes.
 type Copy = (u64, u64, usize);
 
+/// Bytes of the norm of a part.
+const NORM_BYTES: usize = size_of::<f32>();
+
+/// Whether the sums of an array in memory of all are measured.
+fn is_measured(array: Array, parts: Parts, together: Together) -> bool {
+    let room = parts.part.div_ceil(SQUARED) * size_of::<f64>() <= SQUARES_BYTES / 2;
+    room && array.kind == Kind::Float && together == Together::Sum
+}
+
 impl Engine {
     pub(super) fn new(member: Member, scratch: Region) -> Self {
         let (regions, kept) = (RefCell::default(), RefCell::default());
@@ -107,13 +120,22 @@ impl Engine {
         self.regions.borrow_mut().push(region);
     }
 
+    /// The norms of the parts of an array that lies in memory of all, from its beginning on.
+    pub(super) fn norms_of(&self, tensor: &Tensor) -> Option<Result<Tensor, LinkError>> {
+        let array = Array::of(tensor);
+        let regions = self.regions.borrow();
+        let region = regions.iter().find(|region| region.find(array.at, array.bytes()) == Some(0))?;
+        let parts = Parts::of(array.elements, self.ranks().1, PACK_BYTES / array.element_bytes());
+        is_measured(array, parts, Together::Sum).then(|| region.numbers(tensor.device()))
+    }
+
     fn ranks(&self) -> (usize, usize) {
         (self.member.rank as usize, self.member.size as usize)
     }
 
     /// Bytes of scratch for one other rank.
     fn room(&self) -> usize {
-        self.scratch.own.bytes() / (self.ranks().1 - 1) / PACK_BYTES * PACK_BYTES
+        VALUES_BYTES / (self.ranks().1 - 1) / PACK_BYTES * PACK_BYTES
     }
 
     /// Where in the scratch of `reader` what `writer` sends lies: by rank, without the reader's own.
@@ -190,12 +212,14 @@ impl Engine {
             let count = room.min(array.elements - from);
             let place = array.place(from);
             let sends = |other| Some((place, self.sent_to(other)?, count * array.element_bytes()));
-            self.turn(sends, || self.bring_together((place, count), room, (array.kind, together)), |_| None)?;
+            let places = Places { own: place, parts: self.scratch.own.at(), squares: None };
+            let takes = || self.bring_together(places, (count, room), (array.kind, together)).map(|_none| ());
+            self.turn(sends, takes, |_| None)?;
         }
         Ok(())
     }
 
-    /// Every rank brings its part together, and gives it to the others where the array lies in memory of all.
+    /// Every rank brings its part together; where the array lies in memory of all, it gives it to the others, and the norm of it.
     fn parts(
         &self,
         array: Array,
@@ -205,18 +229,36 @@ impl Engine {
     ) -> Result<(), LinkError> {
         let (rank, width) = (self.ranks().0, array.element_bytes());
         let room = self.room() / width;
+        let measured = shared.filter(|_| is_measured(array, parts, together));
+        let squares = self.scratch.own.at() + VALUES_BYTES as u64;
+        let mut written = 0;
         for from in (0..parts.part).step_by(room) {
             let (own, count) = parts.piece(rank, from, room);
             let sends = |other| {
                 let (at, count) = parts.piece(other, from, room);
                 Some((array.place(at), self.sent_to(other)?, count * width))
             };
+            let last = from + room >= parts.part;
+            let norm = measured.filter(|_| last).map(|(region, _)| (region, region.number(rank)));
             let answers = |other| {
                 let (region, start) = shared?;
-                Some((array.place(own), region.of(other, start + own * width)?, count * width))
+                let sums = Some((array.place(own), region.of(other, start + own * width)?, count * width));
+                let norm = norm
+                    .and_then(|(region, at)| Some((region.own.at() + at as u64, region.of(other, at)?, NORM_BYTES)));
+                Some([sums, norm])
             };
-            let how = (array.kind, together);
-            self.turn(sends, || self.bring_together((array.place(own), count), room, how), answers)?;
+            let takes = || {
+                let places = Places {
+                    own: array.place(own),
+                    parts: self.scratch.own.at(),
+                    squares: measured.map(|_| squares + (written * size_of::<f64>()) as u64),
+                };
+                written += self.bring_together(places, (count, room), (array.kind, together))?;
+                let Some((region, at)) = norm else { return Ok(()) };
+                // SAFETY: the squares lie in this rank's scratch, the number in its region.
+                unsafe { self.member.beside.norm((squares, written), region.own.at() + at as u64) }
+            };
+            self.turn(sends, takes, answers)?;
         }
         Ok(())
     }
@@ -242,16 +284,16 @@ impl Engine {
         Ok(())
     }
 
-    /// What came of all ranks, at the place of the own numbers.
+    /// What came of all ranks, at the place of the own values; how many sums of squares there are now.
     fn bring_together(
         &self,
-        (own, elements): (u64, usize),
-        stride: usize,
+        places: Places,
+        (elements, stride): (usize, usize),
         how: (Kind, Together),
-    ) -> Result<(), LinkError> {
+    ) -> Result<usize, LinkError> {
         let Member { beside, rank, size, .. } = &*self.member;
-        // SAFETY: the numbers are the tensor's, which is kept, and the others' lie in the scratch.
-        unsafe { beside.sum((own, self.scratch.own.at()), (elements, stride), (*rank, *size), how) }
+        // SAFETY: the values are the tensor's, which is kept, and the others' and the squares lie in the scratch.
+        unsafe { beside.sum(places, (elements, stride), (*rank, *size), how) }
     }
 
     /// Lets the device do those turns behind what computes `tensor`, which stays until they are done.
@@ -285,19 +327,19 @@ impl Engine {
         &self,
         sends: impl Fn(usize) -> Option<Copy>,
         takes: impl FnOnce() -> Result<(), LinkError>,
-        answers: impl Fn(usize) -> Option<Copy>,
+        answers: impl Fn(usize) -> Option<[Option<Copy>; 2]>,
     ) -> Result<(), LinkError> {
         let turn = self.member.turns.next();
-        self.give(turn, Told::Part, sends)?;
+        self.give(turn, Told::Part, |other| Some([sends(other), None]))?;
         takes()?;
         self.give(turn, Told::Sums, answers)
     }
 
     /// Gives every other rank something and its word, and waits for theirs.
-    fn give(&self, turn: u32, told: Told, what: impl Fn(usize) -> Option<Copy>) -> Result<(), LinkError> {
+    fn give(&self, turn: u32, told: Told, what: impl Fn(usize) -> Option<[Option<Copy>; 2]>) -> Result<(), LinkError> {
         let (Member { beside, turns, .. }, rank) = (&*self.member, self.ranks().0);
         for other in self.others() {
-            what(other).map_or(Ok(()), |copy| self.copy(copy))?;
+            what(other).into_iter().flatten().flatten().try_for_each(|copy| self.copy(copy))?;
             // SAFETY: the words stay as long as the engine.
             unsafe { beside.tell(turns.word(other, rank, told), turn) }?;
         }

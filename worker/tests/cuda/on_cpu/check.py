@@ -569,6 +569,13 @@ def check_sum():
                 kernels = Kernels("sum", torch.float32, VEC=vec, KIND=0, REDUCE=0)
                 kernels("sum_parts", 2, 4, found, parts, n, room, word(rank), word(ranks))
                 assert torch.equal(found, expected), (ranks, n, rank, vec)
+    values = torch.randn(2, 5000)
+    found, partial, norm = values[0].clone(), torch.full((7,), math.nan, dtype=torch.float64), torch.zeros(1)
+    kernels = Kernels("sum", torch.float32, VEC=4, KIND=0, REDUCE=0)
+    kernels("sum_parts_measured", 7, 512, found, values[1:], 5000, 5000, word(0), word(2), partial)
+    assert torch.equal(found, values.sum(0))
+    kernels("norm_of_parts", 1, 512, partial, 7, norm)
+    near("norm", norm, found.double().norm().reshape(1), torch.float32)
     kinds = [torch.float32, torch.float64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bfloat16, torch.float16]
     reduces = [lambda t: t.sum(0, dtype=t.dtype), lambda t: t.amin(0), lambda t: t.amax(0)]
     for number, kind in enumerate(kinds):

@@ -1,5 +1,7 @@
 // What the devices of the ranks have copied here, brought together.
 
+#define THREADS 512
+
 // KIND is the type of the values; those of 16 bits are summed in 32.
 #if KIND == 0
 typedef float Value;
@@ -60,7 +62,9 @@ __device__ __forceinline__ const Value* of_rank(const Value* own, const Value* p
   return r == rank ? own : parts + (i64)(r < rank ? r : r - 1) * stride;
 }
 
-extern "C" __global__ void sum_parts(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks) {
+// Σ x² of what this thread made: in f64, so that none of finite sums overflows.
+__device__ __forceinline__ double bring_together(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks) {
+  double squares = 0.0;
   i64 packs = n / VEC;
   for (i64 p = thread_of_grid(); p < packs; p += threads_of_grid()) {
     Wide sum[VEC];
@@ -71,7 +75,10 @@ extern "C" __global__ void sum_parts(Value* own, const Value* parts, i64 n, i64 
       for (int j = 0; j < VEC; ++j) sum[j] = r == 0 ? widened(x.at[j]) : together(sum[j], widened(x.at[j]));
     }
 #pragma unroll
-    for (int j = 0; j < VEC; ++j) x.at[j] = narrowed(sum[j]);
+    for (int j = 0; j < VEC; ++j) {
+      x.at[j] = narrowed(sum[j]);
+      squares += (double)sum[j] * (double)sum[j];
+    }
     store<Value, VEC>(own + p * VEC, x);
   }
   // What is left of the last pack.
@@ -80,5 +87,37 @@ extern "C" __global__ void sum_parts(Value* own, const Value* parts, i64 n, i64 
     Wide sum = widened(*(of_rank(own, parts, stride, rank, 0) + at));
     for (u32 r = 1; r < ranks; ++r) sum = together(sum, widened(*(of_rank(own, parts, stride, rank, r) + at)));
     own[at] = narrowed(sum);
+    squares += (double)sum * (double)sum;
   }
+  return squares;
+}
+
+// The sum of all threads' numbers, at thread 0.
+__device__ __forceinline__ double of_block(double mine) {
+  __shared__ double all[THREADS];
+  all[threadIdx.x] = mine;
+  __syncthreads();
+  for (int half = THREADS / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) all[threadIdx.x] += all[threadIdx.x + half];
+    __syncthreads();
+  }
+  return all[0];
+}
+
+extern "C" __global__ void sum_parts(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks) {
+  bring_together(own, parts, n, stride, rank, ranks);
+}
+
+// The same, and Σ x² of each block.
+extern "C" __global__ void __launch_bounds__(THREADS) sum_parts_measured(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks, double* partial) {
+  double squares = of_block(bring_together(own, parts, n, stride, rank, ranks));
+  if (threadIdx.x == 0) partial[blockIdx.x] = squares;
+}
+
+// √Σ partial. One block.
+extern "C" __global__ void __launch_bounds__(THREADS) norm_of_parts(const double* partial, i64 count, float* norm) {
+  double squares = 0.0;
+  for (i64 i = threadIdx.x; i < count; i += THREADS) squares += partial[i];
+  squares = of_block(squares);
+  if (threadIdx.x == 0) *norm = (float)sqrt(squares);
 }
