@@ -249,6 +249,10 @@ fn a_sum_that_one_rank_never_comes_to_ends_with_a_cut_or_in_time_and_leaves_the_
         group.barrier(PATIENCE).unwrap();
         let work = group.all_reduce_sum(&array).unwrap();
         assert!(!work.is_done().unwrap());
+        // What came of the other one lies in scratch, where something else lies when a cut ends the wait for it.
+        let live = Tensor::ones([1000], (Kind::Float, Device::Cuda(0)));
+        let taken = group.broadcast(&live, 1).unwrap();
+        let summed = group.all_reduce_sum(&live).unwrap();
         if kills {
             peer.0.kill().unwrap();
             peer.0.wait().unwrap();
@@ -267,9 +271,14 @@ fn a_sum_that_one_rank_never_comes_to_ends_with_a_cut_or_in_time_and_leaves_the_
         cuts.join().unwrap();
         assert!(group.all_reduce_sum(&array).and_then(|work| work.wait(PATIENCE)).is_err());
         let ending = Instant::now();
+        for work in [taken, summed] {
+            assert!(work.wait(PATIENCE).is_err());
+        }
         drop(work);
         group.abort(PATIENCE).unwrap();
         drop(array);
+        assert_eq!(live.min().double_value(&[]), 1.0);
+        assert_eq!(live.max().double_value(&[]), 1.0);
         assert!(ending.elapsed() < SOON, "{:?}", ending.elapsed());
         // The device computes on.
         let ones = Tensor::ones([1000], (Kind::Float, Device::Cuda(0)));

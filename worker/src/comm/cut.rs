@@ -105,9 +105,12 @@ impl Line {
         }
     }
 
+    /// What is tied to this line and to those that end with it.
     fn cut_tied(&self) {
         let tied = self.tied.lock().unwrap_or_else(PoisonError::into_inner).clone();
         tied.iter().filter_map(Weak::upgrade).for_each(|tied| tied.cut());
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        others.iter().for_each(|other| other.cut_tied());
     }
 
     fn cut(&self) {

@@ -51,9 +51,10 @@ impl Meshed {
         Self { whole, store, former, forming: forming.beside(timeout), timeout, mesh: OnceCell::new() }
     }
 
-    /// The inner groups first: nothing of theirs outlives the whole.
+    /// The inner groups first: nothing of theirs outlives the whole. The node's before the one across: what ends NCCL waits for the device,
+    /// which may wait for a rank of the node.
     fn end(self, end: impl Fn(Box<dyn ProcessGroup>) -> Result<(), CommError>) -> Result<(), CommError> {
-        let inner = self.mesh.into_inner().map(|mesh| [mesh.across, mesh.node]);
+        let inner = self.mesh.into_inner().map(|mesh| [mesh.node, mesh.across]);
         let ended: Vec<_> = inner.into_iter().flatten().chain([self.whole]).map(end).collect();
         ended.into_iter().collect()
     }

@@ -13,12 +13,20 @@ pub struct GradBuckets {
     views: Vec<Tensor>,
     layout: Layout,
     shelf: Shelf,
+    /// By bucket: whether others made its storage.
+    moved: Vec<bool>,
 }
 
 impl GradBuckets {
     /// No gradients.
     pub fn none() -> Self {
-        Self { flats: Vec::new(), views: Vec::new(), layout: Layout::default(), shelf: Shelf::default() }
+        Self {
+            flats: Vec::new(),
+            views: Vec::new(),
+            layout: Layout::default(),
+            shelf: Shelf::default(),
+            moved: Vec::new(),
+        }
     }
 
     /// Zeroed storage for the gradients of `params`.
@@ -30,7 +38,8 @@ impl GradBuckets {
         let layout = params.layout().clone();
         let views = params.ids().map(|id| params.view_of(id, &flats[layout.place(id).0.index()]));
         let views = views.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { flats, views, layout, shelf: Shelf::default() })
+        let moved = vec![false; flats.len()];
+        Ok(Self { flats, views, layout, shelf: Shelf::default(), moved })
     }
 
     /// Zeroed storage for this rank's share of the gradients of `params`; the buckets' memory is there while a step uses it, and no more
@@ -51,7 +60,8 @@ impl GradBuckets {
         }
         views.sort_unstable_by_key(|(id, _)| id.index());
         let views = views.into_iter().map(|(_, view)| view).collect();
-        Ok(Self { flats, views, layout, shelf: Shelf::new(lent) })
+        let moved = vec![false; flats.len()];
+        Ok(Self { flats, views, layout, shelf: Shelf::new(lent), moved })
     }
 
     /// Whether there are none.
@@ -59,8 +69,8 @@ impl GradBuckets {
         self.flats.is_empty()
     }
 
-    /// Asks `place` for other storage, bucket by bucket, and moves to what it gives. What the buckets hold is lost: they
-    /// begin with what the new storage holds, which must be zeros.
+    /// Asks `place` for other storage, bucket by bucket, and moves to what it gives, or out of what it gave before. What the buckets hold
+    /// is lost: they begin with what the new storage holds, which must be zeros.
     ///
     /// # Errors
     /// Those of `place`, and libtorch's.
@@ -69,9 +79,14 @@ impl GradBuckets {
         params: &Params,
         mut place: impl FnMut(&Tensor) -> Result<Option<Tensor>, E>,
     ) -> Result<(), E> {
-        for flat in &mut self.flats {
-            if let Some(other) = place(flat)? {
+        for (flat, moved) in self.flats.iter_mut().zip(&mut self.moved) {
+            let placed = place(flat)?;
+            let was_moved = std::mem::replace(moved, placed.is_some());
+            if let Some(other) = placed {
                 *flat = other;
+            } else if was_moved {
+                // Others may write there when this rank is done with them.
+                *flat = flat.f_zeros_like()?;
             }
         }
         let view = |id| params.view_of(id, &self.flats[self.layout.place(id).0.index()]);

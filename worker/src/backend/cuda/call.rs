@@ -70,7 +70,11 @@ impl<'a> Call<'a> {
 
     /// Makes the kernel ready without launching it: where several launches write in place, none may fail behind another.
     pub(super) fn make_ready(&self, on: &Tensor) -> Result<(), CudaError> {
-        let device = Check { kernel: self.entry }.device("0", on)?;
+        self.make_ready_on(Check { kernel: self.entry }.device("0", on)?)
+    }
+
+    /// [`Call::make_ready`] on that device.
+    pub(super) fn make_ready_on(&self, device: usize) -> Result<(), CudaError> {
         Ok(engine::function(device, self.variant, self.entry).map(|_| ())?)
     }
 

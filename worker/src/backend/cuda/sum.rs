@@ -14,6 +14,8 @@ pub(super) static SOURCE: Source =
 const THREADS: u32 = 512;
 /// Floats of the widest load.
 const WIDEST: u32 = 4;
+/// Bytes that a thread takes at once.
+const TAKEN_BYTES: i64 = 4 * PACK_BYTES;
 /// The source's KIND is the place here.
 const KINDS: [Kind; 8] =
     [Kind::Float, Kind::Double, Kind::Int64, Kind::Int, Kind::Int8, Kind::Uint8, Kind::BFloat16, Kind::Half];
@@ -38,6 +40,8 @@ pub struct Places {
     pub parts: u64,
     /// Of room for a f64 for each 512 values, where Σx² of the results is wanted.
     pub squares: Option<u64>,
+    /// Of a word of the host's: nothing is written once it is not 0.
+    pub cut: Option<u64>,
 }
 
 /// Brings together `elements` values of all ranks, in the ranks' order, at the place of the own ones: those of rank `at.0` of `at.1`. The
@@ -48,7 +52,7 @@ pub struct Places {
 pub(in crate::backend) fn sum_parts(
     device: usize,
     stream: Stream,
-    Places { own, parts, squares }: Places,
+    Places { own, parts, squares, cut }: Places,
     (elements, stride): (i64, i64),
     at: (u32, u32),
     (kind, together): (Kind, Together),
@@ -56,6 +60,20 @@ pub(in crate::backend) fn sum_parts(
     if elements == 0 {
         return Ok(0);
     }
+    let widest = PACK_BYTES.cast_unsigned();
+    let aligned = own.is_multiple_of(widest) && parts.is_multiple_of(widest) && stride % i64::from(WIDEST) == 0;
+    let vec = if aligned && kind == Kind::Float { WIDEST } else { 1 };
+    let variant = variant(vec, kind, together)?;
+    let count = blocks(elements / i64::from(vec), i64::from(THREADS)).max(1);
+    let entry = if squares.is_some() { "sum_parts_measured" } else { "sum_parts" };
+    let call = Call::new(&variant, entry).address(own).address(parts).int(elements).int(stride).word(at.0).word(at.1);
+    let call = call.address(cut.unwrap_or(0));
+    let call = squares.into_iter().fold(call, Call::address);
+    call.launch_on(device, stream, grid(count, THREADS))?;
+    Ok(if squares.is_some() { count } else { 0 })
+}
+
+fn variant(vec: u32, kind: Kind, together: Together) -> Result<Variant, CudaError> {
     let number = KINDS.iter().position(|known| *known == kind);
     let number = number.ok_or_else(|| CudaError::Operand {
         kernel: "sum_parts",
@@ -63,16 +81,36 @@ pub(in crate::backend) fn sum_parts(
         found: format!("of kind {kind:?}"),
         expected: "a float, or an integer of 8, 32 or 64 bits",
     })?;
-    let widest = PACK_BYTES.cast_unsigned();
-    let aligned = own.is_multiple_of(widest) && parts.is_multiple_of(widest) && stride % i64::from(WIDEST) == 0;
-    let vec = if aligned && kind == Kind::Float { WIDEST } else { 1 };
-    let variant = Variant::new(&SOURCE, Element::F32, &[vec, number as u32, together as u32]);
-    let count = blocks(elements / i64::from(vec), i64::from(THREADS)).max(1);
-    let entry = if squares.is_some() { "sum_parts_measured" } else { "sum_parts" };
-    let call = Call::new(&variant, entry).address(own).address(parts).int(elements).int(stride).word(at.0).word(at.1);
-    let call = squares.into_iter().fold(call, Call::address);
-    call.launch_on(device, stream, grid(count, THREADS))?;
-    Ok(if squares.is_some() { count } else { 0 })
+    Ok(Variant::new(&SOURCE, Element::F32, &[vec, number as u32, together as u32]))
+}
+
+/// Compiles and loads what [`sum_parts`] launches.
+///
+/// # Errors
+/// Of a kind that it does not take; what the compiler or the driver says.
+pub(in crate::backend) fn make_ready(device: usize, kind: Kind, together: Together) -> Result<(), CudaError> {
+    let packs: &[u32] = if kind == Kind::Float { &[WIDEST, 1] } else { &[1] };
+    packs.iter().try_for_each(|vec| Call::new(&variant(*vec, kind, together)?, "sum_parts").make_ready_on(device))
+}
+
+/// Copies what came to where it belongs, unless `cut`, a word of the host's, is not 0 any more.
+///
+/// # Errors
+/// When the kernel is not launched.
+pub(in crate::backend) fn take_part(
+    device: usize,
+    stream: Stream,
+    (from, to): (u64, u64),
+    bytes: i64,
+    cut: u64,
+) -> Result<(), CudaError> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    let variant = Variant::new(&SOURCE, Element::F32, &[WIDEST, 0, 0]);
+    let count = blocks(bytes, i64::from(THREADS) * TAKEN_BYTES);
+    let call = Call::new(&variant, "take_part").address(from).address(to).int(bytes).address(cut);
+    call.launch_on(device, stream, grid(count, THREADS))
 }
 
 /// Writes √Σ of `count` sums of squares, f32.

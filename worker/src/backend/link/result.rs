@@ -124,6 +124,27 @@ impl Beside {
             .map_err(|error| LinkError { what: "add up parts", status: error.to_string() })
     }
 
+    /// Makes ready what [`Beside::sum`] launches: what others wait for is not given where it cannot be done.
+    ///
+    /// # Errors
+    /// The kernel cannot be compiled, or is not for that kind.
+    pub fn make_ready(&self, (kind, together): (Kind, Together)) -> Result<(), LinkError> {
+        let ready = sum::make_ready(self.gpu.index, kind, together);
+        ready.map_err(|error| LinkError { what: "make a sum ready", status: error.to_string() })
+    }
+
+    /// Copies what came to where it belongs, unless the word `cut` of the host's memory is not 0 any more.
+    ///
+    /// # Safety
+    /// As [`Beside::copy`]; the word stays as well.
+    ///
+    /// # Errors
+    /// The kernel cannot be compiled or launched.
+    pub unsafe fn take(&self, from: u64, to: u64, bytes: usize, cut: u64) -> Result<(), LinkError> {
+        let taken = sum::take_part(self.gpu.index, self.stream, (from, to), bytes as i64, cut);
+        taken.map_err(|error| LinkError { what: "take what came", status: error.to_string() })
+    }
+
     /// Writes √Σ of `count` sums of squares, f32.
     ///
     /// # Safety

@@ -61,6 +61,9 @@ impl Linked {
         timeout: Duration,
         forming: &Forming,
     ) -> Result<LinkedFormed, CommError> {
+        if host.size() < 2 {
+            return Ok(LinkedFormed::Refused { reason: "a rank alone".to_owned() });
+        }
         let (line, waited) = (Arc::clone(forming.line()), Arc::default());
         let (table, engine) = match meet(&*host, device, (timeout, &waited), &line)? {
             Ok(met) => met,
@@ -71,20 +74,14 @@ impl Linked {
         };
         let (apart, measures) = (RefCell::default(), Cell::new(true));
         let group = Self { engine, table, host, device, line, timeout, waited, apart, measures };
-        let right = CHECKED.into_iter().try_fold(true, |right, length| {
+        for length in CHECKED {
             let zeros = Tensor::f_zeros([length], (Kind::Float, Device::Cuda(device)));
-            Ok::<_, CommError>(right & group.check(&zeros.map_err(|error| group.failed("form", &error))?)?.is_some())
-        });
-        let right = right
-            .map_err(|error| error.to_string())
-            .and_then(|right| right.then_some(()).ok_or_else(|| "a sum of the check is wrong".to_owned()));
-        match agree(&*group.host, timeout, right)? {
-            Ok(()) => Ok(LinkedFormed::Group(group)),
-            Err(reason) => {
-                Box::new(group).shutdown(timeout)?;
-                Ok(LinkedFormed::Refused { reason })
+            if let Err(reason) = group.checked(zeros)? {
+                Box::new(group).abort(timeout)?;
+                return Ok(LinkedFormed::Refused { reason });
             }
         }
+        Ok(LinkedFormed::Group(group))
     }
 
     /// Whether a tensor is this group's business and not the host's; refuses what is nobody's.
@@ -97,9 +94,15 @@ impl Linked {
         }
     }
 
-    fn begun(&self, begun: Result<LinkWork, LinkError>, operation: &'static str) -> Result<Work, CommError> {
+    /// Begins something, unless a rank has cut the group.
+    fn begin(
+        &self,
+        operation: &'static str,
+        begin: impl FnOnce(&Engine) -> Result<LinkWork, LinkError>,
+    ) -> Result<Work, CommError> {
         let member = &self.engine.member;
-        let work = begun.map_err(|error| member.error(operation, &error))?;
+        member.uncut(operation)?;
+        let work = begin(&self.engine).map_err(|error| member.error(operation, &error))?;
         member.uncut(operation)?;
         Ok(Work::Linked(work))
     }
@@ -125,14 +128,29 @@ impl Linked {
         Ok(norm)
     }
 
+    /// [`Linked::check`] on all ranks; the same answer on each but for the norm. After a wrong one this group does no more.
+    fn checked(&self, zeros: Result<Tensor, TchError>) -> Result<Result<f64, String>, CommError> {
+        let norm = zeros.map_err(|error| self.failed("check", &error)).and_then(|zeros| self.check(&zeros));
+        let norm = norm.map_err(|error| error.to_string());
+        let norm = norm.and_then(|norm| norm.ok_or_else(|| "a sum of the check is wrong".to_owned()));
+        if norm.is_err() {
+            // Another rank may wait for what does not come.
+            self.engine.member.turns.cut();
+        }
+        agree(&*self.host, self.timeout, norm)
+    }
+
     /// Measures nothing from now on where the norms of a sum are not `expected`.
     fn check_norms(&self, shared: &Tensor, expected: f64) -> Result<(), CommError> {
-        let Some(norms) = self.norms_of(shared) else { return Ok(()) };
-        let found =
-            norms.f_norm().and_then(|norm| norm.f_double_value(&[])).map_err(|error| self.failed("check", &error))?;
-        let near = (found - expected).abs() <= NORM_ERROR_MAX * expected;
-        let mine =
-            near.then_some(()).ok_or_else(|| format!("the norm of a sum of the check is {found}, not {expected}"));
+        let Some(norms) = self.engine.norms_of(shared).filter(|_| self.measures.get()) else { return Ok(()) };
+        let norm = norms.map_err(|error| error.to_string()).and_then(|norms| {
+            let norm = norms.f_norm().and_then(|norm| norm.f_double_value(&[]));
+            norm.map_err(|error| error.to_string())
+        });
+        let mine = norm.and_then(|norm| {
+            let near = (norm - expected).abs() <= NORM_ERROR_MAX * expected;
+            near.then_some(()).ok_or_else(|| format!("the norm of a sum of the check is {norm}, not {expected}"))
+        });
         if let Err(reason) = agree(&*self.host, self.timeout, mine)? {
             tracing::warn!(reason, "sums are not measured");
             *self.apart.borrow_mut() = Some(reason);
@@ -175,7 +193,7 @@ impl ProcessGroup for Linked {
             Reduce::Min => Together::Min,
             Reduce::Max => Together::Max,
         };
-        self.begun(self.engine.all_reduce(tensor, together), "all_reduce")
+        self.begin("all_reduce", |engine| engine.all_reduce(tensor, together))
     }
 
     fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError> {
@@ -185,7 +203,7 @@ impl ProcessGroup for Linked {
         if !self.is_mine("broadcast", tensor)? {
             return self.host.broadcast(tensor, root);
         }
-        self.begun(self.engine.broadcast(tensor, root as usize), "broadcast")
+        self.begin("broadcast", |engine| engine.broadcast(tensor, root as usize))
     }
 
     fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Work, CommError> {
@@ -193,7 +211,7 @@ impl ProcessGroup for Linked {
         if !self.is_mine("reduce_scatter", whole)? {
             return self.host.reduce_scatter_sum(whole);
         }
-        self.begun(self.engine.reduce_scatter(whole), "reduce_scatter")
+        self.begin("reduce_scatter", |engine| engine.reduce_scatter(whole))
     }
 
     fn all_gather(&self, whole: &Tensor) -> Result<Work, CommError> {
@@ -201,7 +219,7 @@ impl ProcessGroup for Linked {
         if !self.is_mine("all_gather", whole)? {
             return self.host.all_gather(whole);
         }
-        self.begun(self.engine.all_gather(whole), "all_gather")
+        self.begin("all_gather", |engine| engine.all_gather(whole))
     }
 
     fn shared_like(&self, tensor: &Tensor) -> Result<Option<Tensor>, CommError> {
@@ -225,11 +243,11 @@ impl ProcessGroup for Linked {
             }
         };
         self.engine.add(region);
-        let Some(norm) = self.check(&shared)? else {
+        let norm = self.checked(Ok(shared.shallow_clone()))?.map_err(|reason| {
             let (operation, rank, size) = ("check", self.rank(), self.size());
-            let message = "copy engines add up wrongly; collectives = \"nccl\" does without them".to_owned();
-            return Err(CommError::Collective { operation, rank, size, message });
-        };
+            let message = format!("copy engines do not sum ({reason}); collectives = \"nccl\" does without them");
+            CommError::Collective { operation, rank, size, message }
+        })?;
         self.check_norms(&shared, norm)?;
         Ok(Some(shared))
     }
@@ -245,9 +263,10 @@ impl ProcessGroup for Linked {
 
     fn shutdown(self: Box<Self>, timeout: Duration) -> Result<(), CommError> {
         let Self { engine, host, .. } = *self;
-        engine.rest(timeout);
+        let (rests, rank, size) = (engine.rest(timeout), host.rank(), host.size());
         drop(engine);
-        host.shutdown(timeout)
+        let ended = host.shutdown(timeout);
+        if rests { ended } else { Err(CommError::TimedOut { operation: "shutdown", rank, size, timeout }) }
     }
 
     fn abort(self: Box<Self>, timeout: Duration) -> Result<(), CommError> {

@@ -73,6 +73,11 @@ impl Turns {
         self.words.word(self.place(reader, writer, told))
     }
 
+    /// Address, for this rank's device, of the word that is not 0 once any rank cut the group.
+    pub(super) fn cut_word(&self) -> u64 {
+        self.words.word(CUT_AT)
+    }
+
     /// The next turn's number.
     pub(super) fn next(&self) -> u32 {
         self.issued.fetch_add(1, Ordering::Relaxed).wrapping_add(1)

@@ -4,6 +4,9 @@
 //! sends each other one its values of that one's part, adds up its own part, and answers with the sums. Who begins another turn has heard
 //! from all that they have read what lay in their scratch: one scratch is enough.
 //!
+//! A cut ends waits before their time, and what lies in the scratch then is anything. It may get into arrays in memory of all, whose sums
+//! nobody counts after a cut; what lies elsewhere is left as it was: kernels look for the cut between reading and writing.
+//!
 //! **Invariant:** the device is given work in one order, the same on all ranks, and each rank gives before it waits: whatever streams share
 //! a queue of the device, somebody can go on.
 
@@ -159,6 +162,7 @@ impl Engine {
         let regions = self.regions.borrow();
         let found = regions.iter().find_map(|region| Some((region, region.find(array.at, array.bytes())?)));
         let parts = Parts::of(array.elements, self.ranks().1, PACK_BYTES / array.element_bytes());
+        self.member.beside.make_ready((array.kind, together))?;
         self.begin("all_reduce", tensor, || {
             if found.is_some() {
                 self.parts(array, parts, together, found)
@@ -174,6 +178,7 @@ impl Engine {
     /// Sums an array of as many equal parts as there are ranks; afterwards the part with this rank's number holds the sums.
     pub(super) fn reduce_scatter(&self, tensor: &Tensor) -> Result<LinkWork, LinkError> {
         let array = Array::of(tensor);
+        self.member.beside.make_ready((array.kind, Together::Sum))?;
         self.begin("reduce_scatter", tensor, || self.parts(array, self.equal(array), Together::Sum, None))
     }
 
@@ -187,7 +192,7 @@ impl Engine {
                 let sends = |other| Some((place, self.sent_to(other)?, bytes)).filter(|_| rank == root);
                 let takes = || match rank == root {
                     true => Ok(()),
-                    false => self.copy((self.came_from(root), place, bytes)),
+                    false => self.take((self.came_from(root), place, bytes)),
                 };
                 self.turn(sends, takes, |_| None)?;
             }
@@ -212,7 +217,7 @@ impl Engine {
             let count = room.min(array.elements - from);
             let place = array.place(from);
             let sends = |other| Some((place, self.sent_to(other)?, count * array.element_bytes()));
-            let places = Places { own: place, parts: self.scratch.own.at(), squares: None };
+            let places = self.places(place, true);
             let takes = || self.bring_together(places, (count, room), (array.kind, together)).map(|_none| ());
             self.turn(sends, takes, |_| None)?;
         }
@@ -248,11 +253,8 @@ impl Engine {
                 Some([sums, norm])
             };
             let takes = || {
-                let places = Places {
-                    own: array.place(own),
-                    parts: self.scratch.own.at(),
-                    squares: measured.map(|_| squares + (written * size_of::<f64>()) as u64),
-                };
+                let free = measured.map(|_| squares + (written * size_of::<f64>()) as u64);
+                let places = Places { squares: free, ..self.places(array.place(own), shared.is_none()) };
                 written += self.bring_together(places, (count, room), (array.kind, together))?;
                 let Some((region, at)) = norm else { return Ok(()) };
                 // SAFETY: the squares lie in this rank's scratch, the number in its region.
@@ -277,11 +279,17 @@ impl Engine {
             };
             let takes = |other| {
                 let (place, bytes) = part(other);
-                self.copy((self.came_from(other), place, bytes))
+                self.take((self.came_from(other), place, bytes))
             };
             self.turn(sends, || self.others().try_for_each(takes), |_| None)?;
         }
         Ok(())
+    }
+
+    /// Of own values and of what came; with `guarded`, nothing is written after a cut.
+    fn places(&self, own: u64, guarded: bool) -> Places {
+        let cut = guarded.then(|| self.member.turns.cut_word());
+        Places { own, parts: self.scratch.own.at(), squares: None, cut }
     }
 
     /// What came of all ranks, at the place of the own values; how many sums of squares there are now.
@@ -357,6 +365,13 @@ impl Engine {
         // SAFETY: both lie in a tensor that is kept, in the scratch, at most a slot long, or in a region, which is as long on every rank;
         // scratch and regions stay until this engine has come to rest.
         unsafe { self.member.beside.copy(from, to, bytes) }
+    }
+
+    /// What came, to where it belongs.
+    fn take(&self, (from, to, bytes): Copy) -> Result<(), LinkError> {
+        let Member { beside, turns, .. } = &*self.member;
+        // SAFETY: as in `copy`; the word stays as long as the engine.
+        unsafe { beside.take(from, to, bytes, turns.cut_word()) }
     }
 
     /// Waits until the device has done what it was given, at most `timeout`; whether it has. After a cut it need not wait for others.

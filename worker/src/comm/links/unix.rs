@@ -10,6 +10,7 @@ use nix::{
     unistd::geteuid,
 };
 use std::{
+    cell::Cell,
     io::{self, IoSlice, IoSliceMut},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
@@ -21,8 +22,8 @@ use std::{
 
 /// How long one rank waits for the descriptors of the others.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// The address it was sent to, and the sender's rank.
-const MESSAGE_BYTES: usize = 20;
+/// The address it was sent to, the sender's rank, and how often it has passed something before.
+const MESSAGE_BYTES: usize = 24;
 
 /// Where a rank listens: 128 random bits.
 pub(super) type Address = [u64; 2];
@@ -31,6 +32,7 @@ pub(super) type Address = [u64; 2];
 #[derive(Debug)]
 pub(super) struct Post {
     listener: UnixListener,
+    passed: Cell<u32>,
     pub(super) address: Address,
 }
 
@@ -43,7 +45,7 @@ impl Post {
         let address = nonce()?;
         let listener = UnixListener::bind_addr(&name(address)?)?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, address })
+        Ok(Self { listener, passed: Cell::new(0), address })
     }
 
     /// Gives `own` to every other rank and takes theirs; by rank, nothing at the own one's place. All ranks call it, and those that have
@@ -54,9 +56,10 @@ impl Post {
         addresses: &[Address],
         own: Option<BorrowedFd<'_>>,
     ) -> io::Result<Vec<Option<OwnedFd>>> {
+        let time = self.passed.replace(self.passed.get().wrapping_add(1));
         for (other, address) in addresses.iter().enumerate() {
             if other != rank {
-                send(*address, rank as u32, own)?;
+                send(*address, [rank as u32, time], own)?;
             }
         }
         let mut taken: Vec<Option<Option<OwnedFd>>> = addresses.iter().map(|_| None).collect();
@@ -67,8 +70,11 @@ impl Post {
             if getsockopt(&stream, PeerCredentials)?.uid() != geteuid().as_raw() {
                 continue;
             }
-            // Whoever does not know the address is not of the group.
-            let Some((from, descriptor)) = self.receive(&stream, deadline)? else { continue };
+            // Whoever does not know the address is not of the group; what comes after its time is nobody's.
+            let Some(([from, when], descriptor)) = self.receive(&stream, deadline)? else { continue };
+            if when != time {
+                continue;
+            }
             match taken.get_mut(from as usize) {
                 Some(place @ None) => *place = Some(descriptor),
                 _ => return Err(io::Error::other(format!("a descriptor of rank {from}, which has none to give"))),
@@ -87,7 +93,7 @@ impl Post {
         }
     }
 
-    fn receive(&self, stream: &UnixStream, deadline: Instant) -> io::Result<Option<(u32, Option<OwnedFd>)>> {
+    fn receive(&self, stream: &UnixStream, deadline: Instant) -> io::Result<Option<([u32; 2], Option<OwnedFd>)>> {
         until_readable(stream, deadline)?;
         let mut message = [0; MESSAGE_BYTES];
         let mut space = cmsg_space!(RawFd);
@@ -108,18 +114,20 @@ impl Post {
             }
         }
         let word = |at: usize| message.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
-        let from = message.get(16..20).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+        let half = |at: usize| message.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
         let known = bytes == MESSAGE_BYTES && [word(0), word(8)] == self.address.map(Some);
-        Ok(from.filter(|_| known).map(|from| (from, descriptor)))
+        let from = half(16).zip(half(20)).filter(|_| known);
+        Ok(from.map(|(from, time)| ([from, time], descriptor)))
     }
 }
 
-fn send(to: Address, rank: u32, own: Option<BorrowedFd<'_>>) -> io::Result<()> {
+fn send(to: Address, [rank, time]: [u32; 2], own: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let stream = UnixStream::connect_addr(&name(to)?)?;
     let mut message = [0; MESSAGE_BYTES];
     message[..8].copy_from_slice(&to[0].to_le_bytes());
     message[8..16].copy_from_slice(&to[1].to_le_bytes());
-    message[16..].copy_from_slice(&rank.to_le_bytes());
+    message[16..20].copy_from_slice(&rank.to_le_bytes());
+    message[20..].copy_from_slice(&time.to_le_bytes());
     let number = own.map(|fd| [fd.as_raw_fd()]);
     let rights = number.as_ref().map(|number| ControlMessage::ScmRights(number));
     // A message this short is taken whole or not at all.

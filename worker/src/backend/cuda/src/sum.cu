@@ -1,6 +1,8 @@
 // What the devices of the ranks have copied here, brought together.
 
 #define THREADS 512
+// Packs that a thread takes before it looks for a cut.
+#define TAKEN 4
 
 // KIND is the type of the values; those of 16 bits are summed in 32.
 #if KIND == 0
@@ -62,8 +64,12 @@ __device__ __forceinline__ const Value* of_rank(const Value* own, const Value* p
   return r == rank ? own : parts + (i64)(r < rank ? r : r - 1) * stride;
 }
 
-// Σ x² of what this thread made: in f64, so that none of finite sums overflows.
-__device__ __forceinline__ double bring_together(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks) {
+// Whether a rank has said in that word of the host's memory, if there is one, that waits are ended before their time: what was read after
+// that may be anything, what was read before is what was waited for.
+__device__ __forceinline__ bool is_cut(const u32* cut) { return cut && *(const volatile u32*)cut != 0; }
+
+// Σ x² of what this thread made: in f64, so that none of finite sums overflows. Nothing is written after a cut.
+__device__ __forceinline__ double bring_together(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks, const u32* cut) {
   double squares = 0.0;
   i64 packs = n / VEC;
   for (i64 p = thread_of_grid(); p < packs; p += threads_of_grid()) {
@@ -79,6 +85,7 @@ __device__ __forceinline__ double bring_together(Value* own, const Value* parts,
       x.at[j] = narrowed(sum[j]);
       squares += (double)sum[j] * (double)sum[j];
     }
+    if (is_cut(cut)) return squares;
     store<Value, VEC>(own + p * VEC, x);
   }
   // What is left of the last pack.
@@ -86,6 +93,7 @@ __device__ __forceinline__ double bring_together(Value* own, const Value* parts,
   if (at < n) {
     Wide sum = widened(*(of_rank(own, parts, stride, rank, 0) + at));
     for (u32 r = 1; r < ranks; ++r) sum = together(sum, widened(*(of_rank(own, parts, stride, rank, r) + at)));
+    if (is_cut(cut)) return squares;
     own[at] = narrowed(sum);
     squares += (double)sum * (double)sum;
   }
@@ -104,13 +112,13 @@ __device__ __forceinline__ double of_block(double mine) {
   return all[0];
 }
 
-extern "C" __global__ void sum_parts(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks) {
-  bring_together(own, parts, n, stride, rank, ranks);
+extern "C" __global__ void sum_parts(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks, const u32* cut) {
+  bring_together(own, parts, n, stride, rank, ranks, cut);
 }
 
 // The same, and Σ x² of each block.
-extern "C" __global__ void __launch_bounds__(THREADS) sum_parts_measured(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks, double* partial) {
-  double squares = of_block(bring_together(own, parts, n, stride, rank, ranks));
+extern "C" __global__ void __launch_bounds__(THREADS) sum_parts_measured(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks, const u32* cut, double* partial) {
+  double squares = of_block(bring_together(own, parts, n, stride, rank, ranks, cut));
   if (threadIdx.x == 0) partial[blockIdx.x] = squares;
 }
 
@@ -120,4 +128,30 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_of_parts(const double
   for (i64 i = threadIdx.x; i < count; i += THREADS) squares += partial[i];
   squares = of_block(squares);
   if (threadIdx.x == 0) *norm = (float)sqrt(squares);
+}
+
+// What came, to where it belongs: nothing after a cut.
+extern "C" __global__ void __launch_bounds__(THREADS) take_part(const unsigned char* from, unsigned char* to, i64 bytes, const u32* cut) {
+  typedef Pack<u32, 4> Wide16;
+  const i64 width = sizeof(Wide16);
+  i64 packs = ((u64)from | (u64)to) % width == 0 ? bytes / width : 0;
+  const Wide16* source = (const Wide16*)from;
+  Wide16* target = (Wide16*)to;
+  for (i64 first = (i64)blockIdx.x * THREADS * TAKEN + threadIdx.x; first < packs; first += (i64)gridDim.x * THREADS * TAKEN) {
+    Wide16 some[TAKEN];
+#pragma unroll
+    for (int j = 0; j < TAKEN; ++j) {
+      if (first + j * THREADS < packs) some[j] = source[first + j * THREADS];
+    }
+    if (is_cut(cut)) return;
+#pragma unroll
+    for (int j = 0; j < TAKEN; ++j) {
+      if (first + j * THREADS < packs) target[first + j * THREADS] = some[j];
+    }
+  }
+  for (i64 at = packs * width + thread_of_grid(); at < bytes; at += threads_of_grid()) {
+    unsigned char one = from[at];
+    if (is_cut(cut)) return;
+    to[at] = one;
+  }
 }
