@@ -38,7 +38,7 @@ fn form(port: u16, rank: u32, device: usize) -> (LinkedFormed, Forming) {
 
 fn linked(port: u16, rank: u32) -> (Box<Linked>, Forming) {
     match form(port, rank, rank as usize) {
-        (LinkedFormed::Group(group), forming) => (Box::new(group), forming),
+        (LinkedFormed::Group(group), forming) => (group, forming),
         (LinkedFormed::Refused { reason }, _) => panic!("{reason}"),
     }
 }

@@ -250,7 +250,7 @@ pub(super) fn form(
                 let host = store.round("host")?;
                 let host = host_group(&host, place, wanted, &forming.beside(COLLECTIVE_WAIT_MAX))?;
                 match Linked::form(host, index, COLLECTIVE_WAIT_MAX, forming)? {
-                    LinkedFormed::Group(linked) => return Ok(Box::new(linked)),
+                    LinkedFormed::Group(linked) => return Ok(linked),
                     LinkedFormed::Refused { reason } => instead = Some(reason),
                 }
             }

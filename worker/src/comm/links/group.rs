@@ -41,7 +41,7 @@ pub struct Linked {
 /// What the ranks agreed on.
 pub enum LinkedFormed {
     /// All take part.
-    Group(Linked),
+    Group(Box<Linked>),
     /// None does: a rank that cannot, and why. The same answer on every rank; NCCL remains.
     Refused {
         /// The sentence.
@@ -81,7 +81,7 @@ impl Linked {
                 return Ok(LinkedFormed::Refused { reason });
             }
         }
-        Ok(LinkedFormed::Group(group))
+        Ok(LinkedFormed::Group(Box::new(group)))
     }
 
     /// Whether a tensor is this group's business and not the host's; refuses what is nobody's.
