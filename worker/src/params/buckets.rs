@@ -181,3 +181,27 @@ impl GradLeaves for GradBuckets {
         self.shelf.away()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{Group, Init, ParamBuilder};
+    use tch::{Device, TchError};
+
+    #[test]
+    fn gradients_leave_storage_that_others_made_when_there_is_none_any_more() {
+        let mut pb = ParamBuilder::new();
+        let id = pb.param("w", &[3], Init::Zeros, Group::Decay);
+        let params = pb.build(1, Device::Cpu).unwrap();
+        let mut grads = GradBuckets::new(&params).unwrap();
+        let own = grads.view(id).data_ptr();
+        grads.move_to(&params, |_| Ok::<_, TchError>(None)).unwrap();
+        assert_eq!(grads.view(id).data_ptr(), own, "nobody else writes there");
+        let mut other = grads.bucket(BucketId(0)).zeros_like();
+        grads.move_to(&params, |_| Ok::<_, TchError>(Some(other.shallow_clone()))).unwrap();
+        assert_eq!(grads.view(id).data_ptr(), other.data_ptr());
+        let _written = other.fill_(5.0);
+        grads.move_to(&params, |_| Ok::<_, TchError>(None)).unwrap();
+        assert_eq!(Vec::<f32>::try_from(grads.view(id)).unwrap(), [0.0; 3]);
+    }
+}
