@@ -2,6 +2,7 @@
 
 use super::Op;
 use super::cuda;
+use super::elementwise::{clamped, inside};
 use super::infer::{Inferred, float, one};
 use super::lower::{Lower, Lowered, only};
 use super::row::{Launch, Launched, OpRow};
@@ -70,18 +71,15 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    let ((lo, hi), g, beta) = (bounds(op), l.at(0), l.at(1));
-    let inside = beta.f_ge(lo)?.f_logical_and_(&beta.f_le(hi)?)?;
-    let slope = forgotten(beta, (lo, hi))?.f_mul_scalar_(LN_2)?.f_mul_(g)?;
-    Ok(smallvec![slope.f_where_scalarother(&inside, 0.0)?])
+    let (bounds, g, beta) = (bounds(op), l.at(0), l.at(1));
+    let slope = forgotten(beta, bounds)?.f_mul_scalar_(LN_2)?.f_mul_(g)?;
+    Ok(smallvec![inside(&slope, beta, bounds)?])
 }
 
 fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
-    let (lo, hi) = bounds(op);
-    let [lo, hi, ln_2, one] = [lo, hi, -LN_2, 1.0].map(|number| l.number(number));
-    let beta = l.binary(Binary::Max, l.at(0), lo)?;
-    let beta = l.binary(Binary::Min, beta, hi)?;
-    let power = l.mul(beta, ln_2)?;
+    let beta = clamped(l, l.at(0), bounds(op))?;
+    let power = l.scaled(beta, -LN_2)?;
+    let one = l.number(1.0);
     let forgotten = l.unary(Unary::Exp, power)?;
     only(l.binary(Binary::Sub, one, forgotten)?)
 }

@@ -157,12 +157,15 @@ fn launch_clamp(op: &Op, l: &Launch<'_>) -> Launched {
     Ok(smallvec![match op {
         Op::Clamp { lo, hi } => l.at(0).f_clamp(lo.get(), hi.get())?,
         Op::ClampBackward { lo, hi } => {
-            let (g, x) = (l.at(0), l.at(1));
-            let inside = x.f_ge(lo.get())?.f_logical_and_(&x.f_le(hi.get())?)?;
-            g.f_where_scalarother(&inside, 0.0)?
+            inside(l.at(0), l.at(1), (lo.get(), hi.get()))?
         }
         _ => l.at(0).shallow_clone(),
     }])
+}
+
+/// `g` where x lies between the bounds, else 0.
+pub(super) fn inside(g: &tch::Tensor, x: &tch::Tensor, (lo, hi): (f64, f64)) -> Result<tch::Tensor, tch::TchError> {
+    g.f_where_scalarother(&x.f_ge(lo)?.f_logical_and_(&x.f_le(hi)?)?, 0.0)
 }
 
 fn vjp_clamp(v: &Vjp<'_>) -> Result<Grads, OpError> {
@@ -269,12 +272,15 @@ fn lower_scalar(op: &Op, l: &mut Lower<'_>) -> Lowered {
             let by = l.number(by.get());
             l.add(x, by)?
         }
-        Op::Clamp { lo, hi } => {
-            let x = bounded(l, x, Compare::Less, lo.get())?;
-            bounded(l, x, Compare::Greater, hi.get())?
-        }
+        Op::Clamp { lo, hi } => clamped(l, x, (lo.get(), hi.get()))?,
         _ => unreachable!("row of another operation"),
     })
+}
+
+/// x between the bounds.
+pub(super) fn clamped(l: &mut Lower<'_>, x: graph::Id, (lo, hi): (f64, f64)) -> Result<graph::Id, LowerError> {
+    let x = bounded(l, x, Compare::Less, lo)?;
+    bounded(l, x, Compare::Greater, hi)
 }
 
 fn lower_cast(op: &Op, l: &mut Lower<'_>) -> Lowered {

@@ -222,6 +222,9 @@ process_group!(
     fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Work, CommError> {
         self.group.reduce_scatter(whole)
     },
+    fn flops_per_byte(&self) -> f64 {
+        crate::comm::DEVICE_FLOPS_PER_BYTE
+    },
     fn fell_back(&self) -> Option<String> {
         self.instead.as_ref().map(|reason| format!("NCCL's kernels sum gradients, not copy engines: {reason}"))
     }

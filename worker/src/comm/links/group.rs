@@ -7,7 +7,10 @@ use super::{
     work::LinkWork,
 };
 use crate::backend::link::{LinkError, Together};
-use crate::comm::{CommError, Cut, Forming, ProcessGroup, Reduce, Work, check, cut::Line, own_part, waited::Waited};
+use crate::comm::{
+    CommError, Cut, DEVICE_FLOPS_PER_BYTE, Forming, ProcessGroup, Reduce, Work, check, cut::Line, own_part,
+    waited::Waited,
+};
 use std::{
     cell::{Cell, RefCell},
     sync::Arc,
@@ -178,6 +181,10 @@ impl ProcessGroup for Linked {
         apart
             .as_ref()
             .map(|reason| format!("gradients are summed or measured in another way than they could be: {reason}"))
+    }
+
+    fn flops_per_byte(&self) -> f64 {
+        DEVICE_FLOPS_PER_BYTE
     }
 
     fn intact(&self) -> Result<(), CommError> {

@@ -15,7 +15,7 @@ use super::{
     region::Region,
     work::{LinkWork, Member},
 };
-use crate::backend::link::{LinkError, Places, Together};
+use crate::backend::link::{LinkError, Moment, Places, Together};
 use crate::comm::Cut;
 use std::{
     cell::RefCell,
@@ -49,7 +49,7 @@ pub(super) struct Engine {
     regions: RefCell<Vec<Region>>,
     scratch: Arc<Region>,
     /// Tensors that the device may still read and write, in the order of their moments.
-    kept: RefCell<VecDeque<LinkWork>>,
+    kept: RefCell<VecDeque<(Arc<Moment>, Tensor)>>,
 }
 
 /// Which part of an array every rank gets, and where in it.
@@ -102,6 +102,8 @@ impl Array {
 
 /// From where to where, and how many bytes.
 type Copy = (u64, u64, usize);
+
+const NOTHING: [Option<Copy>; 2] = [None; 2];
 
 /// Bytes of the norm of a part.
 const NORM_BYTES: usize = size_of::<f32>();
@@ -194,7 +196,7 @@ impl Engine {
                     true => Ok(()),
                     false => self.take((self.came_from(root), place, bytes)),
                 };
-                self.turn(sends, takes, |_| None)?;
+                self.turn(sends, takes, |_| NOTHING)?;
             }
             Ok(())
         })
@@ -219,7 +221,7 @@ impl Engine {
             let sends = |other| Some((place, self.sent_to(other)?, count * array.element_bytes()));
             let places = self.places(place, true);
             let takes = || self.bring_together(places, (count, room), (array.kind, together)).map(|_none| ());
-            self.turn(sends, takes, |_| None)?;
+            self.turn(sends, takes, |_| NOTHING)?;
         }
         Ok(())
     }
@@ -246,11 +248,12 @@ impl Engine {
             let last = from + room >= parts.part;
             let norm = measured.filter(|_| last).map(|(region, _)| (region, region.number(rank)));
             let answers = |other| {
-                let (region, start) = shared?;
-                let sums = Some((array.place(own), region.of(other, start + own * width)?, count * width));
+                let sums = shared.and_then(|(region, start)| {
+                    Some((array.place(own), region.of(other, start + own * width)?, count * width))
+                });
                 let norm = norm
                     .and_then(|(region, at)| Some((region.own.at() + at as u64, region.of(other, at)?, NORM_BYTES)));
-                Some([sums, norm])
+                [sums, norm]
             };
             let takes = || {
                 let free = measured.map(|_| squares + (written * size_of::<f64>()) as u64);
@@ -281,7 +284,7 @@ impl Engine {
                 let (place, bytes) = part(other);
                 self.take((self.came_from(other), place, bytes))
             };
-            self.turn(sends, || self.others().try_for_each(takes), |_| None)?;
+            self.turn(sends, || self.others().try_for_each(takes), |_| NOTHING)?;
         }
         Ok(())
     }
@@ -313,15 +316,14 @@ impl Engine {
     ) -> Result<LinkWork, LinkError> {
         let beside = &self.member.beside;
         let mut kept = self.kept.borrow_mut();
-        while kept.front().map_or(Ok(false), |work| work.done.is_past())? {
+        while kept.front().map_or(Ok(false), |(done, _)| done.is_past())? {
             kept.pop_front();
         }
-        let made = Arc::new(beside.after_current()?);
+        let made = beside.after_current()?;
         let given = turns();
         let done = Arc::new(beside.moment()?);
-        let work = LinkWork { operation, member: Arc::clone(&self.member), made, done, tensor: tensor.shallow_clone() };
-        kept.push_back(work.again());
-        given.map(|()| work)
+        kept.push_back((Arc::clone(&done), tensor.shallow_clone()));
+        given.map(|()| LinkWork { operation, member: Arc::clone(&self.member), made, done })
     }
 
     /// The other ranks. Another one first for each: nobody's memory is written by two at once.
@@ -335,19 +337,19 @@ impl Engine {
         &self,
         sends: impl Fn(usize) -> Option<Copy>,
         takes: impl FnOnce() -> Result<(), LinkError>,
-        answers: impl Fn(usize) -> Option<[Option<Copy>; 2]>,
+        answers: impl Fn(usize) -> [Option<Copy>; 2],
     ) -> Result<(), LinkError> {
         let turn = self.member.turns.next();
-        self.give(turn, Told::Part, |other| Some([sends(other), None]))?;
+        self.give(turn, Told::Part, |other| [sends(other), None])?;
         takes()?;
         self.give(turn, Told::Sums, answers)
     }
 
     /// Gives every other rank something and its word, and waits for theirs.
-    fn give(&self, turn: u32, told: Told, what: impl Fn(usize) -> Option<[Option<Copy>; 2]>) -> Result<(), LinkError> {
+    fn give(&self, turn: u32, told: Told, what: impl Fn(usize) -> [Option<Copy>; 2]) -> Result<(), LinkError> {
         let (Member { beside, turns, .. }, rank) = (&*self.member, self.ranks().0);
         for other in self.others() {
-            what(other).into_iter().flatten().flatten().try_for_each(|copy| self.copy(copy))?;
+            what(other).into_iter().flatten().try_for_each(|copy| self.copy(copy))?;
             // SAFETY: the words stay as long as the engine.
             unsafe { beside.tell(turns.word(other, rank, told), turn) }?;
         }

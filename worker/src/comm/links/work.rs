@@ -9,7 +9,6 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tch::Tensor;
 
 /// Pauses between looks at the device.
 const SOON: Duration = Duration::from_micros(20);
@@ -35,10 +34,8 @@ pub struct LinkWork {
     pub(super) operation: &'static str,
     pub(super) member: Arc<Member>,
     /// When this rank had computed what is summed.
-    pub(super) made: Arc<Moment>,
+    pub(super) made: Moment,
     pub(super) done: Arc<Moment>,
-    /// What the device reads and writes until then.
-    pub(super) tensor: Tensor,
 }
 
 /// Lets this thread sleep for as short as it says, where Linux adds 50 µs.
@@ -60,13 +57,6 @@ impl Drop for ShortSleeps {
 }
 
 impl LinkWork {
-    /// The same collective once more.
-    pub(super) fn again(&self) -> Self {
-        let Self { operation, member, made, done, tensor } = self;
-        let [made, done] = [made, done].map(Arc::clone);
-        Self { operation, member: Arc::clone(member), made, done, tensor: tensor.shallow_clone() }
-    }
-
     #[expect(clippy::disallowed_methods, reason = "a device tells no descriptor that could be waited for")]
     pub(in crate::comm) fn wait(&self, timeout: Duration) -> Result<(), CommError> {
         let Member { waited, rank, size, .. } = &*self.member;

@@ -122,7 +122,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constan
 
 // Σ g² of each block's elements. Squares of f32 are added in f64: no finite gradient overflows.
 extern "C" __global__ void __launch_bounds__(THREADS) squares(const __grid_constant__ Table table, double* partial) {
-  __shared__ double scratch[THREADS];
   i64 block = blockIdx.x;
   const Array& a = array_of(table, block);
   i64 from = (block - a.first_block) * PER_BLOCK;
@@ -133,27 +132,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) squares(const __grid_const
 #pragma unroll
     for (int j = 0; j < VEC; ++j) total += (double)wide(g.at[j]) * (double)wide(g.at[j]);
   }
-  scratch[threadIdx.x] = total;
-  __syncthreads();
-  for (int half = THREADS / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) scratch[threadIdx.x] += scratch[threadIdx.x + half];
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) partial[block] = scratch[0];
+  total = sum_of_block<THREADS>(total);
+  if (threadIdx.x == 0) partial[block] = total;
 }
 
 // norm = √(Σ partial + before²), or √Σ partial. One block.
 extern "C" __global__ void __launch_bounds__(THREADS) norm_of(const double* partial, i64 count, const double* before, double* norm) {
-  __shared__ double scratch[THREADS];
   double total = before && threadIdx.x == 0 ? *before * *before : 0.0;
   for (i64 i = threadIdx.x; i < count; i += THREADS) total += partial[i];
-  scratch[threadIdx.x] = total;
-  __syncthreads();
-  for (int half = THREADS / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) scratch[threadIdx.x] += scratch[threadIdx.x + half];
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) *norm = sqrt(scratch[0]);
+  total = sum_of_block<THREADS>(total);
+  if (threadIdx.x == 0) *norm = sqrt(total);
 }
 
 // One thread. Counts an update, and gives what an average moves by: (1 − d)/(1 − dᵗ), its limit 1/t for d = 1, or 0 for a step that

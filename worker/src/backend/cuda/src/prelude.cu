@@ -94,6 +94,19 @@ __device__ __forceinline__ void store(T* to, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
+// The sum of the numbers of a block's threads, a power of two of them, at thread 0; once in a kernel.
+template <int THREADS_OF_BLOCK>
+__device__ __forceinline__ double sum_of_block(double mine) {
+  __shared__ double all[THREADS_OF_BLOCK];
+  all[threadIdx.x] = mine;
+  __syncthreads();
+  for (int half = THREADS_OF_BLOCK / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) all[threadIdx.x] += all[threadIdx.x + half];
+    __syncthreads();
+  }
+  return all[0];
+}
+
 // Position among all threads of a one-dimensional grid, and their number.
 __device__ __forceinline__ i64 thread_of_grid() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ i64 threads_of_grid() { return (i64)gridDim.x * blockDim.x; }

@@ -100,25 +100,13 @@ __device__ __forceinline__ double bring_together(Value* own, const Value* parts,
   return squares;
 }
 
-// The sum of all threads' numbers, at thread 0.
-__device__ __forceinline__ double of_block(double mine) {
-  __shared__ double all[THREADS];
-  all[threadIdx.x] = mine;
-  __syncthreads();
-  for (int half = THREADS / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) all[threadIdx.x] += all[threadIdx.x + half];
-    __syncthreads();
-  }
-  return all[0];
-}
-
 extern "C" __global__ void sum_parts(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks, const u32* cut) {
   bring_together(own, parts, n, stride, rank, ranks, cut);
 }
 
 // The same, and Σ x² of each block.
 extern "C" __global__ void __launch_bounds__(THREADS) sum_parts_measured(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks, const u32* cut, double* partial) {
-  double squares = of_block(bring_together(own, parts, n, stride, rank, ranks, cut));
+  double squares = sum_of_block<THREADS>(bring_together(own, parts, n, stride, rank, ranks, cut));
   if (threadIdx.x == 0) partial[blockIdx.x] = squares;
 }
 
@@ -126,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_parts_measured(Value* 
 extern "C" __global__ void __launch_bounds__(THREADS) norm_of_parts(const double* partial, i64 count, float* norm) {
   double squares = 0.0;
   for (i64 i = threadIdx.x; i < count; i += THREADS) squares += partial[i];
-  squares = of_block(squares);
+  squares = sum_of_block<THREADS>(squares);
   if (threadIdx.x == 0) *norm = (float)sqrt(squares);
 }
 
