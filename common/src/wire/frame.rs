@@ -42,8 +42,23 @@ pub enum FrameError {
     },
 }
 
-fn encoding() -> impl bincode::config::Config {
-    bincode::config::standard().with_limit::<FRAME_BYTES_MAX>()
+/// A frame up to here is small: what it says of lengths is believed no further than such a frame can hold.
+const SMALL_BYTES: usize = 64 << 10;
+/// bincode counts a number by its bytes in memory, which may be one in the frame.
+const BYTES_PER_BYTE: usize = size_of::<u64>();
+
+fn encoding() -> bincode::config::Configuration {
+    bincode::config::standard()
+}
+
+/// The message in a payload, and the bytes it took. Room for a text is made before its bytes are looked for, so a length that is
+/// wrong costs as much as it says: half a MiB at most in a small frame, [`FRAME_BYTES_MAX`] in others.
+fn read<T: DeserializeOwned>(payload: &[u8]) -> Result<(T, usize), bincode::error::DecodeError> {
+    if payload.len() <= SMALL_BYTES {
+        bincode::serde::decode_from_slice(payload, encoding().with_limit::<{ BYTES_PER_BYTE * SMALL_BYTES }>())
+    } else {
+        bincode::serde::decode_from_slice(payload, encoding().with_limit::<FRAME_BYTES_MAX>())
+    }
 }
 
 /// Appends `message` as one frame to `out`. On error `out` is as it was.
@@ -107,8 +122,7 @@ impl FrameBuffer {
         let Some(payload) = rest.get(..length) else {
             return Ok(None);
         };
-        let (message, read) = bincode::serde::decode_from_slice(payload, encoding())
-            .map_err(|source| FrameError::Decode { bytes: length, source })?;
+        let (message, read) = read(payload).map_err(|source| FrameError::Decode { bytes: length, source })?;
         if read != length {
             return Err(FrameError::Trailing { bytes: length, rest: length - read });
         }
@@ -188,6 +202,23 @@ mod tests {
         let mut buffer = FrameBuffer::new();
         buffer.extend(&[10, 0, 0, 0, 10, 253, 255, 255, 255, 255, 255, 255, 255, 127]);
         assert!(matches!(buffer.decode::<FromWorker>(), Err(FrameError::Decode { .. })));
+        // So is one of 8 MiB, in a frame that cannot hold it.
+        let mut buffer = FrameBuffer::new();
+        buffer.extend(&[6, 0, 0, 0, 10, 252, 0, 0, 128, 0]);
+        let refused = buffer.decode::<FromWorker>();
+        let limit = bincode::error::DecodeError::LimitExceeded;
+        assert!(matches!(refused, Err(FrameError::Decode { source, .. }) if source.to_string() == limit.to_string()));
+    }
+
+    #[test]
+    fn a_small_frame_may_be_full_of_small_numbers() {
+        let numbers = vec![7_u64; SMALL_BYTES - 3];
+        let mut out = Vec::new();
+        encode(&numbers, &mut out).unwrap();
+        assert_eq!(out.len(), HEADER_BYTES + SMALL_BYTES);
+        let mut buffer = FrameBuffer::new();
+        buffer.extend(&out);
+        assert_eq!(buffer.decode::<Vec<u64>>().unwrap(), Some(numbers));
     }
 
     proptest! {
