@@ -65,6 +65,7 @@ test-gpu: venv ## Tests that need a GPU, two for some; those of our own kernels 
 	export LD_LIBRARY_PATH="$$torch/lib:$$torch/../nvidia/cu13/lib$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}"
 	tests=($(CARGO) test --release --target-dir $(TARGET)/cuda -p enn-worker --features enn-worker/cuda)
 	"$${tests[@]}" --no-fail-fast --test cuda --test links --test cuda_precision
+	"$${tests[@]}" --no-fail-fast --test session --test gradcheck -- on_a_gpu a_deterministic attention::
 	# Libtorch asks the driver for things that it may refuse: what counts is what kernels read and write.
 	runner=CARGO_TARGET_$$(uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 	export "$$runner=$(COMPUTE_SANITIZER) --error-exitcode 1 --report-api-errors no"
@@ -76,6 +77,9 @@ venv: ## Python with PyTorch 2.11 in target/venv, for conformance and benches (4
 conformance: build venv ## Tests against PyTorch itself
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
 	$(CARGO) build --release -p enn-export --examples
+	# NVIDIA's compiler comes with PyTorch and needs no GPU.
+	compiler=$$($(ENN_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13/lib
+	ENN_NEEDS_NVRTC=1 LD_LIBRARY_PATH="$$compiler:$$LD_LIBRARY_PATH" $(CARGO) test --release --workspace --test cuda compile::
 	$(ENN_PYTHON) tests/conformance/run.py
 
 releases: build venv ## The checks of checkpoints in the oldest and newest PyTorch that exchange them with us: environments in target/envs (3 GB)

@@ -94,16 +94,29 @@ pub enum OpErrorKind {
     Cuda(#[from] crate::backend::cuda::CudaError),
     /// A tensor saved for the backward pass was written in between.
     #[error(
-        "saved operand {slot} was written after the forward pass (version {found}, expected {expected})\nhint: update parameters and buffers only after backward()"
+        "saved operand {slot} was written by {by} after it was saved (version {found}, expected {expected})\nhint: update parameters and buffers only after backward()"
     )]
     Version {
         /// Operand (0..16) or output (16..) of the operation.
         slot: u8,
+        /// What wrote it last, in words.
+        by: String,
         /// Version now.
         found: i64,
         /// Version when saved.
         expected: i64,
     },
+    /// A reverse rule reads what its row does not save.
+    #[error("its reverse rule reads operand {slot}, which was not saved: a bug of its row")]
+    Unsaved {
+        /// Operand (0..16) or output (16..) of the operation.
+        slot: u8,
+    },
+    /// A part that is computed again writes in place, or runs a collective.
+    #[error(
+        "runs in a part that is computed again, where a second run would change something\nhint: move it out of Cx::part, or compute out of place"
+    )]
+    Impure,
     /// The operation has no reverse rule but a gradient is asked for.
     #[error("has no gradient rule\nhint: detach() its input if no gradient is wanted")]
     NotDifferentiable,

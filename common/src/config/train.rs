@@ -64,7 +64,8 @@ pub struct TrainConfig {
     pub patience: u64,
     /// Micro-batches accumulated per optimizer update and worker; 0: as few as memory allows, measured when a worker begins.
     pub accumulation: usize,
-    /// MiB that forward and backward of a micro-batch may take on a worker, less a tenth, where `accumulation` is 0; 0: what is free.
+    /// MiB that forward and backward of a micro-batch may take on a worker, less a tenth; with an `accumulation` that is not 0, less a
+    /// fifth before activations are computed again. 0: what is free.
     pub step_memory_mb: u64,
     /// Save a checkpoint every this many epochs (and at the end, and when stopped).
     pub checkpoint_every: u64,

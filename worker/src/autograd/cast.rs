@@ -9,6 +9,7 @@ use super::call::run;
 use super::cx::Cx;
 use super::program::Phase;
 use super::scope::ScopeId;
+use crate::backend::torch::safe::version;
 use crate::error::OpError;
 use crate::op::Op;
 use crate::op::fp8::FORWARD;
@@ -32,13 +33,13 @@ pub(super) struct Casting {
     depth: Cell<u32>,
 }
 
-/// Casts made so far.
+/// Casts made so far, each with the version of the value that it was made of: what was written since needs another.
 #[derive(Default)]
 pub(super) struct Made {
-    casts: HashMap<(Val, Kind), WeakTensor>,
+    casts: HashMap<(Val, Kind), (i64, WeakTensor)>,
     /// Casts of parameters, held until the backward pass: a bias's would be let go at once, as nothing saves it.
     held: Vec<Tensor>,
-    quantised: HashMap<Val, [WeakTensor; 3]>,
+    quantised: HashMap<Val, (i64, [WeakTensor; 3])>,
     /// 8-bit parameters, held as long as the context: no gradient flows through them, and weights do not change in a step.
     weights: Vec<Quantised>,
     shadows: Vec<Option<Tensor>>,
@@ -157,13 +158,21 @@ fn cast(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Result<Tensor, OpError> {
     if let Some(shadow) = shadow(cx, x, to)? {
         return Ok(shadow);
     }
-    let known = cx.state.borrow().made.casts.get(&(x.val(), to)).and_then(WeakTensor::upgrade);
+    let version = version(x.raw());
+    let known = cx
+        .state
+        .borrow()
+        .made
+        .casts
+        .get(&(x.val(), to))
+        .filter(|known| known.0 == version)
+        .and_then(|known| known.1.upgrade());
     if let Some(known) = known {
         return Ok(known);
     }
     let (param, cast) = (is_param(cx, x), run(cx, Op::Cast { to }, &[x])?.swap_remove(0));
     let made = &mut cx.state.borrow_mut().made;
-    made.casts.insert((x.val(), to), cast.downgrade());
+    made.casts.insert((x.val(), to), (version, cast.downgrade()));
     if param {
         made.held.push(cast.clone());
     }
@@ -223,10 +232,12 @@ fn in_8_bits(cx: &Cx<'_>, bias: bool, ins: &[&Tensor], low: Kind) -> Result<Prep
 }
 
 fn quantised(cx: &Cx<'_>, x: &Tensor) -> Result<Quantised, OpError> {
-    let known = cx.state.borrow().made.quantised.get(&x.val()).and_then(|[q, t, s]| {
-        let alive: Option<Quantised> = q.upgrade().zip(t.upgrade()).zip(s.upgrade()).map(|((q, t), s)| [q, t, s]);
-        alive
-    });
+    let version = version(x.raw());
+    let known =
+        cx.state.borrow().made.quantised.get(&x.val()).filter(|known| known.0 == version).and_then(|(_, [q, t, s])| {
+            let alive: Option<Quantised> = q.upgrade().zip(t.upgrade()).zip(s.upgrade()).map(|((q, t), s)| [q, t, s]);
+            alive
+        });
     if let Some(known) = known {
         return Ok(known);
     }
@@ -239,7 +250,7 @@ fn quantised(cx: &Cx<'_>, x: &Tensor) -> Result<Quantised, OpError> {
     let param = is_param(cx, x);
     let known = &mut cx.state.borrow_mut().made;
     let [q, transposed, scale] = &made;
-    known.quantised.insert(x.val(), [q.downgrade(), transposed.downgrade(), scale.downgrade()]);
+    known.quantised.insert(x.val(), (version, [q.downgrade(), transposed.downgrade(), scale.downgrade()]));
     if param {
         known.weights.push(made.clone());
     }

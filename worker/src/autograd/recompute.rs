@@ -10,8 +10,7 @@ use super::call::call;
 use super::cx::Cx;
 use super::program::{Phase, Rec};
 use super::tape::Node;
-use crate::error::OpError;
-use crate::op::Op;
+use crate::error::{OpError, OpErrorKind};
 use crate::op::value::{Tensor, Val};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -94,8 +93,11 @@ impl Cx<'_> {
             && result.is_ok()
         {
             let recs = first_rec..state.program.recs().len();
-            let own = state.program.recs()[recs.clone()].iter().filter(|rec| rec.phase != Phase::Comm);
-            debug_assert!(own.into_iter().all(|rec| pure(&rec.op)), "a part is pure");
+            let mut own = state.program.recs()[recs.clone()].iter().filter(|rec| rec.phase != Phase::Comm);
+            if let Some(rec) = own.find(|rec| !pure(rec)) {
+                let place = state.program.place(rec.scope);
+                return Err(OpError { op: rec.op.name(), place, kind: Box::new(OpErrorKind::Impure) });
+            }
             let values = open.first_value..state.program.values();
             if state.nodes.len() > first_node {
                 state.nodes.truncate(first_node);
@@ -136,7 +138,7 @@ impl Cx<'_> {
     }
 }
 
-/// Whether running an operation twice changes nothing.
-fn pure(op: &Op) -> bool {
-    !op.is_collective() && !op.writes(0)
+/// Whether running it twice changes nothing.
+fn pure(rec: &Rec) -> bool {
+    !rec.op.is_collective() && !(0..rec.ins.len()).any(|i| rec.op.writes(i))
 }

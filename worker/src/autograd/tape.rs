@@ -15,7 +15,7 @@ use crate::error::{HookError, OpError, OpErrorKind};
 use crate::op::Op;
 use crate::op::attr::{Axes, Into};
 use crate::op::value::{BucketId, Meta, ParamId, Role, Tensor, Val};
-use crate::op::vjp::{Emit, Kept, Results, Vjp};
+use crate::op::vjp::{Emit, Kept, RESULT_SLOT, Results, Vjp};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
@@ -448,11 +448,28 @@ impl Cx<'_> {
         for k in kept {
             let found = version(k.tensor.raw());
             if found != k.version {
-                let kind = OpErrorKind::Version { slot: k.slot, found, expected: k.version };
+                let by = self.writer(rec, k.slot);
+                let kind = OpErrorKind::Version { slot: k.slot, by, found, expected: k.version };
                 return Err(self.fail(rec.op.name(), kind));
             }
         }
         Ok(())
+    }
+
+    /// What wrote a record's saved operand or result in place last, in words.
+    fn writer(&self, rec: &Rec, slot: u8) -> String {
+        let val = match slot.checked_sub(RESULT_SLOT) {
+            None => rec.ins.get(usize::from(slot)).copied(),
+            Some(result) => rec.outs().nth(usize::from(result)),
+        };
+        self.with_program(|p| {
+            let writes = |rec: &&Rec| (0..rec.ins.len()).any(|i| Some(rec.ins[i]) == val && rec.op.writes(i));
+            let Some(rec) = p.recs().iter().rev().find(writes) else {
+                return "something outside the step, or through a view of it,".to_owned();
+            };
+            let name = if let Op::Aten(call) = &rec.op { call.name() } else { rec.op.name() };
+            format!("{name} in \"{}\"", p.place(rec.scope))
+        })
     }
 
     /// Hands a gradient to the value it belongs to: summed in the order of the walk, hence the same every time.

@@ -5,6 +5,7 @@ use crate::{
     loss::Objective,
     optim::{AdamW, AdamWSettings, FlatParams},
     params::{GradBuckets, Params},
+    precision::Autocast,
 };
 use enn_common::{
     config::{
@@ -522,4 +523,27 @@ fn classes_begin_at_their_share_of_the_rows() {
     assert!(mean.iter().zip(rates).all(|(found, rate)| (found - rate).abs() < 0.05), "{mean:?}");
     let targets = model.targets(&cx, &input(&cx, &y), &input(&cx, &y_valid)).unwrap();
     assert_eq!(distance(targets.z.raw(), &y), 0.0, "classes are not standardised");
+}
+
+#[test]
+fn the_tail_is_f32_in_low_precision() {
+    let data = batch(6);
+    for config in variants() {
+        let bench = bench(&config);
+        let cx = Cx::train(&bench.params, 0, 0);
+        cx.set_autocast(Some(Autocast::bf16())).unwrap();
+        let output = forward(&bench.model, &cx, &data[0], &data[1]);
+        assert_eq!([&output.z, &output.base, &output.refined].map(Tensor::kind), [Kind::Float; 3]);
+        cx.with_program(|program| {
+            // A result of 16 bits, and whether it is the tail's.
+            let low: Vec<bool> = program
+                .recs()
+                .iter()
+                .filter(|rec| rec.outs().any(|val| program.val(val).meta.kind == Kind::BFloat16))
+                .map(|rec| program.place(rec.scope))
+                .map(|place| ["base", "refine", "gate"].iter().any(|tail| place.split('.').next() == Some(tail)))
+                .collect();
+            assert!(!low.is_empty() && !low.contains(&true), "{low:?} in {config:?}");
+        });
+    }
 }

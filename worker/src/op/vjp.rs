@@ -80,7 +80,7 @@ impl Vjp<'_> {
             .iter()
             .find(|k| k.slot == slot)
             .map(|k| &k.tensor)
-            .ok_or_else(|| self.emit.fail(self.op, OpErrorKind::Version { slot, found: -1, expected: 0 }))
+            .ok_or_else(|| self.emit.fail(self.op, OpErrorKind::Unsaved { slot }))
     }
 
     /// Meta of operand `i`.

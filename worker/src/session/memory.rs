@@ -82,7 +82,7 @@ fn measure(
     local: u32,
 ) -> Result<Cut, SessionError> {
     let share = batch.rows.len() as u64;
-    let given = (config.step_memory_mb > 0).then_some(config.step_memory_mb << 20);
+    let given = given(config);
     let fit_with = |recompute| {
         let step = |rows: u64| probe(parts, place, batch, rows.cast_signed(), recompute);
         autobatch::fit(&mut Room::new((place.device, local), given, step), share)
@@ -117,23 +117,29 @@ fn reason(fit: &Fit, share: u64, given: Option<u64>) -> String {
     format!("{} of the {share} rows of a worker's share fit at once: {}", fit.rows, fit.told(of))
 }
 
+/// Bytes that a step may take, where the configuration says so.
+fn given(config: &TrainConfig) -> Option<u64> {
+    (config.step_memory_mb > 0).then_some(config.step_memory_mb << 20)
+}
+
 /// Decides whether blocks compute their activations again, where the number of micro-batches is given. Every rank calls it with its
 /// first batch.
 ///
 /// # Errors
 /// Those of the model and of the collective.
 pub(super) fn recompute(
-    setting: Recompute,
+    config: &TrainConfig,
     parts: &Parts<'_>,
     place: &Place<'_>,
     batch: &Batch,
 ) -> Result<bool, SessionError> {
-    let free = match (setting, place.device) {
-        (Recompute::Always, _) => return Ok(true),
+    let free = match (config.recompute, given(config), place.device) {
+        (Recompute::Always, ..) => return Ok(true),
+        (Recompute::Never, ..) => return Ok(false),
+        (Recompute::Auto, Some(given), _) => given,
+        (Recompute::Auto, None, Device::Cuda(index)) => graph::memory(index)?.0,
         // A host has swap, and no honest number of free bytes.
-        (Recompute::Never, _) | (Recompute::Auto, Device::Cpu) => return Ok(false),
-        (Recompute::Auto, Device::Cuda(index)) => graph::memory(index)?.0,
-        (Recompute::Auto, _) => return Ok(false),
+        (Recompute::Auto, None, _) => return Ok(false),
     };
     let rows = batch.x.size()[0] / place.accumulation.cast_signed();
     let [few, more] = [probe(parts, place, batch, PROBES[0], false)?, probe(parts, place, batch, PROBES[1], false)?];

@@ -161,7 +161,7 @@ impl Round<'_> {
         if first && host.config.train.accumulation > 0 {
             state.learner.unpack(self.place.group)?;
             let (_, parts) = state.learner.split();
-            state.learner.recompute = memory::recompute(host.config.train.recompute, &parts, &self.place, &batch)?;
+            state.learner.recompute = memory::recompute(&host.config.train, &parts, &self.place, &batch)?;
             state.learner.pack()?;
         }
         self.enter_begun(&batch)?;

@@ -3,6 +3,7 @@
 use crate::operands::{SEED, STEP, differentiable, distance, tensor};
 use enn_worker::autograd::{Cx, Tensor as Traced, call};
 use enn_worker::functional as f;
+use enn_worker::op::aten::AtenArg;
 use enn_worker::op::mixed::SCALE_MIN;
 use enn_worker::op::sample::{Draw, Operand, Sample};
 use enn_worker::op::{Op, rows};
@@ -159,6 +160,24 @@ fn parts_computed_again_give_the_same_bits_in_low_precision() {
             assert_eq!(count(&twice, "cast_into"), count(&once, "cast_into"), "but copies are refreshed once");
             assert!(expected.iter().zip(&found).all(|(a, b)| a.equal(b)), "{autocast:?}, copies {copies}");
         }
+    }
+}
+
+#[test]
+fn what_was_written_since_is_cast_again() {
+    let net = net(32);
+    let eight = Autocast { fp8: Some(Fp8 { side_min: 16 }), ..Autocast::bf16() };
+    for autocast in [Autocast::bf16(), eight] {
+        let cx = Cx::train(&net.params, SEED, STEP);
+        cx.set_autocast(Some(autocast.clone())).unwrap();
+        let x = cx.input(data(16, 32).0);
+        let layer = || f::linear(&cx, &x, &cx.param(net.ids[0]), None).unwrap();
+        // The first result holds the cast that it is made of.
+        let before = layer();
+        f::aten(&cx, "aten::fill_", "Scalar", vec![AtenArg::Operand, AtenArg::Int(0)], &[&x]).unwrap();
+        let after = layer();
+        assert!(before.raw().abs().max().double_value(&[]) > 0.1);
+        assert_eq!(after.raw().abs().max().double_value(&[]), 0.0, "{autocast:?}");
     }
 }
 

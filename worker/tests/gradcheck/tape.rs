@@ -4,7 +4,7 @@ use crate::operands::distance;
 use enn_worker::autograd::{BucketId, Cx, GradLeaves, Tensor as Traced};
 use enn_worker::error::{OpError, OpErrorKind};
 use enn_worker::functional as f;
-use enn_worker::op::{Op, attr::Into};
+use enn_worker::op::{Op, aten::AtenArg, attr::Into};
 use enn_worker::params::{GradBuckets, Group, Init, ParamBuilder, ParamId, Params};
 use tch::{Device, Kind, Tensor};
 
@@ -236,7 +236,47 @@ fn a_saved_tensor_written_before_backward_is_an_error() {
     let _ = net.params.get(net.tied).shallow_clone().g_add_(&Tensor::from(1.0));
     let error = cx.backward(&l, &grads, &mut |_, _| Ok(())).unwrap_err();
     assert!(matches!(*error.kind, OpErrorKind::Version { .. }), "{error}");
+    assert!(error.to_string().contains("something outside the step"), "{error}");
     assert_eq!(error.place, "net");
+}
+
+/// Adds one to `x` where it lies.
+fn add_in_place(cx: &Cx<'_>, x: &Traced) -> Result<(), OpError> {
+    let args = vec![AtenArg::Operand, AtenArg::Int(1), AtenArg::Int(1)];
+    f::aten(cx, "aten::add_", "Scalar", args, &[x]).map(drop)
+}
+
+#[test]
+fn what_wrote_a_saved_tensor_is_named() {
+    let (net, x) = (net(), data());
+    let grads = GradBuckets::new(&net.params).unwrap();
+    let cx = Cx::train(&net.params, 1, 2);
+    let x = cx.input(x);
+    let h = f::linear(&cx, &x, &cx.param(net.w), None).unwrap();
+    {
+        let _scope = cx.scope("careless");
+        add_in_place(&cx, &x).unwrap();
+    }
+    let l = f::sum_all(&cx, &h).unwrap();
+    let error = cx.backward(&l, &grads, &mut |_, _| Ok(())).unwrap_err().to_string();
+    for part in ["linear", "operand 0", "aten::add_", "in \"careless\""] {
+        assert!(error.contains(part), "{part} in: {error}");
+    }
+}
+
+#[test]
+fn a_part_that_writes_in_place_is_an_error_where_it_is_computed_again() {
+    let (net, x) = (net(), data());
+    for again in [false, true] {
+        let cx = Cx::train(&net.params, 1, 2);
+        cx.set_recompute(again);
+        let x = cx.input(x.shallow_clone());
+        let part = cx.part(|cx| add_in_place(cx, &x));
+        match part {
+            Ok(()) => assert!(!again),
+            Err(error) => assert!(again && matches!(*error.kind, OpErrorKind::Impure), "{error}"),
+        }
+    }
 }
 
 #[test]

@@ -113,7 +113,7 @@ pub(in crate::backend) fn take_part(
     call.launch_on(device, stream, grid(count, THREADS))
 }
 
-/// Writes √Σ of `count` sums of squares, f32.
+/// Writes √Σ of `count` sums of squares, f32; what is no number once `cut`, a word of the host's, is not 0.
 ///
 /// # Errors
 /// When the kernel is not launched.
@@ -122,8 +122,9 @@ pub(in crate::backend) fn norm_of_parts(
     stream: Stream,
     (squares, count): (u64, i64),
     to: u64,
+    cut: u64,
 ) -> Result<(), CudaError> {
     let variant = Variant::new(&SOURCE, Element::F32, &[WIDEST, 0, 0]);
-    let call = Call::new(&variant, "norm_of_parts").address(squares).int(count).address(to);
+    let call = Call::new(&variant, "norm_of_parts").address(squares).int(count).address(to).address(cut);
     call.launch_on(device, stream, grid(1, THREADS))
 }

@@ -145,15 +145,15 @@ impl Beside {
         taken.map_err(|error| LinkError { what: "take what came", status: error.to_string() })
     }
 
-    /// Writes √Σ of `count` sums of squares, f32.
+    /// Writes √Σ of `count` sums of squares, f32; what is no number once the word `cut` of the host's memory is not 0.
     ///
     /// # Safety
-    /// So many are there, and `to` has room; both stay until a later [`Moment`] is done.
+    /// So many are there, and `to` has room; all stay until a later [`Moment`] is done.
     ///
     /// # Errors
     /// As [`Beside::sum`].
-    pub unsafe fn norm(&self, (squares, count): (u64, usize), to: u64) -> Result<(), LinkError> {
-        let made = sum::norm_of_parts(self.gpu.index, self.stream, (squares, count as i64), to);
+    pub unsafe fn norm(&self, (squares, count): (u64, usize), to: u64, cut: u64) -> Result<(), LinkError> {
+        let made = sum::norm_of_parts(self.gpu.index, self.stream, (squares, count as i64), to, cut);
         made.map_err(|error| LinkError { what: "measure sums", status: error.to_string() })
     }
 

@@ -134,7 +134,11 @@ impl Linked {
     /// [`Linked::check`] on all ranks; the same answer on each but for the norm. After a wrong one this group does no more.
     fn checked(&self, zeros: Result<Tensor, TchError>) -> Result<Result<f64, String>, CommError> {
         let norm = zeros.map_err(|error| self.failed("check", &error)).and_then(|zeros| self.check(&zeros));
-        let norm = norm.map_err(|error| error.to_string());
+        let norm = norm.map_err(|error| match error {
+            // That one knows why.
+            CommError::PeerLost { .. } => String::new(),
+            error => error.to_string(),
+        });
         let norm = norm.and_then(|norm| norm.ok_or_else(|| "a sum of the check is wrong".to_owned()));
         if norm.is_err() {
             // Another rank may wait for what does not come.
@@ -143,13 +147,13 @@ impl Linked {
         agree(&*self.host, self.timeout, norm)
     }
 
-    /// Measures nothing from now on where the norms of a sum are not `expected`.
+    /// Measures nothing from now on where the norms of a sum are not `expected`, or such an array has none.
     fn check_norms(&self, shared: &Tensor, expected: f64) -> Result<(), CommError> {
-        let Some(norms) = self.engine.norms_of(shared).filter(|_| self.measures.get()) else { return Ok(()) };
-        let norm = norms.map_err(|error| error.to_string()).and_then(|norms| {
-            let norm = norms.f_norm().and_then(|norm| norm.f_double_value(&[]));
-            norm.map_err(|error| error.to_string())
-        });
+        let norm = match self.engine.norms_of(shared) {
+            _ if !self.measures.get() => return Ok(()),
+            Some(norms) => norms.f_norm().and_then(|norm| norm.f_double_value(&[])).map_err(|error| error.to_string()),
+            None => Err(format!("{} numbers are too many to be measured", shared.numel())),
+        };
         let mine = norm.and_then(|norm| {
             let near = (norm - expected).abs() <= NORM_ERROR_MAX * expected;
             near.then_some(()).ok_or_else(|| format!("the norm of a sum of the check is {norm}, not {expected}"))
@@ -238,10 +242,11 @@ impl ProcessGroup for Linked {
             return Ok(None);
         }
         let shared = self.table.region(&*self.host, bytes)?.and_then(|region| {
-            let shared = region.own.tensor(0, tensor).map_err(|error| error.to_string())?;
-            Ok((region, shared))
+            let made = region.own.tensor(0, tensor).and_then(|shared| Ok((shared, region.numbers(tensor.device())?)));
+            let (shared, norms) = made.map_err(|error| error.to_string())?;
+            Ok((region, shared, norms))
         });
-        let (region, shared) = match agree(&*self.host, self.timeout, shared)? {
+        let (region, shared, norms) = match agree(&*self.host, self.timeout, shared)? {
             Ok(made) => made,
             Err(reason) => {
                 tracing::info!(reason, "no memory of all ranks");
@@ -249,7 +254,7 @@ impl ProcessGroup for Linked {
                 return Ok(None);
             }
         };
-        self.engine.add(region);
+        self.engine.add(region, norms);
         let norm = self.checked(Ok(shared.shallow_clone()))?.map_err(|reason| {
             let (operation, rank, size) = ("check", self.rank(), self.size());
             let message = format!("copy engines do not sum ({reason}); collectives = \"nccl\" does without them");
@@ -260,8 +265,7 @@ impl ProcessGroup for Linked {
     }
 
     fn norms_of(&self, shared: &Tensor) -> Option<Tensor> {
-        let norms = self.engine.norms_of(shared).filter(|_| self.measures.get())?;
-        norms.inspect_err(|error| tracing::warn!(%error, "sums are not measured")).ok()
+        self.engine.norms_of(shared).filter(|_| self.measures.get())
     }
 
     fn barrier(&self, timeout: Duration) -> Result<(), CommError> {
@@ -270,10 +274,13 @@ impl ProcessGroup for Linked {
 
     fn shutdown(self: Box<Self>, timeout: Duration) -> Result<(), CommError> {
         let Self { engine, host, .. } = *self;
-        let (rests, rank, size) = (engine.rest(timeout), host.rank(), host.size());
+        let (operation, rank, size) = ("shutdown", host.rank(), host.size());
+        let (rested, rests) = (engine.rest(Duration::ZERO), engine.rest(timeout));
+        // A cut ends waits before their time.
+        let uncut = if rested { Ok(()) } else { engine.member.uncut(operation) };
         drop(engine);
         let ended = host.shutdown(timeout);
-        if rests { ended } else { Err(CommError::TimedOut { operation: "shutdown", rank, size, timeout }) }
+        if rests { uncut.and(ended) } else { Err(CommError::TimedOut { operation, rank, size, timeout }) }
     }
 
     fn abort(self: Box<Self>, timeout: Duration) -> Result<(), CommError> {

@@ -139,7 +139,8 @@ fn exchange(host: &dyn ProcessGroup, timeout: Duration, own: &[i64]) -> Result<V
     Ok(Vec::<i64>::try_from(words).map_err(undefined)?.chunks(count).map(<[i64]>::to_vec).collect())
 }
 
-/// What this rank has come to, if all have come to something, or why not: the same answer on every rank.
+/// What this rank has come to, if all have come to something, or why not: the same answer on every rank. A rank that failed only because
+/// another did gives no reason.
 pub(super) fn agree<T>(
     host: &dyn ProcessGroup,
     timeout: Duration,
@@ -154,7 +155,9 @@ pub(super) fn agree<T>(
     }
     words[0] = i64::from(mine.is_ok());
     let told = exchange(host, timeout, &words)?;
-    let Some((rank, words)) = told.iter().enumerate().find(|(_, words)| words[0] == 0) else {
+    let mut failed = told.iter().enumerate().filter(|(_, words)| words[0] == 0).peekable();
+    let first = failed.peek().copied();
+    let Some((rank, words)) = failed.find(|(_, words)| words[1] != 0).or(first) else {
         return Ok(mine);
     };
     let bytes: Vec<u8> = words[1..].iter().flat_map(|word| word.to_le_bytes()).take_while(|byte| *byte != 0).collect();

@@ -5,7 +5,8 @@
 //! from all that they have read what lay in their scratch: one scratch is enough.
 //!
 //! A cut ends waits before their time, and what lies in the scratch then is anything. It may get into arrays in memory of all, whose sums
-//! nobody counts after a cut; what lies elsewhere is left as it was: kernels look for the cut between reading and writing.
+//! nobody counts after a cut, and whose norms are no numbers then; what lies elsewhere is left as it was: kernels look for the cut between
+//! reading and writing.
 //!
 //! **Invariant:** the device is given work in one order, the same on all ranks, and each rank gives before it waits: whatever streams share
 //! a queue of the device, somebody can go on.
@@ -31,7 +32,7 @@ const PACK_BYTES: usize = 16;
 /// Bytes of scratch of one rank: the others' values of its part of an array of 100 MB, and behind them sums of squares of its own.
 pub(super) const SCRATCH_BYTES: usize = VALUES_BYTES + SQUARES_BYTES;
 const VALUES_BYTES: usize = 96 << 20;
-const SQUARES_BYTES: usize = 1 << 20;
+const SQUARES_BYTES: usize = 4 << 20;
 /// Values of which there is one sum of squares, at least.
 const SQUARED: usize = 512;
 /// Smaller arrays that lie apart are sent to all whole: a turn more takes as long as sending so much.
@@ -46,7 +47,8 @@ const REST_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) member: Arc<Member>,
-    regions: RefCell<Vec<Region>>,
+    /// Each with the norms of its parts.
+    regions: RefCell<Vec<(Region, Tensor)>>,
     scratch: Arc<Region>,
     /// Tensors that the device may still read and write, in the order of their moments.
     kept: RefCell<VecDeque<(Arc<Moment>, Tensor)>>,
@@ -120,18 +122,18 @@ impl Engine {
         Self { member: Arc::new(member), regions, scratch: Arc::new(scratch), kept }
     }
 
-    /// Sums arrays in that memory without scratch for the answers from now on.
-    pub(super) fn add(&self, region: Region) {
-        self.regions.borrow_mut().push(region);
+    /// Sums arrays in that memory, whose parts have those norms, without scratch for the answers from now on.
+    pub(super) fn add(&self, region: Region, norms: Tensor) {
+        self.regions.borrow_mut().push((region, norms));
     }
 
     /// The norms of the parts of an array that lies in memory of all, from its beginning on.
-    pub(super) fn norms_of(&self, tensor: &Tensor) -> Option<Result<Tensor, LinkError>> {
+    pub(super) fn norms_of(&self, tensor: &Tensor) -> Option<Tensor> {
         let array = Array::of(tensor);
         let regions = self.regions.borrow();
-        let region = regions.iter().find(|region| region.find(array.at, array.bytes()) == Some(0))?;
+        let (_, norms) = regions.iter().find(|(region, _)| region.find(array.at, array.bytes()) == Some(0))?;
         let parts = Parts::of(array.elements, self.ranks().1, PACK_BYTES / array.element_bytes());
-        is_measured(array, parts, Together::Sum).then(|| region.numbers(tensor.device()))
+        is_measured(array, parts, Together::Sum).then(|| norms.shallow_clone())
     }
 
     fn ranks(&self) -> (usize, usize) {
@@ -162,7 +164,7 @@ impl Engine {
     pub(super) fn all_reduce(&self, tensor: &Tensor, together: Together) -> Result<LinkWork, LinkError> {
         let array = Array::of(tensor);
         let regions = self.regions.borrow();
-        let found = regions.iter().find_map(|region| Some((region, region.find(array.at, array.bytes())?)));
+        let found = regions.iter().find_map(|(region, _)| Some((region, region.find(array.at, array.bytes())?)));
         let parts = Parts::of(array.elements, self.ranks().1, PACK_BYTES / array.element_bytes());
         self.member.beside.make_ready((array.kind, together))?;
         self.begin("all_reduce", tensor, || {
@@ -260,8 +262,9 @@ impl Engine {
                 let places = Places { squares: free, ..self.places(array.place(own), shared.is_none()) };
                 written += self.bring_together(places, (count, room), (array.kind, together))?;
                 let Some((region, at)) = norm else { return Ok(()) };
-                // SAFETY: the squares lie in this rank's scratch, the number in its region.
-                unsafe { self.member.beside.norm((squares, written), region.own.at() + at as u64) }
+                let Member { beside, turns, .. } = &*self.member;
+                // SAFETY: the squares lie in this rank's scratch, the number in its region, and the word stays as long as the engine.
+                unsafe { beside.norm((squares, written), region.own.at() + at as u64, turns.cut_word()) }
             };
             self.turn(sends, takes, answers)?;
         }
@@ -384,8 +387,8 @@ impl Engine {
             if Instant::now() >= deadline {
                 return false;
             }
-            if self.member.turns.is_cut() {
-                // A rank that goes on may have written over it.
+            if self.member.turns.cut_by().is_some() {
+                // Again and again: a rank that goes on may have written over it.
                 self.member.turns.release();
             }
             thread::sleep(PAUSE);

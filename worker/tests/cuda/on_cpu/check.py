@@ -553,6 +553,8 @@ def check_retention_decay():
         wanted = 1 - torch.exp2(-wide.clamp(1, 16))
         near("lambda", found, wanted, kind)
         near("dbeta", back, torch.autograd.grad(wanted, wide, g.double())[0], kind)
+        kernels("retention_decay", 1, 4, torch.tensor([math.nan, 2.0], dtype=kind), found, 2, 1.0, 16.0)
+        assert found[0].isnan() and found[1] == 0.75, "what is no number stays so"
 
 
 def check_sum():
@@ -574,8 +576,10 @@ def check_sum():
     kernels = Kernels("sum", torch.float32, VEC=4, KIND=0, REDUCE=0)
     kernels("sum_parts_measured", 7, 512, found, values[1:], 5000, 5000, word(0), word(2), None, partial)
     assert torch.equal(found, values.sum(0))
-    kernels("norm_of_parts", 1, 512, partial, 7, norm)
+    kernels("norm_of_parts", 1, 512, partial, 7, norm, torch.zeros(1, dtype=torch.int32))
     near("norm", norm, found.double().norm().reshape(1), torch.float32)
+    kernels("norm_of_parts", 1, 512, partial, 7, norm, torch.ones(1, dtype=torch.int32))
+    assert norm.isnan().all(), "after a cut the norm is no number"
     for n, offset, cut in [(80007, 0, 0), (80007, 16, 0), (1000, 3, 0), (5, 0, 0), (80007, 0, 1), (1000, 3, 1)]:
         came, place = torch.randint(0, 255, (n + offset,), dtype=torch.uint8)[offset:], torch.full((n + offset,), 255, dtype=torch.uint8)[offset:]
         kernels("take_part", 3, 512, came, place, n, torch.tensor([cut], dtype=torch.int32))

@@ -164,6 +164,7 @@ static void product(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
 } // namespace device
 
 static inline void __syncthreads() { device::wait(0); }
+static inline void __threadfence() {}
 static inline void __syncwarp(unsigned = 0xFFFFFFFFu) { device::wait(1 + device::current / 32); }
 template <class T>
 static inline T __shfl_xor_sync(unsigned, T x, int distance) { return device::exchange(x, (device::current % 32) ^ distance); }

@@ -1,6 +1,6 @@
-// λ = 1 − 2^(−β) with β kept between two bounds, and its reverse: where β is out of them no gradient flows.
+// λ = 1 − 2^(−β) with β kept between two bounds, and its reverse: where β is out of them no gradient flows. What is no number stays so.
 
-__device__ __forceinline__ float forgotten(float beta, float lo, float hi) { return exp2f(-fminf(fmaxf(beta, lo), hi)); }
+__device__ __forceinline__ float forgotten(float beta, float lo, float hi) { return exp2f(-(beta != beta ? beta : fminf(fmaxf(beta, lo), hi))); }
 
 extern "C" __global__ void retention_decay(const ELEMENT* beta, ELEMENT* lambda, i64 n, float lo, float hi) {
   for (i64 at = thread_of_grid(); at < n; at += threads_of_grid()) lambda[at] = narrow<ELEMENT>(1.0f - forgotten(wide(beta[at]), lo, hi));

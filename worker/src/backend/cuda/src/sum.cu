@@ -65,8 +65,12 @@ __device__ __forceinline__ const Value* of_rank(const Value* own, const Value* p
 }
 
 // Whether a rank has said in that word of the host's memory, if there is one, that waits are ended before their time: what was read after
-// that may be anything, what was read before is what was waited for.
-__device__ __forceinline__ bool is_cut(const u32* cut) { return cut && *(const volatile u32*)cut != 0; }
+// that may be anything, what was read before is what was waited for: the fence keeps those reads before this one.
+__device__ __forceinline__ bool is_cut(const u32* cut) {
+  if (!cut) return false;
+  __threadfence();
+  return *(const volatile u32*)cut != 0;
+}
 
 // Σ x² of what this thread made: in f64, so that none of finite sums overflows. Nothing is written after a cut.
 __device__ __forceinline__ double bring_together(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks, const u32* cut) {
@@ -110,12 +114,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_parts_measured(Value* 
   if (threadIdx.x == 0) partial[blockIdx.x] = squares;
 }
 
-// √Σ partial. One block.
-extern "C" __global__ void __launch_bounds__(THREADS) norm_of_parts(const double* partial, i64 count, float* norm) {
+// √Σ partial; no number after a cut, so that no update is made of it. One block.
+extern "C" __global__ void __launch_bounds__(THREADS) norm_of_parts(const double* partial, i64 count, float* norm, const u32* cut) {
   double squares = 0.0;
   for (i64 i = threadIdx.x; i < count; i += THREADS) squares += partial[i];
   squares = sum_of_block<THREADS>(squares);
-  if (threadIdx.x == 0) *norm = (float)sqrt(squares);
+  if (threadIdx.x == 0) *norm = is_cut(cut) ? __int_as_float(0x7fc00000) : (float)sqrt(squares);
 }
 
 // What came, to where it belongs: nothing after a cut.

@@ -1,8 +1,8 @@
 """How long a device takes from one kernel of a graph to the next, by what other streams of the process were given before.
 
-    gpu_streams.py a:kernel a:copy b:kernel            # two more streams; each time 40 of what they are given
-    gpu_streams.py a:kernel b:kernel:1 b:kernel:2 b:kernel:4 default:kernel
-    gpu_streams.py own:product a:memset a:peer a:word
+    _streams.py a:kernel a:copy b:kernel            # two more streams; each time 40 of what they are given
+    _streams.py a:kernel b:kernel:1 b:kernel:2 b:kernel:4 default:kernel
+    _streams.py own:product a:memset a:peer a:word
 
 `own` is the stream of the graph, `default` the legacy one, and any other name a stream of that name. What they are given: kernel,
 product (cuBLAS), copy (within the device), memset, peer (a copy to device 1), word (written to memory of the host and waited for).
