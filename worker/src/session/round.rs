@@ -35,6 +35,7 @@ use crate::{
     },
 };
 use enn_common::{
+    config::train::Recompute,
     event::EpochReport,
     ledger::Line,
     staged::Split,
@@ -163,6 +164,11 @@ impl Round<'_> {
             let (_, parts) = state.learner.split();
             state.learner.recompute = memory::recompute(&host.config.train, &parts, &self.place, &batch)?;
             state.learner.pack()?;
+            if state.learner.recompute && host.config.train.recompute == Recompute::Auto {
+                let rows = self.sampler.micro_slots();
+                let decision = format!("activations are computed again: those of {rows} rows may not fit");
+                self.tell_from_first(FromWorker::Decided { decision })?;
+            }
         }
         self.enter_begun(&batch)?;
         self.place.save = self.place.group.rank() == 0 && self.state.saver.alarm.rings();

@@ -2,7 +2,8 @@
 
 use super::{
     alone,
-    data::{config, stage},
+    data::{commit_last, config, stage},
+    tensors,
 };
 use enn_common::{config::train::Recompute, wire::message::FromWorker};
 use enn_worker::session::Recorder;
@@ -42,4 +43,39 @@ fn a_share_that_fits_is_computed_at_once_and_one_that_does_not_in_parts() {
     let judged: u64 = judged.unwrap().parse().unwrap();
     assert!((fewer..4 * fewer + 8).contains(&judged), "{judged} rows, {fewer} with a backward pass");
     assert!((whole.split["val"].mae - parts.split["val"].mae).abs() < 1e-3, "{whole:?} {parts:?}");
+}
+
+#[test]
+fn activations_are_computed_again_where_memory_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let mut config = config(2);
+    config.model.d_model = 128;
+    (config.train.batch, config.train.step_memory_mb) = (64, 2);
+    let run = |name: &str, accumulation: usize, recompute: Recompute| {
+        let mut config = config.clone();
+        (config.train.accumulation, config.train.recompute) = (accumulation, recompute);
+        let recorder = Recorder::default();
+        let (_, told) = alone(&config, &dir.path().join(name), &staged, None, &recorder).unwrap();
+        let chosen = told.iter().find_map(|message| match message {
+            &FromWorker::BatchChosen { micro, accumulation, recompute, .. } => Some((micro, accumulation, recompute)),
+            _ => None,
+        });
+        let again = told.iter().any(|message| {
+            matches!(message, FromWorker::Decided { decision } if decision.starts_with("activations are computed again"))
+        });
+        (tensors(&commit_last(&told, &config, &staged)), chosen, again)
+    };
+    // What a process takes once counts for its first step.
+    run("cold", 0, Recompute::Never);
+    let (_, kept, _) = run("kept", 0, Recompute::Never);
+    let (auto, chosen, _) = run("auto", 0, Recompute::Auto);
+    let Some((micro, accumulation, true)) = chosen else { panic!("{chosen:?}") };
+    assert!(kept.is_some_and(|(rows, _, again)| rows < micro.min(16) && !again), "{kept:?} beside {micro} rows");
+    // In as many parts, with and without: the same bits. Where the parts are given, that memory still decides.
+    let parts = usize::try_from(accumulation).unwrap();
+    for (recompute, expected) in [(Recompute::Never, false), (Recompute::Auto, true)] {
+        let (given, _, again) = run("given", parts, recompute);
+        assert!(auto == given && again == expected, "{parts} parts, {recompute:?}: computed again: {again}");
+    }
 }
