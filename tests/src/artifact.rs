@@ -105,6 +105,7 @@ pub fn worker() -> WorkerSpec {
         device: Device::Cpu,
         threads: 1,
         sleeps: true,
+        repeatable_products: false,
     }
 }
 

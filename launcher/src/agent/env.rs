@@ -37,6 +37,7 @@ pub(super) fn variables(spec: &WorkerSpec, identity: &Identity<'_>) -> Vec<(&'st
         variables.push(("MASTER_PORT", number(port.into())));
     }
     variables.extend(spec.openmp());
+    variables.extend(spec.cublas());
     variables.extend(spec.libraries().map(|path| ("LD_LIBRARY_PATH", path)));
     variables
 }
@@ -56,6 +57,7 @@ mod tests {
             device: Device::Cpu,
             threads: 3,
             sleeps: true,
+            repeatable_products: true,
         };
         let identity = Identity {
             worker: 7,
@@ -77,7 +79,7 @@ mod tests {
             ("3".into(), "4".into(), "7".into())
         );
         assert_eq!((get("MASTER_PORT"), get("OMP_NUM_THREADS")), ("29500".into(), "3".into()));
-        assert_eq!(get("GOMP_SPINCOUNT"), "1000");
+        assert_eq!((get("GOMP_SPINCOUNT"), get("CUBLAS_WORKSPACE_CONFIG")), ("1000".into(), ":4096:8".into()));
         let spare = super::variables(&spec, &Identity { seat: None, ..identity });
         assert!(
             !spare.iter().any(|(name, _)| OF_A_SEAT.contains(name))

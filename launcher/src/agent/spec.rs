@@ -27,7 +27,12 @@ pub struct WorkerSpec {
     pub threads: u32,
     /// Whether threads that wait for each other sleep almost at once; not where the environment says how they wait.
     pub sleeps: bool,
+    /// Whether products on a GPU are to be the same bits each time; not where the environment says what they work in.
+    pub repeatable_products: bool,
 }
+
+/// Memory that cuBLAS works in: with so much for each stream, NVIDIA says, its results are the same each time.
+const CUBLAS_WORKSPACE_REPEATABLE: &str = ":4096:8";
 
 /// Turns of a thread that waits, a few µs, before it sleeps. OpenMP's own many would keep a processor from whoever is waited for: where
 /// two threads share two cores with others, a step of the weather model took 33 ms instead of 9.
@@ -38,6 +43,11 @@ impl WorkerSpec {
     pub(crate) fn openmp(&self) -> impl Iterator<Item = (&'static str, OsString)> {
         let spins = self.sleeps.then(|| ("GOMP_SPINCOUNT", SPINS.into()));
         std::iter::once(("OMP_NUM_THREADS", self.threads.to_string().into())).chain(spins)
+    }
+
+    /// The variable for cuBLAS, which reads it when it is first used.
+    pub(crate) fn cublas(&self) -> Option<(&'static str, OsString)> {
+        self.repeatable_products.then(|| ("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE_REPEATABLE.into()))
     }
 
     /// `LD_LIBRARY_PATH` of the worker: libtorch first; `None` leaves it as it is inherited.

@@ -72,6 +72,7 @@ fn main() {
             device: Device::Cpu,
             threads: 1,
             sleeps: true,
+            repeatable_products: false,
         },
         world,
         workers_min: option("min").map_or(world, |text| text.parse().unwrap()),

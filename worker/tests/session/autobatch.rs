@@ -5,7 +5,10 @@ use super::{
     data::{commit_last, config, stage},
     tensors,
 };
-use enn_common::{config::train::Recompute, wire::message::FromWorker};
+use enn_common::{
+    config::train::{Recompute, TrainConfig},
+    wire::message::FromWorker,
+};
 use enn_worker::session::Recorder;
 
 /// Micro-batches a step, rows at once, and why.
@@ -51,10 +54,10 @@ fn activations_are_computed_again_where_memory_says_so() {
     let staged = stage(dir.path());
     let mut config = config(2);
     config.model.d_model = 128;
-    (config.train.batch, config.train.step_memory_mb) = (64, 2);
-    let run = |name: &str, accumulation: usize, recompute: Recompute| {
+    config.train.batch = 64;
+    let run = |name: &str, (accumulation, step_memory_mb): (usize, u64), recompute: Recompute| {
         let mut config = config.clone();
-        (config.train.accumulation, config.train.recompute) = (accumulation, recompute);
+        config.train = TrainConfig { accumulation, step_memory_mb, recompute, ..config.train };
         let recorder = Recorder::default();
         let (_, told) = alone(&config, &dir.path().join(name), &staged, None, &recorder).unwrap();
         let chosen = told.iter().find_map(|message| match message {
@@ -67,15 +70,15 @@ fn activations_are_computed_again_where_memory_says_so() {
         (tensors(&commit_last(&told, &config, &staged)), chosen, again)
     };
     // What a process takes once counts for its first step.
-    run("cold", 0, Recompute::Never);
-    let (_, kept, _) = run("kept", 0, Recompute::Never);
-    let (auto, chosen, _) = run("auto", 0, Recompute::Auto);
+    run("cold", (0, 2), Recompute::Never);
+    let (_, kept, _) = run("kept", (0, 2), Recompute::Never);
+    let (auto, chosen, _) = run("auto", (0, 2), Recompute::Auto);
     let Some((micro, accumulation, true)) = chosen else { panic!("{chosen:?}") };
     assert!(kept.is_some_and(|(rows, _, again)| rows < micro.min(16) && !again), "{kept:?} beside {micro} rows");
     // In as many parts, with and without: the same bits. Where the parts are given, that memory still decides.
     let parts = usize::try_from(accumulation).unwrap();
     for (recompute, expected) in [(Recompute::Never, false), (Recompute::Auto, true)] {
-        let (given, _, again) = run("given", parts, recompute);
+        let (given, _, again) = run(&format!("{parts} {expected}"), (parts, 1), recompute);
         assert!(auto == given && again == expected, "{parts} parts, {recompute:?}: computed again: {again}");
     }
 }
