@@ -12,6 +12,8 @@
 #include <ATen/core/stack.h>
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 extern "C" {
 
@@ -20,8 +22,15 @@ struct enn_arg {
   int32_t tag;
   int64_t integer;
   double real;
-  const void* data; // A tensor, or the first of `count` integers, booleans (bytes) or tensor pointers.
+  const void* data; // A tensor, or the first of `count` integers, reals, booleans (bytes), characters or tensor pointers.
   size_t count;
+};
+
+// One argument of a schema.
+struct enn_argument {
+  int32_t writes; // 1 if it is written in place, else 0.
+  uint32_t takes; // Bit i: an operand of tag i.
+  const char* name; // Lives as long as the operator.
 };
 
 const char* enn_aten_error() { return enn::last_error().c_str(); }
@@ -33,15 +42,12 @@ int32_t enn_aten_find(const char* name, const char* overload, void** out) {
   });
 }
 
-// For each argument of the schema 1 if it is written in place, else 0.
-int32_t enn_aten_arguments(void* handle, uint8_t* writes, size_t room, size_t* count) {
+// Gives the name and the overload of every operator that has a schema to `take`.
+int32_t enn_aten_operators(void (*take)(void* to, const char* name, const char* overload), void* to) {
   return enn::guarded([&] {
-    const auto& arguments = static_cast<const c10::OperatorHandle*>(handle)->schema().arguments();
-    TORCH_CHECK(arguments.size() <= room, "a schema of ", arguments.size(), " arguments");
-    *count = arguments.size();
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      const auto* alias = arguments[i].alias_info();
-      writes[i] = alias != nullptr && alias->isWrite() ? 1 : 0;
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const auto& known : dispatcher.getAllOpNames()) {
+      if (dispatcher.findSchema(known)) take(to, known.name.c_str(), known.overload_name.c_str());
     }
   });
 }
@@ -98,13 +104,84 @@ int32_t enn_aten_layouts(const at::Tensor* const* tensors, size_t count, uint64_
 
 namespace {
 
-enum Tag : int32_t { NONE = 0, TENSOR = 1, INT = 2, REAL = 3, BOOL = 4, INTS = 5, BOOLS = 6, TENSORS = 7 };
+enum Tag : int32_t {
+  NONE = 0,
+  TENSOR = 1,
+  INT = 2,
+  REAL = 3,
+  BOOL = 4,
+  INTS = 5,
+  BOOLS = 6,
+  TENSORS = 7,
+  TENSORS_OR_NONE = 8, // A null pointer is none.
+  REALS = 9,
+  TEXT = 10,
+  KIND = 11,
+  DEVICE = 12, // That of a tensor.
+};
+
+constexpr uint32_t bit(Tag tag) {
+  return uint32_t{1} << tag;
+}
+
+// The operands that a list takes.
+uint32_t listed(const c10::Type& element) {
+  switch (element.kind()) {
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      return bit(INTS);
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::NumberType:
+      return bit(REALS);
+    case c10::TypeKind::BoolType:
+      return bit(BOOLS);
+    case c10::TypeKind::TensorType:
+      return bit(TENSORS);
+    case c10::TypeKind::OptionalType:
+      return *element.expectRef<c10::OptionalType>().getElementType() == *c10::TensorType::get() ? bit(TENSORS_OR_NONE) : 0;
+    default:
+      return 0;
+  }
+}
+
+// The operands that an argument of a type takes; 0 if none here does.
+uint32_t takes(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::OptionalType:
+      return bit(NONE) | takes(*type.expectRef<c10::OptionalType>().getElementType());
+    case c10::TypeKind::TensorType:
+      return bit(TENSOR);
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::MemoryFormatType:
+      return bit(INT);
+    case c10::TypeKind::ScalarTypeType:
+      return bit(INT) | bit(KIND);
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::SymFloatType:
+      return bit(REAL);
+    case c10::TypeKind::NumberType:
+      return bit(INT) | bit(REAL) | bit(BOOL);
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::SymBoolType:
+      return bit(BOOL);
+    case c10::TypeKind::StringType:
+      return bit(TEXT);
+    case c10::TypeKind::DeviceObjType:
+      return bit(DEVICE);
+    case c10::TypeKind::ListType:
+      return listed(*type.expectRef<c10::ListType>().getElementType());
+    default:
+      return 0;
+  }
+}
 
 c10::IValue value_of(const enn_arg& arg) {
   switch (arg.tag) {
     case TENSOR:
       return *static_cast<const at::Tensor*>(arg.data);
     case INT:
+    case KIND:
       return arg.integer;
     case REAL:
       return arg.real;
@@ -126,12 +203,43 @@ c10::IValue value_of(const enn_arg& arg) {
       for (size_t i = 0; i < arg.count; ++i) list.push_back(*first[i]);
       return list;
     }
+    case TENSORS_OR_NONE: {
+      auto first = static_cast<const at::Tensor* const*>(arg.data);
+      c10::List<std::optional<at::Tensor>> list;
+      for (size_t i = 0; i < arg.count; ++i) {
+        list.push_back(first[i] == nullptr ? std::nullopt : std::optional<at::Tensor>(*first[i]));
+      }
+      return list;
+    }
+    case REALS: {
+      auto first = static_cast<const double*>(arg.data);
+      return c10::List<double>(at::ArrayRef<double>(first, arg.count));
+    }
+    case TEXT:
+      return std::string(static_cast<const char*>(arg.data), arg.count);
+    case DEVICE:
+      return static_cast<const at::Tensor*>(arg.data)->device();
     default:
       return c10::IValue();
   }
 }
 
 } // namespace
+
+// The arguments of the schema, in order.
+extern "C" int32_t enn_aten_arguments(void* handle, enn_argument* out, size_t room, size_t* count) {
+  return enn::guarded([&] {
+    const auto& arguments = static_cast<const c10::OperatorHandle*>(handle)->schema().arguments();
+    TORCH_CHECK(arguments.size() <= room, "a schema of ", arguments.size(), " arguments");
+    *count = arguments.size();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const auto* alias = arguments[i].alias_info();
+      const bool writes = alias != nullptr && alias->isWrite();
+      // The type as the schema has it: to the call an element kind is an integer.
+      out[i] = {writes ? 1 : 0, takes(*arguments[i].real_type()), arguments[i].name().c_str()};
+    }
+  });
+}
 
 extern "C" int32_t enn_aten_call(void* handle, const enn_arg* args, size_t count, at::Tensor** outs, size_t room, size_t* made) {
   return enn::guarded([&] {

@@ -73,6 +73,20 @@ pub enum OpErrorKind {
         /// Arguments of the schema.
         expected: usize,
     },
+    /// An argument of an operator of another sort than its schema says.
+    #[error(
+        "{name} was given {found} for its argument {argument:?}, expected {expected}\nhint: AtenArg has one variant per sort"
+    )]
+    Argument {
+        /// The operator.
+        name: String,
+        /// The argument's name in the schema.
+        argument: String,
+        /// The sort that was given.
+        found: &'static str,
+        /// The sorts that the schema takes.
+        expected: String,
+    },
     /// An attribute outside its range.
     #[error("{name} is {found}, expected {expected}")]
     Attribute {

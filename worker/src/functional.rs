@@ -129,9 +129,8 @@ pub fn not(cx: &Cx<'_>, x: &Tensor) -> Made {
     one(cx, Op::Not, &[x])
 }
 
-/// Positions `at` (int64, one axis) of axis `dim`. No gradient flows back: an `x` that asks for one is refused.
+/// Positions `at` (int64, one axis) of axis `dim`; a position that is taken more than once gets the sum of its gradients.
 pub fn index_select(cx: &Cx<'_>, x: &Tensor, dim: i64, at: &Tensor) -> Made {
-    without_gradient(cx, "index_select", &[x])?;
     one(cx, Op::IndexSelect { axis: dim }, &[x, at])
 }
 
@@ -143,8 +142,8 @@ pub fn zero_where_not(cx: &Cx<'_>, x: &Tensor, keep: &Tensor) -> Made {
 }
 
 /// Any operator of libtorch's dispatcher, recorded, e.g. `aten::cumsum` with an empty overload. `ins` fill the arguments that
-/// are operands, in order; lists of tensors among the results are given one by one, what is no tensor is left out. No gradient
-/// flows back: an input that asks for one is refused.
+/// are operands, in order; lists of tensors among the results are given one by one, what is no tensor is left out. There is at
+/// least one operand. No gradient flows back: an input that asks for one is refused.
 pub fn aten(
     cx: &Cx<'_>,
     name: &str,

@@ -3,13 +3,16 @@
 //! Shapes come from libtorch itself, which runs the operator on tensors without memory; what it writes in place comes from
 //! its schema. It has no reverse rule here and no lowering: it serves what needs neither. What has a lowering and is nearest to an operator
 //! is known for the usual ones.
+//!
+//! An operator without operands is refused: what it makes is known before the step (`Cx::constant`). Generators, sparse layouts,
+//! complex numbers and names of axes have no argument here; a schema that must have one cannot be called.
 
 use super::Op;
 use super::attr::F64Bits;
 use super::infer::{Inferred, Metas};
 use super::row::{Export, Launch, Launched, OpRow};
 use super::value::Meta;
-use crate::backend::torch::safe::{AnyOp, Arg};
+use crate::backend::torch::safe::{ARGS, AnyOp, Arg, Argument};
 use crate::error::OpErrorKind;
 use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
@@ -24,7 +27,7 @@ pub enum AtenArg {
     Operands(usize),
     /// An optional argument left out.
     None,
-    /// An integer, or an element kind by libtorch's number.
+    /// An integer, or an element kind or a memory format by libtorch's number.
     Int(i64),
     /// A float.
     Real(F64Bits),
@@ -34,6 +37,93 @@ pub enum AtenArg {
     Ints(Vec<i64>),
     /// A list of booleans.
     Bools(Vec<bool>),
+    /// A list with gaps: a true is the next operand, a false none.
+    OperandsWhere(Vec<bool>),
+    /// A list of floats.
+    Reals(Vec<F64Bits>),
+    /// A string.
+    Text(String),
+    /// An element kind.
+    Kind(tch::Kind),
+    /// The device of the first operand.
+    Device,
+}
+
+impl AtenArg {
+    /// Operands it takes.
+    fn operands(&self) -> usize {
+        match self {
+            Self::Operand => 1,
+            Self::Operands(n) => *n,
+            Self::OperandsWhere(there) => there.iter().filter(|there| **there).count(),
+            _ => 0,
+        }
+    }
+
+    /// Its tag: its place in [`ARGS`].
+    fn tag(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Operand => 1,
+            Self::Int(_) => 2,
+            Self::Real(_) => 3,
+            Self::Bool(_) => 4,
+            Self::Ints(_) => 5,
+            Self::Bools(_) => 6,
+            Self::Operands(_) => 7,
+            Self::OperandsWhere(_) => 8,
+            Self::Reals(_) => 9,
+            Self::Text(_) => 10,
+            Self::Kind(_) => 11,
+            Self::Device => 12,
+        }
+    }
+
+    /// Its floats, if it is a list of them.
+    fn reals(&self) -> Vec<f64> {
+        if let Self::Reals(list) = self { list.iter().map(|x| x.get()).collect() } else { Vec::new() }
+    }
+
+    /// As the shim takes it, with what is its own. `first` is the call's first operand.
+    fn value<'a>(&'a self, own: &'a Own<'a>, first: Option<&'a tch::Tensor>) -> Arg<'a> {
+        let operands = own.operands;
+        match self {
+            Self::Operand => operands.first().map_or(Arg::None, |tensor| Arg::Tensor(tensor)),
+            Self::Operands(_) => Arg::Tensors(operands),
+            Self::OperandsWhere(there) => Arg::TensorsWhere(operands, there),
+            Self::None => Arg::None,
+            Self::Int(i) => Arg::Int(*i),
+            Self::Real(x) => Arg::Real(x.get()),
+            Self::Bool(b) => Arg::Bool(*b),
+            Self::Ints(list) => Arg::Ints(list),
+            Self::Bools(list) => Arg::Bools(list),
+            Self::Reals(_) => Arg::Reals(&own.reals),
+            Self::Text(text) => Arg::Text(text),
+            Self::Kind(kind) => Arg::Kind(*kind),
+            Self::Device => first.map_or(Arg::None, Arg::DeviceOf),
+        }
+    }
+}
+
+/// What one argument of a call points to.
+struct Own<'a> {
+    operands: &'a [&'a tch::Tensor],
+    reals: Vec<f64>,
+}
+
+/// Refuses an argument of a sort that the schema does not take.
+fn fits(operator: &AnyOp, arg: &AtenArg, argument: &Argument) -> Result<(), OpErrorKind> {
+    if argument.takes >> arg.tag() & 1 == 1 {
+        return Ok(());
+    }
+    let taken = ARGS.iter().enumerate().filter(|(tag, _)| argument.takes >> tag & 1 == 1);
+    let taken: Vec<&str> = taken.map(|(_, words)| *words).collect();
+    Err(OpErrorKind::Argument {
+        name: operator.name().to_owned(),
+        argument: argument.name.clone(),
+        found: ARGS[arg.tag()],
+        expected: if taken.is_empty() { "what no call from here can give".to_owned() } else { taken.join(" or ") },
+    })
 }
 
 /// A call of an operator, without its operands.
@@ -64,7 +154,7 @@ impl AtenCall {
     /// Finds an operator by its schema's name, e.g. `aten::cumsum`, and overload.
     ///
     /// # Errors
-    /// When there is none, or its schema has another number of arguments.
+    /// When there is none, or its schema has other arguments.
     pub fn new(name: &str, overload: &str, args: Vec<AtenArg>) -> Result<Self, OpErrorKind> {
         let operator = AnyOp::find(name, overload)?;
         let expected = operator.arguments();
@@ -76,12 +166,9 @@ impl AtenCall {
             });
         }
         let mut writes = SmallVec::new();
-        for (arg, written) in args.iter().zip(expected) {
-            match arg {
-                AtenArg::Operand => writes.push(*written),
-                AtenArg::Operands(n) => writes.extend(std::iter::repeat_n(*written, *n)),
-                _ => {}
-            }
+        for (arg, argument) in args.iter().zip(expected) {
+            fits(&operator, arg, argument)?;
+            writes.extend(std::iter::repeat_n(argument.writes, arg.operands()));
         }
         Ok(Self { operator: Arc::new(operator), args, writes })
     }
@@ -98,36 +185,20 @@ impl AtenCall {
 
     fn call(&self, ins: &[&tch::Tensor]) -> Launched {
         let mut next = ins;
-        let mut lists: Vec<&[&tch::Tensor]> = Vec::new();
+        let mut owns: SmallVec<[Own<'_>; 12]> = SmallVec::new();
         for arg in &self.args {
-            let take = match arg {
-                AtenArg::Operand => 1,
-                AtenArg::Operands(n) => *n,
-                _ => 0,
-            };
-            let (now, later) = next.split_at_checked(take).ok_or(OpErrorKind::Arguments {
+            let (now, later) = next.split_at_checked(arg.operands()).ok_or(OpErrorKind::Arguments {
                 name: self.operator.name().to_owned(),
                 found: ins.len(),
                 expected: self.operands(),
             })?;
             next = later;
-            lists.push(now);
+            owns.push(Own { operands: now, reals: arg.reals() });
         }
-        let args: SmallVec<[Arg<'_>; 12]> = self.args.iter().zip(&lists).map(|(arg, now)| value(arg, now)).collect();
+        let first = ins.first().copied();
+        let args: SmallVec<[Arg<'_>; 12]> =
+            self.args.iter().zip(&owns).map(|(arg, own)| arg.value(own, first)).collect();
         Ok(self.operator.call(&args)?)
-    }
-}
-
-fn value<'a>(arg: &'a AtenArg, operands: &'a [&'a tch::Tensor]) -> Arg<'a> {
-    match arg {
-        AtenArg::Operand => operands.first().map_or(Arg::None, |tensor| Arg::Tensor(tensor)),
-        AtenArg::Operands(_) => Arg::Tensors(operands),
-        AtenArg::None => Arg::None,
-        AtenArg::Int(i) => Arg::Int(*i),
-        AtenArg::Real(x) => Arg::Real(x.get()),
-        AtenArg::Bool(b) => Arg::Bool(*b),
-        AtenArg::Ints(list) => Arg::Ints(list),
-        AtenArg::Bools(list) => Arg::Bools(list),
     }
 }
 
@@ -259,7 +330,8 @@ impl AtenCall {
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
     let Op::Aten(call) = op else { unreachable!("row of another operation") };
     let Some(device) = ins.first().map(|meta| meta.device) else {
-        return Err(OpErrorKind::Attribute { name: "number of operands", found: 0.0, expected: "at least one" });
+        let expected = "at least one\nhint: what needs no operand is known before the step, a Cx::constant";
+        return Err(OpErrorKind::Attribute { name: "number of operands", found: 0.0, expected });
     };
     let hollow = ins.iter().map(|meta| AnyOp::hollow(&meta.shape, meta.kind)).collect::<Result<Vec<_>, _>>()?;
     let made = call.call(&hollow.iter().collect::<Vec<_>>())?;

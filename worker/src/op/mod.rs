@@ -72,11 +72,10 @@ pub enum Op {
     SwiGluBackward,
     Where,
     Keep { when: bool },
-    // Truth values and columns.
+    // Truth values.
     Test(Test),
     And,
     Not,
-    IndexSelect { axis: i64 },
     // Reductions.
     Sum { axes: Axes, keepdim: bool },
     Mean { axes: Axes, keepdim: bool },
@@ -117,6 +116,8 @@ pub enum Op {
     // Index.
     Embedding,
     EmbeddingBackward { classes: i64 },
+    IndexSelect { axis: i64 },
+    IndexSelectBackward { axis: i64, size: i64 },
     // Random.
     Dropout { p: F64Bits, site: u32 },
     DropPath { p: F64Bits, site: u32 },
@@ -217,7 +218,7 @@ impl Op {
             Self::SwiGluBackward => &pairwise::ROWS[3],
             Self::Where => &pairwise::ROWS[4],
             Self::Keep { .. } => &pairwise::ROWS[5],
-            Self::Test(_) | Self::And | Self::Not | Self::IndexSelect { .. } => predicate::row(self),
+            Self::Test(_) | Self::And | Self::Not => predicate::row(self),
             Self::Sum { .. } => &reduce::ROWS[0],
             Self::Mean { .. } => &reduce::ROWS[1],
             Self::SumTo { .. } => &reduce::ROWS[2],
@@ -246,8 +247,8 @@ impl Op {
             Self::GatedNorm { .. } | Self::GatedNormBackward { .. } => gated_norm::row(self),
             Self::Softmax { .. } | Self::SoftmaxBackward { .. } => softmax::row(self),
             Self::LogSoftmax { .. } | Self::LogSoftmaxBackward { .. } => softmax::row(self),
-            Self::Embedding => &index::ROWS[0],
-            Self::EmbeddingBackward { .. } => &index::ROWS[1],
+            Self::Embedding | Self::EmbeddingBackward { .. } => index::row(self),
+            Self::IndexSelect { .. } | Self::IndexSelectBackward { .. } => index::row(self),
             Self::Dropout { .. } => &random::ROWS[0],
             Self::DropPath { .. } => &random::ROWS[1],
             Self::Retention { .. } | Self::RetentionBackward { .. } => retention::row(self),

@@ -1,22 +1,20 @@
-//! Truth values: tests of numbers, their combination, and the choice of columns. What the model does to its inputs before
-//! the first weight.
+//! Truth values: tests of numbers, and their combination. What the model does to its inputs before the first weight.
 
 use super::Op;
-use super::infer::{Inferred, axis, broadcast, float, one, wrong};
+use super::infer::{Inferred, broadcast, float, one};
 use super::lower::{Lower, Lowered, only};
-use super::row::{Launch, Launched, OpRow, free};
+use super::row::{Launch, Launched, OpRow};
 use super::value::Meta;
 use crate::error::OpErrorKind;
 use enn_common::graph::{Compare, Id, Op as Plain};
 use smallvec::smallvec;
 use tch::Kind;
 
-/// Test, And, Not, IndexSelect. None has a gradient.
-pub static ROWS: [OpRow; 4] = [
+/// Test, And, Not. None has a gradient.
+pub static ROWS: [OpRow; 3] = [
     OpRow::backward("test", shape_test, launch).lowers(lower),
     OpRow::backward("and", shape_and, launch).lowers(lower),
     OpRow::backward("not", shape_not, launch).lowers(lower),
-    OpRow::backward("index_select", shape_index_select, launch).flops(free).lowers(lower),
 ];
 
 /// The row of an operation of this family.
@@ -25,7 +23,6 @@ pub(super) fn row(op: &Op) -> &'static OpRow {
         Op::Test(_) => &ROWS[0],
         Op::And => &ROWS[1],
         Op::Not => &ROWS[2],
-        Op::IndexSelect { .. } => &ROWS[3],
         _ => unreachable!("an operation of another family"),
     }
 }
@@ -53,17 +50,6 @@ fn shape_not(_: &Op, ins: &[&Meta]) -> Inferred {
     one(ins[0].clone())
 }
 
-fn shape_index_select(op: &Op, ins: &[&Meta]) -> Inferred {
-    let Op::IndexSelect { axis: at } = op else { unreachable!("row of another operation") };
-    let at = axis(*at, ins[0].rank())?;
-    if ins[1].kind != Kind::Int64 || ins[1].rank() != 1 {
-        return Err(wrong(1, ins[1], "a list of 64-bit positions"));
-    }
-    let mut shape = ins[0].shape.clone();
-    shape[at] = ins[1].shape[0];
-    one(ins[0].with_shape(shape))
-}
-
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     use super::attr::Test;
     let x = l.at(0);
@@ -73,7 +59,6 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
         Op::Test(Test::Below(bound)) => x.f_lt(bound.get())?,
         Op::And => x.f_logical_and(l.at(1))?,
         Op::Not => x.f_logical_not()?,
-        Op::IndexSelect { axis } => x.f_index_select(*axis, l.at(1))?,
         _ => unreachable!("row of another operation"),
     }])
 }
@@ -91,10 +76,6 @@ fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
         Op::Test(Test::Finite) => l.finite(x)?,
         Op::And => l.emit(Plain::And, &[x, l.at(1)])?,
         Op::Not => l.emit(Plain::Not, &[x])?,
-        Op::IndexSelect { axis } => {
-            let axis = l.axis(x, *axis);
-            l.emit(Plain::Gather { axis }, &[x, l.at(1)])?
-        }
         _ => unreachable!("row of another operation"),
     })
 }

@@ -40,7 +40,7 @@ pub fn class(op: &Op) -> Class {
         Op::MaxDim { .. } | Op::Reshape { .. } | Op::Permute { .. } | Op::Expand { .. } => Class::Pass,
         Op::Narrow { .. } | Op::Split { .. } | Op::Zeros { .. } | Op::Ones { .. } | Op::Embedding => Class::Pass,
         Op::Dropout { .. } | Op::DropPath { .. } | Op::Detach | Op::Aten(_) | Op::Test(_) | Op::And => Class::Pass,
-        Op::Not | Op::IndexSelect { .. } | Op::Flip { .. } => Class::Pass,
+        Op::Not | Op::IndexSelect { .. } | Op::IndexSelectBackward { .. } | Op::Flip { .. } => Class::Pass,
         Op::Dilate { .. } | Op::Undilate { .. } => Class::Pass,
         Op::UnaryBackward(_) | Op::ClampBackward { .. } | Op::SiluMulBackward | Op::SwiGluBackward => Class::Pass,
         Op::Keep { .. } | Op::MaxDimBackward { .. } | Op::LinearBackward { .. } => Class::Pass,

@@ -1,6 +1,8 @@
 //! Operators of the dispatcher that the table has no row for.
 
+use crate::operands::distance;
 use enn_worker::autograd::{Cx, Executor, Mode, Request};
+use enn_worker::backend::torch::safe::{ARGS, AnyOp, Argument};
 use enn_worker::error::OpError;
 use enn_worker::functional as f;
 use enn_worker::kernel::FirstFit;
@@ -49,6 +51,242 @@ fn mistakes_are_told_in_a_sentence() {
     let args = || vec![AtenArg::Operand, AtenArg::Int(7), AtenArg::None];
     assert!(fail("aten::cumsum", args(), false).contains("Dimension out of range"));
     assert!(fail("aten::cumsum", args(), true).contains("no gradient rule"));
+    let sort = fail("aten::gelu", vec![AtenArg::Operand, AtenArg::Int(1)], false);
+    assert!(
+        sort.contains(
+            "aten at top: aten::gelu was given an integer for its argument \"approximate\", expected a string"
+        ),
+        "{sort}"
+    );
+    let overload = fail("aten::add", vec![AtenArg::Operand], false);
+    assert!(
+        overload.contains("\nhint: the overloads of aten::add are ") && overload.contains("\"Tensor\""),
+        "{overload}"
+    );
+    let none = f::aten(&cx, "aten::eye", "", none_after(vec![AtenArg::Int(3)]), &[]).unwrap_err().to_string();
+    assert!(none.contains("expected at least one\nhint: ") && none.contains("Cx::constant"), "{none}");
+}
+
+/// The arguments, and a kind, a layout, a device and whether memory is pinned, left out.
+fn none_after(mut args: Vec<AtenArg>) -> Vec<AtenArg> {
+    args.extend([AtenArg::None, AtenArg::None, AtenArg::None, AtenArg::None]);
+    args
+}
+
+const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+/// What an operator makes, whose shapes and kinds are as inferred.
+fn made(name: &str, overload: &str, args: Vec<AtenArg>, ins: &[&Tensor]) -> Vec<Tensor> {
+    let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+    let cx = Cx::eval(&params);
+    let ins: Vec<_> = ins.iter().map(|raw| cx.input(raw.shallow_clone())).collect();
+    let outs = f::aten(&cx, name, overload, args, &ins.iter().collect::<Vec<_>>()).unwrap();
+    for out in &outs {
+        assert_eq!((out.raw().size().as_slice(), out.raw().kind()), (out.shape(), out.kind()), "{name}");
+    }
+    outs.iter().map(|out| out.raw().copy()).collect()
+}
+
+/// The gradient that libtorch's autograd finds at `x` for the gradient `g` of the result.
+fn pulled(x: &Tensor, g: &Tensor, compute: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+    let leaf = x.detach().set_requires_grad(true);
+    let total = (compute(&leaf) * g).sum(None);
+    Tensor::run_backward(&[total], &[&leaf], false, false).remove(0)
+}
+
+fn text(text: &str) -> AtenArg {
+    AtenArg::Text(text.to_owned())
+}
+
+fn reals(list: &[f64]) -> AtenArg {
+    AtenArg::Reals(list.iter().map(|x| (*x).into()).collect())
+}
+
+fn one() -> AtenArg {
+    AtenArg::Operand
+}
+
+#[test]
+fn strings_reach_the_operator() {
+    tch::manual_seed(12);
+    let (x, g) = (Tensor::randn([3, 5], FLOAT), Tensor::randn([3, 5], FLOAT));
+    for how in ["none", "tanh"] {
+        let found = made("aten::gelu", "", vec![one(), text(how)], &[&x]).remove(0);
+        assert!(found.equal(&x.gelu(how)), "{how}");
+        let found = made("aten::gelu_backward", "", vec![one(), one(), text(how)], &[&g, &x]).remove(0);
+        assert!(distance(&found, &pulled(&x, &g, |x| x.gelu(how))) < 1e-6, "{how}");
+    }
+    let at = Tensor::randint(5, [3, 4], (Kind::Int64, Device::Cpu));
+    let source = Tensor::randn([3, 4], FLOAT);
+    for how in ["sum", "prod", "mean", "amax", "amin"] {
+        let args = vec![one(), AtenArg::Int(1), one(), one(), text(how), AtenArg::Bool(true)];
+        let found = made("aten::scatter_reduce", "two", args, &[&x, &at, &source]).remove(0);
+        assert!(found.equal(&x.internal_scatter_reduce(1, &at, &source, how, true)), "{how}");
+    }
+    for how in ["floor", "trunc"] {
+        let found = made("aten::div", "Tensor_mode", vec![one(), one(), text(how)], &[&x, &g]).remove(0);
+        assert!(found.equal(&x.g_div_tensor_mode(&g, how)), "{how}");
+    }
+    let found = made("aten::div", "Tensor_mode", vec![one(), one(), AtenArg::None], &[&x, &g]).remove(0);
+    assert!(found.equal(&(&x / &g)));
+}
+
+#[test]
+fn lists_of_tensors_may_have_gaps() {
+    tch::manual_seed(13);
+    let x = Tensor::randn([3, 5, 2], FLOAT);
+    let at = Tensor::from_slice(&[4i64, 0, 4]);
+    let there = || AtenArg::OperandsWhere(vec![false, true]);
+    let places = [None, Some(&at)];
+    let found = made("aten::index", "Tensor", vec![one(), there()], &[&x, &at]).remove(0);
+    assert!(found.equal(&x.index(&places)));
+    let values = Tensor::randn([3, 3, 2], FLOAT);
+    let args = vec![one(), there(), one(), AtenArg::Bool(true)];
+    let found = made("aten::index_put", "", args, &[&x, &at, &values]).remove(0);
+    assert!(found.equal(&x.index_put(&places, &values, true)));
+    // What libtorch's own derivative of index does.
+    let zeros = x.zeros_like();
+    let args = vec![one(), there(), one(), AtenArg::Bool(true)];
+    let found = made("aten::index_put", "", args, &[&zeros, &at, &values]).remove(0);
+    assert!(distance(&found, &pulled(&x, &values, |x| x.index(&places))) < 1e-6);
+}
+
+#[test]
+fn lists_of_floats_reach_the_operator() {
+    tch::manual_seed(14);
+    let x = Tensor::randn([1, 2, 3, 4], FLOAT);
+    let scales = [2.0, 1.5];
+    let args = || vec![one(), AtenArg::None, AtenArg::Bool(false), reals(&scales)];
+    let bilinear = |x: &Tensor| x.upsample_bilinear2d_vec(None::<i64>, false, scales);
+    let found = made("aten::upsample_bilinear2d", "vec", args(), &[&x]).remove(0);
+    assert!(found.equal(&bilinear(&x)) && found.size() == [1, 2, 6, 6]);
+    let args = vec![one(), AtenArg::None, reals(&scales)];
+    let found = made("aten::upsample_nearest2d", "vec", args, &[&x]).remove(0);
+    assert!(found.equal(&x.upsample_nearest2d_vec(None::<i64>, scales)));
+    let g = Tensor::randn([1, 2, 6, 6], FLOAT);
+    let sizes = [AtenArg::Ints(vec![6, 6]), AtenArg::Ints(vec![1, 2, 3, 4]), AtenArg::Bool(false)];
+    let scales = scales.map(|scale| AtenArg::Real(scale.into()));
+    let args = [one()].into_iter().chain(sizes).chain(scales).collect();
+    let found = made("aten::upsample_bilinear2d_backward", "", args, &[&g]).remove(0);
+    assert!(distance(&found, &pulled(&x, &g, bilinear)) < 1e-6);
+    // A list of numbers of any kind.
+    let args = vec![AtenArg::Operands(2), reals(&[2.0, -1.0])];
+    let found = made("aten::_foreach_mul", "ScalarList", args, &[&x, &g]);
+    assert!(found[0].equal(&(&x * 2.0)) && found[1].equal(&(&g * -1.0)));
+}
+
+#[test]
+fn kinds_devices_and_memory_formats_reach_the_operator() {
+    let x = Tensor::arange(8, FLOAT).view([1, 2, 2, 2]);
+    for kind in [AtenArg::Kind(Kind::Double), AtenArg::Int(7)] {
+        let found = made("aten::cumsum", "", vec![one(), AtenArg::Int(1), kind], &[&x]).remove(0);
+        assert!(found.equal(&x.cumsum(1, Kind::Double)) && found.kind() == Kind::Double);
+    }
+    let (no, kind) = (|| AtenArg::Bool(false), AtenArg::Kind(Kind::BFloat16));
+    let args = vec![one(), AtenArg::Device, kind, no(), no(), AtenArg::None];
+    let found = made("aten::to", "device", args, &[&x]).remove(0);
+    assert_eq!((found.kind(), found.device()), (Kind::BFloat16, x.device()));
+    // Channels last.
+    let found = made("aten::clone", "", vec![one(), AtenArg::Int(2)], &[&x]).remove(0);
+    assert!(found.equal(&x));
+    let args = none_after(vec![one(), AtenArg::Ints(vec![3, 2]), AtenArg::Real(0.5.into())]);
+    assert!(made("aten::new_full", "", args, &[&x]).remove(0).equal(&Tensor::full([3, 2], 0.5, FLOAT)));
+}
+
+/// Every kind that an operator may be asked for, by libtorch's own number.
+#[test]
+fn kinds_have_libtorchs_numbers() {
+    use Kind::{BFloat16, Bool, Double, Float, Float8e4m3fn, Float8e5m2, Half, Int, Int8, Int16, Int64, Uint8};
+    let x = Tensor::ones([2], FLOAT);
+    for kind in [Uint8, Int8, Int16, Int, Int64, Half, Float, Double, Bool, BFloat16, Float8e5m2, Float8e4m3fn] {
+        let no = || AtenArg::Bool(false);
+        let args = vec![one(), AtenArg::Kind(kind), no(), no(), AtenArg::None];
+        assert_eq!(made("aten::to", "dtype", args, &[&x])[0].kind(), kind);
+    }
+}
+
+#[test]
+fn what_an_argument_says_is_part_of_the_program() {
+    let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+    let x = Tensor::ones([1, 1, 2, 2], FLOAT);
+    let hash = |name: &str, overload: &str, args: Vec<AtenArg>| {
+        let cx = Cx::eval(&params);
+        f::aten(&cx, name, overload, args, &[&cx.input(x.shallow_clone())]).unwrap();
+        cx.program_hash()
+    };
+    let gelu = |how| hash("aten::gelu", "", vec![one(), text(how)]);
+    assert!(gelu("tanh") == gelu("tanh") && gelu("tanh") != gelu("none"));
+    let scaled = |by| hash("aten::_foreach_mul", "ScalarList", vec![AtenArg::Operands(1), reals(&[by])]);
+    assert_ne!(scaled(1.0), scaled(2.0));
+    let kind = |kind| hash("aten::cumsum", "", vec![one(), AtenArg::Int(0), AtenArg::Kind(kind)]);
+    assert_ne!(kind(Kind::Float), kind(Kind::Double));
+    let call = |there: [bool; 2]| {
+        AtenCall::new("aten::index", "Tensor", vec![one(), AtenArg::OperandsWhere(there.to_vec())]).unwrap()
+    };
+    assert_ne!(call([true, false]), call([false, true]));
+    assert_eq!((call([true, true]), call([false, true]).operands()), (call([true, true]), 2));
+}
+
+/// What a schema asks for that a call from here cannot give, and why; without `aten::`, with the overload.
+const REFUSED: &[(&str, &[&str])] = &[
+    (
+        "lists of names of axes, which no tensor here has",
+        &[
+            "align_to",
+            "align_to.ellipsis_idx",
+            "flatten.DimnameList",
+            "logsumexp.names",
+            "mean.names_dim",
+            "norm.names_ScalarOpt_dim",
+            "norm.names_ScalarOpt_dim_dtype",
+            "refine_names",
+            "std.correction_names",
+            "std.names_dim",
+            "std_mean.correction_names",
+            "std_mean.names_dim",
+            "sum.dim_DimnameList",
+            "unflatten.Dimname",
+            "var.correction_names",
+            "var.names_dim",
+            "var_mean.correction_names",
+            "var_mean.names_dim",
+        ],
+    ),
+    ("a storage, which belongs to a tensor here", &["set.source_Storage", "set.source_Storage_storage_offset"]),
+    (
+        "packed weights of quantised layers, which are objects of libtorch",
+        &["quantized_gru.data", "quantized_gru.input", "quantized_lstm.data", "quantized_lstm.input"],
+    ),
+    ("a layout that must be given, and is a sparse one", &["_validate_sparse_compressed_tensor_args"]),
+];
+
+/// Whether an operand may be given for the argument.
+fn is_operand(argument: &Argument) -> bool {
+    let tags = ["a tensor", "a list of tensors", "a list of tensors with gaps"];
+    tags.iter().any(|words| argument.takes >> ARGS.iter().position(|known| known == words).unwrap() & 1 == 1)
+}
+
+#[test]
+fn every_functional_operator_of_libtorch_with_an_operand_can_be_called_or_has_a_reason_why_not() {
+    let mut refused = Vec::new();
+    let mut called = 0;
+    for (name, overload) in AnyOp::all().unwrap() {
+        let Some(plain) = name.strip_prefix("aten::") else { continue };
+        let operator = AnyOp::find(&name, &overload).unwrap();
+        let arguments = operator.arguments();
+        if arguments.iter().any(|argument| argument.writes) || !arguments.iter().any(is_operand) {
+            continue;
+        }
+        match arguments.iter().any(|argument| argument.takes == 0) {
+            true => refused.push(if overload.is_empty() { plain.to_owned() } else { format!("{plain}.{overload}") }),
+            false => called += 1,
+        }
+    }
+    refused.sort_unstable();
+    let mut known: Vec<&str> = REFUSED.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+    known.sort_unstable();
+    assert_eq!(refused, known);
+    assert!(called > 1000, "{called} operators");
 }
 
 #[test]

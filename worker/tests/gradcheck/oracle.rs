@@ -92,6 +92,13 @@ fn arranged(op: &Op, x: &[Tensor]) -> Vec<Tensor> {
             let shape: Vec<i64> = x[1].size().into_iter().chain([x[0].size()[1]]).collect();
             one(x[0].index_select(0, &x[1].reshape(-1)).reshape(shape))
         }
+        Op::IndexSelect { axis } => {
+            // A product with a row for each position taken: zeros and a one.
+            let last = x[0].transpose(*axis, -1);
+            let places = Tensor::arange(last.size()[last.dim() - 1], (Kind::Int64, Device::Cpu));
+            let hot = x[1].unsqueeze(1).eq_tensor(&places).to_kind(last.kind());
+            one(last.matmul(&hot.transpose(0, 1)).transpose(*axis, -1))
+        }
         Op::Split { axis, sizes } => x[0].split_with_sizes(sizes.as_slice(), *axis),
         Op::Flip { axis } => one(x[0].flip(*axis)),
         Op::Dilate { segment, dilation } => one(dilated(&x[0], *segment, *dilation)),

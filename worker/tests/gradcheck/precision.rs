@@ -254,6 +254,22 @@ fn run(sample: &Sample, ins: &[Tensor], autocast: Option<Autocast>) -> (Vec<Tens
     (outs.iter().map(|o| o.raw().copy()).collect(), gradients)
 }
 
+/// 16 bits hold no odd number above 256: a sum in them would stay there.
+#[test]
+fn what_is_taken_often_keeps_the_sum_of_its_gradients_in_16_bits() {
+    let net = net(8);
+    for kind in [Kind::BFloat16, Kind::Half] {
+        let cx = Cx::train(&net.params, SEED, STEP);
+        let x = cx.variable(Tensor::ones([3, 2], (kind, Device::Cpu)));
+        let at = cx.constant(Tensor::ones([4096], (Kind::Int64, Device::Cpu)));
+        let taken = f::index_select(&cx, &x, 0, &at).unwrap();
+        let loss = f::sum_all(&cx, &f::cast(&cx, &taken, Kind::Float).unwrap()).unwrap();
+        let found = cx.backward_to(&loss, &net.grads, &mut |_, _| Ok(()), &[&x]).unwrap().remove(0).unwrap();
+        let expected = Tensor::from_slice(&[0.0f32, 0.0, 4096.0, 4096.0, 0.0, 0.0]).view([3, 2]);
+        assert!(found.kind() == kind && found.to_kind(Kind::Float).equal(&expected), "{kind:?}");
+    }
+}
+
 /// How far bf16 may lie from f32 on the same rounded operands, relative to the largest number: its rounding is 2^-9, in
 /// products and functions once per operand and result, in arithmetic on top of that in each gradient.
 fn tolerance(class: Class) -> f64 {

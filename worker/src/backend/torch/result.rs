@@ -4,7 +4,7 @@ use super::ShimError;
 use super::sys;
 use crate::backend::Outs;
 use smallvec::SmallVec;
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::sync::Arc;
 use tch::Tensor;
@@ -14,6 +14,17 @@ use torch_sys::C_tensor;
 const RESULTS_MAX: usize = 16;
 /// Arguments a schema may have.
 const ARGUMENTS_MAX: usize = 64;
+
+/// One argument of an operator's schema.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Argument {
+    /// Its name.
+    pub name: String,
+    /// Whether it is written in place.
+    pub writes: bool,
+    /// Bit i: what has tag i may be given for it; none may if it is 0.
+    pub takes: u32,
+}
 
 /// A status of any shim function that reports through `enn_aten_error`.
 pub(in crate::backend) fn check(status: i32) -> Result<(), ShimError> {
@@ -75,12 +86,39 @@ pub(super) fn find(name: &CStr, overload: &CStr) -> Result<Handle, ShimError> {
     Ok(Handle(out))
 }
 
-/// Arguments of an operator's schema: whether each is written in place.
-pub(super) fn arguments(handle: Handle) -> Result<Vec<bool>, ShimError> {
-    let (mut writes, mut count) = ([0u8; ARGUMENTS_MAX], 0);
-    // SAFETY: the handle came from `find`; `writes` has the room given.
-    check(unsafe { sys::enn_aten_arguments(handle.0, writes.as_mut_ptr(), ARGUMENTS_MAX, &raw mut count) })?;
-    Ok(writes[..count].iter().map(|written| *written != 0).collect())
+/// Arguments of an operator's schema.
+pub(super) fn arguments(handle: Handle) -> Result<Vec<Argument>, ShimError> {
+    let (mut found, mut count) = ([sys::Argument { writes: 0, takes: 0, name: ptr::null() }; ARGUMENTS_MAX], 0);
+    // SAFETY: the handle came from `find`; `found` has the room given.
+    check(unsafe { sys::enn_aten_arguments(handle.0, found.as_mut_ptr(), ARGUMENTS_MAX, &raw mut count) })?;
+    let argument = |raw: &sys::Argument| Argument {
+        // SAFETY: the shim has filled the first `count` with NUL-terminated names that live as long as the operator.
+        name: unsafe { text(raw.name) },
+        writes: raw.writes != 0,
+        takes: raw.takes,
+    };
+    Ok(found[..count].iter().map(argument).collect())
+}
+
+/// A copy of a text of the shim's.
+///
+/// # Safety
+/// It is NUL-terminated and alive.
+unsafe fn text(raw: *const c_char) -> String {
+    // SAFETY: as the caller says.
+    unsafe { CStr::from_ptr(raw) }.to_string_lossy().into_owned()
+}
+
+/// Name and overload of every operator that has a schema.
+pub(super) fn operators() -> Result<Vec<(String, String)>, ShimError> {
+    unsafe extern "C" fn take(to: *mut c_void, name: *const c_char, overload: *const c_char) {
+        // SAFETY: `to` is the list below, which nobody else uses during the call, and the shim's texts live as long.
+        unsafe { (*to.cast::<Vec<(String, String)>>()).push((text(name), text(overload))) };
+    }
+    let mut found = Vec::new();
+    // SAFETY: `take` is made for this list, which outlives the call.
+    check(unsafe { sys::enn_aten_operators(take, (&raw mut found).cast()) })?;
+    Ok(found)
 }
 
 /// A tensor on the meta device, of the kind of `like`.
@@ -329,4 +367,10 @@ pub(super) type Pointers = SmallVec<[*const C_tensor; 8]>;
 /// Pointers of a list of tensors.
 pub(super) fn pointers(tensors: &[&Tensor]) -> Pointers {
     tensors.iter().map(|t| t.as_ptr()).collect()
+}
+
+/// Pointers of a list with gaps, which are null: a true takes the next tensor.
+pub(super) fn pointers_where(tensors: &[&Tensor], there: &[bool]) -> Pointers {
+    let mut tensors = tensors.iter();
+    there.iter().map(|there| pointer(if *there { tensors.next().copied() } else { None })).collect()
 }

@@ -1,6 +1,7 @@
 //! Typed access to the shim: dispatcher operators found once by name, the version counter, the CPU kernels.
 
 use super::ShimError;
+pub use super::result::Argument;
 use super::result::{self, Handle, Pointers};
 use super::sys::Arg as RawArg;
 use crate::backend::Outs;
@@ -29,7 +30,34 @@ pub enum Arg<'a> {
     Bools(&'a [bool]),
     /// A list of tensors.
     Tensors(&'a [&'a Tensor]),
+    /// A list with gaps: a true takes the next tensor.
+    TensorsWhere(&'a [&'a Tensor], &'a [bool]),
+    /// A list of floats.
+    Reals(&'a [f64]),
+    /// A string.
+    Text(&'a str),
+    /// An element kind.
+    Kind(Kind),
+    /// The device of a tensor.
+    DeviceOf(&'a Tensor),
 }
+
+/// What has tag 0, 1, …, in words.
+pub const ARGS: [&str; 13] = [
+    "nothing",
+    "a tensor",
+    "an integer",
+    "a float",
+    "a boolean",
+    "a list of integers",
+    "a list of booleans",
+    "a list of tensors",
+    "a list of tensors with gaps",
+    "a list of floats",
+    "a string",
+    "an element kind",
+    "a device",
+];
 
 /// An operator of libtorch's dispatcher, looked up at its first call.
 pub struct AtenOp {
@@ -65,18 +93,27 @@ impl AtenOp {
 pub struct AnyOp {
     name: String,
     handle: Handle,
-    writes: Vec<bool>,
+    arguments: Vec<Argument>,
 }
 
 impl AnyOp {
     /// Finds an operator.
     ///
     /// # Errors
-    /// libtorch's sentence when there is none.
+    /// libtorch's sentence when there is none, and the overloads that there are.
     pub fn find(name: &str, overload: &str) -> Result<Self, ShimError> {
-        let handle = result::find(&nul(name)?, &nul(overload)?)?;
+        let found = result::find(&nul(name)?, &nul(overload)?);
+        let handle = found.map_err(|error| with_overloads(error, name))?;
         let full = if overload.is_empty() { name.to_owned() } else { format!("{name}.{overload}") };
-        Ok(Self { name: full, writes: result::arguments(handle)?, handle })
+        Ok(Self { name: full, arguments: result::arguments(handle)?, handle })
+    }
+
+    /// Name and overload of every operator that the dispatcher has, in no order.
+    ///
+    /// # Errors
+    /// libtorch's sentence.
+    pub fn all() -> Result<Vec<(String, String)>, ShimError> {
+        result::operators()
     }
 
     /// Its name with the overload.
@@ -84,9 +121,9 @@ impl AnyOp {
         &self.name
     }
 
-    /// The arguments of its schema: whether each is written in place.
-    pub fn arguments(&self) -> &[bool] {
-        &self.writes
+    /// The arguments of its schema, in order.
+    pub fn arguments(&self) -> &[Argument] {
+        &self.arguments
     }
 
     /// Calls it with all arguments of its schema, in order.
@@ -107,6 +144,17 @@ impl AnyOp {
     }
 }
 
+/// What is wrong with an operator's overload, and those that it has.
+fn with_overloads(mut error: ShimError, name: &str) -> ShimError {
+    let known = result::operators().unwrap_or_default().into_iter().filter(|(other, _)| other == name);
+    let mut overloads: Vec<String> = known.map(|(_, overload)| format!("{overload:?}")).collect();
+    overloads.sort_unstable();
+    if !overloads.is_empty() {
+        error.message = format!("{}\nhint: the overloads of {name} are {}", error.message, overloads.join(", "));
+    }
+    error
+}
+
 fn nul(text: &str) -> Result<std::ffi::CString, ShimError> {
     std::ffi::CString::new(text).map_err(|_| ShimError { message: format!("{text:?} holds a zero byte") })
 }
@@ -114,6 +162,7 @@ fn nul(text: &str) -> Result<std::ffi::CString, ShimError> {
 fn call(handle: Handle, args: &[Arg<'_>]) -> Result<Outs, ShimError> {
     let lists = args.iter().filter_map(|arg| match arg {
         Arg::Tensors(tensors) => Some(result::pointers(tensors)),
+        Arg::TensorsWhere(tensors, there) => Some(result::pointers_where(tensors, there)),
         _ => None,
     });
     let lists: SmallVec<[Pointers; 1]> = lists.collect();
@@ -132,23 +181,43 @@ fn raw_arg<'l>(arg: &Arg<'_>, lists: &mut impl Iterator<Item = &'l Pointers>) ->
         Arg::Bool(b) => (raw.tag, raw.integer) = (4, i64::from(*b)),
         Arg::Ints(list) => (raw.tag, raw.data, raw.count) = (5, list.as_ptr().cast(), list.len()),
         Arg::Bools(list) => (raw.tag, raw.data, raw.count) = (6, list.as_ptr().cast(), list.len()),
-        Arg::Tensors(_) => {
+        Arg::Tensors(_) | Arg::TensorsWhere(..) => {
             if let Some(list) = lists.next() {
-                (raw.tag, raw.data, raw.count) = (7, list.as_ptr().cast(), list.len());
+                (raw.data, raw.count) = (list.as_ptr().cast(), list.len());
             }
+            raw.tag = if matches!(arg, Arg::Tensors(_)) { 7 } else { 8 };
         }
+        Arg::Reals(list) => (raw.tag, raw.data, raw.count) = (9, list.as_ptr().cast(), list.len()),
+        Arg::Text(text) => (raw.tag, raw.data, raw.count) = (10, text.as_ptr().cast(), text.len()),
+        Arg::Kind(kind) => (raw.tag, raw.integer) = (11, kind_code(*kind)),
+        Arg::DeviceOf(t) => (raw.tag, raw.data) = (12, t.as_ptr().cast::<c_void>()),
     }
     raw
 }
 
-/// libtorch's number of an element kind, as operators take it; −1 for a kind that none here asks for.
+/// libtorch's number of an element kind, as operators take it.
 pub fn kind_code(kind: Kind) -> i64 {
     match kind {
+        Kind::Uint8 => 0,
+        Kind::Int8 => 1,
+        Kind::Int16 => 2,
+        Kind::Int => 3,
+        Kind::Int64 => 4,
         Kind::Half => 5,
         Kind::Float => 6,
         Kind::Double => 7,
+        Kind::ComplexHalf => 8,
+        Kind::ComplexFloat => 9,
+        Kind::ComplexDouble => 10,
+        Kind::Bool => 11,
+        Kind::QInt8 => 12,
+        Kind::QUInt8 => 13,
+        Kind::QInt32 => 14,
         Kind::BFloat16 => 15,
-        _ => -1,
+        Kind::Float8e5m2 => 23,
+        Kind::Float8e4m3fn => 24,
+        Kind::Float8e5m2fnuz => 25,
+        Kind::Float8e4m3fnuz => 26,
     }
 }
 

@@ -15,6 +15,15 @@ pub(super) struct Arg {
     pub(super) count: usize,
 }
 
+/// One argument of a schema; the name lives as long as the operator.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Argument {
+    pub(super) writes: i32,
+    pub(super) takes: u32,
+    pub(super) name: *const c_char,
+}
+
 unsafe extern "C" {
     pub(super) fn enn_aten_error() -> *const c_char;
     pub(super) fn enn_aten_find(name: *const c_char, overload: *const c_char, out: *mut *mut c_void) -> i32;
@@ -26,7 +35,11 @@ unsafe extern "C" {
         room: usize,
         made: *mut usize,
     ) -> i32;
-    pub(super) fn enn_aten_arguments(handle: *mut c_void, writes: *mut u8, room: usize, count: *mut usize) -> i32;
+    pub(super) fn enn_aten_arguments(handle: *mut c_void, out: *mut Argument, room: usize, count: *mut usize) -> i32;
+    pub(super) fn enn_aten_operators(
+        take: unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char),
+        to: *mut c_void,
+    ) -> i32;
     pub(super) fn enn_aten_hollow(
         sizes: *const i64,
         axes: usize,
