@@ -26,6 +26,8 @@ use std::{
 };
 use text::{Share, Text};
 
+/// Steps between two looks at refused ones: a kernel that is to blame for them is left out before they are too many.
+const LOOK_EVERY: u64 = 16;
 /// Part of all steps in which the learning rate rises.
 const WARM_UP: f64 = 0.05;
 /// Last learning rate over the largest.
@@ -95,7 +97,14 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
         place.alive(done)?;
         let every = |steps: u64| done % steps.max(1) == 0 || done == settings.steps;
         let (told, due) = (every(settings.log_every), every(settings.save_every));
-        if told || due {
+        if told || due || done % LOOK_EVERY == 0 {
+            let new = learner.steps.agree_on_kernels(place.group.as_ref(), place.device)?;
+            if let Some(reason) = learner.steps.why_refused() {
+                say(place, format_args!("{reason}"))?;
+            }
+            for entry in new {
+                say(place, format_args!("left out on all ranks: {}", entry.sentence()))?;
+            }
             // Before it takes the place of what was saved before.
             learner.expect_taken(done, due)?;
             place.group.intact()?;
@@ -104,9 +113,6 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
             let loss = over_ranks(place.group.as_ref(), &sum)? / tokens as f64;
             let speed = counted as f64 / since.elapsed().as_secs_f64();
             say(place, format_args!("step {done} loss {loss:.4} lr {rate:.2e} {speed:.0} tokens/s"))?;
-            for entry in learner.steps.agree_on_kernels(place.group.as_ref(), place.device)? {
-                say(place, format_args!("left out on all ranks: {}", entry.sentence()))?;
-            }
             (since, counted) = (Instant::now(), 0);
         }
         if let Some(folder) = &settings.checkpoints

@@ -10,7 +10,7 @@ use enn_broker::store::{Limits, serve};
 use enn_common::event::{Event, What};
 use enn_common::kernels::{Fault, KernelBook};
 use enn_worker::{
-    autograd::Mode,
+    autograd::{Cx, Mode, Tensor as Value},
     error::{OpError, OpErrorKind},
     functional,
     kernel::{Extra, Settings},
@@ -27,24 +27,30 @@ use enn_worker::{
         precision::Demand,
         run_with,
         steps::{Setup, Steps, WantedPrecision},
-        torchrun::{DeviceChoice, join},
+        torchrun::{DeviceChoice, Place, join},
     },
 };
 use std::{
     cell::Cell,
+    collections::BTreeMap,
     fs,
     net::Ipv4Addr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 use tch::{Device, Kind, Tensor};
 
 /// Which kernel the child adds, and a file that says that a fault of one time has been.
 const PART: &str = "ENN_TEST_KERNEL";
 const ONCE: &str = "ENN_TEST_KERNEL_ONCE";
-/// Where a rank of a loop of its own says what it found.
+/// Where a rank of a loop of its own says what it found, and which loop it is.
 const RANKS_OUT: &str = "ENN_TEST_RANK";
+const LOOP: &str = "ENN_TEST_LOOP";
+/// How long the ranks of such a loop may take.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Launches after which the late ones misbehave: in the second epoch.
 const LATE: u32 = 400;
 
@@ -128,40 +134,62 @@ fn one_sided(op: &Op, l: &Launch<'_>) -> Launched {
 
 static ONE_SIDED: Kernel = kernel("test.one_sided", one_sided);
 
-/// A training loop of a user's own, as one of two ranks: the kernel of `linear` in the record after each step, and what was agreed
-/// on after each.
-fn loop_of_ones_own() -> Vec<(String, usize)> {
-    tch::set_num_threads(1);
-    let place = join(DeviceChoice::Cpu).unwrap();
+/// Right on rank 0; on the other not finite from its 30th launch on.
+fn turns(op: &Op, l: &Launch<'_>) -> Launched {
+    let wrong = std::env::var("RANK").unwrap() != "0" && LAUNCHES.with(Cell::get) >= 30;
+    if wrong { nan(op, l) } else { plain(op, l) }
+}
+
+static TURNS: Kernel = kernel("test.turns", turns);
+
+/// What a loop of a user's own trains, with a kernel for `linear` or the plain reference only.
+fn begin(place: &Place, kernel: Option<&'static Kernel>) -> (Linear, Steps) {
     let mut pb = ParamBuilder::new();
     let layer = Linear::unbiased(&mut pb, "layer", 4, 3);
+    let order = kernel.map(|kernel| kernel.id.to_owned()).into_iter().chain(["plain".to_owned()]);
     let setup = Setup {
         seed: 7,
         optimizer: AdamWSettings { betas: (0.9, 0.95), weight_decay: 0.1, clip: 1.0 },
         precision: WantedPrecision::Fp32,
         demand: Demand { largest: 0.0, cells: 18 },
-        kernels: Settings::default(),
-        extras: vec![Extra { op: "linear", kernel: &ONE_SIDED }],
+        kernels: Settings { order: BTreeMap::from([("linear".to_owned(), order.collect())]), deterministic: false },
+        extras: kernel.map(|kernel| Extra { op: "linear", kernel }).into_iter().collect(),
         limit: Mode::Plan,
         profile: None,
     };
-    let mut steps = Steps::new(pb, &place, setup).unwrap();
+    (layer, Steps::new(pb, place, setup).unwrap())
+}
+
+/// One step of it on so many rows, whose loss is `loss` of what the layer gives; whether it was taken.
+fn make(
+    place: &Place,
+    (layer, steps): (&Linear, &mut Steps),
+    (number, rows): (u64, i64),
+    loss: impl Fn(&Cx<'_>, &Value) -> Result<Value, OpError>,
+) -> Result<bool, OpError> {
+    let x = Tensor::ones([rows, 4], (Kind::Float, Device::Cpu)) * (number + 1) as f64;
+    let numbers = Tensor::from_slice(&[12.0, 0.01]);
+    let ran = steps.step(place, number, vec![x, numbers], |cx, parts, inputs| {
+        let y = layer.forward(cx, &inputs[0])?;
+        let loss = functional::sum_all(cx, &loss(cx, &y)?)?;
+        parts.backward(cx, &loss, true)?;
+        let norm = parts.complete(cx)?;
+        let number = |i| functional::reshape(cx, &functional::narrow(cx, &inputs[1], 0, i, 1)?, &[]);
+        let stats = parts.optimize(cx, &norm, [&number(0)?, &number(1)?], None)?;
+        Ok::<_, OpError>(vec![loss, stats.taken])
+    })?;
+    Ok(ran.outputs[1].double_value(&[]) == 1.0)
+}
+
+/// A training loop of a user's own, as one of two ranks: the kernel of `linear` in the record after each step, and how much was
+/// agreed on after each.
+fn one_is_wrong() -> Vec<String> {
+    let place = join(DeviceChoice::Cpu).unwrap();
+    let (layer, mut steps) = begin(&place, Some(&ONE_SIDED));
     let mut found = Vec::new();
     for number in 0..16 {
         let rows = if number < 4 { 4 } else { 6 };
-        let x = Tensor::ones([rows, 4], (Kind::Float, Device::Cpu)) * (number + 1);
-        let numbers = Tensor::from_slice(&[12.0, 0.01]);
-        steps
-            .step(&place, number as u64, vec![x, numbers], |cx, parts, inputs| {
-                let y = layer.forward(cx, &inputs[0])?;
-                let loss = functional::sum_all(cx, &functional::square(cx, &y)?)?;
-                parts.backward(cx, &loss, true)?;
-                let norm = parts.complete(cx)?;
-                let number = |i| functional::reshape(cx, &functional::narrow(cx, &inputs[1], 0, i, 1)?, &[]);
-                parts.optimize(cx, &norm, [&number(0)?, &number(1)?], None)?;
-                Ok::<_, OpError>(vec![loss])
-            })
-            .unwrap();
+        make(&place, (&layer, &mut steps), (number, rows), functional::square).unwrap();
         let plan = steps.executor.plan();
         let ran = plan
             .map_or("none", |plan| plan.program().recs().iter().find(|rec| rec.op.name() == "linear").unwrap().kernel);
@@ -173,40 +201,103 @@ fn loop_of_ones_own() -> Vec<(String, usize)> {
             Vec::new()
         };
         assert!(agreed.iter().all(|entry| entry.kernel == "test.one_sided" && entry.first_step == 4));
-        found.push((ran, agreed.len()));
+        found.push(format!("{ran} {}", agreed.len()));
     }
     place.leave().unwrap();
     found
+}
+
+/// The same, which makes a step again that was refused: its weights at the end, and what each rank was told of each refused step
+/// and what all agreed on then.
+fn one_turns(kernel: Option<&'static Kernel>) -> Vec<String> {
+    let place = join(DeviceChoice::Cpu).unwrap();
+    let (layer, mut steps) = begin(&place, kernel);
+    let mut told = Vec::new();
+    for number in 0..50 {
+        while !make(&place, (&layer, &mut steps), (number, 4), functional::square).unwrap() {
+            let agreed = steps.agree_on_kernels(place.group.as_ref(), place.device).unwrap();
+            let agreed: Vec<String> = agreed.iter().map(|entry| entry.sentence()).collect();
+            told.push(format!("{}; {}", steps.why_refused().unwrap_or_default(), agreed.join(", ")));
+            assert!(told.len() < 5, "{told:?}");
+        }
+        assert_eq!(steps.why_refused(), None);
+    }
+    let weights = steps.weights.views(steps.weights.slabs()).into_iter();
+    let weights: Vec<Vec<f32>> =
+        weights.map(|(_, view)| Vec::try_from(view.detach().flatten(0, -1)).unwrap()).collect();
+    place.leave().unwrap();
+    [format!("{weights:?}")].into_iter().chain(told).collect()
+}
+
+/// Ranks whose code differs: what the first step says.
+fn ranks_differ() -> Vec<String> {
+    let place = join(DeviceChoice::Cpu).unwrap();
+    let (layer, mut steps) = begin(&place, None);
+    let made = make(&place, (&layer, &mut steps), (0, 4), |cx, y| {
+        let y = functional::square(cx, y)?;
+        if place.leads() { Ok(y) } else { functional::square(cx, &y) }
+    });
+    vec![made.unwrap_err().to_string()]
 }
 
 /// The part of a rank; as a test of its own it has nothing to do.
 #[test]
 fn rank() {
     let Ok(out) = std::env::var(RANKS_OUT) else { return };
-    let lines: Vec<String> =
-        loop_of_ones_own().into_iter().map(|(kernel, agreed)| format!("{kernel} {agreed}")).collect();
+    tch::set_num_threads(1);
+    let lines = match std::env::var(LOOP).unwrap().as_str() {
+        "one is wrong" => one_is_wrong(),
+        "one turns" => one_turns(Some(&TURNS)),
+        "none turns" => one_turns(None),
+        "ranks differ" => ranks_differ(),
+        other => panic!("no loop {other}"),
+    };
     fs::write(out, lines.join("\n")).unwrap();
+}
+
+/// A rank that is killed when it takes too long, or the test ends.
+struct Rank(Child);
+
+impl Rank {
+    fn ends_well(&mut self, deadline: Instant) {
+        while self.0.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "a rank hangs");
+            thread::park_timeout(Duration::from_millis(20));
+        }
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The lines of each of two ranks of a loop of a user's own.
+fn two_ranks(which: &str) -> [Vec<String>; 2] {
+    let dir = tempfile::tempdir().unwrap();
+    let store = serve((Ipv4Addr::LOCALHOST, 0).into(), Limits::default()).unwrap();
+    let ranks = ["0", "1"].map(|rank| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["rank", "--exact", "--nocapture", "--test-threads", "1"]);
+        command.env("RANK", rank).env("WORLD_SIZE", "2").env("LOCAL_RANK", rank).env("LOCAL_WORLD_SIZE", "2");
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", store.addr().port().to_string()).env(LOOP, which);
+        Rank(command.env(RANKS_OUT, dir.path().join(rank)).stdout(Stdio::null()).spawn().unwrap())
+    });
+    let deadline = Instant::now() + PATIENCE;
+    ranks.into_iter().for_each(|mut rank| rank.ends_well(deadline));
+    ["0", "1"].map(|rank| {
+        let text = fs::read_to_string(dir.path().join(rank)).unwrap();
+        text.lines().map(ToOwned::to_owned).collect()
+    })
 }
 
 #[test]
 fn a_loop_of_ones_own_leaves_a_kernel_out_on_all_ranks_from_the_same_step() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = serve((Ipv4Addr::LOCALHOST, 0).into(), Limits::default()).unwrap();
-    let ranks: Vec<_> = ["0", "1"]
-        .map(|rank| {
-            let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["rank", "--exact", "--nocapture", "--test-threads", "1"]);
-            command.env("RANK", rank).env("WORLD_SIZE", "2").env("LOCAL_RANK", rank).env("LOCAL_WORLD_SIZE", "2");
-            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", store.addr().port().to_string());
-            command.env(RANKS_OUT, dir.path().join(rank)).stdout(Stdio::null()).spawn().unwrap()
-        })
-        .into_iter()
-        .collect();
-    for mut rank in ranks {
-        assert!(rank.wait().unwrap().success());
-    }
-    let told = ["0", "1"].map(|rank| fs::read_to_string(dir.path().join(rank)).unwrap());
-    let told = told.each_ref().map(|text| text.lines().map(|line| line.split_once(' ').unwrap()).collect::<Vec<_>>());
+    let told = two_ranks("one is wrong");
+    let told = told.each_ref().map(|lines| lines.iter().map(|line| line.split_once(' ').unwrap()).collect::<Vec<_>>());
     for lines in &told {
         let agreed: Vec<usize> = (0..16).filter(|&at| lines[at].1 == "1").collect();
         assert_eq!(agreed, [7], "{told:?}");
@@ -217,6 +308,30 @@ fn a_loop_of_ones_own_leaves_a_kernel_out_on_all_ranks_from_the_same_step() {
     // Until then only the rank that saw it did without.
     assert_eq!((told[0][3].0, told[1][3].0), ("test.one_sided", "test.one_sided"));
     assert_eq!((told[0][7].0, told[1][7].0), ("test.one_sided", "plain"));
+}
+
+#[test]
+fn a_loop_of_ones_own_survives_a_kernel_that_turns_wrong_late_as_if_it_had_not_been_there() {
+    let [expected, same] = two_ranks("none turns");
+    assert!(expected == same && expected.len() == 1, "no step was refused: {expected:?}");
+    let [right, wrong] = two_ranks("one turns");
+    assert_eq!((&right[0], &wrong[0]), (&expected[0], &expected[0]), "the same bits");
+    // One step was refused, by both; the rank whose kernel it was found it, and both left it out.
+    assert_eq!((right.len(), wrong.len()), (2, 2), "{right:?} {wrong:?}");
+    let (found, agreed) = wrong[1].split_once("; ").unwrap();
+    assert!(found.contains("was refused because its gradient was not finite: linear at top"), "{found}");
+    assert!(found.contains("kernel test.turns is not finite where the plain reference is, and is left out"), "{found}");
+    assert!(agreed.starts_with("kernel test.turns of linear on ") && agreed.contains("is not finite"), "{agreed}");
+    assert_eq!(right[1], format!("; {agreed}"));
+}
+
+#[test]
+fn ranks_that_record_other_programs_all_hear_of_both() {
+    let [one, other] = two_ranks("ranks differ");
+    assert_eq!(one, other);
+    let said = one.join("\n");
+    assert!(said.contains("disagree on the recorded program") && said.contains("hint:"), "{said}");
+    assert!(said.contains(" on rank 0") && said.contains(" on rank 1"), "{said}");
 }
 
 fn root() -> &'static Path {

@@ -272,18 +272,28 @@ fn host_group(
 ) -> Result<Box<dyn ProcessGroup>, CommError> {
     let Place { rank, size, local } = place;
     let timeout = COLLECTIVE_WAIT_MAX;
-    let reason = if wanted == Collectives::Gloo {
-        "the configuration asks for it".to_owned()
-    } else if local != size {
-        format!("{local} of {size} workers are on this node")
-    } else {
-        match Shm::form(store, &ShmOptions { rank, size, timeout }, forming)? {
-            ShmFormed::Group(group) => return Ok(Box::new(group)),
-            ShmFormed::Refused { rank, reason } => format!("rank {rank} cannot share memory: {reason}"),
-        }
+    if wanted == Collectives::Gloo || local != size {
+        tracing::info!(wanted = ?wanted, "{local} of {size} workers are on this node; collectives go through Gloo");
+        return Ok(Box::new(Gloo::form(store, &GlooOptions { rank, size, timeout }, forming)?));
+    }
+    let formed = Shm::form(store, &ShmOptions { rank, size, timeout }, forming)?;
+    or_gloo(formed, store, place, forming)
+}
+
+/// Shared memory, or Gloo where a rank has none or sums wrongly in it.
+fn or_gloo(
+    formed: ShmFormed,
+    store: &Store,
+    Place { rank, size, .. }: Place,
+    forming: &Forming,
+) -> Result<Box<dyn ProcessGroup>, CommError> {
+    let reason = match formed {
+        ShmFormed::Group(group) => return Ok(Box::new(group)),
+        ShmFormed::Refused { rank, reason } => format!("rank {rank} cannot share memory: {reason}"),
     };
-    tracing::info!(reason, "collectives go through Gloo");
-    Ok(Box::new(Gloo::form(store, &GlooOptions { rank, size, timeout }, forming)?))
+    tracing::warn!(reason, "collectives go through Gloo");
+    let gloo = Gloo::form(store, &GlooOptions { rank, size, timeout: COLLECTIVE_WAIT_MAX }, forming)?;
+    Ok(Box::new(gloo.instead(Some(reason))))
 }
 
 #[cfg(test)]
@@ -333,6 +343,33 @@ mod tests {
         assert!(error.contains("MASTER_ADDR"), "{error}");
         let error = torchrun(&[("RANK", "1"), ("WORLD_SIZE", "1")]).unwrap_err().to_string();
         assert!(error.contains("RANK") && error.contains("WORLD_SIZE"), "{error}");
+    }
+
+    #[test]
+    fn ranks_that_cannot_share_memory_sum_by_gloo_and_say_why() {
+        use enn_broker::store::{Limits, serve};
+        use tch::Tensor;
+        let server = serve((std::net::Ipv4Addr::LOCALHOST, 0).into(), Limits::default()).unwrap();
+        let port = server.addr().port();
+        let one = move |rank| {
+            let addr = crate::comm::StoreAddr { host: "127.0.0.1".into(), port, prefix: "round-0".into() };
+            let (store, forming) = (Store::connect(addr, COLLECTIVE_WAIT_MAX)?, Forming::within(COLLECTIVE_WAIT_MAX));
+            let formed = ShmFormed::Refused { rank: 1, reason: "a sum of 1003 numbers is wrong".to_owned() };
+            let group = or_gloo(formed, &store, Place { rank, size: 2, local: 2 }, &forming)?;
+            let sum = Tensor::from_slice(&[1.5f32]);
+            group.all_reduce_sum(&sum)?.wait(COLLECTIVE_WAIT_MAX)?;
+            let found = (group.backend(), group.fell_back(), sum.double_value(&[0]));
+            group.shutdown(COLLECTIVE_WAIT_MAX)?;
+            Ok::<_, CommError>(found)
+        };
+        let found = std::thread::scope(|scope| {
+            let ranks = [0, 1].map(|rank| scope.spawn(move || one(rank)));
+            ranks.map(|rank| rank.join().unwrap().unwrap())
+        });
+        for (backend, told, sum) in found {
+            assert_eq!((backend, sum), ("gloo", 3.0));
+            assert!(told.unwrap().ends_with("rank 1 cannot share memory: a sum of 1003 numbers is wrong"));
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod autobatch;
 pub mod boot;
 mod calibrate;
 mod carried;
+mod cause;
 mod clock;
 pub mod dataset;
 pub mod decide;

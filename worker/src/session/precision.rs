@@ -130,6 +130,11 @@ impl Precision {
         self.autocast.is_some()
     }
 
+    /// Whether losses are scaled, so that gradients may be too large for that alone.
+    pub fn has_scale(&self) -> bool {
+        self.scale.is_some()
+    }
+
     /// 1 when nothing is to be explained of a step, else 0: a refused one is, unless its gradient was too large for the loss
     /// scale only, its loss being finite. On the device.
     ///

@@ -13,25 +13,23 @@
 
 use super::{
     SessionError, agree,
+    cause::{End, Found},
     learner::Learner,
     step::{Place, loss},
 };
 use crate::{
-    autograd::{BucketId, Cx, Program, Role, Val},
+    autograd::{BucketId, Cx, Program, Role},
     data::{Batch, Position, Sampler},
     error::HookError,
-    kernel::{self, Bisect, Blame, Finding},
-    precision::COOLDOWN_STEPS,
+    kernel::Bisect,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use tch::{Device, Kind, Tensor};
+use std::collections::{BTreeSet, VecDeque};
+use tch::{Device, Tensor};
 
 /// Steps remembered until the device is asked.
 const STEPS_MAX: usize = 8;
 /// Replays of one micro-batch, each without the rows that those before it suspect.
 const SEARCHES_MAX: usize = 4;
-/// Rows named in a sentence.
-const NAMED_MAX: usize = 8;
 /// Replays of one training that found nothing to change: data that are never finite must not cost every step twice.
 const REPLAYS_MAX: u64 = 8;
 
@@ -130,7 +128,7 @@ impl Refusals {
         }
         let own = replay.suspected.iter().filter(|slot| left_out.binary_search(&ballot.place(**slot)).is_ok());
         let own: BTreeSet<i64> = own.map(|slot| rows.ids[batch.rows[*slot] as usize]).collect();
-        let message = replay.found.map(|found| found.told(learner, step, &own)).transpose()?;
+        let message = replay.found.map(|found| found.told(&learner.params, step, &own)).transpose()?;
         Ok(Explained { at: Some(done.at), left_out, message })
     }
 }
@@ -144,16 +142,6 @@ struct Replay {
     places: Vec<String>,
     /// Slots of rows without which a step is finite that is not finite with them.
     suspected: Vec<usize>,
-}
-
-/// A finding with its place in the model.
-struct Found {
-    finding: Finding,
-    place: String,
-    /// The place's number, if the operation works below f32 and its numbers outgrew that.
-    low: Option<usize>,
-    /// What the bad operand is for.
-    role: Option<Role>,
 }
 
 /// Replays a step's share of this rank.
@@ -214,16 +202,11 @@ fn run(
     parts.precision.enter(&cx)?;
     let inputs = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask].map(|raw| cx.input(raw.shallow_clone()));
     let loss = loss(&cx, inputs.each_ref(), (&parts, place), micro)?;
-    let forward = cx.with_program(|program| program.recs().len());
+    let records = || cx.with_program(|program| program.recs().len());
+    let forward = records();
     cx.backward(&loss.sum, parts.grads, &mut |_: BucketId, _: &Tensor| -> Result<(), HookError> { Ok(()) })?;
-    Ok(cx.with_program(|program| {
-        let makers = makers(program);
-        let end = makers.get(&loss.sum.val()).copied();
-        let ends = end.into_iter().chain(forward..program.recs().len());
-        let producers = |record: usize| program.recs()[record].ins.iter().map(|val| makers.get(val).copied()).collect();
-        *places = program.places();
-        bisect.finding(ends, producers).map(|finding| placed(program, finding))
-    }))
+    *places = cx.with_program(Program::places);
+    Ok(Found::of(&cx, &bisect, &[End { loss: loss.sum.val(), backward: forward..records() }]))
 }
 
 /// Where this rank's share is in the global batch.
@@ -269,87 +252,4 @@ fn vote(
         left_out.clear();
     }
     Ok((cooled, left_out))
-}
-
-/// The record that made each value.
-fn makers(program: &Program) -> BTreeMap<Val, usize> {
-    let made = program.recs().iter().enumerate();
-    made.flat_map(|(record, rec)| rec.outs().map(move |val| (val, record))).collect()
-}
-
-fn placed(program: &Program, finding: Finding) -> Found {
-    let rec = program.recs().get(finding.record);
-    let place = rec.map_or_else(String::new, |rec| program.place(rec.scope));
-    let role = match (&finding.blame, rec) {
-        (Blame::Operand { operand, .. }, Some(rec)) => rec.ins.get(*operand).map(|val| program.val(*val).role),
-        _ => None,
-    };
-    let is_low = rec.is_some_and(|rec| {
-        let mut kinds = rec.ins.iter().copied().chain(rec.outs()).map(|val| program.val(val).meta.kind);
-        kinds.any(|kind| matches!(kind, Kind::Half | Kind::BFloat16 | Kind::Float8e4m3fn | Kind::Float8e5m2))
-    });
-    let low = rec.filter(|_| is_low && matches!(finding.blame, Blame::Result { .. })).map(|rec| rec.scope.index());
-    Found { finding, place, low, role }
-}
-
-/// The first of these in words.
-pub(super) fn listed(numbers: impl IntoIterator<Item = i64>) -> String {
-    let mut numbers = numbers.into_iter();
-    let first: Vec<String> = numbers.by_ref().take(NAMED_MAX).map(|number| number.to_string()).collect();
-    first.join(", ") + if numbers.next().is_some() { ", …" } else { "" }
-}
-
-/// Rows of a tensor in words.
-fn named(rows: &kernel::Rows) -> String {
-    format!("{} rows ({})", rows.total, listed(rows.first.iter().copied()))
-}
-
-impl Found {
-    /// Slots of a micro-batch of `slots` that may be the cause: rows of a result that is not finite though its operands are.
-    fn slots(&self, slots: usize) -> Vec<usize> {
-        let Blame::Result { rows } = &self.finding.blame else { return Vec::new() };
-        let of = rows.of as usize;
-        let listed = rows.first.len() as u64 == rows.total;
-        if self.low.is_some() || !listed || slots == 0 || !of.is_multiple_of(slots) {
-            return Vec::new();
-        }
-        // Where a result has several rows per sample, those of a sample follow each other.
-        let each = of / slots;
-        let mut found: Vec<usize> = rows.first.iter().map(|&row| row as usize / each).collect();
-        found.dedup();
-        found
-    }
-
-    /// The sentence for the user. `left_out` are the identities of this rank's rows that are left out because of it.
-    fn told(self, learner: &Learner, step: u64, left_out: &BTreeSet<i64>) -> Result<String, SessionError> {
-        let Self { finding, place, low, role } = self;
-        let op = finding.op;
-        let cause = match (finding.blame, role) {
-            (Blame::Kernel(fault), _) => format!("kernel {} {}", fault.kernel, fault.fault),
-            (Blame::Operand { .. }, Some(Role::Param(id))) => {
-                let weight = learner.params.name(id).to_owned();
-                return Err(SessionError::Poisoned { weight, op, place, step });
-            }
-            (Blame::Operand { rows, .. }, Some(Role::Input)) => {
-                format!("{} of this worker's share of the batch are not finite", named(&rows))
-            }
-            (Blame::Operand { operand, rows }, _) => format!("{} of operand {operand} are not finite", named(&rows)),
-            (Blame::Result { rows }, _) if low.is_some() => format!(
-                "{} of its result are not finite though its operands are: numbers have outgrown a low-precision kind; \
-                 the place computes in fp32 for {COOLDOWN_STEPS} steps",
-                named(&rows)
-            ),
-            (Blame::Result { rows }, _) => format!(
-                "{} of its result are not finite though its operands are: numbers have grown too large (are rows of the \
-                 data far out of range? else a smaller train.lr helps)",
-                named(&rows)
-            ),
-        };
-        let mut told = format!("step {step} was refused because its gradient was not finite: {op} at {place}: {cause}");
-        if !left_out.is_empty() {
-            let rows = listed(left_out.iter().copied());
-            told.push_str(&format!("; data with row_id {rows} are the cause and left out from now on"));
-        }
-        Ok(told)
-    }
 }

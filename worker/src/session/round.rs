@@ -11,7 +11,7 @@ mod saving;
 use super::{
     SessionError,
     boot::COLLECTIVE_WAIT_MAX,
-    decide,
+    cause, decide,
     evaluate::EVALUATION_ROWS,
     handover::{Held, Standing},
     learner::{Counts, Learner},
@@ -20,7 +20,7 @@ use super::{
     portion::Portion,
     precision::{Demand, Precision},
     progress::Progress,
-    refusal::{self, Refusals, Rows},
+    refusal::{Refusals, Rows},
     remains::Left,
     saver,
     step::{self, Place, Stepped},
@@ -262,7 +262,7 @@ impl Round<'_> {
         self.note(|| Line::LeftOut { left_out, step: step + 1, round: self.task.round })?;
         let (found, limit) = (self.state.poisoned.count(), host.config.train.poisoned_rows_limit(index.len()));
         if found > limit {
-            let first = refusal::listed(self.state.poisoned.rows().iter().map(id));
+            let first = cause::listed(self.state.poisoned.rows().iter().map(id));
             return Err(SessionError::PoisonedRows { found, limit, first });
         }
         Ok(true)

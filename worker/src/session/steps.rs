@@ -4,9 +4,13 @@
 //! ```text
 //! Steps::step ─► your code: forward ─► StepParts::backward ─► StepParts::complete ─► StepParts::optimize
 //! ```
-//! **Invariant:** knows neither model nor data; a step but the first reads nothing back from the device.
+//! A step that was refused, its gradient not being finite, is made once more beside the plain references (`replay`): a kernel that
+//! is at fault is left out from then on.
+//!
+//! **Invariant:** knows neither model nor data; a step but the first reads nothing back from a device.
 
 mod intents;
+mod replay;
 
 use super::{
     SessionError, agree,
@@ -14,18 +18,19 @@ use super::{
     torchrun::Place,
 };
 use crate::{
-    autograd::{Cx, Executor, Mode, Program, Ran, Request, Tensor},
+    autograd::{Cx, Executor, Leaves, Mode, Program, Ran, Request, Tensor},
     checkpoint::{self, Named},
     comm::ProcessGroup,
     error::{HookError, OpError, OpErrorKind},
     kernel::{self, Extra, Intents, Manager, News, NoIntents},
     op::collective::Collectives,
-    optim::{AdamW, AdamWSettings, Ema, FlatParams, StepStats},
+    optim::{AdamW, AdamWSettings, Ema, FlatParams, OptimError, StepStats},
     params::{GradBuckets, ParamBuilder, Params},
     profile::Profile,
 };
 use enn_common::kernels::{KernelBook, KernelFault, Quarantine};
 use intents::Folder;
+use replay::{Given, Refusals, Replay};
 use std::{
     cell::Cell,
     path::{Path, PathBuf},
@@ -75,6 +80,7 @@ pub struct Steps {
     book: KernelBook,
     /// This rank and its device, until the ranks have compared what they recorded.
     uncompared: Cell<Option<(u32, Device)>>,
+    refusals: Refusals,
     seed: u64,
 }
 
@@ -87,6 +93,8 @@ pub struct StepParts<'a> {
     precision: &'a Precision,
     collectives: &'a dyn Collectives,
     uncompared: &'a Cell<Option<(u32, Device)>>,
+    /// What the step has come to that is made once more.
+    replay: Option<&'a Replay>,
 }
 
 impl Steps {
@@ -120,9 +128,22 @@ impl Steps {
         }
         let profile = setup.profile.map(|folder| Profile::new(folder, place.rank(), place.device));
         let (executor, seed) = (Executor::new(setup.limit), setup.seed);
-        let (book, uncompared) = (KernelBook::default(), Cell::new(Some((place.rank(), place.device))));
-        let mut steps =
-            Self { params, weights, kernels, executor, grads, optimizer, precision, profile, book, uncompared, seed };
+        let (book, refusals) = (KernelBook::default(), Refusals::default());
+        let uncompared = Cell::new(Some((place.rank(), place.device)));
+        let mut steps = Self {
+            params,
+            weights,
+            grads,
+            precision,
+            kernels,
+            executor,
+            optimizer,
+            profile,
+            book,
+            uncompared,
+            refusals,
+            seed,
+        };
         steps.leave_out(crashed);
         Ok(steps)
     }
@@ -131,6 +152,10 @@ impl Steps {
     /// out when two steps in a row recorded the same: what differs between steps comes in as an input. In the first step all
     /// ranks record the same, shapes among it: they compare it before the first gradient travels.
     ///
+    /// When the step is refused, `code` is called once more, as far as [`StepParts::complete`], to find the kernel that is at
+    /// fault, if one is: steps after this one do without it. On a device that is before the step that follows
+    /// [`Steps::agree_on_kernels`]. See [`Steps::why_refused`].
+    ///
     /// # Errors
     /// Those of the code, of a kernel or of a collective; another program on another rank.
     pub fn step<E: From<OpError>>(
@@ -138,14 +163,34 @@ impl Steps {
         collectives: &dyn Collectives,
         number: u64,
         inputs: Vec<Raw>,
-        code: impl FnOnce(&Cx<'_>, &StepParts<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
+        mut code: impl FnMut(&Cx<'_>, &StepParts<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
     ) -> Result<Ran, E> {
         self.kernels.set_step(number);
         if self.precision.advance(number) {
             self.executor.reset();
         }
+        if let Some(due) = self.refusals.due.take() {
+            self.explain(&due, &mut code);
+        }
+        let given = Given { number, inputs: inputs.iter().map(Raw::shallow_clone).collect() };
+        let ran = self.make(collectives, number, inputs, &mut code)?;
+        if self.params.device() != Device::Cpu {
+            self.refusals.last = Some(given);
+        } else if self.is_refused().map_err(unread)? {
+            self.explain(&given, &mut code);
+        }
+        Ok(ran)
+    }
+
+    fn make<E: From<OpError>>(
+        &mut self,
+        collectives: &dyn Collectives,
+        number: u64,
+        inputs: Vec<Raw>,
+        code: &mut impl FnMut(&Cx<'_>, &StepParts<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
+    ) -> Result<Ran, E> {
         let Self { params, weights, kernels, executor, grads, optimizer, precision, profile, uncompared, .. } = self;
-        let parts = StepParts { weights, grads, optimizer, precision, collectives, uncompared };
+        let parts = StepParts { weights, grads, optimizer, precision, collectives, uncompared, replay: None };
         let request = Request {
             leaves: params,
             seed: self.seed,
@@ -163,9 +208,15 @@ impl Steps {
         })
     }
 
+    /// Why a step was refused, in a sentence, where that was found since the last call: the operation, its place in the model, and
+    /// the kernel, the weight or the rows that were not finite. Other ranks may have found another cause, or none.
+    pub fn why_refused(&mut self) -> Option<String> {
+        self.refusals.cause.take()
+    }
+
     /// Puts kernels that any rank found wrong since the last call in quarantine on all ranks, from the next step on; those that
     /// are new there. Every rank calls it after the same steps, often or seldom: until then only the rank that found a kernel
-    /// wrong does without it. Waits for the device and for the others.
+    /// wrong does without it. A device is asked here whether steps were refused. Waits for the device and for the others.
     ///
     /// # Errors
     /// A lost rank.
@@ -174,6 +225,9 @@ impl Steps {
         group: &dyn ProcessGroup,
         device: Device,
     ) -> Result<Vec<Quarantine>, SessionError> {
+        if self.refusals.last.is_some() && self.is_refused()? {
+            self.refusals.due = self.refusals.last.take();
+        }
         let faults: Vec<KernelFault> = self.kernels.take_news().into_iter().filter_map(News::into_fault).collect();
         Ok(self.leave_out(told(group, device, &faults)?))
     }
@@ -222,7 +276,8 @@ impl Steps {
         // Refused steps are not in the optimizer's count.
         let taken = weights.first().and_then(|(name, _)| saved.get(&format!("optim.state.{name}.step")));
         let taken = taken.map_or(Ok(steps as f64), |taken| taken.f_double_value(&[]))? as u64;
-        self.optimizer.restore(&self.weights, &saved, taken, steps.saturating_sub(taken))?;
+        self.refusals.seen = steps.saturating_sub(taken);
+        self.optimizer.restore(&self.weights, &saved, taken, self.refusals.seen)?;
         for (name, mut view) in weights {
             tch::no_grad(|| view.f_copy_(&saved[&format!("model.{name}")]))?;
         }
@@ -252,6 +307,11 @@ fn unexpected(error: serde_json::Error) -> SessionError {
     }
 }
 
+/// Whether the last step was refused cannot be read.
+fn unread(error: OptimError) -> OpError {
+    OpError { op: "adamw", place: "top".to_owned(), kind: Box::new(OpErrorKind::Hook(error.into())) }
+}
+
 impl StepParts<'_> {
     /// Adds the gradients of `loss`, a sum. With `last`, those of the last micro-batch, they travel to the other ranks while
     /// backward goes on.
@@ -260,12 +320,17 @@ impl StepParts<'_> {
     /// Those of a kernel or of a collective.
     pub fn backward(&self, cx: &Cx<'_>, loss: &Tensor, last: bool) -> Result<(), OpError> {
         self.compare(cx)?;
+        let before = cx.with_program(|program| program.recs().len());
         cx.backward(loss, self.grads, &mut |_, gradient| {
             if last {
                 cx.all_reduce(gradient)?;
             }
             Ok(())
-        })
+        })?;
+        if let Some(replay) = self.replay {
+            replay.note(cx, loss, before);
+        }
+        Ok(())
     }
 
     /// That all ranks recorded the same before the first gradient travels: else some would wait for sums that never come.
@@ -295,6 +360,9 @@ impl StepParts<'_> {
     /// # Errors
     /// Those of a collective, or of a kernel.
     pub fn complete(&self, cx: &Cx<'_>) -> Result<Tensor, OpError> {
+        if let Some(replay) = self.replay {
+            return Err(replay.end(cx));
+        }
         cx.settle_gradients(self.grads)?;
         self.optimizer.complete(cx, self.grads)
     }
@@ -312,6 +380,9 @@ impl StepParts<'_> {
         [count, rate]: [&Tensor; 2],
         average: Option<&Ema>,
     ) -> Result<StepStats, OpError> {
+        if let Some(replay) = self.replay {
+            return Err(replay.end(cx));
+        }
         self.precision.optimize(cx, (self.optimizer, self.grads, average), norm, [count, rate])
     }
 }

@@ -16,7 +16,7 @@ use enn_worker::{
     data::{Position, Sampler, prefetch::Arrays},
     model::ModelSpec,
     session::{
-        Recorder,
+        Recorder, SessionError,
         dataset::Dataset,
         kernels::{KernelTask, Kernels},
         learner::Learner,
@@ -44,7 +44,7 @@ struct Learnt {
 }
 
 /// What one rank learns from the last steps of the first epoch and the first of the second.
-fn learn(config: &RunConfig, staged: &Path, group: &dyn ProcessGroup) -> Learnt {
+fn learn(config: &RunConfig, staged: &Path, group: &dyn ProcessGroup) -> Result<Learnt, SessionError> {
     tch::set_num_threads(1);
     let data = Dataset::for_training(staged).unwrap();
     let index = data.rows(Split::Train);
@@ -86,7 +86,7 @@ fn learn(config: &RunConfig, staged: &Path, group: &dyn ProcessGroup) -> Learnt 
         let share = sampler.share(position);
         let rows: Vec<u64> = share.ordinals.iter().map(|&ordinal| index.at(ordinal)).collect();
         let batch = data.staged.view().unwrap().gather(&rows, share.real, Device::Cpu).unwrap();
-        let done = step(&mut learner, &place, &batch, at, at == last - 2).unwrap();
+        let done = step(&mut learner, &place, &batch, at, at == last - 2)?;
         assert_eq!(done.taken.double_value(&[]), 1.0);
         let gradients = learner.params.ids().map(|id| {
             let gradient = learner.grads.view(id).flatten(0, -1);
@@ -99,7 +99,7 @@ fn learn(config: &RunConfig, staged: &Path, group: &dyn ProcessGroup) -> Learnt 
     let weights = learner.weights.views(learner.weights.slabs()).into_iter();
     learnt.weights =
         weights.map(|(name, view)| (name, Vec::<f32>::try_from(view.detach().flatten(0, -1)).unwrap())).collect();
-    learnt
+    Ok(learnt)
 }
 
 /// What every rank of a world of several does.
@@ -126,11 +126,27 @@ fn ranks<T: Send>(size: u32, work: impl Fn(&dyn ProcessGroup) -> T + Copy + Send
 /// What rank 0 of a world learns; all ranks learn the same.
 fn world(config: &RunConfig, staged: &Path, size: u32) -> Learnt {
     if size == 1 {
-        return learn(config, staged, &Solo);
+        return learn(config, staged, &Solo).unwrap();
     }
-    let mut all = ranks(size, |group| learn(config, staged, group));
+    let mut all = ranks(size, |group| learn(config, staged, group).unwrap());
     assert!(all.windows(2).all(|pair| pair[0].weights == pair[1].weights));
     all.swap_remove(0)
+}
+
+#[test]
+fn ranks_that_record_other_programs_all_hear_of_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let said = ranks(2, |group| {
+        let mut config = config(4);
+        config.train.accumulation = 1;
+        // Changes no parameter, and leaves operations out.
+        config.model.dropout = f64::from(group.rank()) * 0.1;
+        learn(&config, &staged, group).unwrap_err().to_string()
+    });
+    assert_eq!(said[0], said[1]);
+    assert!(said[0].contains("disagree on the recorded program") && said[0].contains("hint:"), "{said:?}");
+    assert!(said[0].contains(" on rank 0") && said[0].contains(" on rank 1"), "{said:?}");
 }
 
 /// Elements of moments, average and best weights.

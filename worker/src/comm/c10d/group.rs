@@ -31,6 +31,8 @@ pub struct GlooOptions {
 #[derive(Debug)]
 pub struct Gloo {
     group: C10dGroup,
+    /// Why it was formed where ranks were to share memory.
+    instead: Option<String>,
 }
 
 impl Gloo {
@@ -47,7 +49,13 @@ impl Gloo {
         let form = RawForm { rank, size, cut: &forming.line().raw, form: forming.left(), timeout };
         let group =
             C10dGroup::new(RawGroup::gloo(&store.raw, form, &bind, GLOO_THREADS), "gloo", (rank, size), forming)?;
-        Ok(Self { group })
+        Ok(Self { group, instead: None })
+    }
+
+    /// The same group, which was formed because the ranks do not share memory though they were to.
+    #[must_use]
+    pub fn instead(self, reason: Option<String>) -> Self {
+        Self { instead: reason, ..self }
     }
 }
 
@@ -214,7 +222,15 @@ macro_rules! process_group {
     };
 }
 
-process_group!(Gloo, "gloo");
+process_group!(
+    Gloo,
+    "gloo",
+    fn fell_back(&self) -> Option<String> {
+        self.instead
+            .as_ref()
+            .map(|reason| format!("Gloo sums what lies on the host, not memory of all ranks: {reason}"))
+    }
+);
 #[cfg(feature = "cuda")]
 process_group!(
     Nccl,

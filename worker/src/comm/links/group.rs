@@ -182,9 +182,10 @@ impl ProcessGroup for Linked {
 
     fn fell_back(&self) -> Option<String> {
         let apart = self.apart.borrow();
+        let apart = apart.as_ref();
         apart
-            .as_ref()
             .map(|reason| format!("gradients are summed or measured in another way than they could be: {reason}"))
+            .or_else(|| self.host.fell_back())
     }
 
     fn flops_per_byte(&self) -> f64 {

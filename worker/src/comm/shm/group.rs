@@ -1,6 +1,7 @@
 //! The group of one node behind [`ProcessGroup`].
 
 use super::{
+    check::{self, Spoil},
     engine::{Engine, Task},
     fault::Place,
     meet::{Met, meet},
@@ -12,7 +13,7 @@ use super::{
 };
 use crate::comm::{CommError, Cut, Forming, ProcessGroup, Reduce, Store, Work, cut::Line, waited::Waited};
 use std::{cell::RefCell, sync::Arc, thread, time::Duration};
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 /// Identity and limits of a [`Shm`] rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +31,8 @@ pub struct ShmOptions {
 pub enum ShmFormed {
     /// All share the memory.
     Group(Shm),
-    /// None does: the first rank that could not, and why. The same answer on every rank; [`crate::comm::Gloo`] remains.
+    /// None does: the first rank that could not, or whose sums were wrong, and why. The same answer on every rank;
+    /// [`crate::comm::Gloo`] remains.
     Refused {
         /// That rank.
         rank: u32,
@@ -52,11 +54,21 @@ pub struct Shm {
 }
 
 impl Shm {
-    /// Meets the other ranks in `store`, as long as `forming` allows.
+    /// Meets the other ranks in `store`, as long as `forming` allows, and sums known numbers with them.
     pub fn form(store: &Store, options: &ShmOptions, forming: &Forming) -> Result<ShmFormed, CommError> {
+        Self::form_with(store, options, forming, &|_| {})
+    }
+
+    pub(super) fn form_with(
+        store: &Store,
+        options: &ShmOptions,
+        forming: &Forming,
+        spoil: Spoil<'_>,
+    ) -> Result<ShmFormed, CommError> {
         let ShmOptions { rank, size, timeout } = *options;
-        let met = store.guarded(forming).and_then(|store| meet(&store, rank, size));
-        let met = met.map_err(|error| forming.failed((rank, size), "shm", error.to_string()))?;
+        let failed = |error: CommError| forming.failed((rank, size), "shm", error.to_string());
+        let store = store.guarded(forming).map_err(failed)?;
+        let met = meet(&store, rank, size).map_err(failed)?;
         let (segment, pids) = match met {
             Met::Together(segment, pids) => (segment, pids),
             Met::Apart { rank, reason } => return Ok(ShmFormed::Refused { rank, reason }),
@@ -68,7 +80,25 @@ impl Shm {
         let engine = Engine::start(ring, timeout)?;
         let at = Place { operation: "form", rank, size, timeout };
         let (line, waited) = (Arc::clone(forming.line()), Arc::default());
-        Ok(ShmFormed::Group(Self { engine, _watch: watch, regions: RefCell::default(), line, waited, at }))
+        let group = Self { engine, _watch: watch, regions: RefCell::default(), line, waited, at };
+        let found = check::sums(&group, timeout.min(forming.left()), spoil);
+        // Also of a failure: the others wait for this rank's word.
+        let word = found.as_ref().map_or_else(|error| Err(error.to_string()), Clone::clone);
+        check::tell(&store, (rank, size), &word).map_err(failed)?;
+        let _right_or_not = found.map_err(failed)?;
+        Ok(match check::verdict(&store).map_err(failed)? {
+            Some((rank, reason)) => ShmFormed::Refused { rank, reason },
+            None => ShmFormed::Group(group),
+        })
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.at.timeout
+    }
+
+    pub(super) fn failed(&self, operation: &'static str, error: &TchError) -> CommError {
+        let Place { rank, size, .. } = self.at;
+        CommError::Collective { operation, rank, size, message: error.to_string() }
     }
 
     fn at(&self, operation: &'static str) -> Place {
@@ -77,7 +107,7 @@ impl Shm {
 
     /// The region in which `tensor` lies, and where.
     fn shared(&self, tensor: &Tensor) -> Option<(Arc<Region>, usize)> {
-        if !matches!(tensor.kind(), Kind::Float | Kind::Double | Kind::Int64) || tensor.numel() == 0 {
+        if !is_shared_kind(tensor.kind()) || tensor.numel() == 0 {
             return None;
         }
         let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
@@ -88,7 +118,14 @@ impl Shm {
         self.regions.borrow().iter().find_map(found)
     }
 
-    fn issue(&self, operation: &'static str, task: Task) -> Work {
+    /// Whether that holds on all ranks.
+    fn all(&self, mine: bool) -> Result<bool, CommError> {
+        let all = Tensor::from_slice(&[i64::from(mine)]);
+        self.all_reduce(&all, Reduce::Min)?.wait(self.at.timeout)?;
+        Ok(all.int64_value(&[0]) == 1)
+    }
+
+    pub(super) fn issue(&self, operation: &'static str, task: Task) -> Work {
         let waited = Arc::clone(&self.waited);
         Work::Shm(ShmWork { outcome: self.engine.issue(task), at: self.at(operation), waited })
     }
@@ -159,12 +196,20 @@ impl ProcessGroup for Shm {
                 None
             }
         });
-        let all = Tensor::from_slice(&[i64::from(ours.is_some())]);
-        self.all_reduce(&all, Reduce::Min)?.wait(self.at.timeout)?;
-        Ok(ours.filter(|_| all.int64_value(&[0]) == 1).map(|(region, tensor)| {
-            self.regions.borrow_mut().push(region);
-            tensor
-        }))
+        if !self.all(ours.is_some())? {
+            return Ok(None);
+        }
+        let Some((region, tensor)) = ours else { return Ok(None) };
+        if is_shared_kind(tensor.kind()) && tensor.numel() > 0 {
+            let place = (Arc::clone(&region), 0);
+            let right = check::shared_sum(self, &tensor, |part| Task::AllReduceShared(part, Reduce::Sum, place))?;
+            if !self.all(right)? {
+                tracing::warn!("tensors are not shared: a sum of the check is wrong on a rank");
+                return Ok(None);
+            }
+        }
+        self.regions.borrow_mut().push(region);
+        Ok(Some(tensor))
     }
 
     fn barrier(&self, timeout: Duration) -> Result<(), CommError> {
@@ -191,6 +236,11 @@ impl ProcessGroup for Shm {
     fn abort(mut self: Box<Self>, timeout: Duration) -> Result<(), CommError> {
         if self.engine.cut(timeout) { Ok(()) } else { Err(self.at("abort").timed_out(timeout)) }
     }
+}
+
+/// What is summed where it lies, in memory of all ranks.
+fn is_shared_kind(kind: Kind) -> bool {
+    matches!(kind, Kind::Float | Kind::Double | Kind::Int64)
 }
 
 /// The engine reads the raw storage: a view with gaps would be reduced wrongly.

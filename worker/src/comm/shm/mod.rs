@@ -3,11 +3,12 @@
 //! The parts, lowest first: [`layout`] says where what lies in the segment, [`mmap`] maps it, [`sys`] asks the kernel for
 //! sleeping and for news of a death; [`ring`] waits and publishes, [`lane`] adds, [`exchange`] makes collectives of both;
 //! [`meet`] brings the ranks together, [`watch`] notices who dies, [`engine`] runs collectives in the order of issue on a
-//! thread of its own, and [`group`] is the face.
+//! thread of its own, [`check`] looks at the first sums, and [`group`] is the face.
 //!
 //! **Invariant:** sums are formed in the order of the ranks, so that every rank holds the same bits, today and tomorrow. No
 //! wait is without a limit, and none outlives the peer it waits for.
 
+mod check;
 mod engine;
 mod exchange;
 mod fault;
