@@ -3,7 +3,7 @@
 use super::Op;
 use super::infer::{Inferred, float, one, wrong};
 use super::lower::only;
-use super::row::{Launch, Launched, OpRow, free};
+use super::row::{Launch, Launched, OpRow, free, per_operand};
 use super::sample::{ids, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
@@ -25,7 +25,7 @@ pub static ROWS: [OpRow; 2] = [
     .saves(0b10, 0)
     .flops(free)
     .lowers(|_, l| only(l.emit(graph::Op::Gather { axis: 0 }, &[l.at(0), l.at(1)])?)),
-    OpRow::backward("embedding_backward", shape_backward, launch),
+    OpRow::backward("embedding_backward", shape_backward, launch).flops(per_operand::<1>),
 ];
 
 fn shape(_: &Op, ins: &[&Meta]) -> Inferred {
