@@ -6,8 +6,8 @@ use super::Op;
 use super::cuda;
 use super::infer::{Inferred, Metas, mismatch, same_kind, wrong};
 use super::lower::{Lower, Lowered};
-use super::norm::{columns, lower_within, statistics, stats, within, within_backward};
-use super::row::{Launch, Launched, OpRow};
+use super::norm::{columns, lower_within, per_element, statistics, stats, within, within_backward};
+use super::row::{Launch, Launched, OpRow, elements};
 use super::rows_cpu;
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Tensor};
@@ -28,16 +28,26 @@ pub static ROWS: [OpRow; 2] = [
     })
     .saves(0b100, 0b1101)
     .kernels(&[cuda::ADD_NORM, rows_cpu::NORM])
-    .flops(|_, ins, _| 9 * ins[0].numel().max(0) as u64)
+    .flops(flops)
     .lowers(lower),
     OpRow::backward("add_norm_backward", shape_backward, launch_backward)
         .kernels(&[cuda::ADD_NORM_BACKWARD, rows_cpu::NORM_BACKWARD])
-        .flops(|_, ins, _| 13 * ins[0].numel().max(0) as u64),
+        .flops(flops),
 ];
 
 /// The row of either operation.
 pub(super) fn row(op: &Op) -> &'static OpRow {
     &ROWS[usize::from(matches!(op, Op::AddNormBackward { .. }))]
+}
+
+/// The norm's, and one addition for the sum or its gradient.
+fn flops(op: &Op, ins: &[&Meta], _: &[Meta]) -> u64 {
+    let each = match *op {
+        Op::AddNorm { layer, .. } => 1 + per_element(layer, true)[0],
+        Op::AddNormBackward { layer, gsum, .. } => u64::from(gsum) + per_element(layer, true)[1],
+        _ => unreachable!("row of another operation"),
+    };
+    each * elements(&ins[..1], 1)
 }
 
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {

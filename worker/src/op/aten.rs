@@ -10,7 +10,7 @@
 use super::Op;
 use super::attr::F64Bits;
 use super::infer::{Inferred, Metas};
-use super::row::{Export, Launch, Launched, OpRow};
+use super::row::{Export, Launch, Launched, OpRow, per_operand, per_result};
 use super::value::Meta;
 use crate::backend::torch::safe::{ARGS, AnyOp, Arg, Argument};
 use crate::error::OpErrorKind;
@@ -203,7 +203,7 @@ impl AtenCall {
 }
 
 /// Aten.
-pub static ROWS: [OpRow; 1] = [OpRow::backward("aten", shape, launch).export(Export::no(
+pub static ROWS: [OpRow; 1] = [OpRow::backward("aten", shape, launch).flops(flops).export(Export::no(
     "an operator of libtorch's dispatcher, of which only libtorch knows what it computes",
     "functions of enn_worker::functional, which all leave but the losses",
 ))];
@@ -342,4 +342,24 @@ fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Aten(call) = op else { unreachable!("row of another operation") };
     call.call(l.ins)
+}
+
+/// A product's multiplications and additions, told from its operands; of other operators one per element of the first result.
+fn flops(op: &Op, ins: &[&Meta], outs: &[Meta]) -> u64 {
+    let Op::Aten(call) = op else { unreachable!("row of another operation") };
+    let name = call.name().strip_prefix("aten::").and_then(|name| name.split('.').next()).unwrap_or_default();
+    let made = per_result::<1>(op, ins, outs);
+    let last = |i: usize| ins.get(i).and_then(|meta| meta.shape.last()).copied();
+    let (numbers, each) = match name.strip_suffix('_').unwrap_or(name) {
+        "mm" | "bmm" | "matmul" | "linear" | "mv" | "dot" => (made, last(0)),
+        "addmm" | "baddbmm" | "addmv" => (made, last(1)),
+        "conv1d" | "conv2d" | "conv3d" | "convolution" => {
+            // A transposed one spreads each of its numbers instead of gathering each of its results.
+            let spreads = matches!(call.args.get(6), Some(AtenArg::Bool(true)));
+            let window = ins.get(1).map(|weight| weight.shape.iter().skip(1).product());
+            (if spreads { per_operand::<1>(op, ins, outs) } else { made }, window)
+        }
+        _ => return made,
+    };
+    2 * numbers * each.unwrap_or(0).max(0).cast_unsigned()
 }

@@ -25,16 +25,23 @@ pub static ROWS: [OpRow; 2] = [
     OpRow::forward("sdpa", shape, launch, vjp, samples)
         .saves(0b1111, 0b11)
         .kernels(&attention_aten::FORWARD)
-        .flops(|_, ins, outs| (4 * outs[0].numel() * ins[1].shape[2]).max(0) as u64)
+        .flops(flops)
         .lowers(lower),
-    OpRow::backward("sdpa_backward", shape_backward, launch_backward)
-        .kernels(&attention_aten::BACKWARD)
-        .flops(|_, ins, _| (10 * ins[1].numel() * ins[2].shape[2]).max(0) as u64),
+    OpRow::backward("sdpa_backward", shape_backward, launch_backward).kernels(&attention_aten::BACKWARD).flops(flops),
 ];
 
 /// The row of either operation.
 pub(super) fn row(op: &Op) -> &'static OpRow {
     &ROWS[usize::from(matches!(op, Op::SdpaBackward { .. }))]
+}
+
+/// The products: two forward, of the widths of q and v; five backward, three of q's width and two of v's.
+fn flops(op: &Op, ins: &[&Meta], outs: &[Meta]) -> u64 {
+    let (q, v, keys) = match op {
+        Op::Sdpa { .. } => (ins[0].numel(), outs[0].numel(), ins[1].shape[2]),
+        _ => (3 * ins[1].numel(), 2 * ins[0].numel(), ins[2].shape[2]),
+    };
+    (2 * keys * (q + v)).max(0).cast_unsigned()
 }
 
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {

@@ -6,7 +6,7 @@
 use super::Op;
 use super::cuda;
 use super::infer::{Inferred, float, mismatch, one, wide, wrong};
-use super::row::{Export, Launch, Launched, OpRow};
+use super::row::{Export, Launch, Launched, OpRow, per_operand, per_result};
 use super::sample::{ids, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
@@ -32,14 +32,14 @@ pub static ROWS: [OpRow; 2] = [
     })
     .saves(0b11, 0b10)
     .kernels(&[cuda::CROSS_ENTROPY])
-    .flops(|_, ins, _| 5 * ins[0].numel().max(0) as u64)
+    .flops(per_operand::<4>)
     .export(Export::no(
         "a training objective, not part of the model",
         "nothing: a model answers, and train.loss or the user's learner judges it",
     )),
     OpRow::backward("cross_entropy_backward", |_, ins| one(ins[1].clone()), launch_backward)
         .kernels(&[cuda::CROSS_ENTROPY_BACKWARD])
-        .flops(|_, ins, _| 4 * ins[1].numel().max(0) as u64),
+        .flops(per_result::<3>),
 ];
 
 /// The row of either operation.

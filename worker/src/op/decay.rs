@@ -5,7 +5,7 @@ use super::cuda;
 use super::elementwise::{clamped, inside};
 use super::infer::{Inferred, float, one};
 use super::lower::{Lower, Lowered, only};
-use super::row::{Launch, Launched, OpRow};
+use super::row::{Launch, Launched, OpRow, per_result};
 use super::sample::{between, sample};
 use super::value::Meta;
 use super::vjp::grad;
@@ -39,8 +39,11 @@ pub static ROWS: [OpRow; 2] = [
     )
     .saves(1, 0)
     .kernels(&[cuda::RETENTION_DECAY])
+    .flops(per_result::<5>)
     .lowers(lower),
-    OpRow::backward("retention_decay_backward", same_shape, launch_backward).kernels(&[cuda::RETENTION_DECAY_BACKWARD]),
+    OpRow::backward("retention_decay_backward", same_shape, launch_backward)
+        .kernels(&[cuda::RETENTION_DECAY_BACKWARD])
+        .flops(per_result::<10>),
 ];
 
 /// The row of either operation.

@@ -4,7 +4,7 @@ use super::Op;
 use super::attr::Unary;
 use super::infer::{Inferred, float, one};
 use super::lower::{Lower, LowerError, Lowered, only};
-use super::row::{Launch, Launched, OpRow, free};
+use super::row::{Launch, Launched, OpRow, free, per_result};
 use super::sample::{Draw, Sample, between, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp, grad};
@@ -27,12 +27,12 @@ pub static UNARY: [OpRow; 14] = [
     unary("abs", true, |d| positive(d, Unary::Abs)).lowers(lower_unary),
     unary("reciprocal", false, |d| positive(d, Unary::Reciprocal)).lowers(lower_unary),
     unary("relu", false, |d| positive(d, Unary::Relu)).lowers(lower_unary),
-    unary("silu", true, |d| smooth(d, Unary::Silu)).lowers(lower_unary),
-    unary("gelu", true, |d| smooth(d, Unary::Gelu)).lowers(lower_unary),
-    unary("gelu_tanh", true, |d| smooth(d, Unary::GeluTanh)).lowers(lower_unary),
-    unary("sigmoid", false, |d| smooth(d, Unary::Sigmoid)).lowers(lower_unary),
+    unary("silu", true, |d| smooth(d, Unary::Silu)).flops(per_result::<4>).lowers(lower_unary),
+    unary("gelu", true, |d| smooth(d, Unary::Gelu)).flops(per_result::<5>).lowers(lower_unary),
+    unary("gelu_tanh", true, |d| smooth(d, Unary::GeluTanh)).flops(per_result::<9>).lowers(lower_unary),
+    unary("sigmoid", false, |d| smooth(d, Unary::Sigmoid)).flops(per_result::<4>).lowers(lower_unary),
     unary("tanh", false, |d| smooth(d, Unary::Tanh)).lowers(lower_unary),
-    unary("softplus", true, |d| smooth(d, Unary::Softplus)).lowers(lower_unary),
+    unary("softplus", true, |d| smooth(d, Unary::Softplus)).flops(per_result::<3>).lowers(lower_unary),
 ];
 
 const fn unary_backward(name: &'static str) -> OpRow {
@@ -44,17 +44,17 @@ pub static UNARY_BACKWARD: [OpRow; 14] = [
     unary_backward("neg_backward"),
     unary_backward("exp_backward"),
     unary_backward("log_backward"),
-    unary_backward("sqrt_backward"),
-    unary_backward("square_backward"),
-    unary_backward("abs_backward"),
-    unary_backward("reciprocal_backward"),
-    unary_backward("relu_backward"),
-    unary_backward("silu_backward"),
-    unary_backward("gelu_backward"),
-    unary_backward("gelu_tanh_backward"),
-    unary_backward("sigmoid_backward"),
-    unary_backward("tanh_backward"),
-    unary_backward("softplus_backward"),
+    unary_backward("sqrt_backward").flops(per_result::<2>),
+    unary_backward("square_backward").flops(per_result::<2>),
+    unary_backward("abs_backward").flops(per_result::<2>),
+    unary_backward("reciprocal_backward").flops(per_result::<3>),
+    unary_backward("relu_backward").flops(per_result::<2>),
+    unary_backward("silu_backward").flops(per_result::<9>),
+    unary_backward("gelu_backward").flops(per_result::<11>),
+    unary_backward("gelu_tanh_backward").flops(per_result::<18>),
+    unary_backward("sigmoid_backward").flops(per_result::<3>),
+    unary_backward("tanh_backward").flops(per_result::<3>),
+    unary_backward("softplus_backward").flops(per_result::<5>),
 ];
 
 /// Scale, AddScalar, Clamp, ClampBackward, Cast.
@@ -73,9 +73,12 @@ pub static ROWS: [OpRow; 5] = [
         smooth_op(d, Op::Clamp { lo: (-0.5).into(), hi: 0.8.into() })
     })
     .saves(1, 0)
+    .flops(per_result::<2>)
     .lowers(lower_scalar),
-    OpRow::backward("clamp_backward", same_shape, launch_clamp),
-    OpRow::forward("cast", shape_cast, launch_cast, vjp_cast, |_| Vec::new()).flops(free).lowers(lower_cast),
+    OpRow::backward("clamp_backward", same_shape, launch_clamp).flops(per_result::<4>),
+    OpRow::forward("cast", shape_cast, launch_cast, vjp_cast, |d| smooth_op(d, Op::Cast { to: Kind::Double }))
+        .flops(free)
+        .lowers(lower_cast),
 ];
 
 fn same_shape(_: &Op, ins: &[&Meta]) -> Inferred {

@@ -9,7 +9,7 @@ use super::Op;
 use super::attr::Axes;
 use super::cuda;
 use super::infer::{Inferred, float, mismatch, one, wrong};
-use super::row::{Export, Kernel, Launch, Launched, OpRow, Save, Tolerance};
+use super::row::{Export, Kernel, Launch, Launched, OpRow, Save, Tolerance, per_operand};
 use super::value::{Meta, Shape};
 use super::vjp::{Grads, Vjp};
 use crate::backend::torch::safe::{Arg, AtenOp, kind_code};
@@ -32,7 +32,7 @@ const SCALE_MIN: f64 = 1e-30;
 /// ScaledMm: a (M,K), b (N,K), their multipliers, a bias (N) if `bias` → a bᵀ (M,N).
 /// Fp8Linear: x (…, K), w (N,K), q of x and its s, q of w and its s, qᵀ of x, qᵀ of w, a bias (N) if `bias` → (…, N).
 pub static ROWS: [OpRow; 3] = [
-    OpRow::backward("quantize", shape_quantize, launch_quantize).kernels(&[cuda::QUANTIZE]),
+    OpRow::backward("quantize", shape_quantize, launch_quantize).kernels(&[cuda::QUANTIZE]).flops(per_operand::<5>),
     OpRow::backward("scaled_mm", shape_mm, launch_mm).kernels(&[CUBLAS]).flops(flops_mm),
     OpRow {
         vjp: Some(vjp_linear),

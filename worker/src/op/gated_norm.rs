@@ -4,8 +4,8 @@ use super::Op;
 use super::cuda;
 use super::infer::{Inferred, Metas, mismatch, same_kind, wrong};
 use super::lower::{Lower, Lowered, only};
-use super::norm::{columns, lower_within, statistics, stats, within, within_backward};
-use super::row::{Launch, Launched, OpRow};
+use super::norm::{columns, lower_within, per_element, statistics, stats, within, within_backward};
+use super::row::{Launch, Launched, OpRow, elements};
 use super::rows_cpu;
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Tensor};
@@ -27,16 +27,26 @@ pub static ROWS: [OpRow; 2] = [
     })
     .saves(0b11111, 0b110)
     .kernels(&[cuda::GATED_NORM, rows_cpu::GATED_NORM])
-    .flops(|_, ins, _| 14 * ins[0].numel().max(0) as u64)
+    .flops(flops)
     .lowers(lower),
     OpRow::backward("gated_norm_backward", shape_backward, launch_backward)
         .kernels(&[cuda::GATED_NORM_BACKWARD, rows_cpu::GATED_NORM_BACKWARD])
-        .flops(|_, ins, _| 26 * ins[0].numel().max(0) as u64),
+        .flops(flops),
 ];
 
 /// The row of either operation.
 pub(super) fn row(op: &Op) -> &'static OpRow {
     &ROWS[usize::from(matches!(op, Op::GatedNormBackward { .. }))]
+}
+
+/// The norm's, the gate's, and those of the products; the reverse makes the norm's result again.
+fn flops(op: &Op, ins: &[&Meta], _: &[Meta]) -> u64 {
+    let each = match *op {
+        Op::GatedNorm { layer, .. } => 1 + per_element(layer, true)[0] + 5,
+        Op::GatedNormBackward { layer, .. } => 3 + if layer { 4 } else { 2 } + 11 + per_element(layer, true)[1],
+        _ => unreachable!("row of another operation"),
+    };
+    each * elements(&ins[..1], 1)
 }
 
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {

@@ -3,7 +3,7 @@
 use super::Op;
 use super::infer::{Inferred, axis, float, one, wide, wrong};
 use super::lower::{Lower, Lowered, only};
-use super::row::{Launch, Launched, OpRow, free};
+use super::row::{Launch, Launched, OpRow, free, per_operand};
 use super::sample::{Draw, Sample, ids, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
@@ -25,14 +25,12 @@ pub static ROWS: [OpRow; 4] = [
     .saves(0b10, 0)
     .flops(free)
     .lowers(|_, l| only(l.emit(graph::Op::Gather { axis: 0 }, &[l.at(0), l.at(1)])?)),
-    OpRow::backward("embedding_backward", shape_backward, launch),
+    OpRow::backward("embedding_backward", shape_backward, launch).flops(per_operand::<1>),
     OpRow::forward("index_select", shape_select, launch, vjp_select, samples_select)
         .saves(0b10, 0)
         .flops(free)
         .lowers(lower_select),
-    // An addition per element of the gradient.
-    OpRow::backward("index_select_backward", shape_select_backward, launch)
-        .flops(|_, ins, _| ins[0].numel().max(0) as u64),
+    OpRow::backward("index_select_backward", shape_select_backward, launch).flops(per_operand::<1>),
 ];
 
 /// The row of an operation of this family.

@@ -66,6 +66,14 @@ pub fn wide(kind: tch::Kind) -> tch::Kind {
     if kind == tch::Kind::Double { kind } else { tch::Kind::Float }
 }
 
+/// Refuses an operand that is not of truth values.
+pub fn boolean(operand: usize, meta: &Meta) -> Result<(), OpErrorKind> {
+    if meta.kind == tch::Kind::Bool {
+        return Ok(());
+    }
+    Err(OpErrorKind::Kind { operand, found: meta.kind, expected: "Bool" })
+}
+
 /// Refuses an operand that is not floating point.
 pub fn float(operand: usize, meta: &Meta) -> Result<(), OpErrorKind> {
     use tch::Kind::{BFloat16, Double, Float, Half};

@@ -4,14 +4,15 @@ use super::Op;
 use super::attr::Axes;
 use super::infer::{Inferred, Metas, axis, broadcast, mismatch, one, same_kind, wrong};
 use super::lower::{Lower, Lowered, itself, only};
-use super::row::{Launch, Launched, OpRow, free};
-use super::sample::{Operand, normal, sample};
+use super::row::{Launch, Launched, OpRow, elements, free};
+use super::sample::{Draw, Operand, Sample, normal, sample};
 use super::value::{Meta, Shape, Tensor};
 use super::vjp::{Grads, Vjp, grad};
 use crate::backend::torch::safe::{Arg, AtenOp};
 use crate::error::{OpError, OpErrorKind};
 use enn_common::graph::{Dim, Id};
 use smallvec::{SmallVec, smallvec};
+use tch::{Device, Kind};
 
 static ADD_ALL: AtenOp = AtenOp::new(c"aten::_foreach_add_", c"List");
 
@@ -39,6 +40,7 @@ pub static ROWS: [OpRow; 12] = [
         vec![
             sample(Op::Permute { axes: smallvec![2, 0, 1] }, [normal(&[a, b, 3])]),
             sample(Op::Permute { axes: smallvec![-1, 0] }, [normal(&[a, b]).strided()]),
+            sample(Op::Permute { axes: smallvec![1, 2, 0] }, [normal(&[a, 0, b])]),
         ]
     })
     .flops(free)
@@ -53,6 +55,10 @@ pub static ROWS: [OpRow; 12] = [
             vec![
                 sample(Op::Expand { shape: smallvec![3, a, b] }, [normal(&[a, 1])]),
                 sample(Op::Expand { shape: smallvec![a, b] }, [normal(&[])]),
+                sample(Op::Expand { shape: smallvec![2, b, 3, a] }, [normal(&[b, 1, a]).transposed()]),
+                sample(Op::Expand { shape: smallvec![a, 3, b] }, [normal(&[1, b]).strided()]),
+                sample(Op::Expand { shape: smallvec![a, 0] }, [normal(&[a, 1])]),
+                sample(Op::Expand { shape: smallvec![0, a, 0] }, [normal(&[1, 0])]),
             ]
         },
     )
@@ -64,19 +70,22 @@ pub static ROWS: [OpRow; 12] = [
             sample(Op::Narrow { axis: -1, start: 1, len: b - 2 }, [normal(&[a, b])]),
             sample(Op::Narrow { axis: 0, start: 0, len: 1 }, [normal(&[a, b, 2]).transposed()]),
             sample(Op::Narrow { axis: 1, start: 2, len: 0 }, [normal(&[a, b]).strided()]),
+            sample(Op::Narrow { axis: 1, start: 1, len: b - 1 }, [normal(&[0, b])]),
         ]
     })
     .flops(free)
     .lowers(lower),
-    OpRow::backward("narrow_backward", shape_narrow_backward, launch_narrow_backward),
+    OpRow::backward("narrow_backward", shape_narrow_backward, launch_narrow_backward).flops(free),
     OpRow::forward("cat", shape_cat, launch, vjp_cat, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
         vec![
             sample(Op::Cat { axis: 1 }, [normal(&[a, b]), normal(&[a, 2]), normal(&[a, 0])]),
             sample(Op::Cat { axis: -3 }, [normal(&[a, b, 2]).transposed(), normal(&[1, b, 2]).strided()]),
             sample(Op::Cat { axis: 1 }, many(|| normal(&[a, 1]))),
+            sample(Op::Cat { axis: 0 }, [normal(&[0, b]), normal(&[0, b])]),
         ]
     })
+    .flops(free)
     .lowers(lower),
     OpRow::forward("stack", shape_stack, launch, vjp_stack, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
@@ -84,8 +93,10 @@ pub static ROWS: [OpRow; 12] = [
             sample(Op::Stack { axis: 1 }, [normal(&[a, b]), normal(&[a, b]).transposed()]),
             sample(Op::Stack { axis: -1 }, [normal(&[a]), normal(&[a]), normal(&[a]).strided()]),
             sample(Op::Stack { axis: 0 }, many(|| normal(&[a]))),
+            sample(Op::Stack { axis: -2 }, [normal(&[a, 0]), normal(&[a, 0])]),
         ]
     })
+    .flops(free)
     .lowers(lower),
     OpRow::forward("split", shape_split, launch, vjp_split, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
@@ -93,17 +104,36 @@ pub static ROWS: [OpRow; 12] = [
             sample(Op::Split { axis: -1, sizes: smallvec![2, b, 1] }, [normal(&[a, b + 3])]),
             sample(Op::Split { axis: 0, sizes: smallvec![a, 0] }, [normal(&[a, b]).transposed()]),
             sample(Op::Split { axis: 1, sizes: smallvec![1; MANY] }, [normal(&[a, MANY as i64])]),
+            sample(Op::Split { axis: 1, sizes: smallvec![2, b - 2] }, [normal(&[0, b])]),
+            sample(Op::Split { axis: 0, sizes: smallvec![0, 0] }, [normal(&[0, b])]),
         ]
     })
     .flops(free)
     .lowers(lower_split),
-    OpRow::backward("zeros", shape_filled, launch_filled).lowers(lower_filled),
-    OpRow::backward("ones", shape_filled, launch_filled).lowers(lower_filled),
-    OpRow::backward("grad_add", |_, _| Ok(Metas::new()), launch_grad_add),
+    OpRow::backward("zeros", shape_filled, launch_filled)
+        .samples(|d| filled(d, |shape, kind| Op::Zeros { shape, kind, device: Device::Cpu }))
+        .flops(free)
+        .lowers(lower_filled),
+    OpRow::backward("ones", shape_filled, launch_filled)
+        .samples(|d| filled(d, |shape, kind| Op::Ones { shape, kind, device: Device::Cpu }))
+        .flops(free)
+        .lowers(lower_filled),
+    OpRow::backward("grad_add", |_, _| Ok(Metas::new()), launch_grad_add).flops(|_, ins, _| elements(ins, 2)),
     OpRow::backward("detach", |_, ins| one(ins[0].clone()), |_, l| Ok(smallvec![l.at(0).shallow_clone()]))
+        .samples(|d| {
+            let (a, b) = (d.size(2, 4), d.size(5, 7));
+            let shapes = [normal(&[a, b, 3]), normal(&[b, a]).transposed(), normal(&[0, b])];
+            shapes.into_iter().map(|x| sample(Op::Detach, [x])).collect()
+        })
         .flops(free)
         .lowers(itself),
 ];
+
+fn filled(d: &mut Draw, op: fn(Axes, Kind) -> Op) -> Vec<Sample> {
+    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let shapes: [Axes; 3] = [smallvec![a, b], smallvec![], smallvec![a, 0]];
+    shapes.into_iter().map(|shape| sample(op(shape, Kind::Float), [])).collect()
+}
 
 /// In pairs: a gradient, and what is added to it. Each gradient is there once.
 fn launch_grad_add(_: &Op, l: &Launch<'_>) -> Launched {

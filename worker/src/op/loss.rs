@@ -4,14 +4,13 @@
 //! target holds, NaN included. A NaN prediction at a valid cell shows.
 
 use super::Op;
-use super::infer::{Inferred, float, mismatch};
-use super::row::{Export, Launch, Launched, OpRow};
+use super::infer::{Inferred, boolean, float, mismatch};
+use super::row::{Export, Launch, Launched, OpRow, per_operand, per_result};
 use super::sample::{bools, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
 use crate::error::{OpError, OpErrorKind};
 use smallvec::smallvec;
-use tch::Kind;
 
 const NOT_EXPORTED: Export = Export::no(
     "a training objective, not part of the model",
@@ -33,26 +32,27 @@ pub static ROWS: [OpRow; 4] = [
         ]
     })
     .saves(0, 0b10)
+    .flops(per_operand::<8>)
     .export(NOT_EXPORTED),
-    OpRow::backward("masked_huber_backward", shape_backward, launch_backward),
+    OpRow::backward("masked_huber_backward", shape_backward, launch_backward).flops(per_result::<3>),
     OpRow::forward("masked_mse", shape, launch, vjp, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
         vec![
             sample(Op::MaskedMse, [normal(&[a, b]), normal(&[a, b]), bools(&[a, b])]),
             sample(Op::MaskedMse, [normal(&[b, a]).transposed(), normal(&[b, a]), bools(&[b, a])]),
+            sample(Op::MaskedMse, [normal(&[a, 0]), normal(&[a, 0]), bools(&[a, 0])]),
         ]
     })
     .saves(0, 0b10)
+    .flops(per_operand::<4>)
     .export(NOT_EXPORTED),
-    OpRow::backward("masked_mse_backward", shape_backward, launch_backward),
+    OpRow::backward("masked_mse_backward", shape_backward, launch_backward).flops(per_result::<2>),
 ];
 
 fn shape(_: &Op, ins: &[&Meta]) -> Inferred {
     float(0, ins[0])?;
     float(1, ins[1])?;
-    if ins[2].kind != Kind::Bool {
-        return Err(OpErrorKind::Kind { operand: 2, found: ins[2].kind, expected: "Bool" });
-    }
+    boolean(2, ins[2])?;
     for other in &ins[1..] {
         if other.shape != ins[0].shape {
             return Err(mismatch(&ins[0].shape, &other.shape, "prediction, target and mask of one shape"));

@@ -47,6 +47,11 @@ fn matrix(meta: &Meta, transposed: bool) -> (i64, i64) {
     if transposed { (columns, rows) } else { (rows, columns) }
 }
 
+/// How many rows a tensor has, as a matrix over its last axis. Told, not left to be found out: an empty matrix does not tell.
+fn rows(meta: &Meta) -> i64 {
+    meta.shape[..meta.rank().saturating_sub(1)].iter().product()
+}
+
 fn shape_matmul(op: &Op, ins: &[&Meta]) -> Inferred {
     let Op::MatMul { ta, tb } = op else { unreachable!("row of another operation") };
     float(0, ins[0])?;
@@ -89,7 +94,7 @@ fn vjp_matmul(v: &Vjp<'_>) -> Result<Grads, OpError> {
     if v.needs(1) {
         let gb = if !ta && b.meta().rank() == 2 && a.meta().rank() > 2 {
             // A matrix shared by a batch: one product over all rows instead of a batch of products and a sum.
-            let rows = |t: &Tensor| v.call(Op::Reshape { shape: smallvec![-1, t.dim(-1)] }, &[t]);
+            let rows = |t: &Tensor| v.call(Op::Reshape { shape: smallvec![rows(t.meta()), t.dim(-1)] }, &[t]);
             let (a, g) = (rows(a)?, rows(g)?);
             if tb { product(true, false, &g, &a)? } else { product(true, false, &a, &g)? }
         } else if tb {
@@ -224,9 +229,9 @@ fn linear_backward(op: &Op, l: &Launch<'_>, put_product: PutProduct) -> Launched
     if (*dw, *db) == (Into::Skip, Into::Skip) {
         return Ok(outs);
     }
-    let sizes = w.size();
-    let g = g.f_reshape([-1, sizes[0]])?;
-    let rows = || x.f_reshape([-1, sizes[1]]);
+    let (sizes, count) = (w.size(), rows(&Meta::of(g)));
+    let g = g.f_reshape([count, sizes[0]])?;
+    let rows = || x.f_reshape([count, sizes[1]]);
     let mut storages = l.ins[3..].iter();
     match dw {
         Into::Skip => {}
@@ -272,6 +277,8 @@ fn samples_matmul(d: &mut Draw) -> Vec<Sample> {
         sample(op(false, true), [normal(&[2, a, b]).strided(), normal(&[c, b])]),
         sample(op(false, false), [normal(&[a, 0]), normal(&[0, c])]),
         sample(op(false, false), [normal(&[0, a, b]), normal(&[b, c])]),
+        sample(op(false, false), [normal(&[2, a, 0]), normal(&[0, c])]),
+        sample(op(false, true), [normal(&[2, a, b]), normal(&[0, b])]),
     ]
 }
 
@@ -284,6 +291,8 @@ fn samples_linear(d: &mut Draw) -> Vec<Sample> {
         sample(op(true), [normal(&[2, 3, a, b]).strided(), normal(&[c, b]).transposed(), normal(&[c]).strided()]),
         sample(op(true), [normal(&[b]), normal(&[c, b]), normal(&[c])]),
         sample(op(true), [normal(&[0, b]), normal(&[c, b]), normal(&[c])]),
+        sample(op(true), [normal(&[2, a, 0]), normal(&[c, 0]), normal(&[c])]),
+        sample(op(true), [normal(&[2, a, b]), normal(&[0, b]), normal(&[0])]),
     ]
 }
 

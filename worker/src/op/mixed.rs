@@ -3,7 +3,7 @@
 
 use super::Op;
 use super::infer::{Inferred, Metas, float, mismatch, wrong};
-use super::row::{Export, Launch, Launched, OpRow};
+use super::row::{Export, Launch, Launched, OpRow, free, per_operand};
 use super::value::Meta;
 use crate::backend::torch::safe::{Arg, AtenOp};
 use crate::error::OpErrorKind;
@@ -24,14 +24,14 @@ pub static ROWS: [OpRow; 2] = [
             "the weights' low-precision copies are not part of the model",
             "the weight itself, by Cx::param",
         ),
-        ..OpRow::backward("cast_into", shape_cast_into, launch_cast_into)
+        ..OpRow::backward("cast_into", shape_cast_into, launch_cast_into).flops(free)
     },
     OpRow {
         export: Export::no(
             "the loss scale is not part of the model",
             "nothing: the scale is changed after the step, outside of the model",
         ),
-        ..OpRow::backward("scale_update", shape_scale_update, launch_scale_update)
+        ..OpRow::backward("scale_update", shape_scale_update, launch_scale_update).flops(per_operand::<4>)
     },
 ];
 

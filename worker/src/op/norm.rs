@@ -5,7 +5,7 @@ use super::attr::F64Bits;
 use super::cuda;
 use super::infer::{Inferred, Metas, float, same_kind, wrong};
 use super::lower::{Lower, LowerError, Lowered, only};
-use super::row::{Launch, Launched, OpRow};
+use super::row::{Launch, Launched, OpRow, elements};
 use super::rows_cpu;
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::Meta;
@@ -24,21 +24,21 @@ pub static ROWS: [OpRow; 4] = [
     })
     .saves(0b11, 0b110)
     .kernels(&[cuda::NORM, rows_cpu::NORM])
-    .flops(|_, ins, _| 8 * ins[0].numel().max(0) as u64)
+    .flops(flops)
     .lowers(lower),
     OpRow::backward("layer_norm_backward", shape_backward, launch_layer_norm_backward)
         .kernels(&[cuda::NORM_BACKWARD, rows_cpu::NORM_BACKWARD])
-        .flops(|_, ins, _| 12 * ins[0].numel().max(0) as u64),
+        .flops(flops),
     OpRow::forward("rms_norm", shape_rms_norm, launch_rms_norm, vjp_norm, |d| {
         samples(d, |affine| Op::RmsNorm { affine, eps: 1e-6.into() }, 1)
     })
     .saves(0b11, 0b10)
     .kernels(&[cuda::NORM, rows_cpu::NORM])
-    .flops(|_, ins, _| 5 * ins[0].numel().max(0) as u64)
+    .flops(flops)
     .lowers(lower),
     OpRow::backward("rms_norm_backward", shape_backward, launch_rms_norm_backward)
         .kernels(&[cuda::NORM_BACKWARD, rows_cpu::NORM_BACKWARD])
-        .flops(|_, ins, _| 9 * ins[0].numel().max(0) as u64),
+        .flops(flops),
 ];
 
 /// That the operands from `first` on have one number per column of operand 0.
@@ -74,6 +74,27 @@ pub(super) fn within(layer: bool, eps: F64Bits) -> Op {
 /// Its reverse.
 pub(super) fn within_backward(layer: bool) -> Op {
     if layer { Op::LayerNormBackward { affine: true } } else { Op::RmsNormBackward { affine: true } }
+}
+
+/// Operations per element of the norm and of its reverse, with weights or without.
+pub(super) fn per_element(layer: bool, affine: bool) -> [u64; 2] {
+    match (layer, affine) {
+        (true, true) => [8, 13],
+        (true, false) => [6, 9],
+        (false, true) => [4, 9],
+        (false, false) => [3, 6],
+    }
+}
+
+fn flops(op: &Op, ins: &[&Meta], _: &[Meta]) -> u64 {
+    let each = match *op {
+        Op::LayerNorm { affine, .. } => per_element(true, affine)[0],
+        Op::LayerNormBackward { affine } => per_element(true, affine)[1],
+        Op::RmsNorm { affine, .. } => per_element(false, affine)[0],
+        Op::RmsNormBackward { affine } => per_element(false, affine)[1],
+        _ => unreachable!("row of another operation"),
+    };
+    each * elements(&ins[..1], 1)
 }
 
 fn with_stats(ins: &[&Meta], stats: usize) -> Inferred {

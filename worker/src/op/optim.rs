@@ -4,7 +4,7 @@
 
 use super::cuda_optim as cuda;
 use super::infer::{Inferred, Metas, float, mismatch, one, wrong};
-use super::row::{Export, Kernel, Launch, Launched, OpRow, Tolerance};
+use super::row::{Export, Kernel, Launch, Launched, OpRow, Tolerance, elements};
 use super::value::Meta;
 use super::{F64Bits, Op};
 use crate::backend::torch::safe::{adamw, average, average_share, global_norm, zero};
@@ -42,6 +42,8 @@ pub enum Scalar {
 
 /// How many there are.
 pub const SCALARS: i64 = 6;
+/// Operations that make them, with clipping.
+const SCALARS_FLOPS: u64 = 28;
 
 /// GlobalNorm, StepScalars, AdamW, Average, Zero.
 ///
@@ -57,10 +59,13 @@ pub static ROWS: [OpRow; 5] = [
         .kernels(&[cuda::GLOBAL_NORM, CPU_NORM])
         .flops(|_, ins, _| 2 * elements(ins, 1))
         .export(NOT_EXPORTED),
-    OpRow::backward("step_scalars", shape_scalars, launch_scalars).kernels(&[cuda::STEP_SCALARS]).export(NOT_EXPORTED),
+    OpRow::backward("step_scalars", shape_scalars, launch_scalars)
+        .kernels(&[cuda::STEP_SCALARS])
+        .flops(|_, _, _| SCALARS_FLOPS)
+        .export(NOT_EXPORTED),
     OpRow::backward("adamw", shape_adamw, launch_adamw)
         .kernels(&[cuda::ADAMW, CPU])
-        .flops(|op, ins, _| (14 + 3 * u64::from(averages(op).is_some())) * elements(&ins[head(op)..], arrays_of(op)))
+        .flops(flops_adamw)
         .export(NOT_EXPORTED),
     OpRow::backward("average", shape_average, launch_average)
         .kernels(&[cuda::AVERAGE, CPU_AVERAGE])
@@ -114,15 +119,18 @@ const CPU_ZERO: Kernel = Kernel {
     ..CPU
 };
 
-/// Elements of every `each`-th operand.
-fn elements(ins: &[&Meta], each: usize) -> u64 {
-    ins.iter().step_by(each).map(|m| m.numel().max(0) as u64).sum()
-}
-
 /// Decay of the average that AdamW moves.
 pub(super) fn averages(op: &Op) -> Option<f64> {
     let Op::AdamW { average, .. } = op else { return None };
     average.map(F64Bits::get)
+}
+
+/// 14 per weight, one more where weights decay, and three where they are averaged.
+fn flops_adamw(op: &Op, ins: &[&Meta], _: &[Meta]) -> u64 {
+    let Op::AdamW { decays, average, .. } = op else { unreachable!("row of another operation") };
+    let segments = ins[head(op)..].chunks_exact(arrays_of(op)).zip(decays);
+    let each = |decays: &i64| 14 + u64::from(*decays != 0) + 3 * u64::from(average.is_some());
+    segments.map(|(arrays, decays)| each(decays) * elements(&arrays[..1], 1)).sum()
 }
 
 /// Operands of AdamW before its segments.

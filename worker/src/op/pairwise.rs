@@ -3,9 +3,9 @@
 use super::Op;
 use super::attr::Binary;
 use super::cuda;
-use super::infer::{Inferred, axis, broadcast, float, mismatch, one, same_kind, wrong};
+use super::infer::{Inferred, axis, boolean, broadcast, float, mismatch, one, same_kind, wrong};
 use super::lower::{Lower, Lowered, only};
-use super::row::{Launch, Launched, OpRow};
+use super::row::{Launch, Launched, OpRow, per_operand, per_result};
 use super::rows_cpu;
 use super::sample::{Draw, Sample, between, bools, normal, sample};
 use super::value::{Meta, Tensor};
@@ -13,7 +13,6 @@ use super::vjp::{Grads, Vjp, grad};
 use crate::error::{OpError, OpErrorKind};
 use enn_common::graph;
 use smallvec::smallvec;
-use tch::Kind;
 
 /// Rows of [`Binary`], in its order.
 pub static BINARY: [OpRow; 4] = [
@@ -39,12 +38,14 @@ pub static ROWS: [OpRow; 6] = [
     })
     .saves(0b11, 0)
     .kernels(&[cuda::SILU_MUL, rows_cpu::GATE])
+    .flops(per_result::<5>)
     .lowers(|_, l| {
         let gate = l.silu(l.at(0))?;
         only(l.mul(gate, l.at(1))?)
     }),
     OpRow::backward("silu_mul_backward", shape_silu_backward, launch_silu_backward)
-        .kernels(&[cuda::SILU_MUL_BACKWARD, rows_cpu::GATE_BACKWARD]),
+        .kernels(&[cuda::SILU_MUL_BACKWARD, rows_cpu::GATE_BACKWARD])
+        .flops(per_operand::<11>),
     OpRow::forward("swiglu", shape_swiglu, launch_swiglu, vjp_swiglu, |d| {
         let (a, b) = (d.size(2, 4), d.size(3, 5));
         vec![
@@ -55,20 +56,34 @@ pub static ROWS: [OpRow; 6] = [
     })
     .saves(1, 0)
     .kernels(&[cuda::SWIGLU, rows_cpu::GATE])
+    .flops(per_result::<5>)
     .lowers(lower_swiglu),
     OpRow::backward("swiglu_backward", |_, ins| one(ins[1].clone()), launch_swiglu_backward)
-        .kernels(&[cuda::SWIGLU_BACKWARD, rows_cpu::GATE_BACKWARD]),
+        .kernels(&[cuda::SWIGLU_BACKWARD, rows_cpu::GATE_BACKWARD])
+        .flops(per_operand::<11>),
     OpRow::forward("where", shape_where, launch_where, vjp_where, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
         vec![
             sample(Op::Where, [bools(&[a, b]), normal(&[a, b]), normal(&[a, b])]),
             sample(Op::Where, [bools(&[b]), normal(&[a, 1]), normal(&[1, b])]),
             sample(Op::Where, [bools(&[a, 1, b]), normal(&[3, b]).transposed(), normal(&[])]),
+            sample(Op::Where, [bools(&[a, 0]), normal(&[1, 1]), normal(&[a, 0])]),
+            sample(Op::Where, [bools(&[b, a]).transposed(), normal(&[0, b, a]), normal(&[b, 1]).strided()]),
         ]
     })
     .saves(1, 0)
     .lowers(|_, l| only(l.emit(graph::Op::Where, &[l.at(0), l.at(1), l.at(2)])?)),
-    OpRow::backward("keep", |_, ins| one(ins[1].clone()), launch_keep).lowers(lower_keep),
+    OpRow::backward("keep", shape_keep, launch_keep)
+        .samples(|d| {
+            let (a, b) = (d.size(2, 4), d.size(5, 7));
+            vec![
+                sample(Op::Keep { when: true }, [bools(&[a, b]), normal(&[a, b])]),
+                sample(Op::Keep { when: false }, [bools(&[b]), normal(&[3, a, b]).transposed()]),
+                sample(Op::Keep { when: true }, [bools(&[a, 1]).strided(), normal(&[a, b]).strided()]),
+                sample(Op::Keep { when: false }, [bools(&[]), normal(&[0, b])]),
+            ]
+        })
+        .lowers(lower_keep),
 ];
 
 fn shape_binary(_: &Op, ins: &[&Meta]) -> Inferred {
@@ -198,9 +213,7 @@ fn launch_swiglu_backward(_: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn shape_where(_: &Op, ins: &[&Meta]) -> Inferred {
-    if ins[0].kind != Kind::Bool {
-        return Err(OpErrorKind::Kind { operand: 0, found: ins[0].kind, expected: "Bool" });
-    }
+    boolean(0, ins[0])?;
     same_kind(&ins[1..])?;
     let both = broadcast(&ins[1].shape, &ins[2].shape)?;
     one(ins[1].with_shape(broadcast(&ins[0].shape, &both)?))
@@ -220,6 +233,14 @@ fn vjp_where(v: &Vjp<'_>) -> Result<Grads, OpError> {
         }
     }
     Ok(grads)
+}
+
+fn shape_keep(_: &Op, ins: &[&Meta]) -> Inferred {
+    boolean(0, ins[0])?;
+    if broadcast(&ins[0].shape, &ins[1].shape)? != ins[1].shape {
+        return Err(mismatch(&ins[0].shape, &ins[1].shape, "truth values that broadcast to the numbers"));
+    }
+    one(ins[1].clone())
 }
 
 fn launch_keep(op: &Op, l: &Launch<'_>) -> Launched {

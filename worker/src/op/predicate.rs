@@ -1,20 +1,20 @@
 //! Truth values: tests of numbers, and their combination. What the model does to its inputs before the first weight.
 
 use super::Op;
-use super::infer::{Inferred, broadcast, float, one};
+use super::infer::{Inferred, boolean, broadcast, float, one};
 use super::lower::{Lower, Lowered, only};
-use super::row::{Launch, Launched, OpRow};
+use super::row::{Launch, Launched, OpRow, free};
+use super::sample::{Draw, Sample, bools, normal, sample};
 use super::value::Meta;
-use crate::error::OpErrorKind;
 use enn_common::graph::{Compare, Id, Op as Plain};
 use smallvec::smallvec;
 use tch::Kind;
 
 /// Test, And, Not. None has a gradient.
 pub static ROWS: [OpRow; 3] = [
-    OpRow::backward("test", shape_test, launch).lowers(lower),
-    OpRow::backward("and", shape_and, launch).lowers(lower),
-    OpRow::backward("not", shape_not, launch).lowers(lower),
+    OpRow::backward("test", shape_test, launch).samples(samples_test).lowers(lower),
+    OpRow::backward("and", shape_and, launch).samples(samples_and).flops(free).lowers(lower),
+    OpRow::backward("not", shape_not, launch).samples(samples_not).flops(free).lowers(lower),
 ];
 
 /// The row of an operation of this family.
@@ -30,13 +30,6 @@ pub(super) fn row(op: &Op) -> &'static OpRow {
 fn shape_test(_: &Op, ins: &[&Meta]) -> Inferred {
     float(0, ins[0])?;
     one(Meta { kind: Kind::Bool, ..ins[0].clone() })
-}
-
-fn boolean(operand: usize, meta: &Meta) -> Result<(), OpErrorKind> {
-    if meta.kind == Kind::Bool {
-        return Ok(());
-    }
-    Err(OpErrorKind::Kind { operand, found: meta.kind, expected: "Bool" })
 }
 
 fn shape_and(_: &Op, ins: &[&Meta]) -> Inferred {
@@ -61,6 +54,35 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
         Op::Not => x.f_logical_not()?,
         _ => unreachable!("row of another operation"),
     }])
+}
+
+fn samples_test(d: &mut Draw) -> Vec<Sample> {
+    use super::attr::Test;
+    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    vec![
+        sample(Op::Test(Test::Finite), [normal(&[a, b, 3])]),
+        sample(Op::Test(Test::AtLeast(0.25.into())), [normal(&[b, a]).transposed()]),
+        sample(Op::Test(Test::Below((-0.25).into())), [normal(&[a, b]).strided()]),
+        sample(Op::Test(Test::Below(0.5.into())), [normal(&[a, 0])]),
+    ]
+}
+
+fn samples_and(d: &mut Draw) -> Vec<Sample> {
+    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    vec![
+        sample(Op::And, [bools(&[a, b]), bools(&[a, b])]),
+        sample(Op::And, [bools(&[b, a]).transposed(), bools(&[3, 1, a]).strided()]),
+        sample(Op::And, [bools(&[a, 1]), bools(&[0])]),
+    ]
+}
+
+fn samples_not(d: &mut Draw) -> Vec<Sample> {
+    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    vec![
+        sample(Op::Not, [bools(&[a, b, 3])]),
+        sample(Op::Not, [bools(&[b, a]).transposed()]),
+        sample(Op::Not, [bools(&[0, b])]),
+    ]
 }
 
 fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {

@@ -10,7 +10,7 @@ use super::attr::F64Bits;
 use super::cuda;
 use super::infer::{Inferred, float, one, wrong};
 use super::lower::itself;
-use super::row::{Kernel, Launch, Launched, OpRow, Tolerance};
+use super::row::{Kernel, Launch, Launched, OpRow, Tolerance, per_result};
 use super::sample::{Draw, Sample, key, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
@@ -26,11 +26,12 @@ pub static ROWS: [OpRow; 2] = [
     OpRow::forward("dropout", shape, launch, vjp, |d| samples(d, |p| Op::Dropout { p, site: 3 }))
         .saves(0b10, 0)
         .kernels(&[CPU, cuda::DROPOUT])
-        .flops(|_, ins, _| 10 * ins[0].numel().max(0) as u64)
+        .flops(per_result::<2>)
         .lowers(itself),
     OpRow::forward("drop_path", shape, launch, vjp, |d| samples(d, |p| Op::DropPath { p, site: 5 }))
         .saves(0b10, 0)
         .kernels(&[CPU, cuda::DROPOUT])
+        .flops(per_result::<2>)
         .lowers(itself),
 ];
 
@@ -74,7 +75,7 @@ fn parts(op: &Op, x: &Raw) -> Call {
     };
     let sizes = x.size();
     let elements = if rows { sizes.first().copied().unwrap_or(1) } else { x.numel() as i64 };
-    let column = std::iter::once(elements).chain(sizes.iter().skip(1).map(|_| 1)).collect();
+    let column = (0..sizes.len()).map(|axis| if axis == 0 { elements } else { 1 }).collect();
     Call { p, site, rows, elements, column }
 }
 
@@ -173,5 +174,6 @@ fn samples(d: &mut Draw, op: fn(F64Bits) -> Op) -> Vec<Sample> {
         sample(op(0.3.into()), [normal(&[a, b, 3]), key()]),
         sample(op(0.5.into()), [normal(&[b, a]).transposed(), key()]),
         sample(op(0.9.into()), [normal(&[a, 0]), key()]),
+        sample(op(0.5.into()), [normal(&[]), key()]),
     ]
 }

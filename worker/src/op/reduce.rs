@@ -4,7 +4,7 @@ use super::Op;
 use super::attr::Axes;
 use super::infer::{Inferred, axis, broadcast, float, mismatch, one};
 use super::lower::{Lower, Lowered, only};
-use super::row::{Launch, Launched, OpRow};
+use super::row::{Launch, Launched, OpRow, free, per_operand};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Shape, Tensor};
 use super::vjp::{Grads, Vjp, grad};
@@ -18,29 +18,37 @@ pub static ROWS: [OpRow; 5] = [
     OpRow::forward("sum", shape_reduce, launch_reduce, vjp_reduce, |d| {
         reductions(d, |axes, keepdim| Op::Sum { axes, keepdim })
     })
+    .flops(per_operand::<1>)
     .lowers(lower),
     OpRow::forward("mean", shape_reduce, launch_reduce, vjp_reduce, |d| {
         reductions(d, |axes, keepdim| Op::Mean { axes, keepdim })
     })
+    .flops(per_operand::<1>)
     .lowers(lower),
     OpRow::forward("sum_to", shape_sum_to, launch_reduce, vjp_sum_to, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
         vec![
             sample(Op::SumTo { shape: smallvec![b] }, [normal(&[a, b])]),
             sample(Op::SumTo { shape: smallvec![a, 1, b] }, [normal(&[3, a, 2, b]).transposed()]),
+            sample(Op::SumTo { shape: smallvec![1, b] }, [normal(&[a, 0, b])]),
+            sample(Op::SumTo { shape: smallvec![1, 0] }, [normal(&[a, 0])]),
         ]
     })
+    .flops(per_operand::<1>)
     .lowers(lower),
     OpRow::forward("max_dim", shape_max, launch_max, vjp_max, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
         vec![
             sample(Op::MaxDim { axis: -1, keepdim: false }, [normal(&[a, b])]),
             sample(Op::MaxDim { axis: 0, keepdim: true }, [normal(&[b, a]).strided()]),
+            sample(Op::MaxDim { axis: 1, keepdim: false }, [normal(&[0, b, a])]),
+            sample(Op::MaxDim { axis: -2, keepdim: true }, [normal(&[a, 0])]),
         ]
     })
     .saves(0, 0b10)
+    .flops(per_operand::<1>)
     .lowers(lower),
-    OpRow::backward("max_dim_backward", shape_max_backward, launch_max_backward),
+    OpRow::backward("max_dim_backward", shape_max_backward, launch_max_backward).flops(free),
 ];
 
 fn normalised(axes: &Axes, rank: usize) -> Result<Axes, OpErrorKind> {

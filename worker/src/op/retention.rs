@@ -8,7 +8,7 @@ use super::Op;
 use super::attr::Dir;
 use super::cuda;
 use super::infer::{Inferred, Metas, float, mismatch, same_kind, wrong};
-use super::row::{Kernel, Launch, Launched, OpRow, Tolerance};
+use super::row::{Kernel, Launch, Launched, OpRow, Tolerance, elements};
 use super::sample::{Draw, Sample, between, normal, sample};
 use super::value::{Meta, Tensor};
 use super::vjp::{Grads, Vjp};
@@ -28,11 +28,11 @@ pub static ROWS: [OpRow; 2] = [
     OpRow::forward("retention", shape, launch, vjp, samples)
         .saves(0b111, 1)
         .kernels(&[cuda::RETENTION, CPU])
-        .flops(|_, ins, _| 2 * ins[0].numel().max(0) as u64)
+        .flops(flops)
         .lowers(super::retention_lower::lower),
     OpRow::backward("retention_backward", shape_backward, launch_backward)
         .kernels(&[cuda::RETENTION_BACKWARD, CPU_BACKWARD])
-        .flops(|_, ins, _| 6 * ins[0].numel().max(0) as u64),
+        .flops(flops),
 ];
 
 /// The row of either operation.
@@ -54,6 +54,17 @@ const CPU_BACKWARD: Kernel = Kernel { launch: launch_backward_cpu, ..CPU };
 
 fn fits_cpu(_: &Op, l: &Launch<'_>) -> Result<(), &'static str> {
     if has_cpu_kernel(l.at(0)) { Ok(()) } else { Err("not f32 or f64 on the CPU") }
+}
+
+/// Two per element and scan, and for λ's share; in both directions also what joins the scans, and the reverse scans v again.
+fn flops(op: &Op, ins: &[&Meta], _: &[Meta]) -> u64 {
+    let each = match op {
+        Op::Retention { dir: Dir::Causal, .. } => 2,
+        Op::Retention { .. } => 6,
+        Op::RetentionBackward { dir: Dir::Causal, .. } => 4,
+        _ => 14,
+    };
+    each * elements(&ins[..1], 1)
 }
 
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
@@ -285,5 +296,7 @@ fn samples(d: &mut Draw) -> Vec<Sample> {
         sample(op(Dir::Bidirectional, false), [normal(&[1, 131, h, 2]), lambda()]),
         sample(op(Dir::Causal, false), [normal(&[b, 1, h, w]), lambda()]),
         sample(op(Dir::Bidirectional, false), [normal(&[b, 0, h, w]), lambda()]),
+        sample(op(Dir::Causal, false), [normal(&[b, 0, h, w]), lambda()]),
+        sample(op(Dir::Causal, true), [normal(&[b, 0, h, w]), lambda(), normal(&[b, h, w])]),
     ]
 }

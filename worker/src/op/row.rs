@@ -74,7 +74,8 @@ fn bit(bits: u16, i: usize) -> bool {
 /// A reverse rule: emits the operations of the backward pass and returns one gradient per operand.
 pub type VjpRule = fn(&Vjp<'_>) -> Result<Grads, OpError>;
 
-/// Floating-point operations of one call, a multiply-add counted as two.
+/// Floating-point operations of one call: arithmetic, comparisons, choices and functions such as exp count one each, of a product its
+/// multiplications and additions only; moving, casting and filling count nothing, nor does arithmetic of integers.
 pub type Flops = fn(&Op, &[&Meta], &[Meta]) -> u64;
 
 /// How far a kernel's results may lie from the plain reference's.
@@ -143,7 +144,7 @@ impl OpRow {
             kernels: &[],
             save: Save { ins: 0, outs: 0 },
             vjp: None,
-            flops: per_element,
+            flops: per_result::<1>,
             export: Export::no(
                 "part of training, not of the forward pass",
                 "a forward pass is made of functions that read no gradients; those are the tape's",
@@ -161,6 +162,12 @@ impl OpRow {
         samples: fn(&mut Draw) -> Vec<Sample>,
     ) -> Self {
         Self { vjp: Some(vjp), samples, ..Self::backward(name, shape, launch) }
+    }
+
+    /// Example calls, for a row without reverse rule.
+    pub const fn samples(mut self, samples: fn(&mut Draw) -> Vec<Sample>) -> Self {
+        self.samples = samples;
+        self
     }
 
     /// Operands and results the reverse rule reads, as bit sets.
@@ -193,12 +200,22 @@ impl OpRow {
     }
 }
 
-/// One operation per element of the first result, or of the first operand when nothing is returned.
-pub fn per_element(_: &Op, ins: &[&Meta], outs: &[Meta]) -> u64 {
-    outs.first().or_else(|| ins.first().copied()).map_or(0, |m| m.numel().max(0) as u64)
+/// `N` operations per element of the first result.
+pub fn per_result<const N: u64>(_: &Op, _: &[&Meta], outs: &[Meta]) -> u64 {
+    outs.first().map_or(0, |meta| N * meta.numel().max(0).cast_unsigned())
 }
 
-/// Views cost nothing.
+/// `N` operations per element of the first operand: what folds numbers, or comes with several results.
+pub fn per_operand<const N: u64>(_: &Op, ins: &[&Meta], _: &[Meta]) -> u64 {
+    N * elements(ins.get(..1).unwrap_or_default(), 1)
+}
+
+/// Elements of every `each`-th operand.
+pub(super) fn elements(ins: &[&Meta], each: usize) -> u64 {
+    ins.iter().step_by(each).map(|meta| meta.numel().max(0).cast_unsigned()).sum()
+}
+
+/// What moves numbers, or fills with them, costs nothing.
 pub fn free(_: &Op, _: &[&Meta], _: &[Meta]) -> u64 {
     0
 }

@@ -3,7 +3,7 @@
 use super::Op;
 use super::infer::{Inferred, axis, float, one};
 use super::lower::{Lower, Lowered, only};
-use super::row::{Launch, Launched, OpRow};
+use super::row::{Launch, Launched, OpRow, per_result};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp, grad};
@@ -15,14 +15,14 @@ use smallvec::smallvec;
 pub static ROWS: [OpRow; 4] = [
     OpRow::forward("softmax", shape, launch, vjp, |d| samples(d, |axis| Op::Softmax { axis }))
         .saves(0, 1)
-        .flops(|_, ins, _| 5 * ins[0].numel().max(0) as u64)
+        .flops(per_result::<5>)
         .lowers(lower),
-    OpRow::backward("softmax_backward", |_, ins| one(ins[0].clone()), launch),
+    OpRow::backward("softmax_backward", |_, ins| one(ins[0].clone()), launch).flops(per_result::<4>),
     OpRow::forward("log_softmax", shape, launch, vjp, |d| samples(d, |axis| Op::LogSoftmax { axis }))
         .saves(0, 1)
-        .flops(|_, ins, _| 5 * ins[0].numel().max(0) as u64)
+        .flops(per_result::<5>)
         .lowers(lower_log),
-    OpRow::backward("log_softmax_backward", |_, ins| one(ins[0].clone()), launch),
+    OpRow::backward("log_softmax_backward", |_, ins| one(ins[0].clone()), launch).flops(per_result::<4>),
 ];
 
 /// The row of an operation of this family.

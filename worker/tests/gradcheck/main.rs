@@ -6,11 +6,14 @@
 
 mod aten;
 mod attention;
+mod calls;
 mod export;
+mod flops;
 mod late;
 mod mixers;
 mod operands;
 mod oracle;
+mod ours;
 mod plan;
 mod precision;
 mod retention;

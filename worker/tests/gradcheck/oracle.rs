@@ -1,7 +1,7 @@
 //! What each operation means, in libtorch's differentiable functions, written without looking at the launches.
 
 use enn_worker::op::Op;
-use enn_worker::op::attr::{Binary, Dir, Score, Structural, Unary};
+use enn_worker::op::attr::{Binary, Dir, Score, Structural, Test, Unary};
 use tch::{Device, Kind, Reduction, Tensor};
 
 /// A layer norm or an RMS norm, with what there is of weight and bias.
@@ -59,9 +59,9 @@ pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor>
             one(&x[0] * keep.to_kind(x[0].kind()) / (1.0 - p.get()))
         }
         Op::DropPath { p, site } => {
-            let mut shape = vec![1; x[0].dim()];
-            shape[0] = x[0].size()[0];
-            let keep = keep_mask(seed, step, *site, shape[0] as usize, p.get()).view(shape.as_slice());
+            let rows = x[0].size().first().copied().unwrap_or(1);
+            let shape: Vec<i64> = (0..x[0].dim()).map(|axis| if axis == 0 { rows } else { 1 }).collect();
+            let keep = keep_mask(seed, step, *site, rows as usize, p.get()).view(shape.as_slice());
             one(&x[0] * keep.to_kind(x[0].kind()) / (1.0 - p.get()))
         }
         Op::Retention { dir, state } => retention(*dir, x, *state),
@@ -101,6 +101,26 @@ fn arranged(op: &Op, x: &[Tensor]) -> Vec<Tensor> {
         }
         Op::Split { axis, sizes } => x[0].split_with_sizes(sizes.as_slice(), *axis),
         Op::Flip { axis } => one(x[0].flip(*axis)),
+        Op::IndexSelect { axis } => {
+            let at: Vec<i64> = Vec::try_from(&x[1].contiguous()).unwrap();
+            let axis = if *axis < 0 { axis + x[0].dim() as i64 } else { *axis };
+            // Begins with nothing of x, so that no position has a shape too.
+            let taken = at.iter().map(|at| x[0].narrow(axis, *at, 1));
+            let parts: Vec<Tensor> = std::iter::once(x[0].narrow(axis, 0, 0)).chain(taken).collect();
+            one(Tensor::cat(&parts, axis))
+        }
+        Op::Keep { when } => {
+            let kept = if *when { x[0].shallow_clone() } else { x[0].logical_not() };
+            one(&x[1] * kept.to_kind(x[1].kind()))
+        }
+        Op::Test(Test::Finite) => one(x[0].isinf().logical_or(&x[0].isnan()).logical_not()),
+        Op::Test(Test::AtLeast(bound)) => one((&x[0] - bound.get()).lt(0.0).logical_not()),
+        Op::Test(Test::Below(bound)) => one((&x[0] - bound.get()).lt(0.0)),
+        Op::And => one(x[0].to_kind(Kind::Int).minimum(&x[1].to_kind(Kind::Int)).to_kind(Kind::Bool)),
+        Op::Not => one(x[0].to_kind(Kind::Int).eq(0)),
+        Op::Zeros { shape, kind, device } => one(Tensor::full(shape.as_slice(), 0.0, (*kind, *device))),
+        Op::Ones { shape, kind, device } => one(Tensor::full(shape.as_slice(), 1.0, (*kind, *device))),
+        Op::Detach => one(x[0].detach()),
         Op::Dilate { segment, dilation } => one(dilated(&x[0], *segment, *dilation)),
         Op::Undilate { segment, dilation, tokens } => one(undilated(&x[0], *segment, *dilation, *tokens)),
         other => panic!("{} has samples but no oracle", other.name()),
@@ -181,7 +201,12 @@ pub(crate) fn retention(dir: Dir, x: &[Tensor], state: bool) -> Vec<Tensor> {
     let y = retention_rows(dir, x, state, &Tensor::arange(n, (Kind::Int64, Device::Cpu)));
     match dir {
         Dir::Causal => {
-            let last = y.narrow(1, n - 1, 1).squeeze_dim(1);
+            // What comes out where nothing went by is what came in.
+            let last = match (n, state) {
+                (0, true) => x[2].shallow_clone(),
+                (0, false) => x[0].sum_dim_intlist(1i64, false, None),
+                _ => y.narrow(1, n - 1, 1).squeeze_dim(1),
+            };
             vec![y, last]
         }
         Dir::Bidirectional => vec![y],
