@@ -120,7 +120,7 @@ asan: libtorch ## The C++ shim's tests under AddressSanitizer
 	export ENN_ASAN=1 ASAN_OPTIONS=detect_leaks=0
 	# Freed memory is kept back here, so that nothing can be said of growth. First in the process, before libtorch calls what it intercepts.
 	export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="env LD_PRELOAD=$$(cc -print-file-name=libasan.so)"
-	$(CARGO) test --release --target-dir $(TARGET)/asan -p enn-worker --test gradcheck --test comm --test shm --no-fail-fast \
+	$(CARGO) test --release --target-dir $(TARGET)/asan -p enn-worker --lib --test gradcheck --test comm --test shm --test rounds --no-fail-fast \
 		-- --skip ten_thousand_steps
 
 fuzz: libtorch ## Damaged input for every reader: a minute for what is made of offsets, a quarter of it for the rest (8 minutes)

@@ -1,5 +1,5 @@
-//! What `train.profile` leaves in `<run>/profile`: `trace-<rank>.json`, a Chrome trace of a few steps, and `roofline.json`, the
-//! cost of each operation beside what the machine can do.
+//! What `train.profile` leaves in `<run>/profile`: `trace-<rank>.json`, a Chrome trace of a few steps, `roofline.json`, the cost of each
+//! operation beside what the machine can do, and `program.json`, the record of a step.
 //!
 //! **Invariant:** times are seconds, sizes bytes, a multiply-add is two operations.
 
@@ -14,6 +14,10 @@ pub const ROOFLINE_JSON: &str = "roofline.json";
 pub const TRACE_JSON: &str = "trace.json";
 /// Version of roofline.json.
 pub const ROOFLINE_VERSION: u32 = 2;
+/// The record of a step, written by rank 0.
+pub const PROGRAM_JSON: &str = "program.json";
+/// Version of program.json.
+pub const PROGRAM_VERSION: u32 = 1;
 
 /// Name of a rank's trace.
 pub fn trace_name(rank: u32) -> String {
@@ -33,6 +37,53 @@ pub struct Roofline {
     pub ceiling: Ceiling,
     /// Operations, the most expensive first.
     pub ops: Vec<OpCost>,
+}
+
+/// program.json.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RecordedProgram {
+    /// [`PROGRAM_VERSION`].
+    pub version: u32,
+    /// Of everything below: equal for equal steps of the same build.
+    pub hash: String,
+    /// The same without kernels: equal on all ranks.
+    pub structure_hash: String,
+    /// Floating-point operations of a step.
+    pub flops: u64,
+    /// Most bytes of results that are alive at one time.
+    pub peak_bytes: u64,
+    /// Values by number.
+    pub values: Vec<RecordedValue>,
+    /// Operations in their order.
+    pub records: Vec<RecordedOp>,
+}
+
+/// A value of a step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RecordedValue {
+    /// Kind of its numbers.
+    pub kind: String,
+    /// Shape.
+    pub shape: Vec<i64>,
+    /// What it is for.
+    pub role: String,
+}
+
+/// An operation of a step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RecordedOp {
+    /// Name and attributes.
+    pub op: String,
+    /// Kernel that ran it.
+    pub kernel: String,
+    /// Part of the step.
+    pub phase: String,
+    /// Place in the model; empty at the top.
+    pub place: String,
+    /// Numbers of the values it reads.
+    pub operands: Vec<usize>,
+    /// Numbers of the values it makes.
+    pub results: Vec<usize>,
 }
 
 /// Floating-point numbers that are computed with; the order says nothing.

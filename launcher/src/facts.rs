@@ -43,8 +43,6 @@ pub struct Facts {
     pub omp_threads: Option<u32>,
     /// Whether `OMP_WAIT_POLICY` or `GOMP_SPINCOUNT` says how threads wait for each other.
     pub omp_waits: bool,
-    /// Whether `CUBLAS_WORKSPACE_CONFIG` says what memory cuBLAS works in.
-    pub cublas_workspace: bool,
     /// Short directory for sockets.
     pub socket_parent: PathBuf,
     /// `ENN_LOG`.
@@ -154,7 +152,6 @@ impl Facts {
             worker,
             library_path: variable("LD_LIBRARY_PATH"),
             omp_waits: variable("OMP_WAIT_POLICY").or_else(|| variable("GOMP_SPINCOUNT")).is_some(),
-            cublas_workspace: variable("CUBLAS_WORKSPACE_CONFIG").is_some(),
             omp_threads: text("OMP_NUM_THREADS").and_then(|text| text.parse().ok()).filter(|threads| *threads > 0),
             socket_parent: socket_parent(),
             log: text("ENN_LOG"),

@@ -27,7 +27,7 @@ pub struct WorkerSpec {
     pub threads: u32,
     /// Whether threads that wait for each other sleep almost at once; not where the environment says how they wait.
     pub sleeps: bool,
-    /// Whether products on a GPU are to be the same bits each time; not where the environment says what they work in.
+    /// Whether products on a GPU are to be the same bits each time.
     pub repeatable_products: bool,
 }
 

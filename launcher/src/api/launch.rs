@@ -153,7 +153,7 @@ fn on_cpu(config: &RunConfig, facts: &Facts, world: u32) -> WorkerSpec {
         device: Device::Cpu,
         threads: threads(config, facts, world),
         sleeps: !facts.omp_waits,
-        repeatable_products: config.train.deterministic && !facts.cublas_workspace,
+        repeatable_products: config.train.deterministic,
     }
 }
 

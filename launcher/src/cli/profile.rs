@@ -3,6 +3,8 @@
 use super::{flags::Runs, output};
 use crate::{Error, facts::Facts, ui};
 use enn_common::exit::ExitCode;
+use serde::Serialize;
+use std::path::PathBuf;
 
 /// Print what the operations of a run cost beside what the machine can do
 ///
@@ -15,6 +17,9 @@ pub(super) struct Args {
     run: String,
     #[command(flatten)]
     runs: Runs,
+    /// Print the record of a step instead: every operation with its operands, its place in the model and its kernel
+    #[arg(long, help_heading = "Output")]
+    program: bool,
     /// Print JSON
     #[arg(long, help_heading = "Output")]
     json: bool,
@@ -22,13 +27,23 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let run = args.runs.find_records(&args.run, facts)?;
+    if args.program {
+        let program = ui::program::read(&run)?;
+        return shown(args.json, &program, run, ui::program::listing(&program).trim_end());
+    }
     let roofline = ui::roofline::read(&run)?;
     let trace = ui::roofline::gather_traces(&run)?;
-    if args.json {
-        let value = serde_json::to_value(roofline).map_err(|source| Error::Json { path: run, source })?;
+    let text = format!("{}\ntrace: {}", ui::roofline::table(&roofline), trace.display());
+    shown(args.json, &roofline, run, &text)
+}
+
+/// What was read, as JSON or as text.
+fn shown(json: bool, read: &impl Serialize, run: PathBuf, text: &str) -> Result<ExitCode, Error> {
+    if json {
+        let value = serde_json::to_value(read).map_err(|source| Error::Json { path: run, source })?;
         output::json(&value)?;
     } else {
-        output::text_line(&format!("{}\ntrace: {}", ui::roofline::table(&roofline), trace.display()))?;
+        output::text_line(text)?;
     }
     Ok(ExitCode::Success)
 }

@@ -59,11 +59,6 @@ pub const VARIABLES: &[Variable] = &[
         "enn",
         "turns of a thread that waits before it sleeps; 1000 for workers if it is not set",
     ),
-    variable(
-        "CUBLAS_WORKSPACE_CONFIG",
-        "enn",
-        "memory that products on a GPU work in; :4096:8 for workers of a deterministic run if it is not set",
-    ),
     variable("ENN_TOKEN", "enn", "secret that the nodes of a run share; never shown"),
     variable(
         "ENN_LAUNCH",

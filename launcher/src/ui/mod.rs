@@ -23,6 +23,7 @@ pub mod openmetrics;
 pub mod plain;
 mod progress;
 pub mod report;
+pub mod program;
 pub mod roofline;
 pub mod signal;
 mod sink;

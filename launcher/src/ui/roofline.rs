@@ -5,6 +5,7 @@ use enn_common::{
     fs::{FileError, atomic},
     profile::{FOLDER, Limit, NumberKind, OpCost, ROOFLINE_JSON, ROOFLINE_VERSION, Roofline, TRACE_JSON, trace_name},
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeSet,
@@ -30,12 +31,14 @@ pub enum ProfileError {
         path: PathBuf,
     },
     /// Another version of ENN wrote it.
-    #[error("{} has version {found}, expected {}\nhint: profile a run again", path.display(), ROOFLINE_VERSION)]
+    #[error("{} has version {found}, expected {expected}\nhint: profile a run again", path.display())]
     Version {
-        /// roofline.json.
+        /// The file.
         path: PathBuf,
         /// Its version.
         found: u64,
+        /// The version that is read.
+        expected: u32,
     },
     /// A file that does not say what it should.
     #[error("{}: {source}", path.display())]
@@ -55,7 +58,11 @@ pub enum ProfileError {
 /// # Errors
 /// The run was not profiled, or the file is damaged or of another version.
 pub fn read(run: &Path) -> Result<Roofline, ProfileError> {
-    let path = run.join(FOLDER).join(ROOFLINE_JSON);
+    versioned(run.join(FOLDER).join(ROOFLINE_JSON), ROOFLINE_VERSION)
+}
+
+/// A file of a profile, of that version.
+pub(super) fn versioned<T: DeserializeOwned>(path: PathBuf, expected: u32) -> Result<T, ProfileError> {
     let Ok(text) = fs::read(&path) else { return Err(ProfileError::Absent { path }) };
     let table: Value = match serde_json::from_slice(&text) {
         Ok(table) => table,
@@ -63,7 +70,7 @@ pub fn read(run: &Path) -> Result<Roofline, ProfileError> {
     };
     // First of all: what another version wrote may look otherwise.
     match table["version"].as_u64() {
-        Some(found) if found != u64::from(ROOFLINE_VERSION) => Err(ProfileError::Version { path, found }),
+        Some(found) if found != u64::from(expected) => Err(ProfileError::Version { path, found, expected }),
         _ => serde_json::from_value(table).map_err(|source| ProfileError::Foreign { path, source }),
     }
 }

@@ -22,7 +22,7 @@ use enn_launcher::{
     remote::{Store, pull},
     slurm::{State, hostlist},
     tasks::{self, TaskEdit, TaskKeys},
-    ui::{RunView, journal, kernels, metrics, report, roofline, status},
+    ui::{RunView, journal, kernels, metrics, program, report, roofline, status},
 };
 use std::{fs, path::Path};
 
@@ -114,14 +114,24 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
     let ceiling = r#"{"version":2,"device":"Cpu","steps":3,"ceiling":{"flops_per_s":{"f32":1e9},"bytes_per_s":1e9},"ops":[{"op":"matmul",
         "kernel":"plain","kind":"bf16","calls":3,"seconds":0.1,"flops":9,"bytes":7}]}"#;
     let trace = r#"{"baseTimeNanoseconds":7,"traceEvents":[{"ts":1.5,"dur":2,"name":"matmul"}]}"#;
-    vec![text.into_bytes(), kernels, ceiling.into(), trace.into()]
+    let record = r#"{"version":1,"hash":"ab","structure_hash":"cd","flops":9,"peak_bytes":7,
+        "values":[{"kind":"Float","shape":[2,3],"role":"Input"}],
+        "records":[{"op":"Zero","kernel":"plain","phase":"forward","place":"a","operands":[0],"results":[1]}]}"#;
+    vec![text.into_bytes(), kernels, ceiling.into(), trace.into(), record.into()]
 }
 
 /// A run whose records are these bytes: what `enn status`, `metrics`, `kernels`, `profile` and `report` make of it.
 pub(crate) fn journals(bytes: &[u8]) {
     in_place(|dir| {
         fs::create_dir_all(dir.join("profile")).unwrap();
-        let files = [journal::FILE, "kernels.json", "profile/roofline.json", "profile/trace-0.json", "run.json"];
+        let files = [
+            journal::FILE,
+            "kernels.json",
+            "profile/roofline.json",
+            "profile/trace-0.json",
+            "profile/program.json",
+            "run.json",
+        ];
         files.iter().for_each(|file| fs::write(dir.join(file), bytes).unwrap());
         if let Ok(view) = RunView::read(dir) {
             let glance = status::Glance { living: false, now: 20.0, width: 80 };
@@ -132,6 +142,7 @@ pub(crate) fn journals(bytes: &[u8]) {
         drop(kernels::read(dir).map(|book| kernels::text(&book)));
         drop(roofline::read(dir).map(|table| roofline::table(&table)));
         drop(roofline::gather_traces(dir));
+        drop(program::read(dir).map(|record| program::listing(&record)));
         if let Ok(text) = std::str::from_utf8(bytes) {
             drop(Line::decode_all(text));
         }

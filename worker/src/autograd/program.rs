@@ -98,6 +98,11 @@ impl Program {
         &self.vals[index]
     }
 
+    /// What is known of all values, by number.
+    pub fn vals(&self) -> &[ValMeta] {
+        &self.vals
+    }
+
     /// Number of values.
     pub fn values(&self) -> usize {
         self.vals.len()

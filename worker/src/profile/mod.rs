@@ -6,6 +6,7 @@
 //! **Invariant:** a profile that cannot be written is a warning; training goes on.
 
 mod ceiling;
+mod record;
 mod roofline;
 mod timing;
 mod trace;
@@ -14,7 +15,7 @@ use crate::autograd::{Observe, Program};
 use crate::error::OpErrorKind;
 use enn_common::{
     fs::{FileError, atomic},
-    profile::{ROOFLINE_JSON, trace_name},
+    profile::{PROGRAM_JSON, ROOFLINE_JSON, RecordedProgram, trace_name},
 };
 use roofline::Costs;
 use std::{
@@ -56,6 +57,7 @@ pub struct Profile {
     timing: RefCell<Timing>,
     trace: RefCell<Trace>,
     costs: RefCell<Costs>,
+    record: RefCell<Option<RecordedProgram>>,
     written: Cell<bool>,
 }
 
@@ -71,6 +73,7 @@ impl Profile {
             timing: RefCell::new(Timing::new(device)),
             trace: RefCell::new(Trace::new(rank)),
             costs: RefCell::default(),
+            record: RefCell::default(),
             written: Cell::new(false),
         }
     }
@@ -107,6 +110,9 @@ impl Profile {
     fn write(&self) -> Result<(), ProfileError> {
         std::fs::create_dir_all(&self.folder).map_err(FileError::of("make", &self.folder))?;
         put(&self.folder.join(trace_name(self.rank)), &self.trace.borrow().json())?;
+        if let Some(record) = &*self.record.borrow() {
+            put(&self.folder.join(PROGRAM_JSON), &serde_json::to_value(record).unwrap_or_default())?;
+        }
         if self.rank == 0 {
             let costs = self.costs.borrow();
             let ceiling = ceiling::measure(self.device, &costs.kinds())
@@ -137,6 +143,9 @@ impl Observe for Profile {
         debug_assert_eq!(spans.len(), program.recs().len(), "every operation makes one record");
         self.trace.borrow_mut().add(self.step.get(), program, &spans);
         self.costs.borrow_mut().add(program, &spans);
+        if self.rank == 0 {
+            self.record.replace(Some(record::recorded(program)));
+        }
     }
 }
 

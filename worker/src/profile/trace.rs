@@ -99,7 +99,7 @@ impl Trace {
     }
 }
 
-fn phase_name(phase: Phase) -> &'static str {
+pub(super) fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Forward => "forward",
         Phase::Backward => "backward",

@@ -126,7 +126,8 @@ fn elementwise(op: &Op) -> Option<Steps> {
 fn folds(op: &Op) -> Option<Steps> {
     let each = |steps: &str| Some(Steps::In(steps.to_owned()));
     match op {
-        Op::Sum { .. } | Op::Mean { .. } | Op::SumTo { .. } | Op::EmbeddingBackward { .. } => each("+"),
+        Op::Sum { .. } | Op::Mean { .. } | Op::SumTo { .. } => each("+"),
+        Op::EmbeddingBackward { .. } | Op::IndexSelectBackward { .. } => each("+"),
         Op::MaxDim { .. } => each("max"),
         Op::Softmax { .. } => each("max − exp + ÷"),
         Op::LogSoftmax { .. } => each("max − exp + −"),

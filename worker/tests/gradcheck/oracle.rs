@@ -101,14 +101,6 @@ fn arranged(op: &Op, x: &[Tensor]) -> Vec<Tensor> {
         }
         Op::Split { axis, sizes } => x[0].split_with_sizes(sizes.as_slice(), *axis),
         Op::Flip { axis } => one(x[0].flip(*axis)),
-        Op::IndexSelect { axis } => {
-            let at: Vec<i64> = Vec::try_from(&x[1].contiguous()).unwrap();
-            let axis = if *axis < 0 { axis + x[0].dim() as i64 } else { *axis };
-            // Begins with nothing of x, so that no position has a shape too.
-            let taken = at.iter().map(|at| x[0].narrow(axis, *at, 1));
-            let parts: Vec<Tensor> = std::iter::once(x[0].narrow(axis, 0, 0)).chain(taken).collect();
-            one(Tensor::cat(&parts, axis))
-        }
         Op::Keep { when } => {
             let kept = if *when { x[0].shallow_clone() } else { x[0].logical_not() };
             one(&x[1] * kept.to_kind(x[1].kind()))

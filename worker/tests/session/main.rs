@@ -30,7 +30,7 @@ use enn_common::{
         train::{Execution, Precision, Recompute, TrainConfig},
     },
     metrics::Metrics,
-    profile::Roofline,
+    profile::{RecordedProgram, Roofline},
     staged::Staged,
     wire::{client::ClientError, control::Phase, message::FromWorker},
 };
@@ -41,7 +41,7 @@ use enn_worker::{
 };
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
     path::{Path, PathBuf},
     time::Duration,
@@ -387,13 +387,14 @@ fn a_profiled_run_leaves_a_trace_and_a_table_and_learns_the_same() {
             let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
             let trace: serde_json::Value = serde_json::from_slice(&read("trace-0.json")).unwrap();
             let table: Roofline = serde_json::from_slice(&read("roofline.json")).unwrap();
-            (trace, table)
+            let record: RecordedProgram = serde_json::from_slice(&read("program.json")).unwrap();
+            (trace, table, record)
         });
         assert_eq!(folder.exists(), profile);
         (tensors(&commit_last(&messages, &config, &staged)), found)
     };
     let (weights, found) = checkpoint(true);
-    let (trace, table) = found.unwrap();
+    let (trace, table, record) = found.unwrap();
     assert!(weights == checkpoint(false).0, "being watched changes no bit");
     let events = trace["traceEvents"].as_array().unwrap();
     let of = |category: &str| events.iter().filter(|event| event["cat"] == category).count();
@@ -403,6 +404,36 @@ fn a_profiled_run_leaves_a_trace_and_a_table_and_learns_the_same() {
     assert_eq!(of("op") as u64, told, "a slice for every record");
     assert!(events.iter().any(|event| event["args"]["place"].as_str().is_some_and(|place| place.contains('.'))));
     assert!(table.steps == 3 && table.ops.iter().any(|op| op.flops > 0 && op.seconds > 0.0));
+    assert_eq!(record.records.len() as u64, told / 3, "a line for every record of a step");
+    assert_eq!(record.flops, table.ops.iter().map(|op| op.flops).sum::<u64>() / 3);
+    assert!(record.peak_bytes > 0 && record.hash != record.structure_hash);
+    let made: BTreeSet<usize> = record.records.iter().flat_map(|op| op.results.clone()).collect();
+    let read: BTreeSet<usize> = record.records.iter().flat_map(|op| op.operands.clone()).collect();
+    for number in read.difference(&made) {
+        assert_ne!(record.values[*number].role, "Temp", "%{number} comes from nowhere");
+    }
+    assert!(record.records.iter().any(|op| op.op.starts_with("AdamW") && op.phase == "optimizer"));
+}
+
+#[test]
+fn each_rank_of_a_profiled_run_leaves_its_own_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let mut config = config(4);
+    config.train.profile = true;
+    let run = dir.path().join("run");
+    two_ranks(&config, &run, &staged, gloo);
+    let folder = task(&run, &staged, None).checkpoints.with_file_name("profile");
+    for rank in 0..2 {
+        let text = std::fs::read(folder.join(format!("trace-{rank}.json"))).unwrap();
+        let trace: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        assert!(events.iter().all(|event| event["pid"] == rank));
+        let of = |category: &str| events.iter().filter(|event| event["cat"] == category).count();
+        assert!(of("collective") > 0 && of("step") == 3, "rank {rank}: {} collectives", of("collective"));
+    }
+    let record: RecordedProgram = serde_json::from_slice(&std::fs::read(folder.join("program.json")).unwrap()).unwrap();
+    assert!(record.records.iter().any(|op| op.op == "AllReduce" && op.phase == "communication"));
 }
 
 #[test]
