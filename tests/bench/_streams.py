@@ -1,12 +1,12 @@
 """How long a device takes from one kernel of a graph to the next, by what other streams of the process were given before.
 
-    _streams.py a:kernel a:copy b:kernel            # two more streams; each time 40 of what they are given
-    _streams.py a:kernel b:kernel:1 b:kernel:2 b:kernel:4 default:kernel
-    _streams.py own:product a:memset a:peer a:word
+    _streams.py a:kernel b:kernel                   # two more streams; each time 40 of what they are given
+    _streams.py a:kernel b:kernel:1 b:kernel:2
+    _streams.py own:kernel a:graph a:peer a:word b:graph a:kernel:1
 
-`own` is the stream of the graph, `default` the legacy one, and any other name a stream of that name. What they are given: kernel,
-product (cuBLAS), copy (within the device), memset, peer (a copy to device 1), word (written to memory of the host and waited for).
-One line after each: µs from kernel to kernel.
+`own` is the stream of the graph, `default` the legacy one, and any other name a stream of that name. What they are given: kernel, graph
+(of one kernel), product (cuBLAS), copy (within the device, which a kernel makes), memset, peer (a copy to device 1), word (written to
+memory of the host and waited for). One line after each: µs from kernel to kernel.
 
 A probe, not a bench: it has no limit. Needs one GPU, two for `peer`, and PyTorch.
 """
@@ -52,10 +52,15 @@ class Probe:
         torch.cuda.set_stream(self.streams["own"])
         self.numbers.add_(1)
         torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=self.streams["own"]):
-            for _ in range(KERNELS):
+        self.graph, self.single = self.recorded(KERNELS), self.recorded(1)
+
+    def recorded(self, kernels: int) -> torch.cuda.CUDAGraph:
+        """A graph of so many kernels, each behind the last."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.streams["own"]):
+            for _ in range(kernels):
                 self.numbers.add_(1)
+        return graph
 
     def microseconds(self) -> float:
         """From kernel to kernel: the best of a few."""
@@ -78,6 +83,8 @@ class Probe:
             for turn in range(times):
                 if what == "kernel":
                     self.numbers.add_(1)
+                elif what == "graph":
+                    self.single.replay()
                 elif what == "product":
                     torch.mm(self.factors, self.factors)
                 elif what == "copy":
@@ -90,7 +97,7 @@ class Probe:
                     check(driver.cuStreamWriteValue32_v2(raw, address, ctypes.c_uint32(turn), 0), what)
                     check(driver.cuStreamWaitValue32_v2(raw, address, ctypes.c_uint32(turn), 0), what)
                 else:
-                    sys.exit(f"{what}: expected kernel, product, copy, memset, peer or word")
+                    sys.exit(f"{what}: expected kernel, graph, product, copy, memset, peer or word")
         torch.cuda.synchronize()
 
 

@@ -3,10 +3,11 @@
 //! **Invariant:** the functions of a family give each kernel the arguments its source declares; nothing checks that later.
 
 use super::check::Check;
-use super::driver::{self, Stream};
+use super::driver;
 use super::engine;
 use super::error::CudaError;
-use super::result::{self, Grid};
+use super::lane::Lane;
+use super::result::{self, Function, Grid};
 use super::source::Variant;
 use smallvec::SmallVec;
 use tch::Tensor;
@@ -84,13 +85,22 @@ impl<'a> Call<'a> {
             return Ok(());
         }
         let device = Check { kernel: self.entry }.device("0", on)?;
-        self.launch_on(device, driver::current_stream(device)?, grid)
+        let stream = driver::current_stream(device)?;
+        self.give(device, |function, slots, starts| result::launch(function, grid, stream, slots, starts))
     }
 
-    /// Launches on a stream of that device.
-    pub(super) fn launch_on(mut self, device: usize, stream: Stream, grid: Grid) -> Result<(), CudaError> {
+    /// Launches on that lane.
+    pub(super) fn launch_on(self, lane: &Lane, grid: Grid) -> Result<(), CudaError> {
+        self.give(lane.device, |function, slots, starts| lane.launch(function, grid, slots, starts))
+    }
+
+    fn give(
+        mut self,
+        device: usize,
+        launch: impl FnOnce(Function, &mut [u64], &[u16]) -> Result<(), String>,
+    ) -> Result<(), CudaError> {
         let function = engine::function(device, self.variant, self.entry)?;
-        result::launch(function, grid, stream, &mut self.slots, &self.starts).map_err(|status| CudaError::Launch {
+        launch(function, &mut self.slots, &self.starts).map_err(|status| CudaError::Launch {
             kernel: self.entry,
             device,
             status,

@@ -17,6 +17,7 @@ mod engine;
 mod error;
 pub mod gated;
 pub mod gated_norm;
+pub(in crate::backend) mod lane;
 pub mod norm;
 pub mod quantize;
 mod result;

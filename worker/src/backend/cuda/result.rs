@@ -5,6 +5,7 @@
 use super::driver::{Context, Stream, inside, status};
 use cudarc::driver::sys as cu;
 use cudarc::nvrtc::{result as nvrtc, sys as rtc};
+use smallvec::SmallVec;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 use std::sync::OnceLock;
@@ -77,7 +78,7 @@ pub(super) fn load(context: Context, image: &[u8]) -> Result<Module, String> {
 }
 
 /// A kernel of a loaded module.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Function {
     raw: usize,
     context: Context,
@@ -116,8 +117,7 @@ pub(super) fn launch(
     slots: &mut [u64],
     starts: &[u16],
 ) -> Result<(), String> {
-    let mut pointers: smallvec::SmallVec<[*mut c_void; 32]> =
-        starts.iter().map(|&at| (&raw mut slots[usize::from(at)]).cast::<c_void>()).collect();
+    let mut pointers = pointers(slots, starts);
     inside(function.context, || {
         let (raw, stream) = (function.raw as cu::CUfunction, stream.raw());
         let (x, y) = grid.threads;
@@ -127,4 +127,87 @@ pub(super) fn launch(
             cu::cuLaunchKernel(raw, grid.blocks, 1, 1, x, y, 1, grid.shared, stream, params, ptr::null_mut())
         })
     })
+}
+
+/// Where each argument begins.
+fn pointers(slots: &mut [u64], starts: &[u16]) -> SmallVec<[*mut c_void; 32]> {
+    starts.iter().map(|&at| (&raw mut slots[usize::from(at)]).cast::<c_void>()).collect()
+}
+
+/// A graph of one kernel.
+#[derive(Debug)]
+pub(super) struct Single {
+    function: Function,
+    graph: cu::CUgraph,
+    node: cu::CUgraphNode,
+    ready: cu::CUgraphExec,
+}
+
+// SAFETY: the driver's handles, which any thread may use, one at a time.
+unsafe impl Send for Single {}
+
+impl Single {
+    /// With these arguments, as for [`launch`].
+    pub(super) fn new(function: Function, grid: Grid, slots: &mut [u64], starts: &[u16]) -> Result<Self, String> {
+        let mut pointers = pointers(slots, starts);
+        let kernel = described(function, grid, &mut pointers);
+        inside(function.context, || {
+            let mut made = Self { function, graph: ptr::null_mut(), node: ptr::null_mut(), ready: ptr::null_mut() };
+            // SAFETY: the places are writable; the function belongs to the current context; the driver copies the arguments.
+            unsafe {
+                status(cu::cuGraphCreate(&raw mut made.graph, 0))?;
+                status(cu::cuGraphAddKernelNode_v2(&raw mut made.node, made.graph, ptr::null(), 0, &raw const kernel))?;
+                status(cu::cuGraphInstantiateWithFlags(&raw mut made.ready, made.graph, 0))?;
+            }
+            Ok(made)
+        })
+    }
+
+    /// From the next launch on, with other arguments.
+    pub(super) fn change(&self, grid: Grid, slots: &mut [u64], starts: &[u16]) -> Result<(), String> {
+        let mut pointers = pointers(slots, starts);
+        let kernel = described(self.function, grid, &mut pointers);
+        inside(self.function.context, || {
+            // SAFETY: the handles live as long as `self`; the driver copies the arguments.
+            status(unsafe { cu::cuGraphExecKernelNodeSetParams_v2(self.ready, self.node, &raw const kernel) })
+        })
+    }
+
+    pub(super) fn launch(&self, stream: Stream) -> Result<(), String> {
+        // SAFETY: the graph lives as long as `self`, and the driver keeps what is not done for longer.
+        inside(self.function.context, || status(unsafe { cu::cuGraphLaunch(self.ready, stream.raw()) }))
+    }
+}
+
+fn described(function: Function, grid: Grid, pointers: &mut [*mut c_void]) -> cu::CUDA_KERNEL_NODE_PARAMS {
+    let (x, y) = grid.threads;
+    cu::CUDA_KERNEL_NODE_PARAMS {
+        func: function.raw as cu::CUfunction,
+        gridDimX: grid.blocks,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: x,
+        blockDimY: y,
+        blockDimZ: 1,
+        sharedMemBytes: grid.shared,
+        kernelParams: pointers.as_mut_ptr(),
+        extra: ptr::null_mut(),
+        kern: ptr::null_mut(),
+        ctx: ptr::null_mut(),
+    }
+}
+
+impl Drop for Single {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, each once; what is not done yet is freed when it is.
+        let _ = inside(self.function.context, || unsafe {
+            if !self.ready.is_null() {
+                status(cu::cuGraphExecDestroy(self.ready))?;
+            }
+            if !self.graph.is_null() {
+                status(cu::cuGraphDestroy(self.graph))?;
+            }
+            Ok(())
+        });
+    }
 }

@@ -16,7 +16,7 @@ pub(in crate::backend) fn is_present() -> bool {
 }
 
 /// A device's primary context, the one libtorch uses. Retained for the life of the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::backend) struct Context(usize);
 
 fn text(error: driver::DriverError) -> String {

@@ -2,8 +2,8 @@
 
 use super::call::{Call, grid};
 use super::check::{PACK_BYTES, blocks};
-use super::driver::Stream;
 use super::error::CudaError;
+use super::lane::Lane;
 use super::source::{Element, Source, Variant};
 use tch::Kind;
 
@@ -50,8 +50,7 @@ pub struct Places {
 /// # Errors
 /// When the kernel is not launched; of a kind that it does not take.
 pub(in crate::backend) fn sum_parts(
-    device: usize,
-    stream: Stream,
+    lane: &Lane,
     Places { own, parts, squares, cut }: Places,
     (elements, stride): (i64, i64),
     at: (u32, u32),
@@ -69,7 +68,7 @@ pub(in crate::backend) fn sum_parts(
     let call = Call::new(&variant, entry).address(own).address(parts).int(elements).int(stride).word(at.0).word(at.1);
     let call = call.address(cut.unwrap_or(0));
     let call = squares.into_iter().fold(call, Call::address);
-    call.launch_on(device, stream, grid(count, THREADS))?;
+    call.launch_on(lane, grid(count, THREADS))?;
     Ok(if squares.is_some() { count } else { 0 })
 }
 
@@ -98,8 +97,7 @@ pub(in crate::backend) fn make_ready(device: usize, kind: Kind, together: Togeth
 /// # Errors
 /// When the kernel is not launched.
 pub(in crate::backend) fn take_part(
-    device: usize,
-    stream: Stream,
+    lane: &Lane,
     (from, to): (u64, u64),
     bytes: i64,
     cut: u64,
@@ -110,7 +108,7 @@ pub(in crate::backend) fn take_part(
     let variant = Variant::new(&SOURCE, Element::F32, &[WIDEST, 0, 0]);
     let count = blocks(bytes, i64::from(THREADS) * TAKEN_BYTES);
     let call = Call::new(&variant, "take_part").address(from).address(to).int(bytes).address(cut);
-    call.launch_on(device, stream, grid(count, THREADS))
+    call.launch_on(lane, grid(count, THREADS))
 }
 
 /// Writes √Σ of `count` sums of squares, f32; what is no number once `cut`, a word of the host's, is not 0.
@@ -118,13 +116,12 @@ pub(in crate::backend) fn take_part(
 /// # Errors
 /// When the kernel is not launched.
 pub(in crate::backend) fn norm_of_parts(
-    device: usize,
-    stream: Stream,
+    lane: &Lane,
     (squares, count): (u64, i64),
     to: u64,
     cut: u64,
 ) -> Result<(), CudaError> {
     let variant = Variant::new(&SOURCE, Element::F32, &[WIDEST, 0, 0]);
     let call = Call::new(&variant, "norm_of_parts").address(squares).int(count).address(to).address(cut);
-    call.launch_on(device, stream, grid(1, THREADS))
+    call.launch_on(lane, grid(1, THREADS))
 }

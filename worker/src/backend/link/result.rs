@@ -1,7 +1,7 @@
 //! The stream beside: copies, turns, sums, and moments on it.
 
 use super::gpu::{Gpu, LinkError};
-use crate::backend::cuda::{driver, sum};
+use crate::backend::cuda::{driver, lane::Lane, sum};
 use cudarc::driver::sys as cu;
 use std::ptr;
 use tch::Kind;
@@ -13,7 +13,7 @@ pub use sum::{Places, Together};
 #[derive(Debug)]
 pub struct Beside {
     gpu: Gpu,
-    stream: driver::Stream,
+    lane: Lane,
 }
 
 /// A moment on a stream.
@@ -38,7 +38,7 @@ impl Beside {
         let flags = cu::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: `stream` is writable; it is destroyed in `drop`.
         gpu.ask("make a stream", || unsafe { cu::cuStreamCreate(&raw mut stream, flags) })?;
-        Ok(Self { gpu, stream: driver::Stream::of(stream) })
+        Ok(Self { gpu, lane: Lane::new(gpu.index, driver::Stream::of(stream)) })
     }
 
     /// Whether the current stream records a graph instead of running.
@@ -60,7 +60,7 @@ impl Beside {
             return Err(LinkError { what: "record a collective in a graph", status });
         }
         let made = Moment::on(self.gpu, self.gpu.current()?)?;
-        made.before(self.stream)?;
+        made.before(self.lane.stream)?;
         Ok(made)
     }
 
@@ -73,7 +73,7 @@ impl Beside {
     /// What the driver says.
     pub unsafe fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<(), LinkError> {
         // SAFETY: as the caller says.
-        self.gpu.ask("copy to another device", || unsafe { cu::cuMemcpyAsync(to, from, bytes, self.stream.raw()) })
+        self.gpu.ask("copy to another device", || unsafe { cu::cuMemcpyAsync(to, from, bytes, self.lane.stream.raw()) })
     }
 
     /// Writes a word when all before it is done and seen by everybody.
@@ -85,7 +85,7 @@ impl Beside {
     /// What the driver says.
     pub unsafe fn tell(&self, word: u64, value: u32) -> Result<(), LinkError> {
         // SAFETY: as the caller says.
-        self.gpu.ask("write a word", || unsafe { cu::cuStreamWriteValue32_v2(self.stream.raw(), word, value, 0) })
+        self.gpu.ask("write a word", || unsafe { cu::cuStreamWriteValue32_v2(self.lane.stream.raw(), word, value, 0) })
     }
 
     /// Waits until a word is `value` or at most 2³¹ − 1 beyond it, counted around.
@@ -98,8 +98,9 @@ impl Beside {
     pub unsafe fn hear(&self, word: u64, value: u32) -> Result<(), LinkError> {
         let at_least = cu::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
         // SAFETY: as the caller says.
-        self.gpu
-            .ask("wait for a word", || unsafe { cu::cuStreamWaitValue32_v2(self.stream.raw(), word, value, at_least) })
+        self.gpu.ask("wait for a word", || unsafe {
+            cu::cuStreamWaitValue32_v2(self.lane.stream.raw(), word, value, at_least)
+        })
     }
 
     /// Brings together `elements` values of all ranks, in the ranks' order, at the place of the own ones. The others' are `stride` elements
@@ -118,7 +119,7 @@ impl Beside {
         how: (Kind, Together),
     ) -> Result<usize, LinkError> {
         let numbers = (elements as i64, stride as i64);
-        let summed = sum::sum_parts(self.gpu.index, self.stream, places, numbers, at, how);
+        let summed = sum::sum_parts(&self.lane, places, numbers, at, how);
         summed
             .map(|squares| squares as usize)
             .map_err(|error| LinkError { what: "add up parts", status: error.to_string() })
@@ -141,7 +142,7 @@ impl Beside {
     /// # Errors
     /// The kernel cannot be compiled or launched.
     pub unsafe fn take(&self, from: u64, to: u64, bytes: usize, cut: u64) -> Result<(), LinkError> {
-        let taken = sum::take_part(self.gpu.index, self.stream, (from, to), bytes as i64, cut);
+        let taken = sum::take_part(&self.lane, (from, to), bytes as i64, cut);
         taken.map_err(|error| LinkError { what: "take what came", status: error.to_string() })
     }
 
@@ -153,7 +154,7 @@ impl Beside {
     /// # Errors
     /// As [`Beside::sum`].
     pub unsafe fn norm(&self, (squares, count): (u64, usize), to: u64, cut: u64) -> Result<(), LinkError> {
-        let made = sum::norm_of_parts(self.gpu.index, self.stream, (squares, count as i64), to, cut);
+        let made = sum::norm_of_parts(&self.lane, (squares, count as i64), to, cut);
         made.map_err(|error| LinkError { what: "measure sums", status: error.to_string() })
     }
 
@@ -162,13 +163,13 @@ impl Beside {
     /// # Errors
     /// What the driver says.
     pub fn moment(&self) -> Result<Moment, LinkError> {
-        Moment::on(self.gpu, self.stream)
+        Moment::on(self.gpu, self.lane.stream)
     }
 
     /// Whether all so far is done, or failed.
     pub fn is_idle(&self) -> bool {
         // SAFETY: the stream lives as long as `self`.
-        let status = unsafe { cu::cuStreamQuery(self.stream.raw()) };
+        let status = unsafe { cu::cuStreamQuery(self.lane.stream.raw()) };
         status != cu::CUresult::CUDA_ERROR_NOT_READY
     }
 
@@ -184,7 +185,7 @@ impl Beside {
 impl Drop for Beside {
     fn drop(&mut self) {
         // SAFETY: made in `new`; what is still on it goes on by itself.
-        let _ = self.gpu.ask("end a stream", || unsafe { cu::cuStreamDestroy_v2(self.stream.raw()) });
+        let _ = self.gpu.ask("end a stream", || unsafe { cu::cuStreamDestroy_v2(self.lane.stream.raw()) });
     }
 }
 
