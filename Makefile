@@ -52,7 +52,7 @@ test: build ## Every test that needs no GPU
 	fi
 	$(CARGO) test --release --workspace --doc --quiet
 
-test-gpu: venv ## Tests that need a GPU, two for some; those of our own kernels once more under compute-sanitizer
+test-gpu: build venv ## Tests that need a GPU, two for some; those of our own kernels once more under compute-sanitizer
 	@nvidia-smi -L > /dev/null 2>&1 || { echo "error: no NVIDIA GPU was found: nvidia-smi lists none" >&2; exit 4; }
 	if [[ ! -x "$(COMPUTE_SANITIZER)" ]]; then
 		echo "error: $(COMPUTE_SANITIZER) was not found, expected NVIDIA's compute-sanitizer" >&2
@@ -66,6 +66,7 @@ test-gpu: venv ## Tests that need a GPU, two for some; those of our own kernels 
 	tests=($(CARGO) test --release --target-dir $(TARGET)/cuda -p enn-worker --features enn-worker/cuda)
 	"$${tests[@]}" --no-fail-fast --test cuda --test links --test cuda_precision
 	"$${tests[@]}" --no-fail-fast --test session --test gradcheck -- on_a_gpu a_deterministic attention::
+	"$${tests[@]}" --no-fail-fast --test kernel_faults -- on_a_gpu on_two_gpus
 	# Libtorch asks the driver for things that it may refuse: what counts is what kernels read and write.
 	runner=CARGO_TARGET_$$(uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 	export "$$runner=$(COMPUTE_SANITIZER) --error-exitcode 1 --report-api-errors no"

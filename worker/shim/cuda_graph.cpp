@@ -10,6 +10,7 @@
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
 
@@ -60,6 +61,13 @@ int32_t enn_graph_begin(const uint64_t* pool, void** out) {
   });
 }
 
+// Whether the current stream of this thread records a graph.
+int32_t enn_graph_records(int32_t* out) {
+  return enn::guarded([&] {
+    *out = c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None ? 0 : 1;
+  });
+}
+
 int32_t enn_graph_end(void* graph) {
   return enn::guarded([&] { static_cast<at::cuda::CUDAGraph*>(graph)->capture_end(); });
 }
@@ -84,6 +92,10 @@ int32_t enn_cuda_synchronize(int32_t) { return no_cuda(); }
 int32_t enn_cuda_memory(int32_t, uint64_t*) { return no_cuda(); }
 int32_t enn_graph_pool(uint64_t*) { return no_cuda(); }
 int32_t enn_graph_begin(const uint64_t*, void**) { return no_cuda(); }
+int32_t enn_graph_records(int32_t* out) {
+  *out = 0;
+  return 0;
+}
 int32_t enn_graph_end(void*) { return no_cuda(); }
 int32_t enn_graph_replay(void*) { return no_cuda(); }
 void enn_graph_free(void*) {}

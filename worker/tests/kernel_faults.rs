@@ -104,17 +104,26 @@ fn poisons(op: &Op, l: &Launch<'_>) -> Launched {
     Ok(outs)
 }
 
+/// Reads where nothing is: what a CUDA context does not survive.
+fn corrupts(op: &Op, l: &Launch<'_>) -> Launched {
+    let outs = plain(op, l)?;
+    let nowhere = Tensor::f_full([1], 1_i64 << 40, (Kind::Int64, outs[0].device()))?;
+    let _ = outs[0].f_index_select(0, &nowhere)?;
+    Ok(outs)
+}
+
 const fn kernel(id: &'static str, launch: fn(&Op, &Launch<'_>) -> Launched) -> Kernel {
     Kernel { id, fits, launch, tolerance: Tolerance::Rounding, deterministic: true }
 }
 
-static KERNELS: [Kernel; 6] = [
+static KERNELS: [Kernel; 7] = [
     kernel("test.nan", nan),
     kernel("test.percent", percent),
     kernel("test.late_nan", late_nan),
     kernel("test.refuses", refuses),
     kernel("test.aborts", aborts),
     kernel("test.poisons", poisons),
+    kernel("test.corrupts", corrupts),
 ];
 
 /// The child: a worker of the user's own. As a test of its own it has nothing to do.
@@ -344,19 +353,26 @@ struct Ended {
     events: Vec<What>,
 }
 
-/// Trains the example with a worker that has the kernel `part`, to a good end.
+/// Trains the example on CPUs with workers that have the kernel `part`, to a good end.
 fn train(part: &str, workers: u32) -> Ended {
+    train_on("cpu", part, workers, &[])
+}
+
+fn train_on(device: &str, part: &str, workers: u32, settings: &[&str]) -> Ended {
     let enn = root().join("target/release/enn");
     assert!(enn.exists(), "{} is not there; run `make build`", enn.display());
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("worker.sh");
     let test = std::env::current_exe().unwrap();
-    let text = format!("#!/bin/sh\nexec '{}' worker --exact --nocapture --test-threads 1\n", test.display());
+    // The launcher looks in a worker's file for what it links.
+    let links = if cfg!(feature = "cuda") { "libtorch_cuda.so" } else { "libtorch_cpu.so" };
+    let test = test.display();
+    let text = format!("#!/bin/sh\n# {links}\nexec '{test}' worker --exact --nocapture --test-threads 1\n");
     fs::write(&script, text).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let output = Command::new(enn)
         .current_dir(root())
-        .args(["train", "examples/weather/weather.toml", "--quiet", "--device", "cpu"])
+        .args(["train", "examples/weather/weather.toml", "--quiet", "--device", device])
         .args(["--set", "train.epochs=3", "--set", "train.patience=0", "--set", "train.checkpoint_every=1"])
         // What takes a kernel's place computes what it computed.
         .args([
@@ -369,6 +385,8 @@ fn train(part: &str, workers: u32) -> Ended {
         ])
         // A launch that misbehaves late is one of training.
         .args(["--set", "train.calibration=off"])
+        .args(["--set", "train.deterministic=true"])
+        .args(settings.iter().flat_map(|setting| ["--set", setting]))
         .args(["--set", "train.threads=1", "--nproc-per-node", &workers.to_string()])
         .arg("--runs-dir")
         .arg(dir.path().join("runs"))
@@ -463,6 +481,34 @@ fn a_kernel_that_ends_the_process_is_not_tried_again() {
     let book = ended.book();
     assert!(matches!(&book.quarantine[..], [entry] if entry.sig.is_none() && entry.retry_at().is_none()), "{book:?}");
     assert!(ended.page().contains("until another build of the worker"), "{}", ended.page());
+}
+
+#[test]
+fn on_a_gpu_a_kernel_that_ruins_the_context_costs_a_restart_and_is_not_tried_again() {
+    if tch::Cuda::device_count() == 0 {
+        eprintln!("skipped: there is no GPU");
+        return;
+    }
+    let expected = train_on("cuda", "none", 1, &[]).weights();
+    let ended = train_on("cuda", "test.corrupts", 1, &[]);
+    assert!(ended.weights() == expected);
+    let (causes, book) = (ended.causes(), ended.book());
+    assert!((2..=3).contains(&ended.rounds()), "{causes:?}");
+    assert!(causes.iter().all(|cause| cause.contains("test.corrupts")), "{causes:?}");
+    assert!(book.quarantine.iter().any(|entry| entry.kernel == "test.corrupts"), "{book:?}");
+}
+
+#[test]
+fn on_two_gpus_sums_that_are_captured_are_those_that_are_not() {
+    if tch::Cuda::device_count() < 2 {
+        eprintln!("skipped: there are not two GPUs");
+        return;
+    }
+    let apart = train_on("cuda", "none", 2, &["cluster.collectives=\"nccl\""]);
+    let captured = train_on("cuda", "none", 2, &["train.capture_collectives=true"]);
+    let warned = captured.events.iter().find(|what| matches!(what, What::Warned { .. }));
+    assert!(warned.is_none(), "{warned:?}");
+    assert!(captured.weights() == apart.weights());
 }
 
 #[test]

@@ -72,6 +72,7 @@ impl Captured {
         let _no_grad = NoGrad::enter();
         self.plan.set_step(step)?;
         let mut go = || -> Result<Vec<Raw>, OpErrorKind> {
+            collectives.map_or(Ok(()), Collectives::intact).map_err(OpErrorKind::Hook)?;
             for (own, given) in self.inputs.iter_mut().zip(inputs) {
                 own.f_copy_(given)?;
             }

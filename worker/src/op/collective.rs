@@ -67,6 +67,14 @@ pub trait Collectives {
         None
     }
 
+    /// Fails once a rank has ended the group of these ranks before its time: what is captured goes to the device without asking.
+    ///
+    /// # Errors
+    /// Which rank did, where that is known.
+    fn intact(&self) -> Result<(), HookError> {
+        Ok(())
+    }
+
     /// Begins to sum `tensor` over the ranks, in place.
     ///
     /// # Errors

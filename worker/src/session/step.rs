@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     autograd::{BucketId, Cx, Mode, Phase as Part, Program, Request, Tensor},
-    backend::copier::Copier,
+    backend::{copier::Copier, graph},
     comm::{Pending, ProcessGroup, sharing},
     data::Batch,
     error::HookError,
@@ -100,6 +100,10 @@ impl Collectives for Reduction<'_> {
         self.place.group.norms_of(array)
     }
 
+    fn intact(&self) -> Result<(), HookError> {
+        Ok(self.place.group.intact()?)
+    }
+
     fn all_reduce(&self, tensor: &Raw) -> Result<(), HookError> {
         self.pending.keep(self.place.group.all_reduce_sum(tensor)?);
         Ok(())
@@ -136,6 +140,14 @@ impl Collectives for Reduction<'_> {
     }
 
     fn wait(&self) -> Result<(), HookError> {
+        if graph::records()? {
+            // The host of a graph waits for nothing: Training::mend takes the state for lost after a cut.
+            for begun in [&self.pending, &self.across] {
+                begun.order(COLLECTIVE_WAIT_MAX)?;
+                begun.forget();
+            }
+            return Ok(());
+        }
         self.place.reporter.mark(Phase::Collective, self.step);
         // The host waits, also for a device: what follows changes weights, and a sum that was cut must not.
         self.pending.wait(COLLECTIVE_WAIT_MAX)?;

@@ -56,6 +56,10 @@ impl Collectives for Place {
         self.group.norms_of(array)
     }
 
+    fn intact(&self) -> Result<(), HookError> {
+        Ok(self.group.intact()?)
+    }
+
     fn all_reduce(&self, tensor: &tch::Tensor) -> Result<(), HookError> {
         self.pending.keep(self.group.all_reduce_sum(tensor)?);
         Ok(())

@@ -18,6 +18,14 @@ pub fn use_own_stream(device: usize) -> Result<(), ShimError> {
     result::use_own_stream(device)
 }
 
+/// Whether what this thread launches is captured instead of run. Never without CUDA.
+///
+/// # Errors
+/// What the device says.
+pub fn records() -> Result<bool, ShimError> {
+    result::records()
+}
+
 /// The memory that `tensor` has now, whatever its storage is given later. For as long as a graph holds that memory.
 ///
 /// # Errors

@@ -86,6 +86,13 @@ impl Drop for Graph {
     }
 }
 
+pub(super) fn records() -> Result<bool, ShimError> {
+    let mut records = 0;
+    // SAFETY: room for the number.
+    check(unsafe { sys::enn_graph_records(&raw mut records) })?;
+    Ok(records != 0)
+}
+
 pub(super) fn at_its_address(tensor: &Tensor) -> Result<Tensor, TchError> {
     let (sizes, strides) = (tensor.size(), tensor.stride());
     // SAFETY: sizes and strides are those of the memory at that address, which a graph or a leaf of the step holds.

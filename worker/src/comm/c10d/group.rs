@@ -199,6 +199,10 @@ macro_rules! process_group {
 
             $($own)*
 
+            fn intact(&self) -> Result<(), CommError> {
+                self.group.member.intact()
+            }
+
             fn barrier(&self, timeout: Duration) -> Result<(), CommError> {
                 self.group.barrier(timeout)
             }

@@ -33,6 +33,12 @@ impl Member {
             CommError::Collective { operation, rank, size, message: fault.message }
         }
     }
+
+    /// Fails after a cut.
+    pub(super) fn intact(&self) -> Result<(), CommError> {
+        let Self { rank, size, .. } = *self;
+        if self.line.is_cut() { Err(CommError::Aborted { operation: "all_reduce", rank, size }) } else { Ok(()) }
+    }
 }
 
 impl C10dWork {
