@@ -15,6 +15,8 @@ PEERS = record.ROOT / "tests" / "conformance" / "peers" / "step.py"
 SIZES = record.ROOT / "tests" / "bench" / "sizes.json"
 # Between asking a run to stop and killing it; enn run hands the wish on to its workers.
 STOP_S = 10
+# As `enn train` starts its workers; launcher/src/agent/spec.rs.
+WORKER_SPINS = "1000"
 
 
 def binary(name: str, device: str) -> pathlib.Path:
@@ -37,9 +39,9 @@ def torch_says(expression: str) -> str:
 
 
 def library_environment(device: str) -> dict[str, str]:
-    """Ours on a GPU runs on the libtorch of the peer: one library for both."""
+    """Ours on a GPU runs on the libtorch of the peer: one library for both. On a CPU threads wait for each other as a worker's do."""
     if device == "cpu":
-        return record.environment()
+        return record.environment() | {"GOMP_SPINCOUNT": WORKER_SPINS}
     return dict(os.environ, LD_LIBRARY_PATH=torch_says("pathlib.Path(torch.__file__).parent / 'lib'"))
 
 

@@ -143,7 +143,7 @@ impl Observe for Profile {
         debug_assert_eq!(spans.len(), program.recs().len(), "every operation makes one record");
         self.trace.borrow_mut().add(self.step.get(), program, &spans);
         self.costs.borrow_mut().add(program, &spans);
-        if self.rank == 0 {
+        if self.rank == 0 && self.record.borrow().is_none() {
             self.record.replace(Some(record::recorded(program)));
         }
     }

@@ -140,7 +140,7 @@ impl Collectives for Reduction<'_> {
     }
 
     fn wait(&self) -> Result<(), HookError> {
-        if graph::records()? {
+        if self.place.device.is_cuda() && graph::records()? {
             // The host of a graph waits for nothing: Training::mend takes the state for lost after a cut.
             for begun in [&self.pending, &self.across] {
                 begun.order(COLLECTIVE_WAIT_MAX)?;

@@ -18,7 +18,7 @@ pub fn use_own_stream(device: usize) -> Result<(), ShimError> {
     result::use_own_stream(device)
 }
 
-/// Whether what this thread launches is captured instead of run. Never without CUDA.
+/// Whether what this thread launches on its CUDA device is captured instead of run.
 ///
 /// # Errors
 /// What the device says.
