@@ -38,6 +38,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Once,
     thread,
     time::{Duration, Instant},
 };
@@ -53,6 +54,8 @@ const LOOP: &str = "ENN_TEST_LOOP";
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Launches after which the late ones misbehave: in the second epoch.
 const LATE: u32 = 400;
+/// From the first launch to the end of a process that ends itself: steps are captured by then.
+const BEFORE_DEATH: Duration = Duration::from_secs(4);
 
 thread_local! {
     static LAUNCHES: Cell<u32> = const { Cell::new(0) };
@@ -104,6 +107,20 @@ fn poisons(op: &Op, l: &Launch<'_>) -> Launched {
     Ok(outs)
 }
 
+/// Of all processes of the run the first ends itself, whatever its device is doing then.
+fn dies(op: &Op, l: &Launch<'_>) -> Launched {
+    static BEGUN: Once = Once::new();
+    BEGUN.call_once(|| {
+        thread::spawn(|| {
+            thread::sleep(BEFORE_DEATH);
+            if fs::File::create_new(std::env::var(ONCE).unwrap()).is_ok() {
+                std::process::abort();
+            }
+        });
+    });
+    plain(op, l)
+}
+
 /// Reads where nothing is: what a CUDA context does not survive.
 fn corrupts(op: &Op, l: &Launch<'_>) -> Launched {
     let outs = plain(op, l)?;
@@ -116,7 +133,7 @@ const fn kernel(id: &'static str, launch: fn(&Op, &Launch<'_>) -> Launched) -> K
     Kernel { id, fits, launch, tolerance: Tolerance::Rounding, deterministic: true }
 }
 
-static KERNELS: [Kernel; 7] = [
+static KERNELS: [Kernel; 8] = [
     kernel("test.nan", nan),
     kernel("test.percent", percent),
     kernel("test.late_nan", late_nan),
@@ -124,6 +141,7 @@ static KERNELS: [Kernel; 7] = [
     kernel("test.aborts", aborts),
     kernel("test.poisons", poisons),
     kernel("test.corrupts", corrupts),
+    kernel("test.dies", dies),
 ];
 
 /// The child: a worker of the user's own. As a test of its own it has nothing to do.
@@ -509,6 +527,18 @@ fn on_two_gpus_sums_that_are_captured_are_those_that_are_not() {
     let warned = captured.events.iter().find(|what| matches!(what, What::Warned { .. }));
     assert!(warned.is_none(), "{warned:?}");
     assert!(captured.weights() == apart.weights());
+}
+
+#[test]
+fn on_two_gpus_a_rank_that_dies_in_captured_sums_costs_no_more_than_the_steps_since_a_checkpoint() {
+    if tch::Cuda::device_count() < 2 {
+        eprintln!("skipped: there are not two GPUs");
+        return;
+    }
+    let captured = ["train.capture_collectives=true", "train.epochs=200"];
+    let ended = train_on("cuda", "test.dies", 2, &captured);
+    assert_eq!(ended.rounds(), 2, "{:?}", ended.causes());
+    assert!(ended.weights() == train_on("cuda", "none", 2, &captured).weights());
 }
 
 #[test]
