@@ -1,7 +1,10 @@
 //! The stream beside: copies, turns, sums, and moments on it.
 
 use super::gpu::{Gpu, LinkError};
-use crate::backend::cuda::{driver, lane::Lane, sum};
+use crate::backend::{
+    cuda::{driver, lane::Lane, sum},
+    graph,
+};
 use cudarc::driver::sys as cu;
 use std::ptr;
 use tch::Kind;
@@ -41,21 +44,14 @@ impl Beside {
         Ok(Self { gpu, lane: Lane::new(gpu.index, driver::Stream::of(stream)) })
     }
 
-    /// Whether the current stream records a graph instead of running.
-    fn records(&self) -> Result<bool, LinkError> {
-        let current = self.gpu.current()?;
-        let mut status = cu::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: a stream of libtorch's, which are never destroyed; `status` is writable.
-        self.gpu.ask("look at the stream", || unsafe { cu::cuStreamIsCapturing(current.raw(), &raw mut status) })?;
-        Ok(status != cu::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
-    }
-
     /// What comes next waits for what the current stream was given so far; the moment when that is done.
     ///
     /// # Errors
     /// What the driver says; while the current stream records a graph.
     pub fn after_current(&self) -> Result<Moment, LinkError> {
-        if self.records()? {
+        let records =
+            graph::records().map_err(|error| LinkError { what: "look at the stream", status: error.message })?;
+        if records {
             let status = "the ranks keep turns by counting them; collectives = \"nccl\" can".to_owned();
             return Err(LinkError { what: "record a collective in a graph", status });
         }
