@@ -9,11 +9,16 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
+#include <c10/util/FunctionRef.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 extern "C" {
 
@@ -176,10 +181,13 @@ uint32_t takes(const c10::Type& type) {
   }
 }
 
-c10::IValue value_of(const enn_arg& arg) {
+// What is put in an operand's place.
+using Operand = c10::function_ref<at::Tensor(const at::Tensor&)>;
+
+c10::IValue value_of(const enn_arg& arg, Operand operand) {
   switch (arg.tag) {
     case TENSOR:
-      return *static_cast<const at::Tensor*>(arg.data);
+      return operand(*static_cast<const at::Tensor*>(arg.data));
     case INT:
     case KIND:
       return arg.integer;
@@ -200,14 +208,14 @@ c10::IValue value_of(const enn_arg& arg) {
     case TENSORS: {
       auto first = static_cast<const at::Tensor* const*>(arg.data);
       c10::List<at::Tensor> list;
-      for (size_t i = 0; i < arg.count; ++i) list.push_back(*first[i]);
+      for (size_t i = 0; i < arg.count; ++i) list.push_back(operand(*first[i]));
       return list;
     }
     case TENSORS_OR_NONE: {
       auto first = static_cast<const at::Tensor* const*>(arg.data);
       c10::List<std::optional<at::Tensor>> list;
       for (size_t i = 0; i < arg.count; ++i) {
-        list.push_back(first[i] == nullptr ? std::nullopt : std::optional<at::Tensor>(*first[i]));
+        list.push_back(first[i] == nullptr ? std::nullopt : std::optional<at::Tensor>(operand(*first[i])));
       }
       return list;
     }
@@ -224,7 +232,31 @@ c10::IValue value_of(const enn_arg& arg) {
   }
 }
 
+// The tensors among an operator's results, those of lists one by one.
+std::vector<at::Tensor> called(void* handle, const enn_arg* args, size_t count, Operand operand) {
+  torch::jit::Stack stack;
+  stack.reserve(count);
+  for (size_t i = 0; i < count; ++i) stack.push_back(value_of(args[i], operand));
+  static_cast<const c10::OperatorHandle*>(handle)->callBoxed(&stack);
+  std::vector<at::Tensor> results;
+  for (auto& result : stack) {
+    if (result.isTensorList()) {
+      for (const at::Tensor& one : result.toTensorVector()) results.push_back(one);
+    } else if (result.isTensor()) {
+      results.push_back(std::move(result).toTensor());
+    }
+  }
+  return results;
+}
+
 } // namespace
+
+// Whether an operator draws random numbers, so that a second call gives other ones.
+extern "C" int32_t enn_aten_draws(void* handle, int32_t* out) {
+  return enn::guarded([&] {
+    *out = static_cast<const c10::OperatorHandle*>(handle)->hasTag(at::Tag::nondeterministic_seeded) ? 1 : 0;
+  });
+}
 
 // The arguments of the schema, in order.
 extern "C" int32_t enn_aten_arguments(void* handle, enn_argument* out, size_t room, size_t* count) {
@@ -244,20 +276,37 @@ extern "C" int32_t enn_aten_arguments(void* handle, enn_argument* out, size_t ro
 extern "C" int32_t enn_aten_call(void* handle, const enn_arg* args, size_t count, at::Tensor** outs, size_t room, size_t* made) {
   return enn::guarded([&] {
     *made = 0;
-    torch::jit::Stack stack;
-    stack.reserve(count);
-    for (size_t i = 0; i < count; ++i) stack.push_back(value_of(args[i]));
-    static_cast<const c10::OperatorHandle*>(handle)->callBoxed(&stack);
-    auto give = [&](at::Tensor&& result) {
-      TORCH_CHECK(*made < room, "more results than the caller has room for");
-      outs[(*made)++] = new at::Tensor(std::move(result));
-    };
-    for (auto& result : stack) {
-      if (result.isTensorList()) {
-        for (const at::Tensor& one : result.toTensorVector()) give(at::Tensor(one));
-      } else if (result.isTensor()) {
-        give(std::move(result).toTensor());
-      }
+    auto results = called(handle, args, count, [](const at::Tensor& operand) { return operand; });
+    TORCH_CHECK(results.size() <= room, "more results than the caller has room for");
+    for (auto& result : results) outs[(*made)++] = new at::Tensor(std::move(result));
+  });
+}
+
+// The gradients of an operator's operands as libtorch's own rules give them: it is called once more for that. `given` has a gradient for
+// each result, or null; `wanted` is 1 for each operand that gets one, in order. Zeros for an operand that nothing depends on.
+extern "C" int32_t enn_aten_gradients(
+    void* handle, const enn_arg* args, size_t count, const at::Tensor* const* given, size_t results, const uint8_t* wanted,
+    size_t operands, at::Tensor** outs) {
+  return enn::guarded([&] {
+    const at::AutoGradMode records(true);
+    std::vector<at::Tensor> leaves, roots, gradients;
+    size_t next = 0;
+    const auto made = called(handle, args, count, [&](const at::Tensor& operand) {
+      TORCH_CHECK(next < operands, "more operands than the caller has said");
+      auto leaf = operand.detach();
+      if (wanted[next++] != 0) leaves.push_back(leaf.requires_grad_(true));
+      return leaf;
+    });
+    TORCH_CHECK(made.size() == results, made.size(), " results, but gradients of ", results);
+    for (size_t i = 0; i < results; ++i) {
+      if (given[i] == nullptr || !made[i].requires_grad()) continue;
+      roots.push_back(made[i]);
+      gradients.push_back(*given[i]);
+    }
+    auto found = roots.empty() ? std::vector<at::Tensor>(leaves.size())
+                               : torch::autograd::grad(roots, leaves, gradients, std::nullopt, false, true);
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      outs[i] = new at::Tensor(found[i].defined() ? found[i].detach() : at::zeros_like(leaves[i]).detach());
     }
   });
 }

@@ -134,6 +134,14 @@ pub enum OpErrorKind {
     /// The operation has no reverse rule but a gradient is asked for.
     #[error("has no gradient rule\nhint: detach() its input if no gradient is wanted")]
     NotDifferentiable,
+    /// An operator of libtorch's dispatcher has none.
+    #[error("{name} has no gradient here: {why}\nhint: detach() its inputs if none is wanted")]
+    NoGradient {
+        /// The operator.
+        name: String,
+        /// Why not.
+        why: &'static str,
+    },
     /// `backward` was called on something that is not a scalar of this step.
     #[error(
         "the loss has shape {found:?}, expected a scalar that depends on a parameter or on an input that asks for a gradient"

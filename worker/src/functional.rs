@@ -143,7 +143,8 @@ pub fn zero_where_not(cx: &Cx<'_>, x: &Tensor, keep: &Tensor) -> Made {
 
 /// Any operator of libtorch's dispatcher, recorded, e.g. `aten::cumsum` with an empty overload. `ins` fill the arguments that
 /// are operands, in order; lists of tensors among the results are given one by one, what is no tensor is left out. There is at
-/// least one operand. No gradient flows back: an input that asks for one is refused.
+/// least one operand. Gradients are those of libtorch's own rules, for which the operator is called once more; where an input asks for
+/// one, an operator that writes in place, draws random numbers or has more than 16 operands is refused.
 pub fn aten(
     cx: &Cx<'_>,
     name: &str,
@@ -152,7 +153,9 @@ pub fn aten(
     ins: &[&Tensor],
 ) -> Result<SmallVec<[Tensor; 2]>, OpError> {
     let made = AtenCall::new(name, overload, args).map_err(|kind| cx.fail("aten", kind))?;
-    without_gradient(cx, "aten", ins)?;
+    if ins.iter().any(|tensor| tensor.requires_grad()) {
+        made.check_reversible().map_err(|kind| cx.fail("aten", kind))?;
+    }
     call(cx, Op::Aten(Box::new(made)), ins)
 }
 

@@ -9,6 +9,7 @@ use crate::backend::torch::safe::version;
 use crate::error::OpError;
 use crate::op::Op;
 use crate::op::collective;
+use crate::op::infer::float;
 use crate::op::row::{Launch, PLAIN};
 use crate::op::value::{Meta, Role, Tensor, Val};
 use crate::op::vjp::{Kept, RESULT_SLOT, Results};
@@ -87,7 +88,7 @@ pub(super) fn run(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpErr
     let differentiable = op.differentiable_outs();
     let mut results = Results::new();
     for (i, (raw, meta)) in outs.into_iter().zip(inferred).enumerate() {
-        let requires_grad = tape && i < differentiable;
+        let requires_grad = tape && i < differentiable && float(i, &meta).is_ok();
         let val = state.program.value(meta.clone(), Role::Temp, requires_grad);
         results.push(Tensor::new(raw, val, meta, requires_grad));
     }

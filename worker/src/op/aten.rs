@@ -1,8 +1,9 @@
 //! Any operator of libtorch's dispatcher: the way out when the table has no row for it.
 //!
-//! Shapes come from libtorch itself, which runs the operator on tensors without memory; what it writes in place comes from
-//! its schema. It has no reverse rule here and no lowering: it serves what needs neither. What has a lowering and is nearest to an operator
-//! is known for the usual ones.
+//! Shapes come from libtorch itself, which runs the operator on tensors without memory, those of convolutions and group norms from here,
+//! for it has none for them; what it writes in place comes from its schema. Gradients come from libtorch's own rules: the reverse is one operation that calls
+//! the operator once more and walks back through it. It has no lowering: what has one and is nearest to an operator is known for the usual
+//! ones.
 //!
 //! An operator without operands is refused: what it makes is known before the step (`Cx::constant`). Generators, sparse layouts,
 //! complex numbers and names of axes have no argument here; a schema that must have one cannot be called.
@@ -11,10 +12,12 @@ use super::Op;
 use super::attr::F64Bits;
 use super::infer::{Inferred, Metas};
 use super::row::{Export, Launch, Launched, OpRow, per_operand, per_result};
-use super::value::Meta;
+use super::sample::{Draw, Sample, normal, sample};
+use super::value::{Meta, Shape, Tensor};
+use super::vjp::{Grads, Vjp};
 use crate::backend::torch::safe::{ARGS, AnyOp, Arg, Argument};
-use crate::error::OpErrorKind;
-use smallvec::SmallVec;
+use crate::error::{OpError, OpErrorKind};
+use smallvec::{SmallVec, smallvec};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -183,7 +186,30 @@ impl AtenCall {
         self.writes.get(i).copied().unwrap_or(false)
     }
 
+    /// Whether gradients may flow back through it to some of so many operands.
+    ///
+    /// # Errors
+    /// It writes in place, draws random numbers, or has more operands than are kept.
+    pub fn check_reversible(&self) -> Result<(), OpErrorKind> {
+        let refused = |why| Err(OpErrorKind::NoGradient { name: self.name().to_owned(), why });
+        if self.writes.contains(&true) {
+            return refused("it writes in place");
+        }
+        if self.operator.draws()? {
+            return refused("it draws random numbers, and would draw others when it is called once more");
+        }
+        if self.operands() > u16::BITS as usize {
+            return refused("it has more than 16 operands");
+        }
+        Ok(())
+    }
+
     fn call(&self, ins: &[&tch::Tensor]) -> Launched {
+        Ok(self.with_args(ins, |args| self.operator.call(args))??)
+    }
+
+    /// What is done with the arguments of a call with these operands.
+    fn with_args<T>(&self, ins: &[&tch::Tensor], done: impl FnOnce(&[Arg<'_>]) -> T) -> Result<T, OpErrorKind> {
         let mut next = ins;
         let mut owns: SmallVec<[Own<'_>; 12]> = SmallVec::new();
         for arg in &self.args {
@@ -198,15 +224,35 @@ impl AtenCall {
         let first = ins.first().copied();
         let args: SmallVec<[Arg<'_>; 12]> =
             self.args.iter().zip(&owns).map(|(arg, own)| arg.value(own, first)).collect();
-        Ok(self.operator.call(&args)?)
+        Ok(done(&args))
     }
 }
 
-/// Aten.
-pub static ROWS: [OpRow; 1] = [OpRow::backward("aten", shape, launch).flops(flops).export(Export::no(
-    "an operator of libtorch's dispatcher, of which only libtorch knows what it computes",
-    "functions of enn_worker::functional, which all leave but the losses",
-))];
+/// The reverse of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AtenReverse {
+    call: AtenCall,
+    /// Whether each of its results has a gradient: these are the first operands.
+    given: SmallVec<[bool; 2]>,
+    /// Whether each of its operands, which follow, gets one.
+    wanted: SmallVec<[bool; 4]>,
+}
+
+impl AtenReverse {
+    /// Name of the operator whose reverse it is.
+    pub fn name(&self) -> &str {
+        self.call.name()
+    }
+}
+
+/// Aten, AtenBackward.
+pub static ROWS: [OpRow; 2] = [
+    OpRow::forward("aten", shape, launch, vjp, samples).saves(u16::MAX, 0).flops(flops).export(Export::no(
+        "an operator of libtorch's dispatcher, of which only libtorch knows what it computes",
+        "functions of enn_worker::functional, which all leave but the losses",
+    )),
+    OpRow::backward("aten_backward", shape_backward, launch_backward).flops(flops_backward),
+];
 
 /// What leaves and computes the same as some operators, or what is nearest to them; without their namespace.
 pub const INSTEAD: &[(&[&str], &str)] = &[
@@ -315,6 +361,31 @@ impl AtenCall {
         self.operator.name()
     }
 
+    /// Shape of the result of a convolution that does not spread; `None` for other operators and what it would refuse.
+    fn convolved(&self, ins: &[&Meta]) -> Option<Shape> {
+        use AtenArg::{Bool, Int, Ints};
+        let lists = match (self.name(), self.args.get(3..)?) {
+            ("aten::convolution", [Ints(by), Ints(pad), Ints(apart), Bool(false), _, Int(_)])
+            | ("aten::conv1d" | "aten::conv2d" | "aten::conv3d", [Ints(by), Ints(pad), Ints(apart), Int(_)]) => {
+                [by, pad, apart]
+            }
+            _ => return None,
+        };
+        let (x, weight) = (&ins.first()?.shape, &ins.get(1)?.shape);
+        let [made, _, window @ ..] = weight.as_slice() else { return None };
+        // Rows, channels, and the axes along which the window moves; or without rows.
+        let batch = (x.len() + 1).checked_sub(weight.len()).filter(|batch| *batch <= 1)?;
+        let mut shape: Shape = x.get(..batch)?.into();
+        shape.push(*made);
+        for (axis, (size, width)) in x.get(batch + 1..)?.iter().zip(window).enumerate() {
+            // One number is that of all axes.
+            let [by, pad, apart] = lists.map(|list| list.get(axis).or(list.first()).copied());
+            let (by, room) = (by.filter(|by| *by > 0)?, size + 2 * pad? - apart? * (width - 1) - 1);
+            shape.push((room >= 0).then(|| room / by + 1)?);
+        }
+        Some(shape)
+    }
+
     /// What leaves and is nearest to it.
     pub fn instead(&self) -> Option<String> {
         let name = self.name().strip_prefix("aten::")?.split('.').next()?;
@@ -333,6 +404,10 @@ fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
         let expected = "at least one\nhint: what needs no operand is known before the step, a Cx::constant";
         return Err(OpErrorKind::Attribute { name: "number of operands", found: 0.0, expected });
     };
+    let known = if call.name() == "aten::group_norm" { Some(ins[0].shape.clone()) } else { call.convolved(ins) };
+    if let Some(shape) = known {
+        return Ok(smallvec![Meta { shape, ..ins[0].clone() }]);
+    }
     let hollow = ins.iter().map(|meta| AnyOp::hollow(&meta.shape, meta.kind)).collect::<Result<Vec<_>, _>>()?;
     let made = call.call(&hollow.iter().collect::<Vec<_>>())?;
     // What is written in place comes back as a result of the schema.
@@ -342,6 +417,78 @@ fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Aten(call) = op else { unreachable!("row of another operation") };
     call.call(l.ins)
+}
+
+fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let Op::Aten(call) = v.op() else { unreachable!("row of another operation") };
+    let given = v.gouts.iter().map(Option::is_some).collect();
+    let wanted: SmallVec<[bool; 4]> = (0..v.arity()).map(|i| v.needs(i)).collect();
+    let mut ins: SmallVec<[&Tensor; 8]> = v.gouts.iter().flatten().collect();
+    for i in 0..v.arity() {
+        ins.push(v.input(i as u8)?);
+    }
+    let reverse = AtenReverse { call: (**call).clone(), given, wanted: wanted.clone() };
+    let mut made = v.call_all(Op::AtenBackward(Box::new(reverse)), &ins)?.into_iter();
+    Ok(wanted.iter().map(|wanted| if *wanted { made.next() } else { None }).collect())
+}
+
+/// The gradients that are given, and the operands of the call.
+fn parted<'a, T>(reverse: &AtenReverse, ins: &'a [T]) -> (&'a [T], &'a [T]) {
+    ins.split_at(reverse.given.iter().filter(|given| **given).count())
+}
+
+fn shape_backward(op: &Op, ins: &[&Meta]) -> Inferred {
+    let Op::AtenBackward(reverse) = op else { unreachable!("row of another operation") };
+    let (_, operands) = parted(reverse, ins);
+    let wanted = operands.iter().zip(&reverse.wanted).filter(|(_, wanted)| **wanted);
+    Ok(wanted.map(|(meta, _)| (*meta).clone()).collect())
+}
+
+fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::AtenBackward(reverse) = op else { unreachable!("row of another operation") };
+    let (gradients, operands) = parted(reverse, l.ins);
+    let mut next = gradients.iter().copied();
+    let given: SmallVec<[Option<&tch::Tensor>; 2]> =
+        reverse.given.iter().map(|given| if *given { next.next() } else { None }).collect();
+    let AtenReverse { call, wanted, .. } = &**reverse;
+    Ok(call.with_args(operands, |args| call.operator.gradients(args, &given, wanted))??)
+}
+
+/// The call once more, and as much for a gradient of what it multiplies, for each of two.
+fn flops_backward(op: &Op, ins: &[&Meta], _: &[Meta]) -> u64 {
+    let Op::AtenBackward(reverse) = op else { unreachable!("row of another operation") };
+    let (gradients, operands) = parted(reverse, ins);
+    let made: Metas = gradients.iter().map(|meta| (*meta).clone()).collect();
+    3 * flops(&Op::Aten(Box::new(reverse.call.clone())), operands, &made)
+}
+
+fn samples(d: &mut Draw) -> Vec<Sample> {
+    use AtenArg::{Bool, Int, Ints, None, Operand, Operands};
+    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let made = |name: &str, overload: &str, args: Vec<AtenArg>, ins: Vec<super::sample::Operand>| {
+        let call = AtenCall::new(name, overload, args);
+        call.ok().map(|call| sample(Op::Aten(Box::new(call)), ins))
+    };
+    let cumsum = || vec![Operand, Int(-1), None];
+    let convolution = vec![
+        Operand,
+        Operand,
+        Operand,
+        Ints(vec![2]),
+        Ints(vec![1]),
+        Ints(vec![1]),
+        Bool(false),
+        Ints(vec![0]),
+        Int(1),
+    ];
+    let all = [
+        made("aten::cumsum", "", cumsum(), vec![normal(&[a, b])]),
+        made("aten::cumsum", "", cumsum(), vec![normal(&[b, a, 3]).transposed()]),
+        made("aten::cumsum", "", cumsum(), vec![normal(&[0, b])]),
+        made("aten::convolution", "", convolution, vec![normal(&[2, 3, b]), normal(&[a, 3, 3]), normal(&[a])]),
+        made("aten::hstack", "", vec![Operands(2)], vec![normal(&[a, b]), normal(&[a, 2])]),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 /// A product's multiplications and additions, told from its operands; of other operators one per element of the first result.

@@ -45,7 +45,7 @@ mod storage;
 pub mod value;
 pub mod vjp;
 
-use aten::AtenCall;
+use aten::{AtenCall, AtenReverse};
 use attr::{Axes, Binary, Dir, F64Bits, Into, Score, Structural, Test, Unary};
 use row::OpRow;
 use tch::{Device, Kind};
@@ -143,6 +143,7 @@ pub enum Op {
     Zero,
     // Anything else libtorch has.
     Aten(Box<AtenCall>),
+    AtenBackward(Box<AtenReverse>),
     // Collectives.
     AllReduce,
     AllReduceWait,
@@ -264,6 +265,7 @@ impl Op {
             Self::GlobalNorm | Self::StepScalars { .. } | Self::AdamW { .. } => optim::row(self),
             Self::Average { .. } | Self::Zero => optim::row(self),
             Self::Aten(_) => &aten::ROWS[0],
+            Self::AtenBackward(_) => &aten::ROWS[1],
             Self::AllReduce | Self::AllReduceWait | Self::Order => collective::row(self),
             Self::ReduceScatter | Self::AllGather => collective::row(self),
             Self::AllReduceShares | Self::AllReduceCopies => collective::row(self),
@@ -310,11 +312,12 @@ impl Op {
         )
     }
 
-    /// Results a reverse rule may receive gradients for; the rest are saved intermediates.
+    /// Results a reverse rule may receive gradients for, as far as they are floating-point numbers; the rest are saved intermediates.
     pub fn differentiable_outs(&self) -> usize {
         match self {
             Self::Split { sizes, .. } => sizes.len(),
             Self::Retention { dir: Dir::Causal, .. } | Self::AddNorm { .. } => 2,
+            Self::Aten(_) => usize::MAX,
             _ => 1,
         }
     }

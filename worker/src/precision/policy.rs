@@ -52,7 +52,11 @@ pub fn class(op: &Op) -> Class {
         Op::LogSoftmaxBackward { .. } | Op::EmbeddingBackward { .. } | Op::RetentionBackward { .. } => Class::Pass,
         Op::RetentionDecayBackward { .. } => Class::Pass,
         Op::SdpaBackward { .. } | Op::MaskedHuberBackward { .. } | Op::MaskedMseBackward => Class::Pass,
-        Op::CrossEntropyBackward { .. } | Op::GlobalNorm | Op::StepScalars { .. } | Op::AdamW { .. } => Class::Pass,
+        Op::AtenBackward(_)
+        | Op::CrossEntropyBackward { .. }
+        | Op::GlobalNorm
+        | Op::StepScalars { .. }
+        | Op::AdamW { .. } => Class::Pass,
         Op::Average { .. }
         | Op::Zero
         | Op::AllReduce

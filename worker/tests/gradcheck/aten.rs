@@ -1,6 +1,7 @@
 //! Operators of the dispatcher that the table has no row for.
 
 use crate::operands::distance;
+use crate::ours::{no_params, weights};
 use enn_worker::autograd::{Cx, Executor, Mode, Request};
 use enn_worker::backend::torch::safe::{ARGS, AnyOp, Argument};
 use enn_worker::error::OpError;
@@ -50,7 +51,10 @@ fn mistakes_are_told_in_a_sentence() {
     assert!(fail("aten::cumsum", vec![AtenArg::Operand], false).contains("1 arguments, expected 3"));
     let args = || vec![AtenArg::Operand, AtenArg::Int(7), AtenArg::None];
     assert!(fail("aten::cumsum", args(), false).contains("Dimension out of range"));
-    assert!(fail("aten::cumsum", args(), true).contains("no gradient rule"));
+    let refused = fail("aten::relu_", vec![AtenArg::Operand], true);
+    assert!(refused.contains("aten::relu_ has no gradient here: it writes in place\nhint: detach()"), "{refused}");
+    let refused = fail("aten::dropout", vec![AtenArg::Operand, AtenArg::Real(0.5.into()), AtenArg::Bool(true)], true);
+    assert!(refused.contains("aten::dropout has no gradient here: it draws random numbers"), "{refused}");
     let sort = fail("aten::gelu", vec![AtenArg::Operand, AtenArg::Int(1)], false);
     assert!(
         sort.contains(
@@ -92,6 +96,73 @@ fn pulled(x: &Tensor, g: &Tensor, compute: impl FnOnce(&Tensor) -> Tensor) -> Te
     let leaf = x.detach().set_requires_grad(true);
     let total = (compute(&leaf) * g).sum(None);
     Tensor::run_backward(&[total], &[&leaf], false, false).remove(0)
+}
+
+/// What libtorch's autograd and our tape find at the first `wanted` operands for Σ resultᵢ · weightᵢ of the results that are numbers.
+fn gradients_are_libtorchs(
+    (name, overload, args): (&str, &str, Vec<AtenArg>),
+    ins: &[Tensor],
+    wanted: usize,
+    theirs: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+) {
+    let (params, grads) = no_params();
+    let cx = Cx::train(&params, 0, 0);
+    let enter = |(i, raw): (usize, &Tensor)| match i < wanted {
+        true => cx.variable(raw.shallow_clone()),
+        false => cx.input(raw.shallow_clone()),
+    };
+    let entered: Vec<_> = ins.iter().enumerate().map(enter).collect();
+    let refs: Vec<_> = entered.iter().collect();
+    let outs = f::aten(&cx, name, overload, args, &refs).unwrap();
+    let numbers: Vec<_> = outs.iter().filter(|out| out.kind() == Kind::Double).collect();
+    assert!(outs.iter().all(|out| out.requires_grad() == (out.kind() == Kind::Double)), "{name}");
+    let weights = weights(&numbers.iter().map(|out| out.raw().copy()).collect::<Vec<_>>());
+    let parts = numbers
+        .iter()
+        .zip(&weights)
+        .map(|(out, weight)| f::sum_all(&cx, &f::mul(&cx, out, &cx.constant(weight.copy())).unwrap()).unwrap());
+    let total = parts.reduce(|sum, part| f::add(&cx, &sum, &part).unwrap()).unwrap();
+    let found = cx.backward_to(&total, &grads, &mut |_, _| Ok(()), &refs).unwrap();
+
+    // No gradient is recorded while it is there.
+    drop(cx);
+    let leaves: Vec<Tensor> =
+        ins.iter().enumerate().map(|(i, raw)| raw.detach().set_requires_grad(i < wanted)).collect();
+    let parts: Vec<Tensor> = theirs(&leaves).iter().zip(&weights).map(|(out, w)| (out * w).sum(None)).collect();
+    let expected = Tensor::run_backward(&[Tensor::stack(&parts, 0).sum(None)], &leaves[..wanted], false, false);
+    assert!(found[wanted..].iter().all(Option::is_none), "{name}");
+    for (i, (found, expected)) in found[..wanted].iter().zip(&expected).enumerate() {
+        assert!(distance(found.as_ref().unwrap(), expected) < 1e-12, "gradient {i} of {name}");
+    }
+}
+
+#[test]
+fn gradients_come_from_libtorchs_own_rules() {
+    tch::manual_seed(17);
+    let normal = |shape: &[i64]| Tensor::randn(shape, (Kind::Double, Device::Cpu));
+    let ints = |list: &[i64]| AtenArg::Ints(list.to_vec());
+    let (image, window, bias) = (normal(&[2, 4, 7, 6]), normal(&[6, 2, 3, 3]), normal(&[6]));
+    let args = vec![one(), one(), one(), ints(&[2, 1]), ints(&[1]), ints(&[1, 2]), AtenArg::Int(2)];
+    gradients_are_libtorchs(("aten::conv2d", "", args), &[image.copy(), window, bias], 3, |x| {
+        vec![x[0].conv2d(&x[1], Some(&x[2]), [2, 1], [1, 1], [1, 2], 2)]
+    });
+    let args = vec![one(), AtenArg::Int(2), one(), one(), AtenArg::Real(1e-5.into()), AtenArg::Bool(false)];
+    gradients_are_libtorchs(("aten::group_norm", "", args), &[image.copy(), normal(&[4]), normal(&[4])], 3, |x| {
+        vec![x[0].group_norm(2, Some(&x[1]), Some(&x[2]), 1e-5, false)]
+    });
+    let args = vec![one(), AtenArg::Int(2), AtenArg::Int(1), AtenArg::Bool(true), AtenArg::Bool(true)];
+    gradients_are_libtorchs(("aten::topk", "", args), &[normal(&[3, 5])], 1, |x| vec![x[0].topk(2, 1, true, true).0]);
+    let args = vec![one(), AtenArg::Int(3), AtenArg::Int(-1)];
+    gradients_are_libtorchs(("aten::chunk", "", args), &[normal(&[2, 9])], 1, |x| x[0].chunk(3, -1));
+    let args = vec![one(), one(), ints(&[-1]), ints(&[0])];
+    gradients_are_libtorchs(("aten::tensordot", "", args), &[normal(&[2, 3]), normal(&[3, 4])], 1, |x| {
+        vec![x[0].matmul(&x[1])]
+    });
+    let at = Tensor::from_slice(&[2i64, 0, 2]);
+    let args = vec![one(), AtenArg::OperandsWhere(vec![false, true])];
+    gradients_are_libtorchs(("aten::index", "Tensor", args), &[normal(&[2, 3]), at.copy()], 1, |x| {
+        vec![x[0].index_select(1, &at)]
+    });
 }
 
 fn text(text: &str) -> AtenArg {

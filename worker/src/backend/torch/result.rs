@@ -144,6 +144,41 @@ pub(super) fn call(handle: Handle, args: &[sys::Arg]) -> Result<Outs, ShimError>
     Ok(results)
 }
 
+/// Gradients of the operands that are `wanted`, from those of the results that are `given`.
+///
+/// The caller keeps what `args` points to alive for the duration of the call.
+pub(super) fn gradients(
+    handle: Handle,
+    args: &[sys::Arg],
+    given: &[Option<&Tensor>],
+    wanted: &[bool],
+) -> Result<Outs, ShimError> {
+    let given: SmallVec<[*const C_tensor; 4]> = given.iter().map(|one| pointer(*one)).collect();
+    let mut outs: SmallVec<[*mut C_tensor; 4]> = wanted.iter().filter(|one| **one).map(|_| ptr::null_mut()).collect();
+    // SAFETY: the handle came from `find`; all lists are valid for the counts given, and there is room for each gradient that is wanted.
+    check(unsafe {
+        sys::enn_aten_gradients(
+            handle.0,
+            args.as_ptr(),
+            args.len(),
+            given.as_ptr(),
+            given.len(),
+            wanted.as_ptr(),
+            wanted.len(),
+            outs.as_mut_ptr(),
+        )
+    })?;
+    Ok(outs.into_iter().map(owned).collect())
+}
+
+/// Whether an operator draws random numbers.
+pub(super) fn draws(handle: Handle) -> Result<bool, ShimError> {
+    let mut out = 0;
+    // SAFETY: the handle came from `find` and `out` is writable.
+    check(unsafe { sys::enn_aten_draws(handle.0, &raw mut out) })?;
+    Ok(out != 0)
+}
+
 pub(super) fn renew_storage(tensor: &Tensor, bytes: i64) -> Result<(), ShimError> {
     // SAFETY: the tensor is alive.
     check(unsafe { sys::enn_aten_renew_storage(tensor.as_ptr(), bytes) })

@@ -134,6 +134,22 @@ impl AnyOp {
         call(self.handle, args)
     }
 
+    /// The gradients of the operands that are `wanted`, in order, from those of its results: libtorch's own, which calls it once more.
+    ///
+    /// # Errors
+    /// libtorch's sentence.
+    pub fn gradients(&self, args: &[Arg<'_>], given: &[Option<&Tensor>], wanted: &[bool]) -> Result<Outs, ShimError> {
+        with_raw(args, |raw| result::gradients(self.handle, raw, given, wanted))
+    }
+
+    /// Whether a second call gives other results, as it draws random numbers.
+    ///
+    /// # Errors
+    /// libtorch's sentence.
+    pub fn draws(&self) -> Result<bool, ShimError> {
+        result::draws(self.handle)
+    }
+
     /// A tensor without memory, on which an operator computes shapes only.
     ///
     /// # Errors
@@ -160,6 +176,11 @@ fn nul(text: &str) -> Result<std::ffi::CString, ShimError> {
 }
 
 fn call(handle: Handle, args: &[Arg<'_>]) -> Result<Outs, ShimError> {
+    with_raw(args, |raw| result::call(handle, raw))
+}
+
+/// The arguments as the shim takes them, while they and their lists are alive.
+fn with_raw<T>(args: &[Arg<'_>], use_them: impl FnOnce(&[RawArg]) -> T) -> T {
     let lists = args.iter().filter_map(|arg| match arg {
         Arg::Tensors(tensors) => Some(result::pointers(tensors)),
         Arg::TensorsWhere(tensors, there) => Some(result::pointers_where(tensors, there)),
@@ -168,7 +189,7 @@ fn call(handle: Handle, args: &[Arg<'_>]) -> Result<Outs, ShimError> {
     let lists: SmallVec<[Pointers; 1]> = lists.collect();
     let mut next_list = lists.iter();
     let raw: SmallVec<[RawArg; 12]> = args.iter().map(|arg| raw_arg(arg, &mut next_list)).collect();
-    result::call(handle, &raw)
+    use_them(&raw)
 }
 
 fn raw_arg<'l>(arg: &Arg<'_>, lists: &mut impl Iterator<Item = &'l Pointers>) -> RawArg {

@@ -35,6 +35,17 @@ unsafe extern "C" {
         room: usize,
         made: *mut usize,
     ) -> i32;
+    pub(super) fn enn_aten_gradients(
+        handle: *mut c_void,
+        args: *const Arg,
+        count: usize,
+        given: *const *const C_tensor,
+        results: usize,
+        wanted: *const bool,
+        operands: usize,
+        outs: *mut *mut C_tensor,
+    ) -> i32;
+    pub(super) fn enn_aten_draws(handle: *mut c_void, out: *mut i32) -> i32;
     pub(super) fn enn_aten_arguments(handle: *mut c_void, out: *mut Argument, room: usize, count: *mut usize) -> i32;
     pub(super) fn enn_aten_operators(
         take: unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char),
