@@ -254,6 +254,11 @@ pub static ROWS: [OpRow; 2] = [
     OpRow::backward("aten_backward", shape_backward, launch_backward).flops(flops_backward),
 ];
 
+/// The row of an operation of this file.
+pub(super) fn row(op: &Op) -> &'static OpRow {
+    &ROWS[usize::from(matches!(op, Op::AtenBackward(_)))]
+}
+
 /// What leaves and computes the same as some operators, or what is nearest to them; without their namespace.
 pub const INSTEAD: &[(&[&str], &str)] = &[
     (&["cumsum"], "functional::matmul with a triangle of ones"),
