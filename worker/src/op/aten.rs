@@ -1,9 +1,9 @@
 //! Any operator of libtorch's dispatcher: the way out when the table has no row for it.
 //!
-//! Shapes come from libtorch itself, which runs the operator on tensors without memory, those of convolutions and group norms from here,
-//! for it has none for them; what it writes in place comes from its schema. Gradients come from libtorch's own rules: the reverse is one operation that calls
-//! the operator once more and walks back through it. It has no lowering: what has one and is nearest to an operator is known for the usual
-//! ones.
+//! Shapes come from libtorch itself, which runs the operator on tensors without memory; those of convolutions and group norms from here,
+//! for it has none for them. What it writes in place comes from its schema. Gradients come from libtorch's own rules: the reverse is one
+//! operation that calls the operator once more and walks back through it. It has no lowering: what has one and is nearest to an operator
+//! is known for the usual ones.
 //!
 //! An operator without operands is refused: what it makes is known before the step (`Cx::constant`). Generators, sparse layouts,
 //! complex numbers and names of axes have no argument here; a schema that must have one cannot be called.
@@ -186,7 +186,7 @@ impl AtenCall {
         self.writes.get(i).copied().unwrap_or(false)
     }
 
-    /// Whether gradients may flow back through it to some of so many operands.
+    /// Whether gradients may flow back through it.
     ///
     /// # Errors
     /// It writes in place, draws random numbers, or has more operands than are kept.
