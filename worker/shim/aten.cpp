@@ -306,7 +306,7 @@ extern "C" int32_t enn_aten_gradients(
     auto found = roots.empty() ? std::vector<at::Tensor>(leaves.size())
                                : torch::autograd::grad(roots, leaves, gradients, std::nullopt, false, true);
     for (size_t i = 0; i < leaves.size(); ++i) {
-      outs[i] = new at::Tensor(found[i].defined() ? found[i].detach() : at::zeros_like(leaves[i]).detach());
+      outs[i] = new at::Tensor(found[i].defined() ? found[i].detach() : at::zeros_like(leaves[i]));
     }
   });
 }

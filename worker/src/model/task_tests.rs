@@ -138,7 +138,9 @@ fn the_weight_of_a_task_and_not_its_tokens_says_how_much_it_counts() {
         bench.model.fuser.forward(&cx, &features, None).unwrap().raw().shallow_clone()
     };
     let few = share(2, 1.0);
-    assert!(distance(&few, &share(14, 1.0)) < 1e-4);
+    // Code for AddressSanitizer rounds elsewhere.
+    let near = if option_env!("ENN_ASAN").is_some() { 1e-4 } else { 1e-5 };
+    assert!(distance(&few, &share(14, 1.0)) < near);
     assert!(distance(&few, &share(14, 7.0)) > 1e-3);
 }
 

@@ -427,14 +427,14 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
 fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
     let Op::Aten(call) = v.op() else { unreachable!("row of another operation") };
     let given = v.gouts.iter().map(Option::is_some).collect();
-    let wanted: SmallVec<[bool; 4]> = (0..v.arity()).map(|i| v.needs(i)).collect();
+    let wanted = (0..v.arity()).map(|i| v.needs(i)).collect();
     let mut ins: SmallVec<[&Tensor; 8]> = v.gouts.iter().flatten().collect();
     for i in 0..v.arity() {
         ins.push(v.input(i as u8)?);
     }
-    let reverse = AtenReverse { call: (**call).clone(), given, wanted: wanted.clone() };
+    let reverse = AtenReverse { call: (**call).clone(), given, wanted };
     let mut made = v.call_all(Op::AtenBackward(Box::new(reverse)), &ins)?.into_iter();
-    Ok(wanted.iter().map(|wanted| if *wanted { made.next() } else { None }).collect())
+    Ok((0..v.arity()).map(|i| if v.needs(i) { made.next() } else { None }).collect())
 }
 
 /// The gradients that are given, and the operands of the call.
@@ -464,7 +464,7 @@ fn flops_backward(op: &Op, ins: &[&Meta], _: &[Meta]) -> u64 {
     let Op::AtenBackward(reverse) = op else { unreachable!("row of another operation") };
     let (gradients, operands) = parted(reverse, ins);
     let made: Metas = gradients.iter().map(|meta| (*meta).clone()).collect();
-    3 * flops(&Op::Aten(Box::new(reverse.call.clone())), operands, &made)
+    3 * cost(&reverse.call, op, operands, &made)
 }
 
 fn samples(d: &mut Draw) -> Vec<Sample> {
@@ -496,9 +496,14 @@ fn samples(d: &mut Draw) -> Vec<Sample> {
     all.into_iter().flatten().collect()
 }
 
-/// A product's multiplications and additions, told from its operands; of other operators one per element of the first result.
 fn flops(op: &Op, ins: &[&Meta], outs: &[Meta]) -> u64 {
     let Op::Aten(call) = op else { unreachable!("row of another operation") };
+    cost(call, op, ins, outs)
+}
+
+/// A product's multiplications and additions, told from its operands; of other operators one per element of the first result. Of the
+/// call `op` itself, or of the one that it is the reverse of.
+fn cost(call: &AtenCall, op: &Op, ins: &[&Meta], outs: &[Meta]) -> u64 {
     let name = call.name().strip_prefix("aten::").and_then(|name| name.split('.').next()).unwrap_or_default();
     let made = per_result::<1>(op, ins, outs);
     let last = |i: usize| ins.get(i).and_then(|meta| meta.shape.last()).copied();

@@ -217,7 +217,6 @@ fn updates(Seen { op, ins, .. }: &Seen) -> Option<i64> {
     })
 }
 
-/// What a launch costs.
 /// Operators without a row: one for each number that is made, of a convolution the products of its window. The reverse calls them once
 /// more, and is twice that itself.
 fn rowless(seen: &Seen) -> Option<i64> {
@@ -233,6 +232,7 @@ fn rowless(seen: &Seen) -> Option<i64> {
     Some(times * each * made.numel())
 }
 
+/// What a launch costs.
 fn expected(seen: &Seen) -> u64 {
     let count = |steps: &str| steps.split_whitespace().count() as i64;
     let numel = |metas: &[Meta]| metas[0].numel();

@@ -38,7 +38,9 @@ fn samples() -> Vec<Sample> {
 
 /// Fails where values or gradients differ.
 fn compare(sample: &Sample, kind: Kind, ours: &Run, theirs: &Run) {
-    let tolerance = if kind == Kind::Float { 5e-5 } else { 1e-11 };
+    // Code for AddressSanitizer rounds elsewhere.
+    let single = if option_env!("ENN_ASAN").is_some() { 5e-5 } else { 2e-5 };
+    let tolerance = if kind == Kind::Float { single } else { 1e-11 };
     assert_eq!(ours.values.len(), theirs.values.len(), "{sample:?}");
     for (a, b) in ours.values.iter().zip(&theirs.values) {
         assert_eq!(a.kind(), b.kind(), "{sample:?}");
