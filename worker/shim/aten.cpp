@@ -16,8 +16,10 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 extern "C" {
@@ -40,10 +42,14 @@ struct enn_argument {
 
 const char* enn_aten_error() { return enn::last_error().c_str(); }
 
+// One handle for each operator that was ever asked for; it lives as long as the process.
 int32_t enn_aten_find(const char* name, const char* overload, void** out) {
   return enn::guarded([&] {
+    static std::mutex mutex;
+    static auto& known = *new std::unordered_map<c10::OperatorName, c10::OperatorHandle>();
     auto found = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-    *out = new c10::OperatorHandle(found);
+    const std::lock_guard<std::mutex> lock(mutex);
+    *out = &known.try_emplace(found.operator_name(), found).first->second;
   });
 }
 
