@@ -4,6 +4,7 @@
 //! a user's own worker program may do. Needs `enn` and `enn-worker`, which `make build` makes.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is wrong")]
+#![expect(clippy::print_stderr, reason = "a test says what it skips")]
 #![expect(clippy::disallowed_methods, reason = "the environment is how a test names its child's part")]
 
 use enn_broker::store::{Limits, serve};
