@@ -9,11 +9,11 @@ extern "C" int32_t enn_allow_tf32(int32_t on) {
   return enn::guarded([&] { at::globalContext().setAllowTF32CuBLAS(on != 0); });
 }
 
-// Operators without a deterministic form warn and run.
+// An operator without a deterministic form is an error.
 extern "C" int32_t enn_deterministic(int32_t on) {
   return enn::guarded([&] {
     auto& context = at::globalContext();
-    context.setDeterministicAlgorithms(on != 0, /*warn_only=*/true);
+    context.setDeterministicAlgorithms(on != 0, /*warn_only=*/false);
     context.setDeterministicFillUninitializedMemory(false);
     context.setDeterministicCuDNN(on != 0);
     if (on != 0) {

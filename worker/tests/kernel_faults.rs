@@ -122,10 +122,10 @@ fn dies(op: &Op, l: &Launch<'_>) -> Launched {
     plain(op, l)
 }
 
-/// Reads where nothing is: what a CUDA context does not survive.
+/// Reads where nothing is, which a device asserts: what a CUDA context does not survive.
 fn corrupts(op: &Op, l: &Launch<'_>) -> Launched {
     let outs = plain(op, l)?;
-    let nowhere = Tensor::f_full([1], 1_i64 << 40, (Kind::Int64, outs[0].device()))?;
+    let nowhere = Tensor::f_full([1], 1_i64 << 30, (Kind::Int64, outs[0].device()))?;
     let _ = outs[0].f_index_select(0, &nowhere)?;
     Ok(outs)
 }
@@ -522,7 +522,7 @@ fn on_a_gpu_a_kernel_that_ruins_the_context_costs_a_restart_and_is_not_tried_aga
     let ended = train_on("cuda", "test.corrupts", 1, &[REPEATABLE]);
     assert!(ended.weights() == expected);
     let (causes, book) = (ended.causes(), ended.book());
-    assert!((2..=3).contains(&ended.rounds()), "{causes:?}");
+    assert!((2..=3).contains(&ended.rounds()), "{causes:?}, {}", ended.page());
     assert!(causes.iter().all(|cause| cause.contains("test.corrupts")), "{causes:?}");
     assert!(book.quarantine.iter().any(|entry| entry.kernel == "test.corrupts"), "{book:?}");
 }

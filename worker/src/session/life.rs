@@ -146,6 +146,8 @@ impl<'a> Life<'a> {
             Ok(group) => training.round(self.group.insert(group).as_ref(), &round),
             Err(error) => Err(error),
         };
+        // NCCL ends no communicator that a graph holds.
+        training.forget_captured_sums();
         match ended {
             Ok(Ended::Finished(outcome)) => {
                 self.link.phase(Phase::Done);

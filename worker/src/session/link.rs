@@ -65,7 +65,7 @@ struct Running {
     /// The newest round that the launcher ended, and why.
     over: Option<(u64, String)>,
     /// Cuts the process group of a round.
-    cut: Option<(u64, Box<dyn Cut>)>,
+    cut: Option<(u64, Arc<dyn Cut>)>,
     /// The round that is worked in.
     watched: u64,
     /// Words about checkpoints so far.
@@ -78,12 +78,13 @@ impl Rounds {
     fn end(&self, round: u64, reason: String) {
         let mut running = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         running.over = Some((round, reason));
-        if let Some((of, cut)) = &running.cut
-            && *of <= round
-        {
+        let cut = running.cut.as_ref().filter(|(of, _)| *of <= round).map(|(_, cut)| Arc::clone(cut));
+        drop(running);
+        self.changed.notify_all();
+        // NCCL's ends when the main thread has let go of the graphs with its sums: that must not wait here.
+        if let Some(cut) = cut {
             cut.cut();
         }
-        self.changed.notify_all();
     }
 
     /// The launcher said what became of the checkpoint of `step`.
@@ -160,7 +161,7 @@ impl Link {
         if running.over.as_ref().is_some_and(|(over, _)| *over >= round) {
             cut.cut();
         }
-        running.cut = Some((round, cut));
+        running.cut = Some((round, Arc::from(cut)));
         running.watched = round;
     }
 

@@ -249,6 +249,13 @@ impl<'a> Training<'a> {
         self.state.refusals.forget();
     }
 
+    /// Lets go of the graphs that a round's collectives are captured in.
+    pub fn forget_captured_sums(&mut self) {
+        if self.state.learner.executor.captures_collectives() {
+            self.state.learner.executor.reset();
+        }
+    }
+
     /// Puts kernels in quarantine before the first step of a round.
     pub fn quarantine(&self, told: &Quarantined) {
         self.host.kernels.manager.begin(told);

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests: what goes wrong panics, what is skipped is said")]
 
 mod compile;
+mod large;
 mod operands;
 mod staging;
 mod table;

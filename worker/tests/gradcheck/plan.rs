@@ -1,6 +1,7 @@
 //! A replayed step computes what the recorded one computed, bit for bit.
 
-use enn_worker::autograd::{Cx, Executor, Mode, Phase, Request, Tensor as Traced};
+use enn_worker::autograd::{Cx, Executor, Leaves, Mode, Phase, Request, Tensor as Traced};
+use enn_worker::backend::graph::{memory, use_own_stream};
 use enn_worker::error::OpError;
 use enn_worker::functional as f;
 use enn_worker::kernel::{FirstFit, Launcher, Manager};
@@ -27,11 +28,15 @@ struct Bench {
 }
 
 fn bench(limit: Mode) -> Bench {
+    bench_on(limit, Device::Cpu)
+}
+
+fn bench_on(limit: Mode, device: Device) -> Bench {
     let mut b = ParamBuilder::new();
     let w = b.param("w", &[5, 4], Init::Linear { fan_in: 4 }, Group::Decay);
     let bias = b.param("b", &[5], Init::Linear { fan_in: 4 }, Group::NoDecay);
     let out = b.param("out", &[1, 5], Init::Linear { fan_in: 5 }, Group::Decay);
-    let params = b.build(9, Device::Cpu).unwrap();
+    let params = b.build(9, device).unwrap();
     let grads = GradBuckets::new(&params).unwrap();
     let weights = FlatParams::of(&params);
     let settings = AdamWSettings { betas: (0.9, 0.99), weight_decay: 0.1, clip: 0.5 };
@@ -105,11 +110,12 @@ fn numbers(rows: i64, columns: i64, seed: f64) -> Tensor {
 
 impl Bench {
     fn step(&mut self, step: u64, rows: i64) -> (Vec<Tensor>, Mode) {
-        let inputs = vec![
+        let inputs = [
             numbers(rows, 4, step as f64),
             numbers(rows, 1, step as f64 + 0.5),
             Tensor::from(1e-2 / (1.0 + step as f64)),
         ];
+        let inputs = inputs.iter().map(|x| x.to_device(self.params.device())).collect();
         let parts = Parts {
             grads: &self.grads,
             optimizer: &self.optimizer,
@@ -155,6 +161,29 @@ fn tape_and_plan_give_the_same_bits() {
         assert_eq!(tape.state(), plan.state(), "step {step}");
     }
     assert_eq!((tape.calls.get(), plan.calls.get()), (12, 4));
+}
+
+#[test]
+fn on_a_gpu_a_captured_step_has_the_bits_of_its_code() {
+    let Some(device) = gpu() else { return };
+    let (mut tape, mut graph) = (bench_on(Mode::Tape, device), bench_on(Mode::Graph, device));
+    for step in 0..12 {
+        let (recorded, replayed) = (tape.step(step, 8), graph.step(step, 8));
+        let expected = [Mode::Tape, Mode::Plan, Mode::Graph][(usize::from(step > 1)) + usize::from(step > 4)];
+        assert_eq!((recorded.1, replayed.1), (Mode::Tape, expected), "step {step}: {:?}", graph.executor.refusal());
+        assert_eq!(recorded.0, replayed.0, "step {step}");
+        assert_eq!(tape.state(), graph.state(), "step {step}");
+    }
+}
+
+/// The first GPU, with a stream that can be captured; says so if there is none.
+fn gpu() -> Option<Device> {
+    if !tch::Cuda::is_available() {
+        eprintln!("skipped: no CUDA device");
+        return None;
+    }
+    use_own_stream(0).unwrap();
+    Some(Device::Cuda(0))
 }
 
 #[test]
@@ -231,36 +260,72 @@ fn resident_bytes() -> u64 {
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
+/// Memory of device 0 that is taken.
+fn device_bytes() -> u64 {
+    let (free, total) = memory(0).unwrap();
+    total - free
+}
+
 /// Tests beside this one take memory too, so the steps are done in a process of their own.
-#[test]
-fn ten_thousand_steps_take_no_more_memory_than_five_thousand() {
+fn alone(test: &str) {
     let me = std::env::current_exe().unwrap();
-    let own = ["--ignored", "--exact", "plan::many_steps", "--nocapture"];
+    let own = ["--ignored", "--exact", test, "--nocapture"];
     let done = std::process::Command::new(me).args(own).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert!(String::from_utf8_lossy(&done.stdout).contains("1 passed"), "it ran");
 }
 
 #[test]
-#[ignore = "the part of a process of its own; the test above starts it"]
+fn ten_thousand_steps_take_no_more_memory_than_five_thousand() {
+    alone("plan::many_steps");
+}
+
+#[test]
+fn on_a_gpu_ten_thousand_steps_take_no_more_memory_than_five_thousand() {
+    if gpu().is_some() {
+        alone("plan::many_steps_of_a_device");
+    }
+}
+
+#[test]
+#[ignore = "the part of a process of its own; a test above starts it"]
 fn many_steps() {
-    // 100 bytes a step, less than any tensor.
-    const GROWTH_MAX: u64 = 500 << 10;
-    const STEPS: u64 = 10_000;
     // Tensors this small: more threads would only wait for each other.
     tch::set_num_threads(1);
     for limit in [Mode::Tape, Mode::Plan] {
-        let mut bench = bench(limit);
-        bench.launcher = Box::new(Manager::default());
-        bench.autocast = Some(Autocast::bf16());
-        let mut early = 0;
-        for step in 0..STEPS {
-            bench.step(step, 8);
-            if step == STEPS / 2 {
-                early = resident_bytes();
-            }
-        }
-        let grown = resident_bytes().saturating_sub(early);
-        assert!(grown < GROWTH_MAX, "{limit:?}: {grown} bytes in {} steps", STEPS / 2);
+        many(bench(limit));
     }
+}
+
+#[test]
+#[ignore = "the part of a process of its own; a test above starts it"]
+fn many_steps_of_a_device() {
+    let device = gpu().unwrap();
+    let taken = [Mode::Tape, Mode::Plan, Mode::Graph].map(|limit| {
+        many(bench_on(limit, device));
+        device_bytes()
+    });
+    assert!(taken[2] < taken[0] + (64 << 20), "the device's memory grew with the benches: {taken:?}");
+}
+
+fn many(mut bench: Bench) {
+    // 100 bytes a step, less than any tensor.
+    const GROWTH_MAX: u64 = 500 << 10;
+    const STEPS: u64 = 10_000;
+    bench.launcher = Box::new(Manager::default());
+    bench.autocast = Some(Autocast::bf16());
+    let cuda = bench.params.device().is_cuda();
+    let on_device = || if cuda { device_bytes() } else { 0 };
+    let (mut early, mut early_there) = (0, 0);
+    let mut last = Mode::Tape;
+    for step in 0..STEPS {
+        last = bench.step(step, 8).1;
+        if step == STEPS / 2 {
+            (early, early_there) = (resident_bytes(), on_device());
+        }
+    }
+    let grown = resident_bytes().saturating_sub(early);
+    assert!(grown < GROWTH_MAX, "{last:?}: {grown} bytes in {} steps", STEPS / 2);
+    // The driver's own grows a little; libtorch takes no less than 2 MiB at once.
+    assert!(on_device() < early_there + (2 << 20), "{last:?}: {early_there} bytes of the device, then {}", on_device());
 }
