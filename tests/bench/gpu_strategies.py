@@ -1,8 +1,8 @@
 """fsdp_memory_GPU, zero1_memory_GPU: memory of a device at its fullest, as a share of that under `ddp`, of the same training of a model of
-about 400 million weights by two workers with NCCL; fsdp_step_GPU, zero1_step_GPU: time of a step, beside that of `ddp`. The last
+about 400 million weights by two workers, with NCCL or copy engines; fsdp_step_GPU, zero1_step_GPU: time of a step, beside that of `ddp`. The last
 losses must be the same to reduction order.
 
-    gpu_strategies.py [--precision bf16] [--ranks 2] [--width 2048] [--depth 8]
+    gpu_strategies.py [--precision bf16] [--ranks 2] [--width 2048] [--depth 8] [--collectives nccl]
 
 Needs as many GPUs, the CUDA worker (`make cuda`, or ENN_WORKER) and ENN_PYTHON.
 """
@@ -36,6 +36,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--depth", type=int, default=8)
+    parser.add_argument("--collectives", default="auto")
     return parser.parse_args()
 
 
@@ -68,11 +69,13 @@ class Watch:
         return self.most - self.before
 
 
-def trained(folder: pathlib.Path, config: pathlib.Path, strategy: str) -> dict:
+def trained(folder: pathlib.Path, config: pathlib.Path, strategy: str, collectives: str) -> dict:
     """MiB, milliseconds of a step and the last epoch's loss of one run."""
     runs = folder / strategy
     with Watch() as watch:
-        rows.enn(["train", str(config), "--runs-dir", str(runs), "--set", f'train.strategy="{strategy}"'], "cuda")
+        settings = [f'train.strategy="{strategy}"', f'cluster.collectives="{collectives}"']
+        chosen = [word for setting in settings for word in ("--set", setting)]
+        rows.enn(["train", str(config), "--runs-dir", str(runs), *chosen], "cuda")
     events = rows.events(runs)
     epochs = [event for event in events if event["event"] == "epoch_ended"]
     built = next(event for event in events if event["event"] == "model_built")
@@ -94,7 +97,7 @@ def main() -> None:
         config = rows.configure(folder, "strategies", EPOCHS, shape.batch, "cuda")
         text = config.read_text().replace('"fp32"', json.dumps(wanted.precision))
         config.write_text(text.replace("nproc_per_node = 1", f"nproc_per_node = {wanted.ranks}"))
-        found = {strategy: trained(folder, config, strategy) for strategy in STRATEGIES}
+        found = {strategy: trained(folder, config, strategy, wanted.collectives) for strategy in STRATEGIES}
     print(json.dumps(found))
     whole, passed = found["ddp"], True
     for strategy, limit in MEMORY_MAX.items():

@@ -156,14 +156,6 @@ pub enum OpErrorKind {
     /// `backward` was called twice, or in an evaluation context.
     #[error("there is no tape\nhint: backward() runs once per context, and only in Cx::train")]
     NoTape,
-    /// A graph would keep a number of the host as it is now.
-    #[error(
-        "operand {operand} lies on the CPU and comes from outside the step, so that a graph would keep what it holds now\nhint: give it to the step as a tensor on the device"
-    )]
-    OnHost {
-        /// Position of the operand, from 0.
-        operand: usize,
-    },
     /// A kernel could not be launched while it was captured.
     #[error("a kernel could not be launched while the step was captured")]
     NotCaptured,

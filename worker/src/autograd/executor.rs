@@ -1,7 +1,8 @@
 //! How a step is executed: recorded by its code, replayed from the record, or launched as a captured graph.
 //!
 //! The first steps run the code and record. When two steps in a row record the same program, the code is left out and the
-//! plan runs; on a device that can, the plan is captured. A change of the inputs' shapes begins anew, beside the old plan.
+//! plan runs; on a device that can, the plan is captured. Graphs that take longer than the plan are given up. A change of the
+//! inputs' shapes begins anew, beside the old plan.
 //!
 //! **Invariant:** the mode changes nothing but the time: all three compute the same bits with the same kernels.
 
@@ -11,6 +12,7 @@ use super::leaf::Leaves;
 use super::observe::Observe;
 use super::plan::{Plan, Seen};
 use super::program::Phase;
+use super::trial::Trial;
 use crate::error::OpError;
 use crate::kernel::Launcher;
 use crate::op::collective::Collectives;
@@ -85,6 +87,9 @@ struct Known {
     no_plan: Option<String>,
     /// Why there will be no graph; the plan runs all the same.
     no_graph: Option<String>,
+    /// What runs between graphs, because none can hold it.
+    apart: Option<String>,
+    trial: Trial,
 }
 
 /// How far the steps of one shape have come.
@@ -100,14 +105,13 @@ enum Ready {
 impl Known {
     /// Why it is not replayed, or not captured, once that is known.
     fn refusal(&self) -> Option<&String> {
-        self.no_plan.as_ref().or(self.no_graph.as_ref())
+        self.no_plan.as_ref().or(self.no_graph.as_ref()).or(self.apart.as_ref())
     }
 
-    /// Captures a plan that has run often enough, on a device that can.
-    fn capture_when_due(&mut self, limit: Mode, inputs: &[Raw], inside: Option<&dyn Collectives>) {
+    /// Captures a plan that has run often enough.
+    fn capture_when_due(&mut self, inputs: &[Raw], inside: Option<&dyn Collectives>) {
         let due = matches!(&self.ready, Ready::Plan(_, runs) if *runs == RUNS_BEFORE_CAPTURE);
-        let on_cuda = inputs.iter().any(|raw| raw.device().is_cuda());
-        if limit != Mode::Graph || !due || !on_cuda || self.no_graph.is_some() {
+        if !due || self.no_graph.is_some() {
             return;
         }
         let Ready::Plan(plan, runs) = std::mem::replace(&mut self.ready, Ready::No) else { return };
@@ -116,12 +120,33 @@ impl Known {
                 tracing::info!(graphs = captured.graphs(), "the step is captured");
                 Ready::Graph(Box::new(captured))
             }
-            Err((plan, reason)) => {
-                tracing::warn!(%reason, "the step cannot be captured; its record runs");
-                self.no_graph = Some(reason.to_string());
-                Ready::Plan(plan, runs)
-            }
+            Err((mut plan, reason)) => match plan.set_apart() {
+                Some(what) => {
+                    tracing::warn!(%reason, what, "cannot be captured; it runs between graphs");
+                    self.apart = Some(format!("{what} cannot be captured, and runs between graphs: {reason}"));
+                    Ready::Plan(plan, runs - 1)
+                }
+                None => {
+                    tracing::warn!(%reason, "the step cannot be captured; its record runs");
+                    self.no_graph = Some(reason.to_string());
+                    Ready::Plan(plan, runs)
+                }
+            },
         };
+    }
+
+    /// A kernel could not be launched: the step is recorded again.
+    fn begin_anew(&mut self) {
+        (self.ready, self.times, self.trial) = (Ready::No, 0, Trial::default());
+    }
+
+    /// Gives graphs up that were slower than their plan.
+    fn keep_what_wins(&mut self) {
+        let Some([record, graphs]) = self.trial.lost_by_graphs() else { return };
+        let Ready::Graph(captured) = std::mem::replace(&mut self.ready, Ready::No) else { return };
+        self.no_graph =
+            Some(format!("a step takes {graphs:.2} ms as graphs and {record:.2} by its record, which runs"));
+        self.ready = Ready::Plan(captured.into_plan(), RUNS_BEFORE_CAPTURE);
     }
 }
 
@@ -214,22 +239,31 @@ impl Executor {
         if request.observer.is_some() {
             return self.record(&request, inputs, metas, code);
         }
-        let (limit, inside) = (self.limit, self.capture_collectives);
+        let captures = self.limit == Mode::Graph && inputs.iter().any(|raw| raw.device().is_cuda());
+        let inside = self.capture_collectives;
         if let Some(known) = self.known.last_mut().filter(|known| known.metas == metas) {
-            known.capture_when_due(limit, &inputs, request.collectives.filter(|_| inside));
+            if captures {
+                known.capture_when_due(&inputs, request.collectives.filter(|_| inside));
+            }
             match &mut known.ready {
                 Ready::No => {}
                 Ready::Plan(plan, runs) => {
                     *runs = runs.saturating_add(1);
-                    let outputs = run(plan, &inputs, &mut request)?;
-                    if plan.take_fell_back() {
-                        known.ready = Ready::No;
-                        known.times = 0;
+                    let timed = captures && *runs <= RUNS_BEFORE_CAPTURE;
+                    let mut run = || run(plan, &inputs, &mut request);
+                    let outputs = if timed { known.trial.record(run) } else { run() }?;
+                    if plan.has_stopped() {
+                        known.begin_anew();
                     }
                     return Ok(Ran { outputs, mode: Mode::Plan });
                 }
                 Ready::Graph(captured) => {
-                    let outputs = captured.run(&inputs, request.step, request.collectives)?;
+                    let run = || captured.run(&inputs, request.step, request.collectives);
+                    let outputs = known.trial.graphs(run)?;
+                    if captured.plan().has_stopped() {
+                        known.begin_anew();
+                    }
+                    known.keep_what_wins();
                     return Ok(Ran { outputs, mode: Mode::Graph });
                 }
             }
@@ -277,7 +311,8 @@ impl Executor {
                 self.known.remove(0);
             }
             let (hash, ready) = (String::new(), Ready::No);
-            self.known.push(Known { metas, hash, times: 0, ready, no_plan: None, no_graph: None });
+            let (no_plan, no_graph, apart) = (None, None, None);
+            self.known.push(Known { metas, hash, times: 0, ready, no_plan, no_graph, apart, trial: Trial::default() });
         }
         let Some(known) = self.known.last_mut() else { return };
         known.times = if known.hash == hash { known.times + 1 } else { 1 };
@@ -299,6 +334,7 @@ impl Executor {
 mod tests {
     use super::*;
     use crate::{
+        autograd::plan::Piece,
         backend::Outs,
         error::OpErrorKind,
         functional,
@@ -378,10 +414,50 @@ mod tests {
         assert_eq!(run(&mut executor, 6..10), [Tape, Tape, Plan, Plan]);
         assert_eq!(executor.new_refusal().as_deref(), Some("the device refuses"));
         assert_eq!(executor.new_refusal(), None, "told once");
-        let Ready::Plan(plan, _) = &executor.known[0].ready else { panic!("a plan ran") };
-        let refused = plan.all_on_device().unwrap_err().to_string();
-        assert!(refused.contains("operand 0 lies on the CPU"), "{refused}");
         GENERATION.set(1);
         assert_eq!(run(&mut executor, 10..14), [Tape, Tape, Plan, Plan], "a kernel may not be chosen again");
+    }
+
+    #[test]
+    fn what_a_capture_cannot_hold_is_set_apart_with_all_that_is_alike_and_runs_into_its_place() {
+        let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+        let mut executor = Executor::new(Mode::Plan);
+        let raw = |number: f32| vec![Raw::from(number)];
+        for step in 0..3 {
+            let request = Request {
+                leaves: &params,
+                seed: 0,
+                step,
+                launcher: &Moody,
+                collectives: None,
+                inputs: raw(1.0),
+                watch: None,
+                observer: None,
+            };
+            let code = |cx: &Cx<'_>, inputs: &[Tensor]| {
+                let twice = functional::add(cx, &inputs[0], &inputs[0])?;
+                let squared = functional::square(cx, &twice)?;
+                Ok::<_, OpError>(vec![functional::add(cx, &squared, &inputs[0])?])
+            };
+            executor.step(request, code).unwrap();
+        }
+        let plan = executor.plan().unwrap();
+        assert_eq!(plan.pieces(false), [Piece::Graph(0..3)]);
+        assert_eq!(plan.set_apart(), None, "nothing is at fault");
+        WORKS.set(false);
+        plan.run(&raw(2.0), 3, None, None).unwrap();
+        WORKS.set(true);
+        assert!(plan.has_stopped());
+        assert_eq!(plan.set_apart().as_deref(), Some("add at top"));
+        assert_eq!(plan.pieces(false), [Piece::Apart(0), Piece::Graph(1..2), Piece::Apart(2)]);
+        assert!(!plan.has_stopped() && plan.set_apart().is_none());
+
+        assert!(plan.keep_place(0).is_err(), "nothing was kept yet");
+        plan.run(&raw(3.0), 4, None, None).unwrap();
+        let mut places = plan.keep_place(0).unwrap();
+        assert_eq!(places[0].double_value(&[]), 6.0, "of the last run");
+        plan.run_apart(0, &[Raw::from(4.0_f32), Raw::from(4.0_f32)], &mut places).unwrap();
+        let read = plan.operands(1).unwrap();
+        assert_eq!((read[0].double_value(&[]), read[0].data_ptr()), (8.0, places[0].data_ptr()));
     }
 }

@@ -1,10 +1,11 @@
-//! A plan captured as CUDA graphs: one graph for each run of records between collectives, all in one pool of memory.
+//! A plan captured as CUDA graphs: one graph for each run of records between collectives and records that no graph can hold, all in one
+//! pool of memory.
 //!
 //! **Invariant:** inputs are copied into tensors of the capture; everything a graph reads from outside is held here, so that
 //! no address in it can go away.
 
 use super::call::NoGrad;
-use super::plan::Plan;
+use super::plan::{Piece, Plan};
 use crate::backend::duplicate;
 use crate::backend::graph::{Capture, Graph, Pool, at_its_address};
 use crate::error::{OpError, OpErrorKind};
@@ -19,6 +20,8 @@ enum Part {
     Launch(Graph),
     /// Runs one collective.
     Together(Op, Vec<Raw>),
+    /// Runs the record of this number with these operands, into these results.
+    Apart(usize, Vec<Raw>, Vec<Raw>),
 }
 
 /// A captured plan.
@@ -54,6 +57,12 @@ impl Captured {
         self.parts.iter().filter(|part| matches!(part, Part::Launch(_))).count()
     }
 
+    /// The plan alone; its graphs are gone.
+    pub(super) fn into_plan(mut self) -> Box<Plan> {
+        self.plan.clear();
+        Box::new(self.plan)
+    }
+
     /// The captured plan.
     pub(super) fn plan(&mut self) -> &mut Plan {
         &mut self.plan
@@ -76,13 +85,14 @@ impl Captured {
             for (own, given) in self.inputs.iter_mut().zip(inputs) {
                 own.f_copy_(given)?;
             }
-            for part in &self.parts {
+            for part in &mut self.parts {
                 match part {
                     Part::Launch(graph) => graph.replay()?,
                     Part::Together(op, ins) => {
                         let ins: Vec<&Raw> = ins.iter().collect();
                         collective::run(op, &Launch { ins: &ins }, collectives)?;
                     }
+                    Part::Apart(at, ins, outs) => self.plan.run_apart(*at, ins, outs)?,
                 }
             }
             Ok(self.outputs.iter().map(duplicate).collect::<Result<_, _>>()?)
@@ -97,36 +107,37 @@ type Parts = (Vec<Raw>, Vec<Raw>, Vec<Part>);
 fn capture(plan: &mut Plan, inputs: &[Raw], inside: Option<&dyn Collectives>) -> Result<Parts, OpError> {
     let _no_grad = NoGrad::enter();
     let fail = |kind: OpErrorKind| OpError { op: "graph", place: "top".to_owned(), kind: Box::new(kind) };
-    plan.all_on_device()?;
     let own = inputs.iter().map(duplicate).collect::<Result<Vec<_>, _>>();
     let own = own.map_err(|error| fail(error.into()))?;
     let pool = Pool::new().map_err(|error| fail(error.into()))?;
     plan.bind(&own, 0)?;
     let mut parts = Vec::new();
-    let segments = match inside {
-        Some(_) => vec![(0..plan.program().recs().len(), false)],
-        None => plan.segments(),
+    // What is lent lies elsewhere later in the step.
+    let here = |operands: Vec<Raw>| {
+        let here = operands.iter().map(at_its_address).collect::<Result<Vec<_>, _>>();
+        here.map_err(|error| fail(error.into()))
     };
-    for (range, together) in segments {
-        if together {
-            for at in range {
-                let operands = plan.operands(at)?;
-                // What is lent lies elsewhere later in the step.
-                let here = operands.iter().map(at_its_address).collect::<Result<_, _>>();
-                parts.push(Part::Together(
-                    plan.program().recs()[at].op.clone(),
-                    here.map_err(|error| fail(error.into()))?,
-                ));
-                plan.let_go(at);
+    for piece in plan.pieces(inside.is_some()) {
+        match piece {
+            Piece::Graph(range) => {
+                let capture = Capture::begin(pool).map_err(|error| fail(error.into()))?;
+                plan.run_range(range, inside, None)?;
+                parts.push(Part::Launch(capture.end().map_err(|error| fail(error.into()))?));
             }
-            continue;
+            Piece::Together(range) => {
+                for at in range {
+                    parts.push(Part::Together(plan.program().recs()[at].op.clone(), here(plan.operands(at)?)?));
+                    plan.let_go(at);
+                }
+            }
+            Piece::Apart(at) => {
+                let operands = here(plan.operands(at)?)?;
+                parts.push(Part::Apart(at, operands, plan.keep_place(at)?));
+            }
         }
-        let capture = Capture::begin(pool).map_err(|error| fail(error.into()))?;
-        plan.run_range(range, inside, None)?;
-        parts.push(Part::Launch(capture.end().map_err(|error| fail(error.into()))?));
     }
     let outputs = plan.take_outputs()?;
-    if plan.take_fell_back() {
+    if plan.has_stopped() {
         // The graph would run the reference ever after.
         return Err(fail(OpErrorKind::NotCaptured));
     }

@@ -20,6 +20,7 @@ mod program;
 mod recompute;
 mod scope;
 mod tape;
+mod trial;
 
 pub use crate::op::value::{BucketId, Meta, ParamId, Role, Shape, Tensor, Val};
 pub use call::call;

@@ -2,7 +2,7 @@
 //!
 //! Records run in their order with the kernels they were recorded with; values live in numbered slots and are let go after
 //! their last use. Parameters, gradients, moments and buffers are bound to the storage they had; inputs and random keys
-//! are given anew at every run.
+//! are given anew at every run. Some records no graph can hold: they are set apart, and run between graphs.
 //!
 //! **Invariant:** a plan computes what the recorded step computed, bit for bit. A program with an input that nobody declared
 //! is refused, since its values would silently stay those of the recording.
@@ -10,7 +10,7 @@
 use super::call::NoGrad;
 use super::cx::Cx;
 use super::program::{Program, Rec};
-use crate::backend::Outs;
+use crate::backend::{Outs, duplicate};
 use crate::error::{OpError, OpErrorKind};
 use crate::kernel::{Launcher, alone};
 use crate::op::Op;
@@ -19,6 +19,7 @@ use crate::op::row::{Launch, Launched, PLAIN};
 use crate::op::value::{Role, Tensor, Val};
 use smallvec::SmallVec;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use tch::{Device, Tensor as Raw};
 
@@ -71,7 +72,23 @@ struct Step {
     plain: Option<fn(&Op, &Launch<'_>) -> Launched>,
     /// Values that nothing reads after it.
     last_use: SmallVec<[u32; 4]>,
+    /// No graph can hold it.
+    apart: bool,
 }
+
+/// What a captured step does at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// A graph of these records.
+    Graph(Range<usize>),
+    /// Collectives, each by itself.
+    Together(Range<usize>),
+    /// A record that no graph can hold.
+    Apart(usize),
+}
+
+/// More records than this set apart, and graphs gain nothing.
+const APART_MAX: usize = 64;
 
 /// A frozen step.
 pub struct Plan {
@@ -83,8 +100,10 @@ pub struct Plan {
     /// (keys, 4) int64: the rows are bound to the keys' slots.
     keys: Option<Raw>,
     hash: String,
-    /// Whether a kernel could not be launched.
-    fell_back: Cell<bool>,
+    /// What the records that are set apart made in the last run.
+    kept: BTreeMap<usize, Outs>,
+    /// The first record whose kernel could not be launched.
+    stopped: Cell<Option<usize>>,
 }
 
 impl Plan {
@@ -106,7 +125,8 @@ impl Plan {
         let keys = bind_keys(&state.keys, &mut slots).map_err(|error| Unplannable::Keys(error.to_string()))?;
         let outputs: Vec<Val> = outputs.iter().map(Tensor::val).collect();
         let steps = steps(&program, &outputs, launcher)?;
-        Ok(Self { program, steps, slots, inputs: inputs.to_vec(), outputs, keys, hash, fell_back: Cell::new(false) })
+        let (kept, stopped) = (BTreeMap::new(), Cell::new(None));
+        Ok(Self { program, steps, slots, inputs: inputs.to_vec(), outputs, keys, hash, kept, stopped })
     }
 
     /// Hash of the program: that of the recorded step.
@@ -158,12 +178,46 @@ impl Plan {
         mut observer: Option<Observer<'_>>,
     ) -> Result<(), OpError> {
         for at in range {
-            let outs = self.run_one(at, collectives, &mut observer).map_err(|kind| self.fail(at, kind))?;
-            let first = self.program.recs()[at].first_out.index();
-            for (i, raw) in outs.into_iter().enumerate() {
-                self.slots[first + i] = Some(raw);
+            let outs = self.run_one(at, collectives, &mut observer).map_err(|kind| {
+                if !kind.is_out_of_memory() {
+                    self.stop(at);
+                }
+                self.fail(at, kind)
+            })?;
+            if self.steps[at].apart {
+                self.kept.insert(at, outs.iter().map(Raw::shallow_clone).collect());
             }
+            self.place(at, outs);
             self.let_go(at);
+        }
+        Ok(())
+    }
+
+    /// Gives the results of record `at` to those that read them.
+    fn place(&mut self, at: usize, outs: Outs) {
+        let first = self.program.recs()[at].first_out.index();
+        for (i, raw) in outs.into_iter().enumerate() {
+            self.slots[first + i] = Some(raw);
+        }
+    }
+
+    /// In place of running record `at`, which is set apart: gives a place to each result, with what it made in the last run.
+    pub(super) fn keep_place(&mut self, at: usize) -> Result<Vec<Raw>, OpError> {
+        let kept = self.kept.remove(&at).ok_or_else(|| self.fail(at, OpErrorKind::Lost))?;
+        // Some may lie in an operand's memory.
+        let places = kept.iter().map(duplicate).collect::<Result<Vec<_>, _>>();
+        let places = places.map_err(|error| self.fail(at, error.into()))?;
+        self.place(at, places.iter().map(Raw::shallow_clone).collect());
+        self.let_go(at);
+        Ok(places)
+    }
+
+    /// Runs record `at`, which is set apart, into `places`.
+    pub(super) fn run_apart(&self, at: usize, ins: &[Raw], places: &mut [Raw]) -> Result<(), OpErrorKind> {
+        let ins: SmallVec<[&Raw; 8]> = ins.iter().collect();
+        let outs = self.launch(at, &self.program.recs()[at].op, &Launch { ins: &ins })?;
+        for (place, made) in places.iter_mut().zip(&outs) {
+            place.f_copy_(made)?;
         }
         Ok(())
     }
@@ -219,33 +273,34 @@ impl Plan {
             // That says nothing of the kernel: the step is done again in smaller parts.
             (Err(error), Some(plain)) if !error.is_out_of_memory() => {
                 tracing::warn!(op = op.name(), %error, "a recorded kernel could not be launched");
-                self.fell_back.set(true);
+                self.stop(at);
                 plain(op, l)
             }
             (made, _) => made,
         }
     }
 
-    /// That no record of a step on a device reads what lies on the host and may be another number at the next step.
-    ///
-    /// # Errors
-    /// The first that does.
-    pub(super) fn all_on_device(&self) -> Result<(), OpError> {
-        for (at, rec) in self.program.recs().iter().enumerate() {
-            let on_host = rec.ins.iter().position(|val| {
-                let val = self.program.val(*val);
-                val.meta.device == Device::Cpu && matches!(val.role, Role::Input | Role::OptState)
-            });
-            if let Some(operand) = on_host {
-                return Err(self.fail(at, OpErrorKind::OnHost { operand }));
-            }
-        }
-        Ok(())
+    fn stop(&self, at: usize) {
+        self.stopped.set(self.stopped.get().or(Some(at)));
     }
 
-    /// Whether a kernel could not be launched since the last call: the step is to be recorded anew.
-    pub(super) fn take_fell_back(&self) -> bool {
-        self.fell_back.take()
+    /// Whether a kernel could not be launched: the step is to be recorded anew, or to be captured without it.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.stopped.get().is_some()
+    }
+
+    /// Sets what could not be launched in a capture apart, wherever it is in the step: the operation and its place. The next run
+    /// makes ready for another capture. None where nothing is known to be at fault, or too much.
+    pub(super) fn set_apart(&mut self) -> Option<String> {
+        let at = self.stopped.take().filter(|at| !self.steps[*at].apart)?;
+        let recs = self.program.recs();
+        let alike = |rec: &Rec| rec.op == recs[at].op && rec.kernel == recs[at].kernel;
+        let apart = self.steps.iter().filter(|step| step.apart).count() + recs.iter().filter(|rec| alike(rec)).count();
+        if recs[at].op.is_collective() || apart > APART_MAX {
+            return None;
+        }
+        self.steps.iter_mut().zip(recs).filter(|(_, rec)| alike(rec)).for_each(|(step, _)| step.apart = true);
+        Some(format!("{} at {}", recs[at].op.name(), self.program.place(recs[at].scope)))
     }
 
     pub(super) fn take_outputs(&mut self) -> Result<Vec<Raw>, OpError> {
@@ -254,17 +309,20 @@ impl Plan {
         taken.ok_or_else(|| self.fail(0, OpErrorKind::Lost))
     }
 
-    /// Numbers of the records between collectives, and of the collectives.
-    pub(super) fn segments(&self) -> Vec<(Range<usize>, bool)> {
-        let mut segments: Vec<(Range<usize>, bool)> = Vec::new();
-        for (at, rec) in self.program.recs().iter().enumerate() {
-            let together = rec.op.is_collective();
-            match segments.last_mut() {
-                Some((range, kind)) if *kind == together => range.end = at + 1,
-                _ => segments.push((at..at + 1, together)),
+    /// What a captured step does, in order; its graphs hold the collectives, too, if they are `inside`.
+    pub(super) fn pieces(&self, inside: bool) -> Vec<Piece> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (at, (rec, step)) in self.program.recs().iter().zip(&self.steps).enumerate() {
+            let together = rec.op.is_collective() && !inside;
+            match pieces.last_mut() {
+                _ if step.apart => pieces.push(Piece::Apart(at)),
+                Some(Piece::Together(range)) if together => range.end = at + 1,
+                Some(Piece::Graph(range)) if !together => range.end = at + 1,
+                _ if together => pieces.push(Piece::Together(at..at + 1)),
+                _ => pieces.push(Piece::Graph(at..at + 1)),
             }
         }
-        segments
+        pieces
     }
 
     fn fail(&self, at: usize, kind: OpErrorKind) -> OpError {
@@ -290,6 +348,13 @@ fn bind_keys(keys: &[Val], slots: &mut [Option<Raw>]) -> Result<Option<Raw>, tch
     Ok(Some(all))
 }
 
+/// Values on the host that may be others at the next step, in a step on a device.
+fn on_host(program: &Program) -> Vec<bool> {
+    let vals = (0..program.values()).map(|at| program.val(Val(at as u32)));
+    let on_device = vals.clone().any(|val| val.meta.device.is_cuda());
+    vals.map(|val| on_device && val.meta.device == Device::Cpu && val.role != Role::Const).collect()
+}
+
 /// Launches and last uses.
 fn steps(program: &Program, outputs: &[Val], launcher: &dyn Launcher) -> Result<Vec<Step>, Unplannable> {
     let mut last = vec![None; program.values()];
@@ -298,8 +363,10 @@ fn steps(program: &Program, outputs: &[Val], launcher: &dyn Launcher) -> Result<
         rec.outs().for_each(|val| last[val.index()] = Some(at));
         rec.ins.iter().for_each(|val| last[val.index()] = Some(at));
     }
+    let on_host = on_host(program);
     let mut steps = Vec::with_capacity(program.recs().len());
     for rec in program.recs() {
+        let apart = rec.ins.iter().copied().chain(rec.outs()).any(|val| on_host[val.index()]);
         let row = rec.op.row();
         let (launch, plain) = if rec.kernel == PLAIN {
             (row.launch, None)
@@ -308,7 +375,7 @@ fn steps(program: &Program, outputs: &[Val], launcher: &dyn Launcher) -> Result<
             let kernel = kernel.ok_or(Unplannable::Kernel { op: row.name, kernel: rec.kernel })?;
             (kernel.launch, Some(row.launch))
         };
-        steps.push(Step { launch, plain, last_use: SmallVec::new() });
+        steps.push(Step { launch, plain, last_use: SmallVec::new(), apart });
     }
     for (val, at) in last.into_iter().enumerate() {
         let value = Val(val as u32);

@@ -176,6 +176,57 @@ fn on_a_gpu_a_captured_step_has_the_bits_of_its_code() {
     }
 }
 
+/// One that waits for the device to say that a matrix has an inverse, its reverse that does so too, and a product with a number on the
+/// host: they run between the graphs, and the number is that of the step.
+#[test]
+fn on_a_gpu_what_no_graph_holds_runs_between_graphs() {
+    let Some(device) = gpu() else { return };
+    let mut b = ParamBuilder::new();
+    let w = b.param("w", &[4, 4], Init::Linear { fan_in: 4 }, Group::Decay);
+    let params = b.build(9, device).unwrap();
+    let grads = GradBuckets::new(&params).unwrap();
+    let eye = Tensor::eye(4, (Kind::Float, device));
+    let code = |cx: &Cx<'_>, inputs: &[Traced]| {
+        let [x, factor] = inputs else { panic!("two inputs") };
+        cx.zero(grads.buckets().map(|(_, flat)| flat))?;
+        let w = cx.param(w);
+        let square = f::add(cx, &f::linear(cx, &w, &w, None)?, &cx.constant(eye.shallow_clone()))?;
+        let checked = vec![AtenArg::Operand, AtenArg::Bool(true)];
+        let inverse = f::aten(cx, "aten::linalg_inv_ex", "", checked, &[&square])?.swap_remove(0);
+        let y = f::mul(cx, &f::linear(cx, x, &inverse, None)?, factor)?;
+        let loss = f::sum_all(cx, &f::square(cx, &y)?)?;
+        cx.backward(&loss, &grads, &mut |_, _| Ok(()))?;
+        Ok::<_, OpError>(vec![loss])
+    };
+    let run = |executor: &mut Executor, step: u64| {
+        let request = Request {
+            leaves: &params,
+            seed: 3,
+            step,
+            launcher: &FirstFit,
+            collectives: None,
+            inputs: vec![numbers(8, 4, step as f64).to_device(device), Tensor::from(1.0 + step as f32)],
+            watch: None,
+            observer: None,
+        };
+        let ran = executor.step(request, code).unwrap();
+        let made = ran.outputs.iter().chain(grads.buckets().map(|(_, flat)| flat)).map(Tensor::copy);
+        (made.collect::<Vec<_>>(), ran.mode)
+    };
+    let (mut tape, mut graph) = (Executor::new(Mode::Tape), Executor::new(Mode::Graph));
+    let mut modes = Vec::new();
+    for step in 0..16 {
+        let (recorded, replayed) = (run(&mut tape, step), run(&mut graph, step));
+        assert_eq!(recorded.0, replayed.0, "step {step}: {:?}", graph.refusal());
+        modes.push(replayed.1);
+    }
+    assert_eq!(modes[2..5], [Mode::Plan; 3]);
+    // Graphs in pieces may take longer than the record: then they are given up, which is said.
+    let said = graph.refusal().unwrap();
+    assert!(modes.contains(&Mode::Graph) && said.contains("runs"), "{modes:?}: {said}");
+    eprintln!("{modes:?}: {said}");
+}
+
 /// The first GPU, with a stream that can be captured; says so if there is none.
 fn gpu() -> Option<Device> {
     if !tch::Cuda::is_available() {
