@@ -123,7 +123,9 @@ impl Known {
             Err((mut plan, reason)) => match plan.set_apart() {
                 Some(what) => {
                     tracing::warn!(%reason, what, "cannot be captured; it runs between graphs");
-                    self.apart = Some(format!("{what} cannot be captured, and runs between graphs: {reason}"));
+                    let before = self.apart.take().map_or(String::new(), |before| format!("{before}; "));
+                    self.apart =
+                        Some(format!("{before}{what} runs between graphs, for it cannot be captured: {reason}"));
                     Ready::Plan(plan, runs - 1)
                 }
                 None => {

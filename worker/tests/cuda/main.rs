@@ -6,6 +6,8 @@
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests: what goes wrong panics, what is skipped is said")]
 
 mod compile;
+#[path = "../draws/mod.rs"]
+mod draws;
 mod large;
 mod operands;
 mod staging;

@@ -1,5 +1,6 @@
 //! Operands for the kernels, laid out in every way they must bear, and the comparison with f64 on the CPU.
 
+use crate::draws;
 use enn_worker::backend::cuda;
 use tch::{Device, Kind, Tensor};
 
@@ -63,12 +64,12 @@ pub(crate) fn lay(x: &Tensor, layout: Layout, device: Device) -> Tensor {
 
 /// Standard normal numbers of `kind` on the CPU.
 pub(crate) fn normal(shape: &[i64], kind: Kind) -> Tensor {
-    Tensor::randn(shape, (Kind::Double, Device::Cpu)).to_kind(kind)
+    draws::normal(shape).to_kind(kind)
 }
 
 /// Numbers between `lo` and `hi`.
 pub(crate) fn between(shape: &[i64], lo: f64, hi: f64, kind: Kind) -> Tensor {
-    (Tensor::rand(shape, (Kind::Double, Device::Cpu)) * (hi - lo) + lo).to_kind(kind)
+    (draws::uniform(shape) * (hi - lo) + lo).to_kind(kind)
 }
 
 /// Distance allowed for results of `kind`, relative to the largest expected number.

@@ -271,7 +271,6 @@ fn launches() -> Vec<Seen> {
 
 #[test]
 fn every_operation_costs_the_arithmetic_of_its_formula() {
-    tch::manual_seed(12);
     let launches = launches();
     for seen in &launches {
         assert_eq!(cost(seen), expected(seen), "of {:?} on {:?}", seen.op, seen.ins);

@@ -7,6 +7,8 @@
 mod aten;
 mod attention;
 mod calls;
+#[path = "../draws/mod.rs"]
+mod draws;
 mod export;
 mod flops;
 mod late;

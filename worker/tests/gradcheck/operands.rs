@@ -1,7 +1,8 @@
 //! Tensors from the samples of the table.
 
+use crate::draws::{normal, uniform};
 use enn_worker::op::sample::{Fill, Layout, Operand};
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 /// Seed and step of every random key.
 pub(crate) const SEED: u64 = 0x1234_5678_9abc_def0;
@@ -20,13 +21,12 @@ pub(crate) fn tensor(operand: &Operand, kind: Kind) -> Tensor {
         }
         _ => shape.to_vec(),
     };
-    let options = (Kind::Double, Device::Cpu);
     let dense = match operand.fill {
-        Fill::Normal => Tensor::randn(wide.as_slice(), options).to_kind(kind),
-        Fill::Between(lo, hi) => (Tensor::rand(wide.as_slice(), options) * (hi - lo) + lo).to_kind(kind),
-        Fill::Ids(classes) => Tensor::randint(classes, wide.as_slice(), (Kind::Int64, Device::Cpu)),
+        Fill::Normal => normal(&wide).to_kind(kind),
+        Fill::Between(lo, hi) => (uniform(&wide) * (hi - lo) + lo).to_kind(kind),
+        Fill::Ids(classes) => (uniform(&wide) * classes).to_kind(Kind::Int64),
         Fill::Key => Tensor::from_slice(&[SEED.cast_signed(), STEP.cast_signed(), 0, 0]),
-        Fill::Bool => Tensor::rand(wide.as_slice(), options).ge(0.4),
+        Fill::Bool => uniform(&wide).ge(0.4),
     };
     match operand.layout {
         Layout::Contiguous => dense,

@@ -1,5 +1,6 @@
 //! Autocast at the door, low-precision copies of the weights, 8-bit layers and the loss scale, against f32.
 
+use crate::draws::normal;
 use crate::operands::{SEED, STEP, distance, tensor};
 use crate::ours::{Checked, asks};
 use enn_worker::autograd::{Cx, Tensor as Traced, call};
@@ -76,8 +77,7 @@ impl Net {
 }
 
 fn data(rows: i64, width: i64) -> (Tensor, Tensor) {
-    tch::manual_seed(3);
-    let x = Tensor::randn([rows, width], F32);
+    let x = normal(&[rows, width]).to_kind(Kind::Float);
     let y = x.narrow(1, 0, 3).square() - 0.5;
     (x, y)
 }
@@ -290,7 +290,6 @@ fn tolerance(class: Class) -> f64 {
 
 #[test]
 fn every_operation_in_bf16_is_near_f32() {
-    tch::manual_seed(9);
     let mut draw = Draw::new(21);
     let samples: Vec<Sample> = rows().flat_map(|row| (row.samples)(&mut draw)).collect();
     let mut checked = 0;
@@ -356,7 +355,7 @@ fn a_zero_and_an_infinite_matrix_survive_quantising() {
     let bad = Tensor::ones([16, 32], F32);
     let _ = bad.narrow(0, 3, 1).fill_(f64::INFINITY);
     assert!(!quantise(bad).isfinite().all().int64_value(&[]).eq(&1), "what is not finite shows");
-    let x = Tensor::randn([32, 48], F32);
+    let x = normal(&[32, 48]).to_kind(Kind::Float);
     let off = relative(&quantise(x.shallow_clone()), &x);
     assert!(off < 0.05, "{off}");
 }
