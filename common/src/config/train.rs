@@ -442,7 +442,7 @@ pub enum Recovery {
 #[serde(rename_all = "lowercase")]
 pub enum Collectives {
     /// On CPUs shared memory when all workers are on one node and can share it, else Gloo. On GPUs their copy engines when all workers are on
-    /// one node and its GPUs are linked, else NCCL.
+    /// one node and its GPUs are linked, and each keeps the whole state; else NCCL.
     Auto,
     /// On CPUs Gloo, over the network or loopback; on GPUs as `Nccl`.
     Gloo,

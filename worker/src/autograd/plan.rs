@@ -102,7 +102,7 @@ pub struct Plan {
     hash: String,
     /// What the records that are set apart made in the last run.
     kept: BTreeMap<usize, Outs>,
-    /// The first record whose kernel could not be launched.
+    /// The first record that could not be launched as it was recorded.
     stopped: Cell<Option<usize>>,
 }
 
@@ -178,23 +178,18 @@ impl Plan {
         mut observer: Option<Observer<'_>>,
     ) -> Result<(), OpError> {
         for at in range {
-            let outs = self.run_one(at, collectives, &mut observer).map_err(|kind| {
-                if !kind.is_out_of_memory() {
-                    self.stop(at);
-                }
-                self.fail(at, kind)
-            })?;
+            let outs = self.run_one(at, collectives, &mut observer).map_err(|kind| self.fail(at, kind))?;
             if self.steps[at].apart {
                 self.kept.insert(at, outs.iter().map(Raw::shallow_clone).collect());
             }
-            self.place(at, outs);
+            self.put(at, outs);
             self.let_go(at);
         }
         Ok(())
     }
 
     /// Gives the results of record `at` to those that read them.
-    fn place(&mut self, at: usize, outs: Outs) {
+    fn put(&mut self, at: usize, outs: Outs) {
         let first = self.program.recs()[at].first_out.index();
         for (i, raw) in outs.into_iter().enumerate() {
             self.slots[first + i] = Some(raw);
@@ -207,7 +202,7 @@ impl Plan {
         // Some may lie in an operand's memory.
         let places = kept.iter().map(duplicate).collect::<Result<Vec<_>, _>>();
         let places = places.map_err(|error| self.fail(at, error.into()))?;
-        self.place(at, places.iter().map(Raw::shallow_clone).collect());
+        self.put(at, places.iter().map(Raw::shallow_clone).collect());
         self.let_go(at);
         Ok(places)
     }
@@ -269,19 +264,15 @@ impl Plan {
     /// The recorded kernel, or the plain reference where it cannot be launched: the ranks are in the middle of a step.
     fn launch(&self, at: usize, op: &Op, l: &Launch<'_>) -> Launched {
         let (step, _alone) = (&self.steps[at], alone(op, l));
-        match ((step.launch)(op, l), step.plain) {
+        let error = match (step.launch)(op, l) {
             // That says nothing of the kernel: the step is done again in smaller parts.
-            (Err(error), Some(plain)) if !error.is_out_of_memory() => {
-                tracing::warn!(op = op.name(), %error, "a recorded kernel could not be launched");
-                self.stop(at);
-                plain(op, l)
-            }
-            (made, _) => made,
-        }
-    }
-
-    fn stop(&self, at: usize) {
+            Err(error) if !error.is_out_of_memory() => error,
+            made => return made,
+        };
         self.stopped.set(self.stopped.get().or(Some(at)));
+        let Some(plain) = step.plain else { return Err(error) };
+        tracing::warn!(op = op.name(), %error, "a recorded kernel could not be launched");
+        plain(op, l)
     }
 
     /// Whether a kernel could not be launched: the step is to be recorded anew, or to be captured without it.
@@ -296,7 +287,8 @@ impl Plan {
         let recs = self.program.recs();
         let alike = |rec: &Rec| rec.op == recs[at].op && rec.kernel == recs[at].kernel;
         let apart = self.steps.iter().filter(|step| step.apart).count() + recs.iter().filter(|rec| alike(rec)).count();
-        if recs[at].op.is_collective() || apart > APART_MAX {
+        // Memory that comes and goes is the graphs' own.
+        if matches!(recs[at].op, Op::Allocate | Op::Release) || apart > APART_MAX {
             return None;
         }
         self.steps.iter_mut().zip(recs).filter(|(_, rec)| alike(rec)).for_each(|(step, _)| step.apart = true);

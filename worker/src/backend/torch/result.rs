@@ -33,7 +33,14 @@ pub(in crate::backend) fn check(status: i32) -> Result<(), ShimError> {
     }
     // SAFETY: the shim keeps a NUL-terminated string per thread, valid until the next call on this thread.
     let text = unsafe { CStr::from_ptr(sys::enn_aten_error()) };
-    Err(ShimError { message: text.to_string_lossy().trim().replace('\n', " ") })
+    Err(ShimError { message: sentence(&text.to_string_lossy()) })
+}
+
+/// An exception's words on one line, without the advice that libtorch adds to each of a device's.
+fn sentence(text: &str) -> String {
+    let advice = ["Search for `cuda", "CUDA kernel errors might be asynchronously reported"];
+    let said = text.trim().lines().take_while(|line| !advice.iter().any(|begin| line.starts_with(begin)));
+    said.collect::<Vec<_>>().join(" ")
 }
 
 fn pointer(tensor: Option<&Tensor>) -> *const C_tensor {
@@ -408,4 +415,16 @@ pub(super) fn pointers(tensors: &[&Tensor]) -> Pointers {
 pub(super) fn pointers_where(tensors: &[&Tensor], there: &[bool]) -> Pointers {
     let mut tensors = tensors.iter();
     there.iter().map(|there| pointer(if *there { tensors.next().copied() } else { None })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sentence;
+
+    #[test]
+    fn a_devices_error_is_told_without_libtorchs_advice() {
+        let text = "CUDA error: an illegal memory access\nSearch for `cudaErrorIllegalAddress' in https://docs.nvidia.com\nCompile with X\n";
+        assert_eq!(sentence(text), "CUDA error: an illegal memory access");
+        assert_eq!(sentence(" two lines\nof another \n"), "two lines of another");
+    }
 }

@@ -131,7 +131,7 @@ impl AnyOp {
     /// # Errors
     /// libtorch's sentence.
     pub fn call(&self, args: &[Arg<'_>]) -> Result<Outs, ShimError> {
-        call(self.handle, args)
+        self.named(call(self.handle, args))
     }
 
     /// The gradients of the operands that are `wanted`, in order, from those of its results: libtorch's own, which calls it once more.
@@ -139,7 +139,12 @@ impl AnyOp {
     /// # Errors
     /// libtorch's sentence.
     pub fn gradients(&self, args: &[Arg<'_>], given: &[Option<&Tensor>], wanted: &[bool]) -> Result<Outs, ShimError> {
-        with_raw(args, |raw| result::gradients(self.handle, raw, given, wanted))
+        self.named(with_raw(args, |raw| result::gradients(self.handle, raw, given, wanted)))
+    }
+
+    /// An error says whose it is.
+    fn named<T>(&self, made: Result<T, ShimError>) -> Result<T, ShimError> {
+        made.map_err(|error| ShimError { message: format!("{}: {}", self.name, error.message) })
     }
 
     /// Whether a second call gives other results, as it draws random numbers.
