@@ -1,12 +1,14 @@
 //! How far a kernel's results lie from the plain reference's.
 //!
+//! A piece at a time: weights of a model are compared with many passes over them, whose results are to stay in a processor's cache.
+//!
 //! **Invariant:** operands are only read. It waits for the device: never during capture.
 
 use crate::error::OpErrorKind;
 use crate::op::row::Tolerance;
 use enn_common::kernels::Fault;
 use std::cell::OnceCell;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 /// Units in the last place for results that are rounded once or twice.
 const ROUNDING_UNITS: f64 = 4.0;
@@ -23,12 +25,22 @@ const OPERAND_UNITS_HALF: f64 = 1.0;
 /// Share of the largest result for sums of 8-bit products.
 const EIGHT_BITS: f64 = 0.02;
 
+/// Numbers compared at once on the host, and on a device, where each piece is waited for.
+const PIECE: i64 = 1 << 17;
+const PIECE_OF_DEVICE: i64 = 1 << 24;
+
 /// In a kind that libtorch compares: it has no such functions for 8-bit floats.
 fn readable(tensor: &Tensor) -> Result<Tensor, OpErrorKind> {
     match tensor.kind() {
         Kind::Float8e4m3fn | Kind::Float8e5m2 => Ok(tensor.f_to_kind(Kind::Float)?),
         _ => Ok(tensor.shallow_clone()),
     }
+}
+
+/// The numbers of a tensor, in order.
+fn pieces(tensor: &Tensor) -> Result<Vec<Tensor>, OpErrorKind> {
+    let most = if tensor.device() == Device::Cpu { PIECE } else { PIECE_OF_DEVICE };
+    Ok(readable(tensor)?.f_reshape(-1)?.f_split(most, 0)?)
 }
 
 /// What is wrong with `found`, given the reference's `expected` and what both were made of; none when it is within the
@@ -61,14 +73,18 @@ pub(super) fn fault(
 /// What libtorch says.
 pub(super) fn same(one: &[&Tensor], other: &[&Tensor]) -> Result<bool, OpErrorKind> {
     for (one, other) in one.iter().zip(other) {
-        let (one, other) = (&readable(one)?, &readable(other)?);
-        if one.is_floating_point() {
-            let either = one.f_eq_tensor(other)?.f_logical_or(&one.f_isnan()?.f_logical_and(&other.f_isnan()?)?)?;
+        if one.size() != other.size() {
+            return Ok(false);
+        }
+        for (one, other) in pieces(one)?.iter().zip(&pieces(other)?) {
+            if one.f_equal(other)? {
+                continue;
+            }
+            let nan = |t: &Tensor| if t.is_floating_point() { t.f_isnan() } else { t.f_zeros_like() };
+            let either = one.f_eq_tensor(other)?.f_logical_or(&nan(one)?.f_logical_and(&nan(other)?)?)?;
             if !truth(&either.f_all()?)? {
                 return Ok(false);
             }
-        } else if !one.f_equal(other)? {
-            return Ok(false);
         }
     }
     Ok(one.len() == other.len())
@@ -80,8 +96,10 @@ pub(super) fn same(one: &[&Tensor], other: &[&Tensor]) -> Result<bool, OpErrorKi
 /// What libtorch says.
 pub(super) fn all_finite(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
     for tensor in tensors.iter().filter(|tensor| tensor.is_floating_point()) {
-        if !truth(&readable(tensor)?.f_isfinite()?.f_all()?)? {
-            return Ok(false);
+        for piece in pieces(tensor)? {
+            if !truth(&piece.f_isfinite()?.f_all()?)? {
+                return Ok(false);
+            }
         }
     }
     Ok(true)
@@ -114,54 +132,87 @@ fn of_one(
     if found.numel() == 0 {
         return Ok(None);
     }
-    if !expected.is_floating_point() {
-        let wrong = || Fault::Wrong { found: format!("result {index} has other whole numbers") };
-        return Ok((!found.f_equal(expected)?).then(wrong));
+    if found.f_equal(expected).unwrap_or(false) {
+        return Ok(None);
     }
-    // Sums of f32 that end in f64 are as exact as f32.
-    let narrow = operands.all.iter().any(|operand| operand.kind() == Kind::Float);
-    let kind = if expected.kind() == Kind::Double && narrow { Kind::Float } else { expected.kind() };
-    let unit = unit(kind);
-    let (found, expected) = (&readable(found)?, &readable(expected)?);
-    let (finite, wanted) = (found.f_isfinite()?, expected.f_isfinite()?);
-    let lost = wanted.f_logical_and(&finite.f_logical_not()?)?;
+    if !expected.is_floating_point() {
+        return Ok(Some(Fault::Wrong { found: format!("result {index} has other whole numbers") }));
+    }
+    let (found, wanted) = (pieces(found)?, pieces(expected)?);
+    let pairs = || found.iter().zip(&wanted);
+    let (mut largest, mut sum) = (0f64, 0.0);
+    for (found, wanted) in pairs() {
+        if let Some(fault) = other_odd(index, found, wanted)? {
+            return Ok(Some(fault));
+        }
+        let size = finite(wanted)?.f_abs()?;
+        largest = largest.max(size.f_max()?.f_double_value(&[])?);
+        sum += size.f_sum(Kind::Double)?.f_double_value(&[])?;
+    }
+    let mean = sum / expected.numel() as f64;
+    let (share, least) = allowed(tolerance, expected.kind(), (largest, mean), operands)?;
+    let mut worst: Option<(f64, String)> = None;
+    let mut begin = 0;
+    for (found, wanted) in pairs() {
+        let (a, b) = (finite(found)?, finite(wanted)?);
+        let allowed = b.f_abs()?.f_mul_scalar(share)?.f_add_scalar(least)?;
+        let excess = a.f_sub(&b)?.f_abs()?.f_sub(&allowed)?;
+        let most = excess.f_max()?.f_double_value(&[])?;
+        if most > worst.as_ref().map_or(0.0, |(most, _)| *most) {
+            let at = excess.f_argmax(None, false)?.f_int64_value(&[])?;
+            let [a, b, allowed] = [a, b, allowed].map(|t| t.f_double_value(&[at]));
+            let element = begin + at;
+            let text = format!("element {element} of result {index} is {:e}, expected {:e} ± {:e}", a?, b?, allowed?);
+            worst = Some((most, text));
+        }
+        begin += found.numel() as i64;
+    }
+    Ok(worst.map(|(_, found)| Fault::Wrong { found }))
+}
+
+/// In f64, with 0 for what is not finite.
+fn finite(tensor: &Tensor) -> Result<Tensor, TchError> {
+    tensor.f_to_kind(Kind::Double)?.f_nan_to_num(0.0, 0.0, 0.0)
+}
+
+/// What is not finite in one of them and not the same in the other.
+fn other_odd(index: usize, found: &Tensor, wanted: &Tensor) -> Result<Option<Fault>, OpErrorKind> {
+    let (finite, is_wanted) = (found.f_isfinite()?, wanted.f_isfinite()?);
+    let lost = is_wanted.f_logical_and(&finite.f_logical_not()?)?;
     if truth(&lost.f_any()?)? {
         return Ok(Some(Fault::NonFinite));
     }
     // Where the reference is infinite or NaN the kernel must be the same.
-    let zero = |t: &Tensor| t.f_to_kind(Kind::Double)?.f_nan_to_num(0.0, 0.0, 0.0);
-    let odd = wanted.f_logical_not()?;
-    let (a, b) = (found.f_masked_fill(&wanted, 0.0)?, expected.f_masked_fill(&wanted, 0.0)?);
-    if truth(&odd.f_any()?)? && !same(&[&a], &[&b])? {
-        let found = format!("result {index} is not infinite or not a number where the reference is");
-        return Ok(Some(Fault::Wrong { found }));
-    }
-    let (a, b) = (zero(found)?, zero(expected)?);
-    let distance = a.f_sub(&b)?.f_abs()?;
-    let allowed = match tolerance {
-        Tolerance::Exact => b.f_zeros_like()?,
-        Tolerance::Rounding => {
-            let units = ROUNDING_UNITS * unit;
-            b.f_abs()?.f_mul_scalar(units)?.f_add(&b.f_abs()?.f_mean(Kind::Double)?.f_mul_scalar(units)?)?
-        }
-        Tolerance::Reduction => {
-            let half = matches!(expected.kind(), Kind::Half | Kind::BFloat16);
-            let (own, theirs) =
-                if half { (REDUCTION_UNITS_HALF, OPERAND_UNITS_HALF) } else { (REDUCTION_UNITS, OPERAND_UNITS) };
-            let reach = unit * theirs * operands.largest()?;
-            b.f_abs()?.f_max()?.f_mul_scalar(unit * own)?.f_add_scalar(reach)?.f_expand_as(&b)?
-        }
-        Tolerance::EightBits => b.f_abs()?.f_max()?.f_mul_scalar(EIGHT_BITS)?.f_expand_as(&b)?,
-    };
-    let excess = distance.f_sub(&allowed)?;
-    if excess.f_max()?.f_double_value(&[])? <= 0.0 {
+    if truth(&is_wanted.f_all()?)? {
         return Ok(None);
     }
-    let worst = excess.f_reshape(-1)?.f_argmax(None, false)?.f_int64_value(&[])?;
-    let at = |t: &Tensor| t.f_reshape(-1)?.f_double_value(&[worst]);
-    let found =
-        format!("element {worst} of result {index} is {:e}, expected {:e} ± {:e}", at(&a)?, at(&b)?, at(&allowed)?);
-    Ok(Some(Fault::Wrong { found }))
+    let (a, b) = (found.f_masked_fill(&is_wanted, 0.0)?, wanted.f_masked_fill(&is_wanted, 0.0)?);
+    let wrong =
+        || Fault::Wrong { found: format!("result {index} is not infinite or not a number where the reference is") };
+    Ok((!same(&[&a], &[&b])?).then(wrong))
+}
+
+/// How far a result of that kind may be off: a share of its own size, and so much, given the largest and the mean size of all.
+fn allowed(
+    tolerance: Tolerance,
+    kind: Kind,
+    (largest, mean): (f64, f64),
+    operands: &Operands<'_>,
+) -> Result<(f64, f64), OpErrorKind> {
+    // Sums of f32 that end in f64 are as exact as f32.
+    let narrow = operands.all.iter().any(|operand| operand.kind() == Kind::Float);
+    let unit = unit(if kind == Kind::Double && narrow { Kind::Float } else { kind });
+    Ok(match tolerance {
+        Tolerance::Exact => (0.0, 0.0),
+        Tolerance::Rounding => (ROUNDING_UNITS * unit, ROUNDING_UNITS * unit * mean),
+        Tolerance::Reduction => {
+            let half = matches!(kind, Kind::Half | Kind::BFloat16);
+            let (own, theirs) =
+                if half { (REDUCTION_UNITS_HALF, OPERAND_UNITS_HALF) } else { (REDUCTION_UNITS, OPERAND_UNITS) };
+            (0.0, largest * unit * own + unit * theirs * operands.largest()?)
+        }
+        Tolerance::EightBits => (0.0, largest * EIGHT_BITS),
+    })
 }
 
 /// What results were made of. An update of all weights has hundreds of operands, and as many results ask for their size.
@@ -178,8 +229,11 @@ impl Operands<'_> {
         }
         let mut found = 0f64;
         for operand in self.all.iter().filter(|operand| operand.is_floating_point() && operand.numel() > 0) {
-            let size = readable(operand)?.f_to_kind(Kind::Double)?.f_nan_to_num(0.0, 0.0, 0.0)?.f_abs()?.f_max()?;
-            found = found.max(size.f_double_value(&[])?);
+            for piece in pieces(operand)? {
+                let largest = |t: &Tensor| t.f_abs()?.f_max()?.f_double_value(&[]);
+                let size = largest(&piece)?;
+                found = found.max(if size.is_finite() { size } else { largest(&finite(&piece)?)? });
+            }
         }
         Ok(*self.largest.get_or_init(|| found))
     }
@@ -204,7 +258,6 @@ fn truth(scalar: &Tensor) -> Result<bool, OpErrorKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tch::Device;
 
     fn drawn(kind: Kind) -> Tensor {
         tch::manual_seed(3);
