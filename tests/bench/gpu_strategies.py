@@ -73,7 +73,8 @@ def trained(folder: pathlib.Path, config: pathlib.Path, strategy: str, collectiv
     """MiB, milliseconds of a step and the last epoch's loss of one run."""
     runs = folder / strategy
     with Watch() as watch:
-        settings = [f'train.strategy="{strategy}"', f'cluster.collectives="{collectives}"']
+        # One checkpoint, at the end: of eight gigabytes.
+        settings = [f'train.strategy="{strategy}"', f'cluster.collectives="{collectives}"', f"train.checkpoint_every={EPOCHS}"]
         chosen = [word for setting in settings for word in ("--set", setting)]
         rows.enn(["train", str(config), "--runs-dir", str(runs), *chosen], "cuda")
     events = rows.events(runs)
