@@ -27,6 +27,8 @@ pub(super) enum FirstUse {
     Faulty(Fault, Outs),
     /// It was not launched; what it wrote is undone.
     NotLaunched(OpErrorKind),
+    /// There is no memory for the copies; nothing was launched.
+    NoRoom,
 }
 
 /// Why a comparison says nothing.
@@ -89,8 +91,15 @@ pub(super) fn first_use(
     sig: Sig,
     intents: &dyn Intents,
 ) -> Result<FirstUse, OpErrorKind> {
-    let reference = Copied::of(op, l)?;
-    let again = if kernel.deterministic { Some(Copied::of(op, l)?) } else { None };
+    let copies = Copied::of(op, l).and_then(|reference| {
+        let again = kernel.deterministic.then(|| Copied::of(op, l)).transpose()?;
+        Ok((reference, again))
+    });
+    let (reference, again) = match copies {
+        // An update of all weights writes most of what there is of memory.
+        Err(error) if error.is_out_of_memory() => return Ok(FirstUse::NoRoom),
+        copies => copies?,
+    };
     let (op_name, kernel_name) = (op.name().to_owned(), kernel.id.to_owned());
     intents.open(&Intent { op: op_name, kernel: kernel_name, sig: sig.0, operands: sig::words(l.ins) });
     let used = beside_reference(kernel, op, l, &reference, again.as_ref());
@@ -176,4 +185,29 @@ fn answers(l: &Launch<'_>) -> bool {
         let asked = Tensor::f_ones([1], (Kind::Int64, device)).and_then(|one| one.f_int64_value(&[0]));
         matches!(asked, Ok(1))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::NoIntents;
+    use crate::op::row::Tolerance;
+
+    #[test]
+    fn without_memory_for_a_copy_nothing_is_launched() {
+        let kernel: &'static Kernel = &Kernel {
+            id: "never",
+            fits: |_, _| Ok(()),
+            launch: |_, _| Err(OpErrorKind::Lost),
+            tolerance: Tolerance::Exact,
+            deterministic: true,
+        };
+        let endless = Tensor::zeros([1], (Kind::Float, Device::Cpu)).expand([1 << 46], false);
+        let ins = [&endless];
+        let used = first_use(kernel, &Op::Zero, &Launch { ins: &ins }, Sig(0), &NoIntents);
+        assert!(matches!(used, Ok(FirstUse::NoRoom)));
+        let one = Tensor::ones([1], (Kind::Float, Device::Cpu));
+        let used = first_use(kernel, &Op::Zero, &Launch { ins: &[&one] }, Sig(0), &NoIntents);
+        assert!(matches!(used, Ok(FirstUse::NotLaunched(OpErrorKind::Lost))));
+    }
 }
