@@ -241,7 +241,7 @@ impl Executor {
         if request.observer.is_some() {
             return self.record(&request, inputs, metas, code);
         }
-        let captures = self.limit == Mode::Graph && inputs.iter().any(|raw| raw.device().is_cuda());
+        let captures = self.limit == Mode::Graph && metas.iter().any(|meta| meta.device.is_cuda());
         let inside = self.capture_collectives;
         if let Some(known) = self.known.last_mut().filter(|known| known.metas == metas) {
             if captures {
@@ -380,7 +380,13 @@ mod tests {
         }
     }
 
-    fn step(executor: &mut Executor, leaves: &Params, step: u64) -> Mode {
+    /// One step on the number 1.
+    fn make(
+        executor: &mut Executor,
+        leaves: &Params,
+        step: u64,
+        code: impl FnOnce(&Cx<'_>, &Tensor) -> Result<Tensor, OpError>,
+    ) -> Ran {
         let request = Request {
             leaves,
             seed: 0,
@@ -391,9 +397,11 @@ mod tests {
             watch: None,
             observer: None,
         };
-        let code =
-            |cx: &Cx<'_>, inputs: &[Tensor]| Ok::<_, OpError>(vec![functional::add(cx, &inputs[0], &inputs[0])?]);
-        let ran = executor.step(request, code).unwrap();
+        executor.step(request, |cx, inputs| Ok::<_, OpError>(vec![code(cx, &inputs[0])?])).unwrap()
+    }
+
+    fn step(executor: &mut Executor, leaves: &Params, step: u64) -> Mode {
+        let ran = make(executor, leaves, step, |cx, x| functional::add(cx, x, x));
         assert_eq!(ran.outputs[0].double_value(&[]), 2.0);
         ran.mode
     }
@@ -426,22 +434,10 @@ mod tests {
         let mut executor = Executor::new(Mode::Plan);
         let raw = |number: f32| vec![Raw::from(number)];
         for step in 0..3 {
-            let request = Request {
-                leaves: &params,
-                seed: 0,
-                step,
-                launcher: &Moody,
-                collectives: None,
-                inputs: raw(1.0),
-                watch: None,
-                observer: None,
-            };
-            let code = |cx: &Cx<'_>, inputs: &[Tensor]| {
-                let twice = functional::add(cx, &inputs[0], &inputs[0])?;
-                let squared = functional::square(cx, &twice)?;
-                Ok::<_, OpError>(vec![functional::add(cx, &squared, &inputs[0])?])
-            };
-            executor.step(request, code).unwrap();
+            make(&mut executor, &params, step, |cx, x| {
+                let twice = functional::add(cx, x, x)?;
+                functional::add(cx, &functional::square(cx, &twice)?, x)
+            });
         }
         let plan = executor.plan().unwrap();
         assert_eq!(plan.pieces(false), [Piece::Graph(0..3)]);

@@ -285,13 +285,14 @@ impl Plan {
     pub(super) fn set_apart(&mut self) -> Option<String> {
         let at = self.stopped.take().filter(|at| !self.steps[*at].apart)?;
         let recs = self.program.recs();
-        let alike = |rec: &Rec| rec.op == recs[at].op && rec.kernel == recs[at].kernel;
-        let apart = self.steps.iter().filter(|step| step.apart).count() + recs.iter().filter(|rec| alike(rec)).count();
+        let alike = |other: &usize| recs[*other].op == recs[at].op && recs[*other].kernel == recs[at].kernel;
+        let alike: Vec<usize> = (0..recs.len()).filter(alike).collect();
+        let before = self.steps.iter().filter(|step| step.apart).count();
         // Memory that comes and goes is the graphs' own.
-        if matches!(recs[at].op, Op::Allocate | Op::Release) || apart > APART_MAX {
+        if matches!(recs[at].op, Op::Allocate | Op::Release) || before + alike.len() > APART_MAX {
             return None;
         }
-        self.steps.iter_mut().zip(recs).filter(|(_, rec)| alike(rec)).for_each(|(step, _)| step.apart = true);
+        alike.into_iter().for_each(|other| self.steps[other].apart = true);
         Some(format!("{} at {}", recs[at].op.name(), self.program.place(recs[at].scope)))
     }
 

@@ -26,7 +26,7 @@ pub(super) struct Trial {
 impl Trial {
     /// Times a run of the record.
     pub(super) fn record<T>(&mut self, run: impl FnOnce() -> T) -> T {
-        // The one before the last says nothing: libraries find their workspaces in the first runs.
+        // The last ones: libraries find their workspaces in those before.
         if self.record.len() == TIMED {
             self.record.remove(0);
         }

@@ -100,12 +100,11 @@ impl Manager {
             }
             FirstUse::NotLaunched(error) => Ok(Try::Failed(error)),
             FirstUse::NoRoom => {
+                let outs = (op.row().launch)(op, l)?;
                 let passed_over = smallvec![(kernel.id, "there is no memory to compare it")];
-                let mut state = self.state.borrow_mut();
-                state.remember(sig, Known { op: op.name(), kernel: None, calls: 0, passed_over, until: u64::MAX });
-                state.ledger.ran(op.name(), PLAIN, 1);
-                drop(state);
-                Ok(Try::Ran((op.row().launch)(op, l)?, PLAIN))
+                let known = Known { op: op.name(), kernel: None, calls: 1, passed_over, until: u64::MAX };
+                self.state.borrow_mut().remember(sig, known);
+                Ok(Try::Ran(outs, PLAIN))
             }
         }
     }
