@@ -11,7 +11,7 @@
 mod peer;
 
 use enn_worker::comm::{
-    CommError, Forming, Linked, LinkedFormed, Nccl, ProcessGroup, Reduce, Shm, ShmFormed, ShmOptions,
+    CommError, Forming, Linked, LinkedFormed, Nccl, ProcessGroup, Reduce, Shm, ShmFormed, ShmOptions, Work,
 };
 use peer::{PATIENCE, Peer, connect, peer, store};
 use std::time::{Duration, Instant};
@@ -24,6 +24,11 @@ const GIVES_UP: Duration = Duration::from_millis(500);
 const COMPUTES: Duration = Duration::from_secs(4);
 /// Floats: of one piece, with a last part that is shorter; of several pieces.
 const LENGTHS: [i64; 3] = [3_000_017, 262_144, 61_000_001];
+
+/// Floats of arrays that are timed.
+const RATED: i64 = 64 << 20;
+
+type Begin<'a> = &'a dyn Fn(&dyn ProcessGroup, &Tensor) -> Result<Work, CommError>;
 
 /// Forms with CUDA device `device`.
 fn form(port: u16, rank: u32, device: usize) -> (LinkedFormed, Forming) {
@@ -114,7 +119,6 @@ fn collectives(group: &Linked, nccl: &Nccl, rank: u32) {
         [Kind::Float, Kind::Double, Kind::Int64, Kind::Int, Kind::Int8, Kind::Uint8, Kind::BFloat16, Kind::Half];
     for (kind, length) in kinds.into_iter().flat_map(|kind| [2, 6, 100_002].map(|length| (kind, length))) {
         let numbers = Tensor::randint_low(-50, 50, [length], (Kind::Float, device)).abs().to_kind(kind);
-        type Begin<'a> = &'a dyn Fn(&dyn ProcessGroup, &Tensor) -> Result<enn_worker::comm::Work, CommError>;
         let all: [(&str, Begin<'_>); 7] = [
             ("sum", &|group, t| group.all_reduce(t, Reduce::Sum)),
             ("min", &|group, t| group.all_reduce(t, Reduce::Min)),
@@ -167,6 +171,33 @@ fn collectives(group: &Linked, nccl: &Nccl, rank: u32) {
     }
 }
 
+/// No collective takes much longer than NCCL's.
+fn rates(group: &Linked, nccl: &Nccl, rank: u32) {
+    let whole = Tensor::zeros([RATED], (Kind::Float, Device::Cuda(rank as usize)));
+    let all: [(&str, Begin<'_>); 4] = [
+        ("sum", &|group, t| group.all_reduce_sum(t)),
+        ("broadcast", &|group, t| group.broadcast(t, 0)),
+        ("all_gather", &|group, t| group.all_gather(t)),
+        ("reduce_scatter", &|group, t| group.reduce_scatter_sum(t)),
+    ];
+    for (what, begin) in all {
+        let took = |group: &dyn ProcessGroup| {
+            let times = (0..5).map(|_| {
+                group.barrier(PATIENCE).unwrap();
+                let begun = Instant::now();
+                begin(group, &whole).unwrap().wait(PATIENCE).unwrap();
+                tch::Cuda::synchronize(i64::from(rank));
+                begun.elapsed()
+            });
+            times.min().unwrap()
+        };
+        let (ours, theirs) = (took(group), took(nccl));
+        let rate = |took: Duration| whole.numel() as f64 * 4e-9 / took.as_secs_f64();
+        eprintln!("{what} of {RATED} floats: {:.0} GB/s, NCCL {:.0} GB/s", rate(ours), rate(theirs));
+        assert!(ours <= 3 * theirs, "{what}: {ours:?}, NCCL {theirs:?}");
+    }
+}
+
 #[test]
 #[ignore = "the part of a peer; the other tests start it"]
 fn child() {
@@ -181,6 +212,7 @@ fn child() {
             let nccl = nccl(port, rank);
             sums(&group, &nccl, rank);
             collectives(&group, &nccl, rank);
+            rates(&group, &nccl, rank);
             nccl.shutdown(PATIENCE).unwrap();
             group.shutdown(PATIENCE).unwrap();
         }
@@ -217,6 +249,7 @@ fn copy_engines_do_as_nccl_does() {
     let nccl = nccl(store.addr().port(), 0);
     sums(&group, &nccl, 0);
     collectives(&group, &nccl, 0);
+    rates(&group, &nccl, 0);
     nccl.shutdown(PATIENCE).unwrap();
     group.shutdown(PATIENCE).unwrap();
     peer.ends_well();
@@ -249,10 +282,10 @@ fn a_sum_that_one_rank_never_comes_to_ends_with_a_cut_or_in_time_and_leaves_the_
         group.barrier(PATIENCE).unwrap();
         let work = group.all_reduce_sum(&array).unwrap();
         assert!(!work.is_done().unwrap());
-        // What came of the other one lies in scratch, where something else lies when a cut ends the wait for it.
+        // What is broadcast lies in scratch, where something else lies when a cut ends the wait for it.
         let live = Tensor::ones([1000], (Kind::Float, Device::Cuda(0)));
         let taken = group.broadcast(&live, 1).unwrap();
-        let summed = group.all_reduce_sum(&live).unwrap();
+        let summed = group.all_reduce_sum(&live.zeros_like()).unwrap();
         if kills {
             peer.0.kill().unwrap();
             peer.0.wait().unwrap();

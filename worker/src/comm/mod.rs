@@ -78,7 +78,8 @@ pub trait ProcessGroup: Send {
     /// The values may be read once the work has been waited for. Errors when the collective cannot be begun.
     fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError>;
 
-    /// Begins copying `root`'s values into every rank's `tensor`. Dense, same shape and kind on every rank.
+    /// Begins copying `root`'s values into every rank's `tensor`. Dense, same shape and kind on every rank. Where that fails, each value is
+    /// the one that was there or the one that was sent; what a sum or gather leaves that fails may be anything.
     fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError>;
 
     /// Begins to sum `whole` over all ranks, in place: a flat array of as many equal parts as there are ranks. Afterwards the

@@ -29,7 +29,7 @@ use crate::{block::SubModels, comm::ProcessGroup, data::Sampler, model::ModelSpe
 use enn_common::{
     config::{
         RunConfig,
-        train::{Collectives, Execution, Loss, Strategy},
+        train::{Collectives, Execution, Loss},
     },
     kernels::Quarantined,
     metrics::Metrics,
@@ -270,15 +270,8 @@ impl<'a> Training<'a> {
     /// What its ranks are to add up through.
     pub fn collectives(&self) -> Collectives {
         let config = &self.host.config;
-        let (wanted, strategy) = (config.cluster.collectives, config.train.strategy);
-        // Copy engines have only been measured at sums of whole arrays.
-        let parts = matches!(strategy, Strategy::Zero1 | Strategy::Fsdp | Strategy::Hsdp);
-        match wanted {
-            // A graph takes in NCCL's only.
-            _ if config.train.capture_collectives => Collectives::Nccl,
-            Collectives::Auto if parts => Collectives::Nccl,
-            wanted => wanted,
-        }
+        // A graph takes in NCCL's only.
+        if config.train.capture_collectives { Collectives::Nccl } else { config.cluster.collectives }
     }
 
     /// Time that it has to end when it was asked to stop.

@@ -14,8 +14,6 @@ pub(super) static SOURCE: Source =
 const THREADS: u32 = 512;
 /// Floats of the widest load.
 const WIDEST: u32 = 4;
-/// Bytes that a thread takes at once.
-const TAKEN_BYTES: i64 = 4 * PACK_BYTES;
 /// The source's KIND is the place here.
 const KINDS: [Kind; 8] =
     [Kind::Float, Kind::Double, Kind::Int64, Kind::Int, Kind::Int8, Kind::Uint8, Kind::BFloat16, Kind::Half];
@@ -40,8 +38,6 @@ pub struct Places {
     pub parts: u64,
     /// Of room for a f64 for each 512 values, where Σx² of the results is wanted.
     pub squares: Option<u64>,
-    /// Of a word of the host's: nothing is written once it is not 0.
-    pub cut: Option<u64>,
 }
 
 /// Brings together `elements` values of all ranks, in the ranks' order, at the place of the own ones: those of rank `at.0` of `at.1`. The
@@ -51,7 +47,7 @@ pub struct Places {
 /// When the kernel is not launched; of a kind that it does not take.
 pub(in crate::backend) fn sum_parts(
     lane: &Lane,
-    Places { own, parts, squares, cut }: Places,
+    Places { own, parts, squares }: Places,
     (elements, stride): (i64, i64),
     at: (u32, u32),
     (kind, together): (Kind, Together),
@@ -66,7 +62,6 @@ pub(in crate::backend) fn sum_parts(
     let count = blocks(elements / i64::from(vec), i64::from(THREADS)).max(1);
     let entry = if squares.is_some() { "sum_parts_measured" } else { "sum_parts" };
     let call = Call::new(&variant, entry).address(own).address(parts).int(elements).int(stride).word(at.0).word(at.1);
-    let call = call.address(cut.unwrap_or(0));
     let call = squares.into_iter().fold(call, Call::address);
     call.launch_on(lane, grid(count, THREADS))?;
     Ok(if squares.is_some() { count } else { 0 })
@@ -92,7 +87,7 @@ pub(in crate::backend) fn make_ready(device: usize, kind: Kind, together: Togeth
     packs.iter().try_for_each(|vec| Call::new(&variant(*vec, kind, together)?, "sum_parts").make_ready_on(device))
 }
 
-/// Copies what came to where it belongs, unless `cut`, a word of the host's, is not 0 any more.
+/// Copies `bytes` from one address to the other, if `cut`, a word of the device's own, is 0.
 ///
 /// # Errors
 /// When the kernel is not launched.
@@ -106,7 +101,7 @@ pub(in crate::backend) fn take_part(
         return Ok(());
     }
     let variant = Variant::new(&SOURCE, Element::F32, &[WIDEST, 0, 0]);
-    let count = blocks(bytes, i64::from(THREADS) * TAKEN_BYTES);
+    let count = blocks(bytes, i64::from(THREADS) * PACK_BYTES);
     let call = Call::new(&variant, "take_part").address(from).address(to).int(bytes).address(cut);
     call.launch_on(lane, grid(count, THREADS))
 }

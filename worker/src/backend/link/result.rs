@@ -130,7 +130,7 @@ impl Beside {
         ready.map_err(|error| LinkError { what: "make a sum ready", status: error.to_string() })
     }
 
-    /// Copies what came to where it belongs, unless the word `cut` of the host's memory is not 0 any more.
+    /// Copies by a kernel, if the word `cut` of this device's memory is 0.
     ///
     /// # Safety
     /// As [`Beside::copy`]; the word stays as well.

@@ -4,9 +4,9 @@
 //! sends each other one its values of that one's part, adds up its own part, and answers with the sums. Who begins another turn has heard
 //! from all that they have read what lay in their scratch: one scratch is enough.
 //!
-//! A cut ends waits before their time, and what lies in the scratch then is anything. It may get into arrays in memory of all, whose sums
-//! nobody counts after a cut, and whose norms are no numbers then; what lies elsewhere is left as it was: kernels look for the cut between
-//! reading and writing.
+//! A cut ends waits before their time, and what lies in the scratch then is anything. It gets into what is summed or gathered, which nobody
+//! counts after a cut; norms are no numbers then. What is broadcast goes to ranks that hold the same already, too (a state): it lies where
+//! nobody else writes before it is looked for the cut, and is only taken where there was none.
 //!
 //! **Invariant:** the device is given work in one order, the same on all ranks, and each rank gives before it waits: whatever streams share
 //! a queue of the device, somebody can go on.
@@ -29,10 +29,13 @@ use tch::{Kind, Tensor};
 
 /// Pieces begin at multiples of so many bytes: the widest load.
 const PACK_BYTES: usize = 16;
-/// Bytes of scratch of one rank: the others' values of its part of an array of 100 MB, and behind them sums of squares of its own.
-pub(super) const SCRATCH_BYTES: usize = VALUES_BYTES + SQUARES_BYTES;
+/// Bytes of scratch of one rank: the others' values of its part of an array of 100 MB, and behind them what only this rank writes: sums of
+/// squares, or what came and whether it is to be taken.
+pub(super) const SCRATCH_BYTES: usize = VALUES_BYTES + OWN_BYTES;
 const VALUES_BYTES: usize = 96 << 20;
-const SQUARES_BYTES: usize = 4 << 20;
+const OWN_BYTES: usize = 16 << 20;
+/// Most bytes that are taken at once.
+const TAKEN_BYTES_MAX: usize = OWN_BYTES - PACK_BYTES;
 /// Values of which there is one sum of squares, at least.
 const SQUARED: usize = 512;
 /// Smaller arrays that lie apart are sent to all whole: a turn more takes as long as sending so much.
@@ -112,7 +115,7 @@ const NORM_BYTES: usize = size_of::<f32>();
 
 /// Whether the sums of an array in memory of all are measured.
 fn is_measured(array: Array, parts: Parts, together: Together) -> bool {
-    let room = parts.part.div_ceil(SQUARED) * size_of::<f64>() <= SQUARES_BYTES / 2;
+    let room = parts.part.div_ceil(SQUARED) * size_of::<f64>() <= OWN_BYTES / 2;
     room && array.kind == Kind::Float && together == Together::Sum
 }
 
@@ -190,8 +193,9 @@ impl Engine {
     pub(super) fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<LinkWork, LinkError> {
         let (array, (rank, _)) = (Array::of(tensor), self.ranks());
         self.begin("broadcast", tensor, || {
-            for from in (0..array.bytes()).step_by(self.room()) {
-                let bytes = self.room().min(array.bytes() - from);
+            let room = self.room().min(TAKEN_BYTES_MAX);
+            for from in (0..array.bytes()).step_by(room) {
+                let bytes = room.min(array.bytes() - from);
                 let place = array.at + from as u64;
                 let sends = |other| Some((place, self.sent_to(other)?, bytes)).filter(|_| rank == root);
                 let takes = || match rank == root {
@@ -221,8 +225,8 @@ impl Engine {
             let count = room.min(array.elements - from);
             let place = array.place(from);
             let sends = |other| Some((place, self.sent_to(other)?, count * array.element_bytes()));
-            let places = self.places(place, true);
-            let takes = || self.bring_together(places, (count, room), (array.kind, together)).map(|_none| ());
+            let takes =
+                || self.bring_together(self.places(place, None), (count, room), (array.kind, together)).map(|_none| ());
             self.turn(sends, takes, |_| NOTHING)?;
         }
         Ok(())
@@ -239,7 +243,6 @@ impl Engine {
         let (rank, width) = (self.ranks().0, array.element_bytes());
         let room = self.room() / width;
         let measured = shared.filter(|_| is_measured(array, parts, together));
-        let squares = self.scratch.own.at() + VALUES_BYTES as u64;
         let mut written = 0;
         for from in (0..parts.part).step_by(room) {
             let (own, count) = parts.piece(rank, from, room);
@@ -258,13 +261,13 @@ impl Engine {
                 [sums, norm]
             };
             let takes = || {
-                let free = measured.map(|_| squares + (written * size_of::<f64>()) as u64);
-                let places = Places { squares: free, ..self.places(array.place(own), shared.is_none()) };
-                written += self.bring_together(places, (count, room), (array.kind, together))?;
+                let free = measured.map(|_| self.own() + (written * size_of::<f64>()) as u64);
+                written +=
+                    self.bring_together(self.places(array.place(own), free), (count, room), (array.kind, together))?;
                 let Some((region, at)) = norm else { return Ok(()) };
                 let Member { beside, turns, .. } = &*self.member;
                 // SAFETY: the squares lie in this rank's scratch, the number in its region, and the word stays as long as the engine.
-                unsafe { beside.norm((squares, written), region.own.at() + at as u64, turns.cut_word()) }
+                unsafe { beside.norm((self.own(), written), region.own.at() + at as u64, turns.cut_word()) }
             };
             self.turn(sends, takes, answers)?;
         }
@@ -285,17 +288,21 @@ impl Engine {
             };
             let takes = |other| {
                 let (place, bytes) = part(other);
-                self.take((self.came_from(other), place, bytes))
+                self.copy((self.came_from(other), place, bytes))
             };
             self.turn(sends, || self.others().try_for_each(takes), |_| NOTHING)?;
         }
         Ok(())
     }
 
-    /// Of own values and of what came; with `guarded`, nothing is written after a cut.
-    fn places(&self, own: u64, guarded: bool) -> Places {
-        let cut = guarded.then(|| self.member.turns.cut_word());
-        Places { own, parts: self.scratch.own.at(), squares: None, cut }
+    /// Where this rank's scratch is its own.
+    fn own(&self) -> u64 {
+        self.scratch.own.at() + VALUES_BYTES as u64
+    }
+
+    /// Of own values and of what came.
+    fn places(&self, own: u64, squares: Option<u64>) -> Places {
+        Places { own, parts: self.scratch.own.at(), squares }
     }
 
     /// What came of all ranks, at the place of the own values; how many sums of squares there are now.
@@ -367,16 +374,19 @@ impl Engine {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: both lie in a tensor that is kept, in the scratch, at most a slot long, or in a region, which is as long on every rank;
-        // scratch and regions stay until this engine has come to rest.
+        // SAFETY: both lie in a tensor that is kept, in the scratch, at most a slot long, in a region, which is as long on every rank, or
+        // are a turn's word; scratch, regions and words stay until this engine has come to rest.
         unsafe { self.member.beside.copy(from, to, bytes) }
     }
 
-    /// What came, to where it belongs.
+    /// What came, to where it belongs, unless a rank has cut the group by the time that all of it lies where nobody else writes.
     fn take(&self, (from, to, bytes): Copy) -> Result<(), LinkError> {
         let Member { beside, turns, .. } = &*self.member;
-        // SAFETY: as in `copy`; the word stays as long as the engine.
-        unsafe { beside.take(from, to, bytes, turns.cut_word()) }
+        let (own, seen) = (self.own(), self.own() + TAKEN_BYTES_MAX as u64);
+        self.copy((from, own, bytes))?;
+        self.copy((turns.cut_word(), seen, size_of::<u32>()))?;
+        // SAFETY: as in `copy`.
+        unsafe { beside.take(own, to, bytes, seen) }
     }
 
     /// Waits until the device has done what it was given, at most `timeout`; whether it has. After a cut it need not wait for others.

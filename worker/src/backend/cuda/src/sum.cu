@@ -1,8 +1,6 @@
 // What the devices of the ranks have copied here, brought together.
 
 #define THREADS 512
-// Packs that a thread takes before it looks for a cut.
-#define TAKEN 4
 
 // KIND is the type of the values; those of 16 bits are summed in 32.
 #if KIND == 0
@@ -64,16 +62,8 @@ __device__ __forceinline__ const Value* of_rank(const Value* own, const Value* p
   return r == rank ? own : parts + (i64)(r < rank ? r : r - 1) * stride;
 }
 
-// Whether a rank has said in that word of the host's memory, if there is one, that waits are ended before their time: what was read after
-// that may be anything, what was read before is what was waited for: the fence keeps those reads before this one.
-__device__ __forceinline__ bool is_cut(const u32* cut) {
-  if (!cut) return false;
-  __threadfence();
-  return *(const volatile u32*)cut != 0;
-}
-
-// Σ x² of what this thread made: in f64, so that none of finite sums overflows. Nothing is written after a cut.
-__device__ __forceinline__ double bring_together(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks, const u32* cut) {
+// Σ x² of what this thread made: in f64, so that none of finite sums overflows.
+__device__ __forceinline__ double bring_together(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks) {
   double squares = 0.0;
   i64 packs = n / VEC;
   for (i64 p = thread_of_grid(); p < packs; p += threads_of_grid()) {
@@ -89,7 +79,6 @@ __device__ __forceinline__ double bring_together(Value* own, const Value* parts,
       x.at[j] = narrowed(sum[j]);
       squares += (double)sum[j] * (double)sum[j];
     }
-    if (is_cut(cut)) return squares;
     store<Value, VEC>(own + p * VEC, x);
   }
   // What is left of the last pack.
@@ -97,53 +86,37 @@ __device__ __forceinline__ double bring_together(Value* own, const Value* parts,
   if (at < n) {
     Wide sum = widened(*(of_rank(own, parts, stride, rank, 0) + at));
     for (u32 r = 1; r < ranks; ++r) sum = together(sum, widened(*(of_rank(own, parts, stride, rank, r) + at)));
-    if (is_cut(cut)) return squares;
     own[at] = narrowed(sum);
     squares += (double)sum * (double)sum;
   }
   return squares;
 }
 
-extern "C" __global__ void sum_parts(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks, const u32* cut) {
-  bring_together(own, parts, n, stride, rank, ranks, cut);
+extern "C" __global__ void sum_parts(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks) {
+  bring_together(own, parts, n, stride, rank, ranks);
 }
 
 // The same, and Σ x² of each block.
-extern "C" __global__ void __launch_bounds__(THREADS) sum_parts_measured(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks, const u32* cut, double* partial) {
-  double squares = sum_of_block<THREADS>(bring_together(own, parts, n, stride, rank, ranks, cut));
+extern "C" __global__ void __launch_bounds__(THREADS) sum_parts_measured(Value* own, const Value* parts, i64 n, i64 stride, u32 rank, u32 ranks, double* partial) {
+  double squares = sum_of_block<THREADS>(bring_together(own, parts, n, stride, rank, ranks));
   if (threadIdx.x == 0) partial[blockIdx.x] = squares;
 }
 
-// √Σ partial; no number after a cut, so that no update is made of it. One block.
+// √Σ partial; no number once `cut`, a word of the host's that is read after all sums were made, is not 0: no update is made of those. One
+// block.
 extern "C" __global__ void __launch_bounds__(THREADS) norm_of_parts(const double* partial, i64 count, float* norm, const u32* cut) {
   double squares = 0.0;
   for (i64 i = threadIdx.x; i < count; i += THREADS) squares += partial[i];
   squares = sum_of_block<THREADS>(squares);
-  if (threadIdx.x == 0) *norm = is_cut(cut) ? __int_as_float(0x7fc00000) : (float)sqrt(squares);
+  if (threadIdx.x == 0) *norm = *(const volatile u32*)cut != 0 ? __int_as_float(0x7fc00000) : (float)sqrt(squares);
 }
 
-// What came, to where it belongs: nothing after a cut.
+// `bytes` from one place to another, if the word `cut` of this device is 0.
 extern "C" __global__ void __launch_bounds__(THREADS) take_part(const unsigned char* from, unsigned char* to, i64 bytes, const u32* cut) {
+  if (*cut != 0) return;
   typedef Pack<u32, 4> Wide16;
   const i64 width = sizeof(Wide16);
   i64 packs = ((u64)from | (u64)to) % width == 0 ? bytes / width : 0;
-  const Wide16* source = (const Wide16*)from;
-  Wide16* target = (Wide16*)to;
-  for (i64 first = (i64)blockIdx.x * THREADS * TAKEN + threadIdx.x; first < packs; first += (i64)gridDim.x * THREADS * TAKEN) {
-    Wide16 some[TAKEN];
-#pragma unroll
-    for (int j = 0; j < TAKEN; ++j) {
-      if (first + j * THREADS < packs) some[j] = source[first + j * THREADS];
-    }
-    if (is_cut(cut)) return;
-#pragma unroll
-    for (int j = 0; j < TAKEN; ++j) {
-      if (first + j * THREADS < packs) target[first + j * THREADS] = some[j];
-    }
-  }
-  for (i64 at = packs * width + thread_of_grid(); at < bytes; at += threads_of_grid()) {
-    unsigned char one = from[at];
-    if (is_cut(cut)) return;
-    to[at] = one;
-  }
+  for (i64 p = thread_of_grid(); p < packs; p += threads_of_grid()) ((Wide16*)to)[p] = ((const Wide16*)from)[p];
+  for (i64 at = packs * width + thread_of_grid(); at < bytes; at += threads_of_grid()) to[at] = from[at];
 }
