@@ -23,6 +23,8 @@ const COOL_DOWN_DOUBLINGS_MAX: u32 = 10;
 pub const SIGNATURES_MAX: usize = 4;
 /// The same for a kernel that ended a process: each time costs a restart.
 pub const CRASHES_MAX: usize = 2;
+/// The same for a kernel that is slow: what is so on some operands need not be on others.
+pub const SLOW_MAX: usize = 64;
 /// Reasons kept per operation for why a kernel was passed over.
 pub const REASONS_MAX: usize = 16;
 
@@ -53,6 +55,11 @@ pub enum Fault {
     NonFinite,
     /// It promises equal bits for equal operands, and two runs differed.
     Unstable,
+    /// It takes much longer than the plain reference.
+    Slow {
+        /// Times of both, in words.
+        found: String,
+    },
     /// The process died while the kernel ran for the first time on such operands.
     Crash {
         /// How.
@@ -63,7 +70,16 @@ pub enum Fault {
 impl Fault {
     /// Whether the kernel is not tried again in this build.
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::Crash { .. })
+        matches!(self, Self::Crash { .. } | Self::Slow { .. })
+    }
+
+    /// Signatures with such a fault after which a kernel is not used on any operands.
+    fn signatures_max(&self) -> usize {
+        match self {
+            Self::Crash { .. } => CRASHES_MAX,
+            Self::Slow { .. } => SLOW_MAX,
+            _ => SIGNATURES_MAX,
+        }
     }
 }
 
@@ -74,6 +90,7 @@ impl fmt::Display for Fault {
             Self::Wrong { found } => write!(f, "differs from the plain reference: {found}"),
             Self::NonFinite => f.write_str("is not finite where the plain reference is"),
             Self::Unstable => f.write_str("gave two results for the same operands"),
+            Self::Slow { found } => write!(f, "is slower than the plain reference: {found}"),
             Self::Crash { how } => write!(f, "ended the process: {how}"),
         }
     }
@@ -224,7 +241,7 @@ impl KernelBook {
     /// Enters a fault, with a new selection epoch. The entry it became; none when it is already in force as seen (another
     /// rank saw the same at the same time).
     pub fn enter(&mut self, fault: KernelFault, build: &str) -> Option<&Quarantine> {
-        let whole = self.signatures(&fault) >= if fault.fault.is_final() { CRASHES_MAX } else { SIGNATURES_MAX };
+        let whole = self.signatures(&fault) >= fault.fault.signatures_max();
         let sig = (!whole).then_some(fault.sig);
         let known = self.quarantine.iter().position(|entry| entry.covers(&fault.op, &fault.kernel, fault.sig));
         if let Some(known) = known {
@@ -257,9 +274,11 @@ impl KernelBook {
         self.quarantine.last()
     }
 
-    /// Signatures of the fault's kernel that are in quarantine, its own included.
+    /// Signatures on which the fault's kernel is in quarantine, the fault's own included: all that are slow, or all others.
     fn signatures(&self, fault: &KernelFault) -> usize {
         let others = self.quarantine.iter().filter(|entry| entry.op == fault.op && entry.kernel == fault.kernel);
+        let is_slow = |fault: &Fault| matches!(fault, Fault::Slow { .. });
+        let others = others.filter(|entry| is_slow(&entry.fault) == is_slow(&fault.fault));
         others.filter(|entry| entry.sig.is_some_and(|sig| sig != fault.sig)).count() + 1
     }
 
@@ -360,6 +379,17 @@ mod tests {
             book.enter(fault(sig, Fault::Crash { how: "SIGSEGV".into() }, 0), "b");
         }
         assert!(book.quarantine.len() == 1 && book.quarantine[0].covers("sdpa", "flash", 3), "{book:?}");
+    }
+
+    #[test]
+    fn what_is_slow_on_many_operands_may_run_on_others() {
+        let mut book = KernelBook::default();
+        for sig in 0..2 * SIGNATURES_MAX as u64 {
+            let slow = Fault::Slow { found: "3 ms, 1 ms".into() };
+            assert_eq!(book.enter(fault(sig, slow, 0), "b").and_then(Quarantine::retry_at), None);
+        }
+        book.enter(fault(99, wrong(), 0), "b");
+        assert!(book.quarantine.len() == 2 * SIGNATURES_MAX + 1 && book.quarantine.iter().all(|e| e.sig.is_some()));
     }
 
     #[test]

@@ -122,6 +122,15 @@ fn dies(op: &Op, l: &Launch<'_>) -> Launched {
     plain(op, l)
 }
 
+/// Has a device do much that nobody asked for.
+fn slow(op: &Op, l: &Launch<'_>) -> Launched {
+    let square = Tensor::f_ones([2048, 2048], (Kind::Float, l.at(0).device()))?;
+    for _ in 0..4 {
+        let _ = square.f_matmul(&square)?;
+    }
+    plain(op, l)
+}
+
 /// Reads where nothing is, which a device asserts: what a CUDA context does not survive.
 fn corrupts(op: &Op, l: &Launch<'_>) -> Launched {
     let outs = plain(op, l)?;
@@ -134,7 +143,7 @@ const fn kernel(id: &'static str, launch: fn(&Op, &Launch<'_>) -> Launched) -> K
     Kernel { id, fits, launch, tolerance: Tolerance::Rounding, deterministic: true }
 }
 
-static KERNELS: [Kernel; 8] = [
+static KERNELS: [Kernel; 9] = [
     kernel("test.nan", nan),
     kernel("test.percent", percent),
     kernel("test.late_nan", late_nan),
@@ -143,6 +152,7 @@ static KERNELS: [Kernel; 8] = [
     kernel("test.poisons", poisons),
     kernel("test.corrupts", corrupts),
     kernel("test.dies", dies),
+    kernel("test.slow", slow),
 ];
 
 /// The child: a worker of the user's own. As a test of its own it has nothing to do.
@@ -377,6 +387,15 @@ fn train(part: &str, workers: u32) -> Ended {
     train_on("cpu", part, workers, &[])
 }
 
+/// What takes a kernel's place computes what it computed. A configured order is not given up for time.
+fn order(part: &str) -> Option<String> {
+    match part {
+        "none" => Some("kernels.linear=[\"plain\"]".to_owned()),
+        "test.slow" => None,
+        _ => Some(format!("kernels.linear=[\"{part}\", \"plain\"]")),
+    }
+}
+
 fn train_on(device: &str, part: &str, workers: u32, settings: &[&str]) -> Ended {
     let enn = root().join("target/release/enn");
     assert!(enn.exists(), "{} is not there; run `make build`", enn.display());
@@ -393,15 +412,7 @@ fn train_on(device: &str, part: &str, workers: u32, settings: &[&str]) -> Ended 
         .current_dir(root())
         .args(["train", "examples/weather/weather.toml", "--quiet", "--device", device])
         .args(["--set", "train.epochs=3", "--set", "train.patience=0", "--set", "train.checkpoint_every=1"])
-        // What takes a kernel's place computes what it computed.
-        .args([
-            "--set",
-            &if part == "none" {
-                "kernels.linear=[\"plain\"]".to_owned()
-            } else {
-                format!("kernels.linear=[\"{part}\", \"plain\"]")
-            },
-        ])
+        .args(order(part).iter().flat_map(|order| ["--set", order]))
         // A launch that misbehaves late is one of training.
         .args(["--set", "train.calibration=off"])
         .args(settings.iter().flat_map(|setting| ["--set", setting]))
@@ -525,6 +536,21 @@ fn on_a_gpu_a_kernel_that_ruins_the_context_costs_a_restart_and_is_not_tried_aga
     assert!((2..=3).contains(&ended.rounds()), "{causes:?}, {}", ended.page());
     assert!(causes.iter().all(|cause| cause.contains("test.corrupts")), "{causes:?}");
     assert!(book.quarantine.iter().any(|entry| entry.kernel == "test.corrupts"), "{book:?}");
+}
+
+#[test]
+fn on_a_gpu_a_kernel_that_is_slow_is_passed_over() {
+    if !there_are(1) {
+        return;
+    }
+    let ended = train_on("cuda", "test.slow", 1, &[]);
+    let book = ended.book();
+    let slow = book.quarantine.iter().filter(|entry| entry.kernel == "test.slow").collect::<Vec<_>>();
+    assert!(!slow.is_empty() && book.quarantine.len() == slow.len(), "no other is: {book:?}");
+    assert!(slow.iter().all(|entry| entry.sig.is_some() && matches!(entry.fault, Fault::Slow { .. })), "{book:?}");
+    assert!(!book.ops["linear"].ran.contains_key("test.slow"), "{book:?}");
+    assert_eq!(ended.rounds(), 1);
+    assert!(ended.page().contains("is slower than the plain reference: "), "{}", ended.page());
 }
 
 #[test]

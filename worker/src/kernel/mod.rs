@@ -9,6 +9,7 @@ mod compare;
 mod ledger;
 mod manager;
 mod names;
+mod pace;
 mod policy;
 mod shadow;
 mod sig;

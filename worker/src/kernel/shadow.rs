@@ -7,7 +7,7 @@
 //! after it: whoever reads it then knows the cause.
 
 use super::sig::{self, Sig};
-use super::{Intents, compare};
+use super::{Intents, compare, pace};
 use crate::backend::{Outs, duplicate};
 use crate::error::OpErrorKind;
 use crate::op::Op;
@@ -23,7 +23,7 @@ pub(super) enum FirstUse {
     Right(Outs),
     /// The reference's results; the comparison says nothing.
     Unsettled(Unsettled, Outs),
-    /// It is not; the reference's results.
+    /// It is not, or it is slow; the reference's results.
     Faulty(Fault, Outs),
     /// It was not launched; what it wrote is undone.
     NotLaunched(OpErrorKind),
@@ -80,7 +80,7 @@ pub(super) fn effects<'a>(op: &Op, outs: &'a [Tensor], ins: &[&'a Tensor]) -> Sm
     outs.iter().chain(written).collect()
 }
 
-/// Launches `kernel` for the first time on such operands.
+/// Launches `kernel` for the first time on such operands; with `timed`, it must not be much slower than the reference.
 ///
 /// # Errors
 /// The reference's own error; or that of a device that does not answer any more, with the intent left open.
@@ -90,6 +90,7 @@ pub(super) fn first_use(
     l: &Launch<'_>,
     sig: Sig,
     intents: &dyn Intents,
+    timed: bool,
 ) -> Result<FirstUse, OpErrorKind> {
     let copies = Copied::of(op, l).and_then(|reference| {
         let again = kernel.deterministic.then(|| Copied::of(op, l)).transpose()?;
@@ -102,7 +103,7 @@ pub(super) fn first_use(
     };
     let (op_name, kernel_name) = (op.name().to_owned(), kernel.id.to_owned());
     intents.open(&Intent { op: op_name, kernel: kernel_name, sig: sig.0, operands: sig::words(l.ins) });
-    let used = beside_reference(kernel, op, l, &reference, again.as_ref());
+    let used = beside_reference(kernel, op, l, (&reference, again.as_ref()), timed);
     match used {
         Err(error) if !answers(l) => Err(error),
         Ok(FirstUse::NotLaunched(error)) if !answers(l) => Err(error),
@@ -117,8 +118,8 @@ fn beside_reference(
     kernel: &Kernel,
     op: &Op,
     l: &Launch<'_>,
-    reference: &Copied,
-    again: Option<&Copied>,
+    (reference, again): (&Copied, Option<&Copied>),
+    timed: bool,
 ) -> Result<FirstUse, OpErrorKind> {
     let outs = match (kernel.launch)(op, l) {
         Ok(outs) => outs,
@@ -136,15 +137,18 @@ fn beside_reference(
         let (found, expected) = (effects(op, &outs, l.ins), effects(op, &plain, &plain_ins));
         compare::fault(kernel.tolerance, &found, &expected, &plain_ins)?
     };
-    let fault = match compared {
+    let mut fault = match compared {
         None => second_run(kernel, op, l, &outs, again)?,
         wrong => wrong,
     };
     // Zeros say little, unless they are the very thing that was asked for.
     if fault.is_none() && (matches!(op, Op::Zero) || !compare::all_zero(&effects(op, &plain, &plain_ins))?) {
-        return Ok(FirstUse::Right(outs));
+        fault = if timed { slow(kernel, op, l, again)? } else { None };
+        if fault.is_none() {
+            return Ok(FirstUse::Right(outs));
+        }
     }
-    let proof = matches!(fault, Some(Fault::Unstable | Fault::Launch { .. }))
+    let proof = matches!(fault, Some(Fault::Unstable | Fault::Launch { .. } | Fault::Slow { .. }))
         || reads_finite(op, l)? && compare::all_finite(&effects(op, &plain, &plain_ins))?;
     reference.restore(l)?;
     Ok(match fault {
@@ -178,6 +182,15 @@ fn second_run(
     })
 }
 
+/// What to hold against a kernel that is right but slow, on operands that nobody needs any more.
+fn slow(kernel: &Kernel, op: &Op, l: &Launch<'_>, again: Option<&Copied>) -> Result<Option<Fault>, OpErrorKind> {
+    let copies = again.is_none().then(|| Copied::of(op, l)).transpose()?;
+    let ins = again.or(copies.as_ref()).map(|copies| copies.operands(l));
+    let found = ins.map_or(Ok(None), |ins| pace::slow(kernel, op, &Launch { ins: &ins }));
+    // The results are there, and there was room for them once.
+    if matches!(&found, Err(error) if error.is_out_of_memory()) { Ok(None) } else { found }
+}
+
 /// Whether the operands' device still does what it is told. The CPU does, or there is nobody to ask.
 fn answers(l: &Launch<'_>) -> bool {
     let device = l.ins.iter().map(|tensor| tensor.device()).find(|device| matches!(device, Device::Cuda(_)));
@@ -204,10 +217,10 @@ mod tests {
         };
         let endless = Tensor::zeros([1], (Kind::Float, Device::Cpu)).expand([1 << 46], false);
         let ins = [&endless];
-        let used = first_use(kernel, &Op::Zero, &Launch { ins: &ins }, Sig(0), &NoIntents);
+        let used = first_use(kernel, &Op::Zero, &Launch { ins: &ins }, Sig(0), &NoIntents, true);
         assert!(matches!(used, Ok(FirstUse::NoRoom)));
         let one = Tensor::ones([1], (Kind::Float, Device::Cpu));
-        let used = first_use(kernel, &Op::Zero, &Launch { ins: &[&one] }, Sig(0), &NoIntents);
+        let used = first_use(kernel, &Op::Zero, &Launch { ins: &[&one] }, Sig(0), &NoIntents, true);
         assert!(matches!(used, Ok(FirstUse::NotLaunched(OpErrorKind::Lost))));
     }
 }
