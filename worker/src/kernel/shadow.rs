@@ -184,11 +184,16 @@ fn second_run(
 
 /// What to hold against a kernel that is right but slow, on operands that nobody needs any more.
 fn slow(kernel: &Kernel, op: &Op, l: &Launch<'_>, again: Option<&Copied>) -> Result<Option<Fault>, OpErrorKind> {
-    let copies = again.is_none().then(|| Copied::of(op, l)).transpose()?;
-    let ins = again.or(copies.as_ref()).map(|copies| copies.operands(l));
-    let found = ins.map_or(Ok(None), |ins| pace::slow(kernel, op, &Launch { ins: &ins }));
-    // The results are there, and there was room for them once.
-    if matches!(&found, Err(error) if error.is_out_of_memory()) { Ok(None) } else { found }
+    let run = |copies: &Copied| pace::slow(kernel, op, &Launch { ins: &copies.operands(l) });
+    let found = match again {
+        Some(copies) => run(copies),
+        None => Copied::of(op, l).and_then(|copies| run(&copies)),
+    };
+    match found {
+        // That says nothing of the kernel, whose results are there.
+        Err(error) if error.is_out_of_memory() => Ok(None),
+        found => found,
+    }
 }
 
 /// Whether the operands' device still does what it is told. The CPU does, or there is nobody to ask.
