@@ -24,7 +24,7 @@ pub const SIGNATURES_MAX: usize = 4;
 /// The same for a kernel that ended a process: each time costs a restart.
 pub const CRASHES_MAX: usize = 2;
 /// The same for a kernel that is slow: what is so on some operands need not be on others.
-pub const SLOW_MAX: usize = 64;
+pub const SLOW_MAX: usize = 16;
 /// Reasons kept per operation for why a kernel was passed over.
 pub const REASONS_MAX: usize = 16;
 
@@ -70,7 +70,11 @@ pub enum Fault {
 impl Fault {
     /// Whether the kernel is not tried again in this build.
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::Crash { .. } | Self::Slow { .. })
+        matches!(self, Self::Crash { .. })
+    }
+
+    fn is_slow(&self) -> bool {
+        matches!(self, Self::Slow { .. })
     }
 
     /// Signatures with such a fault after which a kernel is not used on any operands.
@@ -246,6 +250,10 @@ impl KernelBook {
         let known = self.quarantine.iter().position(|entry| entry.covers(&fault.op, &fault.kernel, fault.sig));
         if let Some(known) = known {
             let entry = &self.quarantine[known];
+            // It is out as a whole for more than that.
+            if entry.sig.is_none() && fault.fault.is_slow() && !entry.fault.is_slow() {
+                return None;
+            }
             let again = entry.recovered.is_some_and(|step| fault.step >= step)
                 || entry.retry_at().is_some_and(|step| fault.step >= step)
                 || (fault.fault.is_final() && !entry.fault.is_final());
@@ -277,8 +285,7 @@ impl KernelBook {
     /// Signatures on which the fault's kernel is in quarantine, the fault's own included: all that are slow, or all others.
     fn signatures(&self, fault: &KernelFault) -> usize {
         let others = self.quarantine.iter().filter(|entry| entry.op == fault.op && entry.kernel == fault.kernel);
-        let is_slow = |fault: &Fault| matches!(fault, Fault::Slow { .. });
-        let others = others.filter(|entry| is_slow(&entry.fault) == is_slow(&fault.fault));
+        let others = others.filter(|entry| entry.fault.is_slow() == fault.fault.is_slow());
         others.filter(|entry| entry.sig.is_some_and(|sig| sig != fault.sig)).count() + 1
     }
 
@@ -383,13 +390,26 @@ mod tests {
 
     #[test]
     fn what_is_slow_on_many_operands_may_run_on_others() {
+        let slow = |sig, step| fault(sig, Fault::Slow { found: "3 ms, 1 ms".into() }, step);
         let mut book = KernelBook::default();
-        for sig in 0..2 * SIGNATURES_MAX as u64 {
-            let slow = Fault::Slow { found: "3 ms, 1 ms".into() };
-            assert_eq!(book.enter(fault(sig, slow, 0), "b").and_then(Quarantine::retry_at), None);
+        for sig in 1..SLOW_MAX as u64 {
+            book.enter(slow(sig, 0), "b");
         }
         book.enter(fault(99, wrong(), 0), "b");
-        assert!(book.quarantine.len() == 2 * SIGNATURES_MAX + 1 && book.quarantine.iter().all(|e| e.sig.is_some()));
+        assert!(book.quarantine.len() == SLOW_MAX && book.quarantine.iter().all(|entry| entry.sig.is_some()));
+        book.enter(slow(0, 0), "b");
+        assert!(book.quarantine.len() == 1 && book.quarantine[0].covers("sdpa", "flash", 12345), "{book:?}");
+    }
+
+    #[test]
+    fn what_is_out_for_its_results_is_not_out_for_its_time() {
+        let mut book = KernelBook::default();
+        for sig in 0..SIGNATURES_MAX as u64 {
+            book.enter(fault(sig, wrong(), 0), "b");
+        }
+        let slow = Fault::Slow { found: "3 ms, 1 ms".into() };
+        assert_eq!(book.enter(fault(1, slow, COOL_DOWN_STEPS), "b"), None);
+        assert!(matches!(&book.quarantine[..], [entry] if entry.sig.is_none() && entry.fault == wrong()), "{book:?}");
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub enum FromWorker {
     Failed { error: String },
     /// The worker is about to exit 0.
     Done { stopped: bool },
-    /// A kernel was wrong or could not run: the launcher quarantines it for all ranks.
+    /// A kernel was wrong or slow, or could not run: the launcher quarantines it for all ranks.
     KernelFaulted(Box<KernelFault>),
     /// A kernel in quarantine was tried again after its cool-down and was right.
     KernelRecovered { op: String, kernel: String, sig: u64, step: u64 },

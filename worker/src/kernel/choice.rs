@@ -85,10 +85,15 @@ impl Manager {
     /// The first launch on such operands, beside the reference.
     fn first_use(&self, kernel: &'static Kernel, op: &Op, l: &Launch<'_>, sig: Sig) -> Result<Try, OpErrorKind> {
         // A clock would not say the same each time, and who configured an order knows of another.
-        let timed = !self.settings.deterministic && self.wanted(op.name()).is_none();
-        match shadow::first_use(kernel, op, l, sig, self.intents.as_ref(), timed)? {
+        let free = !self.settings.deterministic && self.wanted(op.name()).is_none();
+        let clock = self.clock.get().filter(|_| free);
+        match shadow::first_use(kernel, op, l, sig, self.intents.as_ref(), clock)? {
             FirstUse::Right(outs) => {
                 self.passed(kernel, op, sig, 1);
+                Ok(Try::Ran(outs, kernel.id))
+            }
+            FirstUse::Slow(fault, outs) => {
+                self.slow(kernel, op, l.ins, fault);
                 Ok(Try::Ran(outs, kernel.id))
             }
             FirstUse::Faulty(fault, outs) => {

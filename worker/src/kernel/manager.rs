@@ -11,6 +11,7 @@
 //!
 //! **Invariant:** every way ends in the row's plain reference. What it keeps is bounded.
 
+use super::pace::{self, Clock};
 use super::policy::{self, Breaker};
 use super::sig::{self, Sig};
 use super::state::{Known, State};
@@ -25,7 +26,7 @@ use std::collections::BTreeMap;
 /// Something all ranks must hear.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
-    /// A kernel was wrong or could not run.
+    /// A kernel was wrong or slow, or could not run.
     Faulted(KernelFault),
     /// A kernel was tried again after its cool-down and was right.
     Recovered {
@@ -71,6 +72,8 @@ pub struct Manager {
     pub(super) generation: Cell<u64>,
     /// The next step at which choices are void.
     retry: Cell<u64>,
+    /// Tells what is slow.
+    pub(super) clock: Cell<Option<Clock>>,
 }
 
 impl Default for Manager {
@@ -84,6 +87,7 @@ impl Default for Manager {
             epoch: Cell::new(0),
             generation: Cell::new(0),
             retry: Cell::new(u64::MAX),
+            clock: Cell::new(Some(pace::slow)),
         }
     }
 }
@@ -118,6 +122,14 @@ impl Manager {
         let cooled = state.breakers.values().filter_map(|breaker| breaker.retry_after(step));
         let again = state.unsettled.values().map(|unsettled| unsettled.again).filter(|again| *again > step);
         self.retry.set(cooled.chain(again).min().unwrap_or(u64::MAX));
+    }
+
+    /// Runs something that times no kernel: where others compute on the device, too.
+    pub fn untimed<T>(&self, run: impl FnOnce() -> T) -> T {
+        let clock = self.clock.take();
+        let made = run();
+        self.clock.set(clock);
+        made
     }
 
     /// The selection epoch in force: how many of the quarantines that all ranks agreed on are.
@@ -216,6 +228,12 @@ impl Manager {
             let step = self.step.get();
             state.tell(News::Recovered { op: row.name, kernel: kernel.id, sig: sig.0, step });
         }
+        drop(state);
+        self.choose_always(kernel, row, sig, calls);
+    }
+
+    fn choose_always(&self, kernel: &'static Kernel, row: &'static OpRow, sig: Sig, calls: u64) {
+        let mut state = self.state.borrow_mut();
         state.ledger.checked(row.name, kernel.id);
         let known = Known { op: row.name, kernel: Some(kernel), calls, passed_over: SmallVec::new(), until: u64::MAX };
         state.remember(sig, known);
@@ -226,14 +244,26 @@ impl Manager {
         }
     }
 
+    /// A kernel was right but slow. That is told, and it runs until all ranks leave it out at the same step: another one may not have found
+    /// it slow, and what ranks compute alike must have the same bits on all of them.
+    pub(super) fn slow(&self, kernel: &'static Kernel, op: &Op, ins: &[&tch::Tensor], fault: Fault) {
+        self.choose_always(kernel, op.row(), Sig::of(op, ins), 1);
+        let fault = self.told(kernel, op, ins, fault);
+        self.state.borrow_mut().tell(News::Faulted(fault));
+    }
+
+    fn told(&self, kernel: &Kernel, op: &Op, ins: &[&tch::Tensor], fault: Fault) -> KernelFault {
+        let (op_name, kernel, sig) = (op.name().to_owned(), kernel.id.to_owned(), Sig::of(op, ins).0);
+        KernelFault { op: op_name, kernel, sig, operands: sig::words(ins), fault, step: self.step.get() }
+    }
+
     /// Takes a failure in, and tells it when the kernel is now passed over.
     pub(super) fn failed(&self, kernel: &'static Kernel, op: &Op, ins: &[&tch::Tensor], fault: Fault) -> KernelFault {
         let (name, sig, step) = (op.name(), Sig::of(op, ins), self.step.get());
         let mut state = self.state.borrow_mut();
         let breaker = state.breakers.entry((kernel.id, name, Some(sig))).or_default();
         let open = breaker.failed(&fault, step);
-        let (op, kernel) = (name.to_owned(), kernel.id.to_owned());
-        let fault = KernelFault { op, kernel, sig: sig.0, operands: sig::words(ins), fault, step };
+        let fault = self.told(kernel, op, ins, fault);
         if open {
             state.forget(sig);
             state.settle(sig);

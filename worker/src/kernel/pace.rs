@@ -1,7 +1,7 @@
 //! Whether a kernel takes longer than its plain reference, by the device's clock.
 //!
-//! On a device only: a host's clock counts what other processes do. What a host launches slowly looks slow in both, and a difference of a
-//! few launches says nothing.
+//! On a device only: a host's clock counts what other processes do. Each run begins on a device that waits, so that its time holds what the
+//! host needs to launch it: a difference of a few launches says nothing.
 
 use crate::backend::event::Event;
 use crate::error::OpErrorKind;
@@ -15,6 +15,9 @@ const RUNS: usize = 3;
 /// A kernel must take so many times the reference's time, and so many nanoseconds more.
 const SLOWER_MIN: f64 = 1.5;
 const LOST_MIN: u64 = 50_000;
+
+/// Tells whether a kernel is slow.
+pub(super) type Clock = fn(&Kernel, &Op, &Launch<'_>) -> Result<Option<Fault>, OpErrorKind>;
 
 /// What to hold against `kernel`, if it is much slower. It writes what the call writes.
 ///

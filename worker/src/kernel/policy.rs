@@ -5,7 +5,7 @@
 //!                                                    ▲                              │
 //!                                                    └────────────wrong─────────────┘  (cool-down doubled)
 //! ```
-//! A kernel that ended a process stays open in this build.
+//! A kernel that ended a process stays open in this build. What all ranks agreed on, as on a slow one, opens it, too.
 
 use enn_common::kernels::{COOL_DOWN_STEPS, Fault, Quarantine};
 

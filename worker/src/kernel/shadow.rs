@@ -7,7 +7,7 @@
 //! after it: whoever reads it then knows the cause.
 
 use super::sig::{self, Sig};
-use super::{Intents, compare, pace};
+use super::{Intents, compare, pace::Clock};
 use crate::backend::{Outs, duplicate};
 use crate::error::OpErrorKind;
 use crate::op::Op;
@@ -23,7 +23,9 @@ pub(super) enum FirstUse {
     Right(Outs),
     /// The reference's results; the comparison says nothing.
     Unsettled(Unsettled, Outs),
-    /// It is not, or it is slow; the reference's results.
+    /// It is right but slow; its results.
+    Slow(Fault, Outs),
+    /// It is not; the reference's results.
     Faulty(Fault, Outs),
     /// It was not launched; what it wrote is undone.
     NotLaunched(OpErrorKind),
@@ -80,7 +82,7 @@ pub(super) fn effects<'a>(op: &Op, outs: &'a [Tensor], ins: &[&'a Tensor]) -> Sm
     outs.iter().chain(written).collect()
 }
 
-/// Launches `kernel` for the first time on such operands; with `timed`, it must not be much slower than the reference.
+/// Launches `kernel` for the first time on such operands; `clock`, if there is one, says whether it is slow.
 ///
 /// # Errors
 /// The reference's own error; or that of a device that does not answer any more, with the intent left open.
@@ -90,7 +92,7 @@ pub(super) fn first_use(
     l: &Launch<'_>,
     sig: Sig,
     intents: &dyn Intents,
-    timed: bool,
+    clock: Option<Clock>,
 ) -> Result<FirstUse, OpErrorKind> {
     let copies = Copied::of(op, l).and_then(|reference| {
         let again = kernel.deterministic.then(|| Copied::of(op, l)).transpose()?;
@@ -103,7 +105,7 @@ pub(super) fn first_use(
     };
     let (op_name, kernel_name) = (op.name().to_owned(), kernel.id.to_owned());
     intents.open(&Intent { op: op_name, kernel: kernel_name, sig: sig.0, operands: sig::words(l.ins) });
-    let used = beside_reference(kernel, op, l, (&reference, again.as_ref()), timed);
+    let used = beside_reference(kernel, op, l, (&reference, again.as_ref()), clock);
     match used {
         Err(error) if !answers(l) => Err(error),
         Ok(FirstUse::NotLaunched(error)) if !answers(l) => Err(error),
@@ -119,7 +121,7 @@ fn beside_reference(
     op: &Op,
     l: &Launch<'_>,
     (reference, again): (&Copied, Option<&Copied>),
-    timed: bool,
+    clock: Option<Clock>,
 ) -> Result<FirstUse, OpErrorKind> {
     let outs = match (kernel.launch)(op, l) {
         Ok(outs) => outs,
@@ -137,18 +139,19 @@ fn beside_reference(
         let (found, expected) = (effects(op, &outs, l.ins), effects(op, &plain, &plain_ins));
         compare::fault(kernel.tolerance, &found, &expected, &plain_ins)?
     };
-    let mut fault = match compared {
+    let fault = match compared {
         None => second_run(kernel, op, l, &outs, again)?,
         wrong => wrong,
     };
     // Zeros say little, unless they are the very thing that was asked for.
     if fault.is_none() && (matches!(op, Op::Zero) || !compare::all_zero(&effects(op, &plain, &plain_ins))?) {
-        fault = if timed { slow(kernel, op, l, again)? } else { None };
-        if fault.is_none() {
-            return Ok(FirstUse::Right(outs));
-        }
+        let slow = clock.map_or(Ok(None), |clock| slow(clock, kernel, op, l, again))?;
+        return Ok(match slow {
+            Some(fault) => FirstUse::Slow(fault, outs),
+            None => FirstUse::Right(outs),
+        });
     }
-    let proof = matches!(fault, Some(Fault::Unstable | Fault::Launch { .. } | Fault::Slow { .. }))
+    let proof = matches!(fault, Some(Fault::Unstable | Fault::Launch { .. }))
         || reads_finite(op, l)? && compare::all_finite(&effects(op, &plain, &plain_ins))?;
     reference.restore(l)?;
     Ok(match fault {
@@ -183,15 +186,21 @@ fn second_run(
 }
 
 /// What to hold against a kernel that is right but slow, on operands that nobody needs any more.
-fn slow(kernel: &Kernel, op: &Op, l: &Launch<'_>, again: Option<&Copied>) -> Result<Option<Fault>, OpErrorKind> {
-    let run = |copies: &Copied| pace::slow(kernel, op, &Launch { ins: &copies.operands(l) });
+fn slow(
+    clock: Clock,
+    kernel: &Kernel,
+    op: &Op,
+    l: &Launch<'_>,
+    again: Option<&Copied>,
+) -> Result<Option<Fault>, OpErrorKind> {
+    let run = |copies: &Copied| clock(kernel, op, &Launch { ins: &copies.operands(l) });
     let found = match again {
         Some(copies) => run(copies),
         None => Copied::of(op, l).and_then(|copies| run(&copies)),
     };
     match found {
-        // That says nothing of the kernel, whose results are there.
-        Err(error) if error.is_out_of_memory() => Ok(None),
+        // Without an answer it says nothing of the kernel, whose results are there.
+        Err(_) if answers(l) => Ok(None),
         found => found,
     }
 }
@@ -222,10 +231,10 @@ mod tests {
         };
         let endless = Tensor::zeros([1], (Kind::Float, Device::Cpu)).expand([1 << 46], false);
         let ins = [&endless];
-        let used = first_use(kernel, &Op::Zero, &Launch { ins: &ins }, Sig(0), &NoIntents, true);
+        let used = first_use(kernel, &Op::Zero, &Launch { ins: &ins }, Sig(0), &NoIntents, None);
         assert!(matches!(used, Ok(FirstUse::NoRoom)));
         let one = Tensor::ones([1], (Kind::Float, Device::Cpu));
-        let used = first_use(kernel, &Op::Zero, &Launch { ins: &[&one] }, Sig(0), &NoIntents, true);
+        let used = first_use(kernel, &Op::Zero, &Launch { ins: &[&one] }, Sig(0), &NoIntents, None);
         assert!(matches!(used, Ok(FirstUse::NotLaunched(OpErrorKind::Lost))));
     }
 }

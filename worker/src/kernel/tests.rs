@@ -185,6 +185,47 @@ fn after_the_cool_down_a_kernel_is_tried_beside_the_reference() {
     assert!(matches!(&news[..], [News::Recovered { kernel: "test.flaky", step, .. }] if *step == 3 * COOL_DOWN_STEPS));
 }
 
+fn always_slow(_: &Kernel, _: &Op, _: &Launch<'_>) -> Result<Option<Fault>, OpErrorKind> {
+    Ok(Some(Fault::Slow { found: "2 ms, 1 ms".into() }))
+}
+
+#[test]
+fn a_slow_kernel_runs_until_all_ranks_leave_it_out() {
+    let slow = manager(&[&RIGHT]);
+    slow.clock.set(Some(always_slow));
+    assert_eq!([run(&slow), run(&slow)], ["test.right"; 2]);
+    let mut told: Vec<_> = slow.take_news().into_iter().filter_map(News::into_fault).collect();
+    assert!(matches!(&told[..], [fault] if matches!(fault.fault, Fault::Slow { .. })), "{told:?}");
+    let mut book = KernelBook::default();
+    book.enter(told.remove(0), "build").unwrap();
+    slow.hear(&book.told());
+    assert_eq!(run(&slow), "test.right");
+    slow.advance();
+    assert_eq!(run(&slow), "plain");
+    slow.set_step(COOL_DOWN_STEPS);
+    assert_eq!((run(&slow), faults(&slow).len()), ("test.right", 1), "it is timed again");
+}
+
+#[test]
+fn what_is_configured_or_repeats_exactly_is_not_timed() {
+    let order = [("exp".to_owned(), vec!["test.right".to_owned()])].into();
+    let ways = [
+        Settings { order, ..Settings::default() },
+        Settings { deterministic: true, ..Settings::default() },
+        Settings::default(),
+    ];
+    for (settings, timed) in ways.into_iter().zip([false, false, true]) {
+        let extra = Extra { op: "exp", kernel: &RIGHT };
+        let manager = Manager::new(settings, vec![extra], Box::new(NoIntents)).unwrap();
+        manager.clock.set(Some(always_slow));
+        if timed {
+            assert_eq!(manager.untimed(|| run(&manager)), "test.right");
+        }
+        assert_eq!(run(&manager), "test.right");
+        assert!(manager.take_news().is_empty());
+    }
+}
+
 #[test]
 fn an_agreed_quarantine_waits_for_its_epoch() {
     let faulty = manager(&[&NAN]);

@@ -220,6 +220,8 @@ pub(super) fn group(
     let whole = form(&store, (place, device), wanted, forming)?;
     let former = move |store: &Store, (rank, size): (u32, u32), together: bool, forming: &Forming| {
         let place = Place { rank, size, local: if together { size } else { 1 } };
+        // Beside NCCL, copy engines are not measured.
+        let wanted = if device.is_cuda() { Collectives::Nccl } else { wanted };
         form(store, (place, device), wanted, forming)
     };
     Ok(Box::new(Meshed::new(whole, store, Box::new(former), forming, COLLECTIVE_WAIT_MAX)))

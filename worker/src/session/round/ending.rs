@@ -91,10 +91,15 @@ impl Round<'_> {
         let group = self.place.group;
         self.settle()?;
         swap(&mut self.state.learner, group)?;
-        let unpacked = self.state.learner.unpack(group);
         // What is judged is not cut like the batch of a step.
-        let done =
-            unpacked.and_then(|()| work(self)).map_err(|error| error.without_room("the weights that are judged"));
+        let without_room = |error: SessionError| error.without_room("the weights that are judged");
+        if let Err(error) = self.state.learner.unpack(group) {
+            // A device may still be given what was gathered: nothing is to lie there until the group is cut.
+            swap(&mut self.state.learner, group)?;
+            self.state.learner.pack()?;
+            return Err(without_room(error));
+        }
+        let done = work(self).map_err(without_room);
         self.state.learner.pack()?;
         swap(&mut self.state.learner, group)?;
         done

@@ -201,6 +201,8 @@ impl<'a> Round<'a> {
         let behind = mine != Held::Whole(furthest.standing);
         self.state.learner.equip()?;
         let items = self.state.named(&self.host.order)?;
+        // Where the other one dies meanwhile, some of it is of its step and some of this one's.
+        self.state.begun &= !behind;
         let (items, bytes) = handover::share(items, self.place.group, self.host.device, furthest.root)?;
         if behind {
             let saved = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
