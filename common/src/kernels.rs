@@ -390,14 +390,14 @@ mod tests {
 
     #[test]
     fn what_is_slow_on_many_operands_may_run_on_others() {
-        let slow = |sig, step| fault(sig, Fault::Slow { found: "3 ms, 1 ms".into() }, step);
+        let slow = |sig| fault(sig, Fault::Slow { found: "3 ms, 1 ms".into() }, 0);
         let mut book = KernelBook::default();
         for sig in 1..SLOW_MAX as u64 {
-            book.enter(slow(sig, 0), "b");
+            book.enter(slow(sig), "b");
         }
         book.enter(fault(99, wrong(), 0), "b");
         assert!(book.quarantine.len() == SLOW_MAX && book.quarantine.iter().all(|entry| entry.sig.is_some()));
-        book.enter(slow(0, 0), "b");
+        book.enter(slow(0), "b");
         assert!(book.quarantine.len() == 1 && book.quarantine[0].covers("sdpa", "flash", 12345), "{book:?}");
     }
 

@@ -232,6 +232,7 @@ impl Manager {
         self.choose_always(kernel, row, sig, calls);
     }
 
+    /// It is chosen for that signature from now on.
     fn choose_always(&self, kernel: &'static Kernel, row: &'static OpRow, sig: Sig, calls: u64) {
         let mut state = self.state.borrow_mut();
         state.ledger.checked(row.name, kernel.id);
@@ -247,14 +248,15 @@ impl Manager {
     /// A kernel was right but slow. That is told, and it runs until all ranks leave it out at the same step: another one may not have found
     /// it slow, and what ranks compute alike must have the same bits on all of them.
     pub(super) fn slow(&self, kernel: &'static Kernel, op: &Op, ins: &[&tch::Tensor], fault: Fault) {
-        self.choose_always(kernel, op.row(), Sig::of(op, ins), 1);
-        let fault = self.told(kernel, op, ins, fault);
+        let sig = Sig::of(op, ins);
+        self.choose_always(kernel, op.row(), sig, 1);
+        let fault = self.told(kernel, op, (sig, ins), fault);
         self.state.borrow_mut().tell(News::Faulted(fault));
     }
 
-    fn told(&self, kernel: &Kernel, op: &Op, ins: &[&tch::Tensor], fault: Fault) -> KernelFault {
-        let (op_name, kernel, sig) = (op.name().to_owned(), kernel.id.to_owned(), Sig::of(op, ins).0);
-        KernelFault { op: op_name, kernel, sig, operands: sig::words(ins), fault, step: self.step.get() }
+    fn told(&self, kernel: &Kernel, op: &Op, (sig, ins): (Sig, &[&tch::Tensor]), fault: Fault) -> KernelFault {
+        let (op, kernel) = (op.name().to_owned(), kernel.id.to_owned());
+        KernelFault { op, kernel, sig: sig.0, operands: sig::words(ins), fault, step: self.step.get() }
     }
 
     /// Takes a failure in, and tells it when the kernel is now passed over.
@@ -263,7 +265,7 @@ impl Manager {
         let mut state = self.state.borrow_mut();
         let breaker = state.breakers.entry((kernel.id, name, Some(sig))).or_default();
         let open = breaker.failed(&fault, step);
-        let fault = self.told(kernel, op, ins, fault);
+        let fault = self.told(kernel, op, (sig, ins), fault);
         if open {
             state.forget(sig);
             state.settle(sig);

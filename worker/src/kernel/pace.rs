@@ -8,7 +8,6 @@ use crate::error::OpErrorKind;
 use crate::op::Op;
 use crate::op::row::{Kernel, Launch};
 use enn_common::kernels::Fault;
-use tch::Device;
 
 /// Runs of each; the quickest counts.
 const RUNS: usize = 3;
@@ -24,7 +23,7 @@ pub(super) type Clock = fn(&Kernel, &Op, &Launch<'_>) -> Result<Option<Fault>, O
 /// # Errors
 /// The launches', and the device's.
 pub(super) fn slow(kernel: &Kernel, op: &Op, l: &Launch<'_>) -> Result<Option<Fault>, OpErrorKind> {
-    if !l.ins.iter().any(|tensor| matches!(tensor.device(), Device::Cuda(_))) {
+    if !l.ins.iter().any(|tensor| tensor.device().is_cuda()) {
         return Ok(None);
     }
     let mut quickest = [u64::MAX; 2];

@@ -225,8 +225,7 @@ impl Engine {
             let count = room.min(array.elements - from);
             let place = array.place(from);
             let sends = |other| Some((place, self.sent_to(other)?, count * array.element_bytes()));
-            let takes =
-                || self.bring_together(self.places(place, None), (count, room), (array.kind, together)).map(|_none| ());
+            let takes = || self.bring_together((place, None), (count, room), (array.kind, together)).map(|_none| ());
             self.turn(sends, takes, |_| NOTHING)?;
         }
         Ok(())
@@ -262,8 +261,7 @@ impl Engine {
             };
             let takes = || {
                 let free = measured.map(|_| self.own() + (written * size_of::<f64>()) as u64);
-                written +=
-                    self.bring_together(self.places(array.place(own), free), (count, room), (array.kind, together))?;
+                written += self.bring_together((array.place(own), free), (count, room), (array.kind, together))?;
                 let Some((region, at)) = norm else { return Ok(()) };
                 let Member { beside, turns, .. } = &*self.member;
                 // SAFETY: the squares lie in this rank's scratch, the number in its region, and the word stays as long as the engine.
@@ -300,19 +298,15 @@ impl Engine {
         self.scratch.own.at() + VALUES_BYTES as u64
     }
 
-    /// Of own values and of what came.
-    fn places(&self, own: u64, squares: Option<u64>) -> Places {
-        Places { own, parts: self.scratch.own.at(), squares }
-    }
-
-    /// What came of all ranks, at the place of the own values; how many sums of squares there are now.
+    /// What came of all ranks, at the place of the own values; how many sums of squares there are now, if there is a place for them.
     fn bring_together(
         &self,
-        places: Places,
+        (own, squares): (u64, Option<u64>),
         (elements, stride): (usize, usize),
         how: (Kind, Together),
     ) -> Result<usize, LinkError> {
         let Member { beside, rank, size, .. } = &*self.member;
+        let places = Places { own, parts: self.scratch.own.at(), squares };
         // SAFETY: the values are the tensor's, which is kept, and the others' and the squares lie in the scratch.
         unsafe { beside.sum(places, (elements, stride), (*rank, *size), how) }
     }

@@ -91,17 +91,19 @@ impl Round<'_> {
         let group = self.place.group;
         self.settle()?;
         swap(&mut self.state.learner, group)?;
+        let unpacked = self.state.learner.unpack(group);
         // What is judged is not cut like the batch of a step.
-        let without_room = |error: SessionError| error.without_room("the weights that are judged");
-        if let Err(error) = self.state.learner.unpack(group) {
-            // A device may still be given what was gathered: nothing is to lie there until the group is cut.
-            swap(&mut self.state.learner, group)?;
+        let done =
+            unpacked.and_then(|()| work(self)).map_err(|error| error.without_room("the weights that are judged"));
+        // Memory may be short, but a device may still be given what was gathered where the group ended.
+        let ended = matches!(&done, Err(error) if error.is_of_the_group());
+        if !ended {
             self.state.learner.pack()?;
-            return Err(without_room(error));
         }
-        let done = work(self).map_err(without_room);
-        self.state.learner.pack()?;
         swap(&mut self.state.learner, group)?;
+        if ended {
+            self.state.learner.pack()?;
+        }
         done
     }
 
