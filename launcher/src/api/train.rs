@@ -214,6 +214,7 @@ pub(super) fn lead(
         nproc: launch::world(config),
         argv: facts.argv.clone(),
     });
+    facts.crowd(launch::world(config)).into_iter().for_each(|message| announcer.tell(What::Warned { message }));
     let is_at_work = Cell::new(false);
     let outcome = work(config, facts, (options, others), (&run, &announcer, &is_at_work));
     if let Ok((Outcome { handed_over: true, restarts, rounds, .. }, _)) = outcome {

@@ -1,6 +1,9 @@
 //! `enn predict`.
 
-use super::flags::{Changes, Cluster, Runs, Show, artifact_or_run};
+use super::{
+    flags::{Changes, Cluster, Runs, Show, artifact_or_run},
+    output,
+};
 use crate::{
     Error,
     api::{self, Engine, PredictOptions},
@@ -8,7 +11,7 @@ use crate::{
     facts::Facts,
 };
 use enn_common::{config::train::Precision, exit::ExitCode};
-use std::path::PathBuf;
+use std::{io::BufWriter, path::PathBuf};
 
 /// Predict every row of a data file with a trained run's best weights, or with an exported model
 ///
@@ -68,8 +71,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         return Err(Error::Usage(Usage::OnePipe));
     }
     if reads {
-        let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
-        api::predict_stream(&model, input, output, facts, &options)?;
+        api::predict_stream(&model, std::io::stdin().lock(), BufWriter::new(output::stdout()?), facts, &options)?;
         return Ok(ExitCode::Success);
     }
     let predictions = api::predict(&model, &args.data, &args.out, facts, &options)?;

@@ -3,7 +3,7 @@
 //! **Invariant:** a stranger costs a bounded number of bytes, for a bounded time, and there is a bounded number of them.
 
 use super::{
-    door::{Key, Nonce, Nonces, Prover},
+    door::{Key, Nonce, Nonces, Prover, SAME_TOKEN},
     pipe::{Bytes, Filled, Gone, Pipe, frame_of},
     state::{Loss, Time},
 };
@@ -186,7 +186,10 @@ impl Guests {
                 let answer = match &self.key {
                     Some(key) if key.holds(&proof, Prover::Node, node, own) => key.proof(Prover::Host, node, own),
                     Some(_) => {
-                        tracing::warn!(peer = %guest.peer, "a node with another token, or none, was turned away");
+                        let peer = guest.peer;
+                        tracing::warn!(
+                            "{peer} has another token than this node, or none, and was refused; {SAME_TOKEN}"
+                        );
                         let reason = "its token is not the one of this run".to_owned();
                         return self.part(now, token, &FromHost::Refused { reason });
                     }

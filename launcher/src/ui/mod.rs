@@ -19,6 +19,7 @@ pub mod lines;
 pub mod metrics;
 pub mod metrics_server;
 pub mod model;
+mod next_steps;
 pub mod openmetrics;
 pub mod plain;
 pub mod program;
