@@ -89,7 +89,7 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
     if let Some(file) = &timer_file {
         variables.insert("TORCHELASTIC_TIMER_FILE".to_owned(), file.clone().into_os_string());
     }
-    notes.extend(facts.unhonoured.iter().filter_map(unhonoured));
+    notes.extend(facts.unhonoured.iter().filter_map(|(name, value)| unhonoured(name, value)));
     let (command, name) = program::command(&flags, &flags.command, facts)?;
     let spec = GroupSpec {
         command,
@@ -194,8 +194,8 @@ fn timer_file(facts: &Facts) -> PathBuf {
 }
 
 /// What is said of a variable of torchrun's agent that has no effect here.
-fn unhonoured((name, value): &(&'static str, String)) -> Option<String> {
-    let (_, why) = UNHONOURED.iter().find(|(known, _)| known == name)?;
+fn unhonoured(name: &str, value: &str) -> Option<String> {
+    let (_, why) = UNHONOURED.iter().find(|(known, _)| *known == name)?;
     Some(format!("{name}={value} is not honoured: {why}"))
 }
 
