@@ -101,7 +101,10 @@ fn checkpoints_of_0_1_predict_what_they_predicted() {
     for run in RUNS {
         let place = format!("runs/{run}");
         enn(dir.path(), &["ckpt", "verify", &place]);
-        enn(dir.path(), &["predict", &place, "--data", &table(run), "--out", "now.parquet", "--nproc-per-node", "1", "--replace"]);
+        enn(
+            dir.path(),
+            &["predict", &place, "--data", &table(run), "--out", "now.parquet", "--nproc-per-node", "1", "--replace"],
+        );
         assert_alike(&dir.path().join("now.parquet"), &dir.path().join(format!("{run}.parquet")));
     }
 }
@@ -128,7 +131,8 @@ fn predictions_of_0_1_are_checked_against_their_manifest() {
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
         fs::write(&path, bytes).unwrap();
-        let output = Command::new(launch::enn()).args(["data", "verify", &prediction]).current_dir(&dir).output().unwrap();
+        let output =
+            Command::new(launch::enn()).args(["data", "verify", &prediction]).current_dir(&dir).output().unwrap();
         assert!(!output.status.success(), "{prediction} was changed and counts as whole");
     }
 }
@@ -136,6 +140,9 @@ fn predictions_of_0_1_are_checked_against_their_manifest() {
 #[test]
 fn a_run_of_0_1_goes_on() {
     let dir = archive();
-    enn(dir.path(), &["train", "rows.toml", "--resume", "runs/rows", "--set", "train.epochs=4", "--nproc-per-node", "1"]);
+    enn(
+        dir.path(),
+        &["train", "rows.toml", "--resume", "runs/rows", "--set", "train.epochs=4", "--nproc-per-node", "1"],
+    );
     assert!(enn(dir.path(), &["status", "runs/rows"]).contains("16 of 16"));
 }

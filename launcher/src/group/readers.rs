@@ -93,7 +93,8 @@ fn give_up(pump: &Pump, emit: &mut dyn FnMut(What)) -> io::Result<()> {
 
 /// What is waited for, and how to end it.
 fn waiting(pump: &Pump, asked: bool) -> String {
-    let how = if asked { "one more signal ends the wait and drops" } else { "two signals (Ctrl-C) end the wait and drop" };
+    let how =
+        if asked { "one more signal ends the wait and drops" } else { "two signals (Ctrl-C) end the wait and drop" };
     let what = pump.backlog().map_or_else(
         || "waiting until the workers' output is written".to_owned(),
         |backlog| {
