@@ -10,6 +10,7 @@ pub mod error;
 pub mod memory;
 pub mod mmap;
 pub mod owned;
+pub mod private;
 pub mod relative;
 pub mod space;
 pub mod storage;
