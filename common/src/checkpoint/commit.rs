@@ -7,7 +7,7 @@
 //! crash at any point leaves every committed checkpoint as it was.
 
 use super::{
-    manifest::{Draft, Manifest},
+    manifest::{Draft, FileEntry, Manifest},
     metadata::{MergeError, Metadata},
     name,
     table::ShardTable,

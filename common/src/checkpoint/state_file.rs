@@ -17,6 +17,7 @@ use super::{
     value::Value,
     zip::Builder,
 };
+use crate::fs::RelPath;
 use crate::fs::{FileError, Storage};
 use std::{
     collections::BTreeMap,

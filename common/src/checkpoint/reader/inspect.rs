@@ -119,8 +119,9 @@ impl Checkpoint {
             // A thread of PyTorch's that had nothing to write leaves an empty file.
             (entry.metadata().ok()?.len() > 0).then_some(name)
         });
-        let mut found: Vec<String> =
-            names.filter(|found| found.ends_with(name::SHARD_END) && !known.contains(found.as_str())).collect();
+        let mut found: Vec<String> = names
+            .filter(|found| found.ends_with(name::SHARD_END) && known.iter().all(|known| **known != *found.as_str()))
+            .collect();
         found.sort();
         found
     }
