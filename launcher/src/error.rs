@@ -24,7 +24,7 @@ use enn_common::{
     checkpoint::{ReadError, listing::FindError},
     config::{ConfigError, weights::WeightsError},
     exit::ExitCode,
-    fs::FileError,
+    fs::{FileError, PathError},
     staged::StagedError,
 };
 use std::{io, path::PathBuf, time::Duration};
@@ -43,6 +43,9 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
+    /// A path in a file of ENN that leads elsewhere.
+    #[error(transparent)]
+    Path(PathError),
     /// The command line asks for something impossible.
     #[error("{0}")]
     Usage(Usage),
@@ -393,6 +396,7 @@ impl Error {
             | Self::Baseline(_)
             | Self::Kernels(_)
             | Self::Export(_)
+            | Self::Path(_)
             | Self::Json { .. } => ExitCode::Artifact,
             Self::RunDir(_)
             | Self::Top(_)

@@ -6,7 +6,10 @@ use crate::{
     doctor::{Surroundings, variables::VARIABLES},
     run_dir::RUNS_DIR,
 };
-use enn_common::config;
+use enn_common::{
+    config,
+    fs::{FileError, private},
+};
 use std::{
     collections::BTreeMap,
     env,
@@ -136,6 +139,17 @@ pub struct Libtorch {
 }
 
 impl Facts {
+    /// Checks the directory that stands for a home where there is none: it lies where every user may make one of its name, and libraries
+    /// are loaded from it.
+    ///
+    /// # Errors
+    /// It is not this user's alone.
+    pub fn check_private(&self) -> Result<(), FileError> {
+        let instead = self.temporary_dir.join(format!("enn-{}", nix::unistd::geteuid()));
+        let is_used = [&self.launches_dir, &self.cache_dir].iter().any(|dir| dir.starts_with(&instead));
+        if is_used { private::own_dir(&instead) } else { Ok(()) }
+    }
+
     /// Reads everything. Nothing is started, except `python3` when LIBTORCH_USE_PYTORCH=1 asks for it.
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
     pub fn gather() -> Self {

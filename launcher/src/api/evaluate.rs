@@ -23,7 +23,7 @@ use enn_common::{
         prediction::{PredictionManifest, manifest_path},
     },
     config::data::Layout,
-    fs::atomic,
+    fs::{RelPath, atomic},
     staged::{Split, Staged, npy::Element, reader::NpyMap},
 };
 use std::path::{Path, PathBuf};
@@ -74,7 +74,8 @@ pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &Evaluat
         return Ok(Evaluated { dir, evaluation: None, ended: predicted.ended });
     }
     let manifest = PredictionManifest::read(&manifest_path(&output))?;
-    let staged = Staged::open(&subject.runs.join(train::STAGED_DIR).join(&manifest.data))?;
+    let data_dir = RelPath::parse(manifest.data).map_err(Error::Path)?;
+    let staged = Staged::open(&data_dir.locate(&subject.runs.join(train::STAGED_DIR))?)?;
     if !staged.meta().has_targets {
         return Err(Error::Usage(Usage::NoTargets { data: data.to_vec() }));
     }

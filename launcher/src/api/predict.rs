@@ -15,13 +15,13 @@ use crate::{
     export::{Packed, is_packed},
     facts::Facts,
     gather::{self, Arrays, Gathered, Header, Ledger},
-    run_dir::RunDir,
+    run_dir::{self, RunDir},
     stage::ROW_NAMES_MAX,
     ui::{Mode, Sink},
 };
 use enn_common::{
     artifact::prediction::ModelDigest,
-    checkpoint::{Checkpoint, listing, name},
+    checkpoint::{Checkpoint, Extent, find_sound, name},
     config::{RunConfig, data::DataConfig, train::Precision},
     event::What,
     staged::{StagedMeta, meta::CleaningReport},
@@ -173,9 +173,15 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// The newest checkpoint of a run directory, as it was configured.
+    /// The newest sound checkpoint of a run directory, as it was configured. That it is not the newest, or that the run is not over, is
+    /// told: the answers are those of a model that is not what its name promises.
     pub(super) fn trained(model: &Path) -> Result<Self, Error> {
-        let found = listing::find(model)?;
+        let found = find_sound(model, Extent::Weights)?;
+        found.notes().iter().for_each(|note| tracing::warn!("{note}"));
+        let found = found.checkpoint;
+        if let Some(note) = found.manifest().and_then(|manifest| unfinished(model, manifest.step)) {
+            tracing::warn!("{note}");
+        }
         let checkpoint = std::path::absolute(found.dir()).unwrap_or_else(|_| found.dir().to_owned());
         let manifest = found.manifest().ok_or_else(|| Error::NoCard { path: checkpoint.clone() })?;
         let json = |source| Error::Json { path: checkpoint.join(name::MANIFEST), source };
@@ -244,6 +250,19 @@ fn new_data(data: DataConfig, files: &[PathBuf], facts: &Facts) -> Result<DataCo
     let format = data.format.filter(|_| extension(&files) == extension(&data.files));
     // New rows come from no source of the training: they are all answered, in their own order.
     Ok(DataConfig { files, sources: Vec::new(), format, ..data })
+}
+
+/// Whether a run still trains, in words.
+fn unfinished(model: &Path, step: u64) -> Option<String> {
+    // A checkpoint may be named by its own directory.
+    let run = model.ancestors().take(3).find(|dir| run_dir::is_run(dir))?;
+    let run = run_dir::is_living(run).then_some(run)?;
+    Some(format!(
+        "{} is still training; its checkpoint of step {step} is used, which later ones may better\n  hint: `enn status {}` tells how \
+         far it is",
+        run.display(),
+        run.display()
+    ))
 }
 
 fn manifest_digest(checkpoint: &Checkpoint) -> Result<String, Error> {

@@ -11,7 +11,7 @@ use crate::{
     torchrun::{Launch, Manner, RunError},
     ui::{MetricsServer, Mode},
 };
-use enn_common::{event::What, exit::ExitCode};
+use enn_common::{event::What, exit::ExitCode, fs::private};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::{
     fs,
@@ -145,7 +145,12 @@ fn run_dir(name: &str, facts: &Facts, options: &RunOptions, notes: &mut Vec<Stri
         return RunDir::create(&facts.cwd.join(dir), name, now);
     }
     RunDir::create(&facts.cwd.join(&facts.launches_dir), name, now).or_else(|error| {
-        let instead = facts.temporary_dir.join(format!("enn-{}", nix::unistd::geteuid())).join("runs");
+        let home = facts.temporary_dir.join(format!("enn-{}", nix::unistd::geteuid()));
+        if let Err(refused) = private::own_dir(&home) {
+            notes.push(refused.to_string());
+            return Err(error);
+        }
+        let instead = home.join("runs");
         notes.push(format!("{error}; this run is kept in {}", instead.display()));
         RunDir::create(&instead, name, now)
     })

@@ -28,6 +28,7 @@ use enn_common::{
     config::{RunConfig, data::DataConfig},
     event::{SourceShare, What},
     exit::ExitCode,
+    fs::private,
     metrics::Metrics,
     staged::{Split, StagedMeta, meta::SourceMeta, mix},
 };
@@ -368,6 +369,10 @@ fn quietly_staged(
     out: &Path,
     announcer: &Announcer,
 ) -> Result<(Staged, f64), Error> {
+    if out.file_name().is_some_and(|name| name == STAGED_DIR) {
+        // It lies between runs, which are their user's alone, and holds the same data.
+        private::close_dir(out)?;
+    }
     let data = config.data.as_ref().ok_or(Error::Usage(Usage::NoData))?;
     let began = Instant::now();
     let options = StageOptions { out: out.to_owned(), threads: 0, for_prediction };

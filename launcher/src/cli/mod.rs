@@ -175,6 +175,7 @@ fn failure(error: &Error, manner: Manner) -> ExitCode {
 }
 
 fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
+    facts.check_private()?;
     let code = match command {
         // Its exit code may be a worker's own.
         Command::Run(args) => return run::run(*args, manner, facts),

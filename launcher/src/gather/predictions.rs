@@ -16,7 +16,7 @@ use enn_common::{
         prediction::{self, ChunkDigest, FileDigest, ModelDigest, PredictionManifest},
         seal,
     },
-    fs::{Disk, FileError, Storage, atomic, digest, displace, space},
+    fs::{Disk, FileError, RelPath, Storage, atomic, digest, displace, space},
     staged::{StagedMeta, reader::Staged},
 };
 use std::{
@@ -270,8 +270,9 @@ fn index(row: u64) -> usize {
 fn digests(whole: &Path, names: &[String]) -> Result<Vec<FileDigest>, GatherError> {
     let mut files = Vec::new();
     for name in names {
-        let (bytes, blake3) = digest::of_file(&whole.join(name), &mut |_| {})?;
-        files.push(FileDigest { path: name.clone(), bytes, blake3, crc32: None });
+        let path = RelPath::parse(name.as_str())?;
+        let (bytes, blake3) = digest::of_file(&path.below(whole), &mut |_| {})?;
+        files.push(FileDigest { path, bytes, blake3, crc32: None });
     }
     Ok(files)
 }
@@ -297,7 +298,7 @@ fn publish(
     if beside.exists() {
         std::fs::remove_file(&beside).map_err(FileError::of("remove", &beside))?;
     }
-    atomic::place_any(&whole.join(&file.path), output)?;
+    atomic::place_any(&file.path.below(whole), output)?;
     Ok(seal::write(&Disk, &beside, manifest)?)
 }
 

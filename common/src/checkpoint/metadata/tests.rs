@@ -3,7 +3,7 @@ use crate::checkpoint::table::DType;
 
 /// One tensor by one rank, and a value.
 fn metadata() -> Metadata {
-    let place = |offset| Place { file: "__0_0.distcp".into(), offset, length: 8, transforms: Vec::new() };
+    let place = |offset| Place { file: RelPath::own("__0_0.distcp"), offset, length: 8, transforms: Vec::new() };
     let chunk = Chunk { region: Region::whole(&[2]), place: place(0) };
     let entry = TensorEntry { dtype: DType::F32.torch().to_owned(), shape: vec![2], chunks: vec![chunk] };
     Metadata {
