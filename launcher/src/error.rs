@@ -17,7 +17,7 @@ use crate::{
     stage::StageError,
     tasks::TaskError,
     torchrun::RunError,
-    ui::{JournalError, KernelsError, MetricsError, TopError},
+    ui::{JournalError, KernelsError, MetricsError, TopError, report::PredictionsError},
 };
 use enn_common::{
     artifact::{cv::CvError, seal::SealError},
@@ -76,6 +76,9 @@ pub enum Error {
     /// The group of `enn run`.
     #[error(transparent)]
     Group(#[from] GroupError),
+    /// Forecasts of the test rows.
+    #[error(transparent)]
+    Predictions(#[from] PredictionsError),
     /// The metrics cannot be served.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
@@ -393,6 +396,7 @@ impl Error {
             | Self::Seal(_)
             | Self::Cv(_)
             | Self::Judge(_)
+            | Self::Predictions(_)
             | Self::Baseline(_)
             | Self::Kernels(_)
             | Self::Export(_)

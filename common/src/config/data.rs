@@ -18,7 +18,7 @@ pub struct DataConfig {
     pub format: Option<SourceFormat>,
     /// Sheet of a workbook; `None` takes the first.
     pub sheet: Option<String>,
-    /// Cell texts that mean "missing", compared after trimming; the empty text is always one.
+    /// Cell texts that mean "missing", compared after trimming, numbers as numbers; the empty text is always one.
     pub missing: Vec<String>,
     /// What to do with rows that repeat a key (row id; or entity and time) or, without a key, an entire row.
     pub duplicates: DuplicatePolicy,

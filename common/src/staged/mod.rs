@@ -27,6 +27,7 @@ pub mod reader;
 pub mod stats;
 pub mod sums;
 pub mod unfinished;
+pub mod words;
 pub mod writer;
 
 pub use error::StagedError;

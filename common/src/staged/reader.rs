@@ -349,6 +349,7 @@ pub(super) mod tests {
             persistence: None,
             has_targets: true,
             has_classes: false,
+            class_form: None,
             has_weights: false,
             split_rows: [rows, 0, 0],
             sources: vec![],

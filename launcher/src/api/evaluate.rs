@@ -44,6 +44,8 @@ pub struct EvaluateOptions {
     pub importance: Option<usize>,
     /// Seed of the shuffles.
     pub seed: u64,
+    /// Whether a column of which the model does not know most is judged all the same.
+    pub allow_unseen: bool,
 }
 
 /// What an evaluation left behind.
@@ -62,8 +64,13 @@ pub struct Evaluated {
 /// # Errors
 /// Data without targets or that do not fit the model, a group that is not there, or a worker that fails.
 pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &EvaluateOptions) -> Result<Evaluated, Error> {
-    let predicting =
-        PredictOptions { mode: options.mode, handle_signals: options.handle_signals, ..PredictOptions::default() };
+    let predicting = PredictOptions {
+        mode: options.mode,
+        handle_signals: options.handle_signals,
+        allow_unseen: options.allow_unseen,
+        is_judged: true,
+        ..PredictOptions::default()
+    };
     let subject = Subject::of(model, data, facts, &predicting)?;
     let run = RunDir::create(&model.join(EVALUATIONS), "evaluate", time::OffsetDateTime::now_utc())?;
     run.write_config(&subject.config)?;
@@ -153,6 +160,9 @@ fn judge(
         Held::new(levels).with(staged, Quantiles { levels, values, rows: &rows, weights })
     });
     let warning = warning(&parts.seen);
+    let outputs = staged.outputs().max(1);
+    let told = rows.iter().filter_map(|row| Some((*row, points.get(row * outputs..(row + 1) * outputs)?)));
+    let classes = evaluation::classes(staged, told);
     let evaluation = Evaluation {
         format: FORMAT.to_owned(),
         version: VERSION,
@@ -173,6 +183,7 @@ fn judge(
         cells: parts.cells,
         levels: held.as_ref().map_or_else(Vec::new, Held::levels),
         intervals: held.as_ref().map_or_else(Vec::new, Held::intervals),
+        classes,
         importance: Vec::new(),
         notes,
     };

@@ -199,6 +199,7 @@ impl<'a> Folds<'a> {
             cells: parts.cells,
             levels: held.map_or_else(Vec::new, Held::levels),
             intervals: held.map_or_else(Vec::new, Held::intervals),
+            classes: None,
             importance: Vec::new(),
             notes: (untold > 0).then(|| evaluation::untold(untold)).into_iter().collect(),
         }

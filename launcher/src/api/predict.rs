@@ -16,13 +16,17 @@ use crate::{
     facts::Facts,
     gather::{self, Arrays, Gathered, Header, Ledger},
     run_dir::{self, RunDir},
-    stage::ROW_NAMES_MAX,
+    stage::{Acquaintance, ROW_NAMES_MAX, StageError, judge_classes},
     ui::{Mode, Sink},
 };
 use enn_common::{
     artifact::prediction::ModelDigest,
     checkpoint::{Checkpoint, Extent, find_sound, name},
-    config::{RunConfig, data::DataConfig, train::Precision},
+    config::{
+        RunConfig,
+        data::{DataConfig, Layout},
+        train::Precision,
+    },
     event::What,
     staged::{StagedMeta, meta::CleaningReport},
 };
@@ -57,6 +61,10 @@ pub struct PredictOptions {
     pub engine: Option<Engine>,
     /// Whether the predictions alone are told, without the quantiles beside them.
     pub point: bool,
+    /// Whether a column of which the model does not know most is predicted all the same.
+    pub allow_unseen: bool,
+    /// Whether targets are judged, so that each must be one that the model can predict.
+    pub is_judged: bool,
     /// Changes to the run's configuration, e.g. of the number of workers.
     pub overrides: Vec<super::Override>,
 }
@@ -70,6 +78,8 @@ impl Default for PredictOptions {
             precision: Precision::Fp32,
             engine: None,
             point: false,
+            allow_unseen: false,
+            is_judged: false,
             overrides: Vec::new(),
         }
     }
@@ -219,6 +229,26 @@ impl Subject {
         Ok(Self { config, ..trained })
     }
 
+    /// Refuses rows that the model was not trained on.
+    fn judge_words(&self, staged: &StagedMeta, options: &PredictOptions) -> Result<(), StageError> {
+        let targets = self.targets();
+        if options.is_judged && staged.has_classes {
+            let classes = staged.out_labels.first().map_or(&[][..], Vec::as_slice);
+            targets.iter().try_for_each(|target| judge_classes(&staged.report, target, classes))?;
+        }
+        let mut words = Acquaintance::default();
+        words.add(&staged.report, targets);
+        if options.allow_unseen { Ok(()) } else { Ok(words.judge()?) }
+    }
+
+    /// Target columns of rows.
+    pub(super) fn targets(&self) -> &[String] {
+        match self.config.data.as_ref().map(|data| &data.layout) {
+            Some(Layout::Rows(rows)) => &rows.targets,
+            _ => &[],
+        }
+    }
+
     /// Levels that are computed of each cell, and whether no more than the point of them is told.
     pub(super) fn levels(&self, is_point: bool) -> Result<(Vec<f64>, bool), Error> {
         match &self.engine {
@@ -309,6 +339,7 @@ fn work_on(
 ) -> Result<(Predictions, u32, u64), Error> {
     let (levels, takes_point) = subject.levels(options.point)?;
     let staged = train::stage_data(&subject.config, Some(subject.meta.clone()), place.staged, announcer)?;
+    subject.judge_words(&staged.meta, options)?;
     for message in lost(&staged.meta.report) {
         announcer.tell(What::Warned { message });
     }

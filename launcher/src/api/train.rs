@@ -24,6 +24,7 @@ use crate::{
     },
 };
 use enn_common::{
+    artifact::classes::ClassFigures,
     checkpoint::{Draft, name},
     config::{RunConfig, data::DataConfig},
     event::{SourceShare, What},
@@ -333,12 +334,22 @@ fn work(
     }
     let baselines = baselines.and_then(|thread| thread.join().ok().flatten());
     let outcome = outcome?;
-    if let (Ended::Finished, None, Some((_, checkpoint))) = (&outcome.ended, &outcome.unsaved, &outcome.checkpoint)
-        && let Err(error) = forecast::of_test_rows(config, facts, run, checkpoint, &staged.dir)
-    {
-        announcer.tell(What::Warned { message: format!("the report shows no forecasts: {error}") });
+    if let (Ended::Finished, None, Some((_, checkpoint))) = (&outcome.ended, &outcome.unsaved, &outcome.checkpoint) {
+        let told = forecast::of_test_rows(config, facts, run, checkpoint, &staged.dir);
+        tell_classes(told.and_then(|()| forecast::classes(run, &staged.dir)), announcer);
     }
     Ok((outcome, baselines))
+}
+
+/// Tells what the forecasts of the test rows are worth, where they are of classes, or why there are none.
+fn tell_classes(found: Result<Option<ClassFigures>, Error>, announcer: &Announcer) {
+    match found {
+        Ok(Some(classes)) => {
+            announcer.tell(What::ClassesJudged { split: "test".to_owned(), classes: Box::new(classes) });
+        }
+        Ok(None) => {}
+        Err(error) => announcer.tell(What::Warned { message: format!("the report shows no forecasts: {error}") }),
+    }
 }
 
 /// Stages the configured data under `out` without training; returns the staged directory and what it holds.

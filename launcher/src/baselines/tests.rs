@@ -66,6 +66,7 @@ impl Table {
             persistence: self.persistence.clone(),
             has_targets: true,
             has_classes: false,
+            class_form: None,
             has_weights: false,
             split_rows: [count(0), count(1), count(2)],
             sources: vec![],

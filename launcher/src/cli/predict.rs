@@ -45,6 +45,9 @@ pub(super) struct Args {
     /// Tell the predictions alone, without the quantiles beside them
     #[arg(long, help_heading = "Job")]
     point: bool,
+    /// Predict all the same where the model does not know most of a column's categories
+    #[arg(long, help_heading = "Job")]
+    allow_unseen: bool,
     /// Replace the output if it is there
     #[arg(long, help_heading = "Job")]
     replace: bool,
@@ -64,7 +67,17 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let mut overrides = args.changes.overrides();
     overrides.extend(args.cluster.overrides());
     let (engine, point) = (args.engine, args.point);
-    let options = PredictOptions { mode, handle_signals: true, replace, precision, engine, point, overrides };
+    let options = PredictOptions {
+        mode,
+        handle_signals: true,
+        replace,
+        precision,
+        engine,
+        point,
+        allow_unseen: args.allow_unseen,
+        is_judged: false,
+        overrides,
+    };
     let is_pipe = |path: &PathBuf| path.as_os_str() == "-";
     let (reads, writes) = (args.data.iter().any(is_pipe), is_pipe(&args.out));
     if reads != writes || (reads && args.data.len() > 1) {

@@ -139,6 +139,7 @@ fn subject() -> Subject {
         persistence: None,
         has_targets: true,
         has_classes: false,
+        class_form: None,
         has_weights: false,
         split_rows: [10, 0, 0],
         sources: vec![],

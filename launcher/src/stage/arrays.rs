@@ -376,15 +376,17 @@ fn numbers(cells: &[Cell<'_>], sentinel: Option<f64>) -> (Vec<f32>, CellCounts) 
     let want = Want { sentinel, ..Want::new("", source::block::Kind::Number) };
     let mut counts = CellCounts::default();
     let number = |cell: &Cell<'_>| {
-        let value = match cell {
-            Cell::Real(value) => *value,
+        let exact = match cell {
+            Cell::Real(value) | Cell::Short(value, _) => *value,
+            Cell::Truth(value) => f64::from(u8::from(*value)),
             Cell::Integer(value) => *value as f64,
             Cell::Wide(value) => *value as f64,
             _ => f64::NAN,
         };
-        let (number, found) = clean::number(value, &want);
-        counts.count(if value.is_nan() { Found::Missing } else { found });
-        number as f32
+        let judged = if let Cell::Short(value, digits) = cell { digits.judged(*value, &want, false) } else { exact };
+        let (number, found) = clean::number(judged, &want);
+        counts.count(if judged.is_nan() { Found::Missing } else { found });
+        (if found == Found::Valid { exact } else { number }) as f32
     };
     (cells.iter().map(number).collect(), counts)
 }

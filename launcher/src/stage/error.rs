@@ -349,6 +349,9 @@ pub enum StageError {
         /// What was expected, with a hint.
         expected: String,
     },
+    /// Data that the model was not trained on.
+    #[error(transparent)]
+    Unseen(#[from] super::known::Unseen),
     /// More categories than an embedding can be made of.
     #[error(
         "column {column:?} has more than {categories_max} categories; is it an identifier? read it as a number or leave it out"

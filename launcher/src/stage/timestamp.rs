@@ -64,6 +64,14 @@ pub(crate) fn parse(text: &[u8]) -> Option<i64> {
     is_second.then_some(midnight + hour * 3600 + minute * 60 + second - offset(rest)?)
 }
 
+/// As [`parse`], of a date with or without a time of day that is a whole second.
+pub(crate) fn moment(text: &str) -> Option<i64> {
+    let part = text.split_once('.').map_or("", |(_, part)| part);
+    let is_whole = part.bytes().take_while(u8::is_ascii_digit).all(|digit| digit == b'0');
+    let is_date = text.len() >= 10 && text.as_bytes()[4] == b'-';
+    parse(text.as_bytes()).filter(|_| is_date && is_whole)
+}
+
 /// Whether eight digits are a day between 1800 and 2199. Nobody means the summer of 1970 by `20130101`, and which of the two it is
 /// cannot be told: it is no time.
 pub(crate) fn is_compact_date(text: &[u8]) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure; one event gives the lines for it, from the event and the view that already holds it.
 
-use super::{failure, figures, metrics, model::RunView, next_steps, signal, standing::any_program};
+use super::{classes, failure, figures, metrics, model::RunView, next_steps, signal, standing::any_program};
 use enn_common::{
     event::{EpochReport, Event, What},
     exit::ExitCode,
@@ -76,6 +76,9 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
         }
         What::Predicted { rows, rows_total } if rows == rows_total => {
             notable(format!("predicted {}", figures::plural(*rows, "row")))
+        }
+        What::ClassesJudged { split, classes } => {
+            notable(classes::tables(classes, &format!("{split} rows")).trim_end().to_owned())
         }
         What::Predicted { .. } => Vec::new(),
         What::Gathered { path, files, bytes } => {

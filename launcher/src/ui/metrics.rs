@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** only what the journal says; errors are in the target's unit, over valid cells.
 
-use super::{error::JournalError, figures, model::RunView};
+use super::{classes, error::JournalError, figures, model::RunView};
 use enn_common::metrics::{self, Measure, Metrics, RunMetrics};
 use std::{collections::BTreeMap, fmt::Write, path::Path};
 
@@ -49,6 +49,7 @@ pub fn of(view: &RunView) -> RunMetrics {
         epoch,
         baselines: view.baselines.get(JUDGED[judging(view, &split)].0).cloned().unwrap_or_default(),
         split,
+        classes: view.classes.clone(),
         units: view.units().to_owned(),
         samples_per_s,
         restarts: view.restarts(),
@@ -195,6 +196,7 @@ pub fn table(view: &RunView) -> String {
         };
     }
     text.push_str(&probabilities(view));
+    view.classes.iter().for_each(|(split, of)| text.push_str(&classes::tables(of, &format!("{split} rows"))));
     text
 }
 

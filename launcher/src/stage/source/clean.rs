@@ -2,13 +2,16 @@
 
 use super::block::{CellCounts, Key, Kind, NO_TIME, Values, Want};
 use crate::stage::{error::CellError, multi_hot, timestamp};
-use enn_common::config::data::{Index, Outside};
+use enn_common::{
+    config::data::{Index, Outside},
+    staged::words,
+};
 
 /// Texts that mean "missing". The empty text always does.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct MissingTokens {
     tokens: Vec<String>,
-    /// Values of the tokens that are numbers: a cell with such a value must be compared as text.
+    /// Values of the tokens that are numbers: they are compared as such, `-999` is `-999.0`.
     numbers: Vec<f64>,
 }
 
@@ -20,9 +23,14 @@ impl MissingTokens {
         Self { tokens, numbers }
     }
 
-    /// Whether a trimmed text means "missing".
+    /// Whether a trimmed text means "missing": it is a token, or the same number as one.
     pub(crate) fn contains(&self, text: &str) -> bool {
-        text.is_empty() || self.tokens.iter().any(|token| token == text)
+        text.is_empty() || self.tokens.iter().any(|token| token == text) || self.is_number(text)
+    }
+
+    /// Whether a text is a number that a token is. What is no number as a category, `007`, is none here.
+    fn is_number(&self, text: &str) -> bool {
+        self.has_numbers() && words::number(text).is_some_and(|text| text.parse().is_ok_and(|value| self.may_be(value)))
     }
 
     /// Whether any token is a number.
@@ -30,7 +38,7 @@ impl MissingTokens {
         !self.numbers.is_empty()
     }
 
-    /// Whether a cell with this value may be a token.
+    /// Whether a cell with this value is a token.
     pub(crate) fn may_be(&self, value: f64) -> bool {
         self.numbers.contains(&value)
     }
@@ -113,6 +121,9 @@ pub(crate) fn push_text(
         Values::Numbers(values) => {
             let value =
                 fast_float2::parse::<f64, _>(text).map_err(|_| CellError::NotANumber { found: text.to_string() })?;
+            if missing.may_be(value) {
+                return push_missing(want, column);
+            }
             let (value, found) = judged(value, want)?;
             values.push(value);
             return Ok(found);
@@ -160,6 +171,37 @@ pub(crate) fn push_missing(want: &Want, column: &mut Values) -> Result<Found, Ce
     Ok(Found::Missing)
 }
 
+/// How precise a number is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Digits {
+    /// As an f32.
+    Single,
+    /// As an IEEE half.
+    Half,
+    /// As a bfloat16.
+    Brain,
+}
+
+impl Digits {
+    /// The number that is compared with limits and with numbers that mean "missing": as people write it, so that 0.1 is 0.1.
+    pub(crate) fn judged(self, value: f64, want: &Want, has_tokens: bool) -> f64 {
+        let is_compared = has_tokens || want.sentinel.is_some() || want.range != Want::ANY;
+        match is_compared && value.fract() != 0.0 && value.is_finite() {
+            true => self.text(value).parse().unwrap_or(value),
+            false => value,
+        }
+    }
+
+    /// The shortest decimal of a number of this precision.
+    fn text(self, value: f64) -> String {
+        match self {
+            Self::Single => words::single(value as f32),
+            Self::Half => words::rounded(value, |other| f64::from(half::f16::from_f64(other)) == value),
+            Self::Brain => words::rounded(value, |other| f64::from(half::bf16::from_f64(other)) == value),
+        }
+    }
+}
+
 /// A cell of a source that knows types.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Cell<'a> {
@@ -167,6 +209,8 @@ pub(crate) enum Cell<'a> {
     Missing,
     /// A real number.
     Real(f64),
+    /// A real number of fewer digits than an f64 has: as a word it has no more than these.
+    Short(f64, Digits),
     /// An integer.
     Integer(i64),
     /// An integer that may be larger: as a name or a key it keeps all its digits.
@@ -183,10 +227,11 @@ pub(crate) enum Cell<'a> {
 
 impl Cell<'_> {
     /// The cell as a text, where its column wants one.
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             Self::Missing => String::new(),
-            Self::Real(value) => value.to_string(),
+            Self::Real(value) => words::real(*value),
+            Self::Short(value, digits) => digits.text(*value),
             Self::Integer(value) => value.to_string(),
             Self::Wide(value) => value.to_string(),
             Self::Truth(value) => value.to_string(),
@@ -200,7 +245,7 @@ impl Cell<'_> {
     pub(crate) fn fingerprint(&self, out: &mut Vec<u8>) {
         let (kind, number) = match self {
             Self::Missing => (0u8, 0),
-            Self::Real(value) => (1, value.to_bits()),
+            Self::Real(value) | Self::Short(value, _) => (1, value.to_bits()),
             Self::Integer(value) => (2, *value as u64),
             Self::Wide(value) => {
                 out.extend_from_slice(&value.to_le_bytes());
@@ -231,6 +276,13 @@ pub(crate) fn push_cell(
     missing: &MissingTokens,
     column: &mut Values,
 ) -> Result<Found, CellError> {
+    let exact = if let Cell::Short(value, _) = cell { Some(value) } else { None };
+    let is_name = matches!(want.kind, Kind::Word | Kind::Labels(_) | Kind::Key);
+    let cell = match cell {
+        Cell::Short(value, digits) if !is_name => Cell::Real(digits.judged(value, want, missing.has_numbers())),
+        Cell::Short(value, _) if value.is_nan() => Cell::Real(value),
+        cell => cell,
+    };
     let value = match (cell, want.kind) {
         // Writers have no other way to say that a text is empty.
         (Cell::Missing, Kind::Labels(_)) => return push_text("", want, missing, column),
@@ -252,8 +304,9 @@ pub(crate) fn push_cell(
         _ => return push_text(&cell.text(), want, missing, column),
     };
     let (value, found) = judged(value, want)?;
+    let kept = exact.filter(|_| found == Found::Valid && want.kind == Kind::Number).unwrap_or(value);
     if let Values::Numbers(values) = column {
-        values.push(value);
+        values.push(kept);
     }
     Ok(found)
 }
@@ -287,10 +340,39 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_a_number_is_compared_as_text() {
-        let tokens = MissingTokens::new(&["-999".to_string()]);
+    fn a_token_that_is_a_number_is_that_number_in_every_format() {
+        let tokens = MissingTokens::new(&["-999".to_string(), "0.1".to_string()]);
         assert!(tokens.may_be(-999.0) && !tokens.may_be(0.0));
-        assert!(tokens.contains("-999") && !tokens.contains("-999.0"));
+        assert!(["-999", "-999.0", "-9.99e2", "0.10"].into_iter().all(|text| tokens.contains(text)));
+        assert!(!["-0999", "999", "-999.5", "x"].into_iter().any(|text| tokens.contains(text)));
+        for kind in [Kind::Number, Kind::Word] {
+            for text in ["-999.0", "0.10", "-999"] {
+                assert_eq!(cell(text, &Want::new("a", kind), &["-999", "0.1"]).0, Ok(Found::Missing), "{text}");
+            }
+            let tenth = Cell::Short(f64::from(0.1f32), Digits::Single);
+            for typed in [tenth, Cell::Real(-999.0), Cell::Integer(-999), Cell::Wide(-999), Cell::Real(0.1)] {
+                let mut column = Values::new(kind, 1);
+                let found = push_cell(typed, &Want::new("a", kind), &tokens, &mut column);
+                assert_eq!(found, Ok(Found::Missing), "{typed:?}");
+            }
+        }
+        assert_eq!(cell("0999", &Want::new("a", Kind::Number), &["999"]).0, Ok(Found::Missing), "a number is a number");
+        assert_eq!(cell("0999", &Want::new("a", Kind::Word), &["999"]).0, Ok(Found::Valid), "and a text is a text");
+    }
+
+    #[test]
+    fn limits_of_an_f32_are_those_that_are_written() {
+        let mut want = Want::new("a", Kind::Number);
+        want.range = (0.0, 0.1);
+        let tenth = Cell::Short(f64::from(0.1f32), Digits::Single);
+        let push = |want: &Want| {
+            let mut column = Values::new(want.kind, 1);
+            let found = push_cell(tenth, want, &MissingTokens::default(), &mut column);
+            (found, column.numbers()[0] as f32)
+        };
+        assert_eq!(push(&want), (Ok(Found::Valid), 0.1));
+        want.sentinel = Some(0.1);
+        assert_eq!(push(&want).0, Ok(Found::Missing));
     }
 
     #[test]

@@ -3,16 +3,21 @@
 use super::step_of;
 use crate::stage::{
     Job, Progress,
+    dictionary::Dictionary,
     error::StageError,
+    form,
     keeper::Keeper,
     source::block::{Block, Kind, NO_TIME, NO_WORD, Want},
     table::{Ask, Sink, Table},
 };
 use enn_common::{
     config::data::WindowsLayout,
-    staged::unfinished::{Kept, Mark},
+    staged::{
+        unfinished::{Kept, Mark},
+        words::Form,
+    },
 };
-use std::collections::BTreeSet;
+use std::{borrow::Cow, collections::BTreeSet};
 
 /// Entities, at most.
 const ENTITIES_MAX: usize = 10_000;
@@ -74,12 +79,50 @@ impl Keys {
         self
     }
 
+    /// With the entities in the form that all of `of` have, or as a model knows them.
+    fn settled(mut self, of: &Entities) -> Self {
+        self.entities = self.entities.iter().map(|name| of.name(name).into_owned()).collect();
+        self
+    }
+
     /// Refuses more entities than there can be.
     pub(crate) fn check(&self, layout: &WindowsLayout) -> Result<(), StageError> {
         if self.entities.len() <= ENTITIES_MAX {
             return Ok(());
         }
         Err(StageError::TooManyEntities { column: layout.entity.clone(), entities_max: ENTITIES_MAX })
+    }
+}
+
+/// The one name of each entity, however a file writes it.
+pub(crate) struct Entities {
+    form: Form,
+    /// A model's own.
+    own: Option<Dictionary>,
+}
+
+impl Entities {
+    /// The keys of each source and of all together, with the names of all entities, and what these are.
+    pub(crate) fn settle(job: &Job<'_>, keys: Vec<Keys>) -> (Vec<Keys>, Keys, Self) {
+        let all = keys.iter().cloned().fold(Keys::default(), Keys::and);
+        let names = Self::new(job, &all);
+        let keys = keys.into_iter().map(|keys| keys.settled(&names)).collect();
+        (keys, all.settled(&names), names)
+    }
+
+    /// Of all that were found, or of the model.
+    fn new(job: &Job<'_>, all: &Keys) -> Self {
+        let found: Vec<String> = all.entities.iter().cloned().collect();
+        let own = job.training.and_then(|meta| meta.out_labels.first());
+        Self { form: form::of(&found), own: own.map(|names| Dictionary::of_model(names, None)) }
+    }
+
+    /// The name of an entity.
+    pub(crate) fn name<'a>(&'a self, word: &'a str) -> Cow<'a, str> {
+        match &self.own {
+            Some(own) => own.words().get(own.known(word) as usize).map_or(word, String::as_str).into(),
+            None => form::canonical(word, self.form),
+        }
     }
 }
 
@@ -91,7 +134,7 @@ pub(crate) fn read(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Keys, StageError> {
     let wants = [Want::new(&layout.entity, Kind::Word), Want::new(&layout.time, Kind::Time)];
-    let known = job.training.and_then(|meta| meta.out_labels.first()).map(|names| names.iter().cloned().collect());
+    let known = job.training.and_then(|meta| meta.out_labels.first()).map(|names| Dictionary::of_model(names, None));
     let ask = Ask { wants: &wants, hash_rows: false, threads: job.threads, keeper: Some(keeper) };
     Ok(table.pass(ask, &KeySink { layout, known }, Keys::kept(keeper.marks()), progress)?.0)
 }
@@ -99,7 +142,7 @@ pub(crate) fn read(
 struct KeySink<'a> {
     layout: &'a WindowsLayout,
     /// Entities of the model, when predicting.
-    known: Option<BTreeSet<String>>,
+    known: Option<Dictionary>,
 }
 
 impl Sink for KeySink<'_> {
@@ -109,8 +152,9 @@ impl Sink for KeySink<'_> {
     fn work(&self, block: Block) -> Result<Keys, StageError> {
         let mut keys = Keys::default();
         let Some(words) = block.columns[0].words() else { return Ok(keys) };
-        let is_strange: Vec<bool> =
-            words.list.iter().map(|word| self.known.as_ref().is_some_and(|known| !known.contains(word))).collect();
+        let is_unknown = |known: &Dictionary, word: &str| known.known(word) as usize == known.len();
+        let is_strange = |word: &String| self.known.as_ref().is_some_and(|known| is_unknown(known, word));
+        let is_strange: Vec<bool> = words.list.iter().map(is_strange).collect();
         for (id, time) in words.ids.iter().zip(block.columns[1].times()) {
             if *id == NO_WORD || *time == NO_TIME {
                 keys.unkeyed += 1;

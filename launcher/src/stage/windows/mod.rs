@@ -33,7 +33,7 @@ use enn_common::{
     },
 };
 use grid::GridWriter;
-use keys::Keys;
+use keys::{Entities, Keys};
 use samples::Made;
 
 /// Grid cells per table row beyond which the time stamps cannot be meant so; small tables may be sparser.
@@ -62,7 +62,7 @@ pub(crate) fn draft(
         keys.push(keys::read(job, layout, (table, &keeper), &mut |now| passes.looks(now))?);
         passes.ended(table.bytes());
     }
-    let all = keys.iter().cloned().fold(Keys::default(), Keys::and);
+    let (keys, all, spelt) = Entities::settle(job, keys);
     all.check(layout)?;
     let entities = entities(job, &all);
     let span = |(table, keys): (&Table, &Keys)| Span::new(table, layout, keys, &entities);
@@ -85,7 +85,7 @@ pub(crate) fn draft(
         let kept = output.writer().is_kept().then(|| (spool.as_path(), keeper.marks()));
         let writer = GridWriter::new(output.dir(), span.cells(), (channels, job.config.duplicates), kept)?;
         let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads, keeper: Some(&keeper) };
-        let sink = Scatter { plan: &plan, layout, span };
+        let sink = Scatter { plan: &plan, layout, span, names: &spelt };
         let (writer, own) = table.pass(ask, &sink, writer, &mut |now| passes.reads(now))?;
         passes.read(own.rows, table.bytes());
         tally.add(&own);
@@ -185,6 +185,10 @@ fn report(
     report
         .notes
         .extend(notes.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
+    let column = report.columns.entry(layout.entity.clone()).or_default();
+    column.words = keys.rows + keys.strange;
+    column.unseen_category = keys.strange;
+    column.strangers.clone_from(&keys.strangers);
     let names = job.config.sources.iter().map(|source| format!(" of source {:?}", source.name));
     for (keys, name) in each.iter().zip(names.chain(std::iter::once(String::new()))) {
         let is_silent = |entity: &&String| !keys.entities.contains(*entity);
@@ -403,6 +407,7 @@ struct Scatter<'a> {
     plan: &'a Plan,
     layout: &'a WindowsLayout,
     span: &'a Span,
+    names: &'a Entities,
 }
 
 /// Cells of a block.
@@ -420,7 +425,10 @@ impl Sink for Scatter<'_> {
     fn work(&self, block: Block) -> Result<Cells, StageError> {
         let mut cells = Cells { places: Vec::with_capacity(block.rows), values: Vec::new() };
         let Some(words) = block.columns[0].words() else { return Ok(cells) };
-        let known = |word: &String| self.span.entities.iter().position(|entity| entity == word);
+        let known = |word: &String| {
+            let name = self.names.name(word);
+            self.span.entities.iter().position(|entity| *entity == name)
+        };
         let entities: Vec<Option<usize>> = words.list.iter().map(known).collect();
         let count = self.span.entities.len() as u64;
         for (row, (id, time)) in (0..).zip(words.ids.iter().zip(block.columns[1].times())) {

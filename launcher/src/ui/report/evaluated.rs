@@ -3,6 +3,7 @@
 
 use super::{
     chart::{Chart, Margin},
+    classes,
     grid::Grid,
     heatmap,
     html::{Html, Px},
@@ -49,6 +50,9 @@ pub(super) fn page(evaluation: &Evaluation, meta: &StagedMeta) -> String {
                 cells.map(|errors| (mae(errors.get(MODEL)), mae(metrics::floor(errors)))).unzip();
             let floor = floor.iter().any(|mae| mae.is_finite()).then_some(&floor[..]);
             heatmap::write(html, &Grid::new(meta), "these rows", (&errors, floor), &evaluation.units);
+        }
+        if let Some(figures) = &evaluation.classes {
+            classes::write(html, figures, "these rows");
         }
         lines(html, evaluation);
         bars(html, evaluation);

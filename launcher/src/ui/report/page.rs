@@ -1,6 +1,7 @@
 //! The page: head, outcome, sections in the order a reader asks for them.
 
 use super::{
+    classes,
     fit::Fit,
     forecasts::{self, Shown},
     grid::Grid,
@@ -12,12 +13,13 @@ use super::{
 };
 use crate::{
     baselines::{Baselines, Forecaster},
+    evaluation,
     ui::{
         figures, metrics,
         model::{RunView, SessionView},
     },
 };
-use enn_common::{exit::ExitCode, staged::Staged};
+use enn_common::{artifact::classes::ClassFigures, exit::ExitCode, metrics::Measure, staged::Staged};
 use serde_json::Value;
 
 /// The style sheet.
@@ -82,6 +84,9 @@ fn body(html: &mut Html, inputs: &ReportInputs) {
 }
 
 fn test_split(html: &mut Html, inputs: &ReportInputs) {
+    if let Some(figures) = of_classes(inputs) {
+        return classes::write(html, &figures, "the test rows");
+    }
     let (Some(staged), Some(predictions)) = (&inputs.staged, &inputs.predictions) else { return };
     let Some(fit) = Fit::new(staged, predictions) else { return };
     let grid = Grid::new(staged.meta());
@@ -90,6 +95,15 @@ fn test_split(html: &mut Html, inputs: &ReportInputs) {
     let floor = inputs.baselines.as_ref().and_then(|b| Some(metrics::floor(b.cells.get("test")?)?.mae()));
     let errors = (&fit.cells.mae()[..], floor.as_deref());
     heatmap::write(html, &grid, "the test split", errors, &staged.meta().units);
+}
+
+/// What predictions of classes are worth: as training told it, else by the forecasts that are kept.
+fn of_classes(inputs: &ReportInputs) -> Option<ClassFigures> {
+    let told = inputs.view.classes.get("test").cloned();
+    told.or_else(|| {
+        let (staged, predictions) = (inputs.staged.as_ref()?, inputs.predictions.as_ref()?);
+        evaluation::classes(staged, predictions.each())
+    })
 }
 
 /// The baseline with the least test error.
@@ -173,10 +187,13 @@ fn lede(view: &RunView) -> String {
     }
     if let Some(staged) = &view.staged {
         let (samples, features) = (figures::plural(staged.rows, "sample"), figures::plural(staged.features, "input"));
-        text.push_str(&format!(
-            " {samples} of {features} each, forecasting a grid of {}.",
-            figures::shape(&staged.out_shape)
-        ));
+        let told = match split_is_of_classes(view) {
+            true => {
+                format!("telling {} apart", figures::plural(staged.out_shape.iter().product::<usize>() as u64, "class"))
+            }
+            false => format!("forecasting a grid of {}", figures::shape(&staged.out_shape)),
+        };
+        text.push_str(&format!(" {samples} of {features} each, {told}."));
     }
     match view.restarts() {
         0 => {}
@@ -184,6 +201,11 @@ fn lede(view: &RunView) -> String {
         n => text.push_str(&format!(" {n} rounds failed and training went on from the last checkpoint each time.")),
     }
     text.trim().to_owned()
+}
+
+/// Whether the model tells classes.
+fn split_is_of_classes(view: &RunView) -> bool {
+    metrics::split(view).values().any(|metrics| metrics.measure() == Measure::LogLoss)
 }
 
 /// The figures below the outcome: name, value, unit.
