@@ -326,7 +326,8 @@ fn arrow(
     let (mut batches, mut rows) = (Vec::new(), 0_usize);
     let chosen =
         |schema: &Schema| columns.choose(schema).map(Some).map_err(|why| io::Error::other(Problem::from(why)).into());
-    for batch in Batches::open_some(body, chosen, |bytes| room(bytes).map_err(io::Error::other)).map_err(wrong)? {
+    let read = Batches::open_some(body, chosen, |bytes| room(bytes).map_err(io::Error::other)).map_err(wrong)?;
+    for batch in read.alone() {
         let batch = batch.map_err(wrong)?;
         rows = rows.saturating_add(batch.num_rows());
         if rows > rows_max {

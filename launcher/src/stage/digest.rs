@@ -102,6 +102,10 @@ fn remember(memory: &Path, old: &KnownSources, new: &KnownSources) {
 
 /// Digest of one file's contents, hex.
 pub(crate) fn file(path: &Path, threads: usize) -> Result<String, StageError> {
+    // To open a pipe is to wait for somebody who writes to it.
+    if !path.is_file() {
+        return Err(StageError::MissingFile { path: path.to_path_buf() });
+    }
     let file = File::open(path).map_err(FileError::of("open", path))?;
     let bytes = file.metadata().map_err(FileError::of("measure", path))?.len();
     let mut blocks = 0..bytes.div_ceil(BLOCK_BYTES);

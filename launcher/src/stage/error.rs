@@ -78,6 +78,16 @@ pub enum CellError {
     /// A cell that identifies its row is empty.
     #[error("found nothing, expected a value: the column identifies the row")]
     NoKey,
+    /// The file ends inside a record.
+    #[error(
+        "the file ends here, in field {found} of {expected}, without a line end: it was cut; copy it again, or remove this line"
+    )]
+    CutRecord {
+        /// Fields of the record.
+        found: usize,
+        /// Fields of the header.
+        expected: usize,
+    },
     /// Bytes that are not UTF-8.
     #[error("found bytes that are not UTF-8: {:?}; convert the file, e.g. iconv -f latin1 -t utf8", brief(found))]
     NotUtf8 {
@@ -447,6 +457,9 @@ fn nearest(near: &[String]) -> String {
 
 fn missing(path: &Path) -> String {
     let (shown, each) = (path.display(), "a list in data.files, or --data once for each");
+    if path.exists() && !path.is_dir() {
+        return format!("{shown} is a pipe or a device, expected a regular file: write what it gives to a file first");
+    }
     let is_pattern = path.file_name().is_some_and(|name| name.to_string_lossy().contains(['*', '?']));
     match (path.is_dir(), is_pattern) {
         (true, _) => format!("{shown} is a directory, expected a file; name the files in it: {each}"),

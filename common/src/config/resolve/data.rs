@@ -237,23 +237,8 @@ fn files(s: &mut Section<'_>, facts: &Facts) -> Vec<PathBuf> {
         Place::File { path, .. } => facts.cwd.join(path.parent().unwrap_or(Path::new(""))),
         Place::Flag(_) => facts.cwd.clone(),
     };
-    files.iter().map(|file| plain(&base.join(file))).collect()
-}
-
-/// The path without "." and "..", by its text alone.
-fn plain(path: &Path) -> PathBuf {
-    use std::path::Component;
-    let mut out = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir if out.parent().is_some() => {
-                out.pop();
-            }
-            other => out.push(other),
-        }
-    }
-    out
+    // As it is written: what ".." leads to is the system's to say, a directory may be a link. Joining leaves out each ".".
+    files.iter().map(|file| base.join(file).components().collect()).collect()
 }
 
 /// `[data.ranges]` with `column = [low, high]`, or `[[data.ranges]]` with `column`, `low` and `high`.

@@ -60,7 +60,7 @@ fn mistakes(text: &str) -> Vec<String> {
 fn the_example_resolves() {
     let config = resolve(&parse(WEATHER), &facts()).unwrap();
     let data = config.data.unwrap();
-    assert_eq!(data.files, [PathBuf::from("/home/u/raw/weather.csv")]);
+    assert_eq!(data.files, [PathBuf::from("/home/u/conf/../raw/weather.csv")]);
     assert_eq!((data.units.as_str(), data.duplicates), ("°F", DuplicatePolicy::First));
     assert_eq!((data.ranges[0].column.as_str(), data.ranges[0].low), ("temp", -60.0));
     let Layout::Windows(windows) = data.layout else { panic!() };

@@ -105,7 +105,7 @@ impl ArrowSource {
             }
             Container::IpcFile => behind(FileBatches::open(file, Some(columns.to_vec()), ample)?, from as usize),
             Container::IpcStream => {
-                behind(Batches::open(BufReader::new(file), Some(columns.to_vec()), ample)?, from as usize)
+                behind(Batches::open(BufReader::new(file), Some(columns.to_vec()), ample)?.alone(), from as usize)
             }
         })
     }
