@@ -18,11 +18,11 @@ use enn_common::{
 use std::{fs::File, os::unix::fs::FileExt, path::Path};
 
 /// Changes whenever the stager would make other arrays of the same data.
-const STAGER: u32 = 1;
+const STAGER: u32 = 2;
 
 /// Changes whenever rows that are to be predicted would be read in another way than before: what was staged of them is staged anew, and
 /// a run's own data are not.
-const READER: u32 = 1;
+const READER: u32 = 2;
 
 /// Bytes hashed at once.
 const BLOCK_BYTES: u64 = 1024 * 1024;

@@ -30,8 +30,10 @@ mod formats_tests;
 mod implausible;
 mod keeper;
 mod labels;
+mod left_out;
 mod multi_hot;
 mod output;
+mod purge;
 mod redivide;
 #[cfg(test)]
 mod resume_tests;
@@ -55,6 +57,7 @@ pub use encode::{EncodeError, Encoder};
 pub use error::StageError;
 pub use labels::labels;
 pub use multi_hot::listed;
+pub use purge::purge;
 pub use redivide::redivide;
 pub use source::is_data;
 pub(crate) use timestamp::text as timestamp;

@@ -1,6 +1,6 @@
 //! The first pass over a long table: which entities there are and which time they span.
 
-use super::step_of;
+use super::steps::{self, Gaps};
 use crate::stage::{
     Job, Progress,
     error::StageError,
@@ -12,7 +12,7 @@ use enn_common::{
     config::data::WindowsLayout,
     staged::unfinished::{Kept, Mark},
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// Entities, at most.
 const ENTITIES_MAX: usize = 10_000;
@@ -37,6 +37,8 @@ pub(crate) struct Keys {
     pub strange: u64,
     /// Some of those entities.
     pub strangers: Vec<String>,
+    /// How far apart rows of an entity are that follow each other.
+    pub gaps: Gaps,
     /// Entities that no mark has.
     unkept: Vec<String>,
 }
@@ -46,7 +48,8 @@ impl Keys {
     fn kept(marks: &[Mark]) -> Self {
         let mut keys = Self::default();
         for mark in marks {
-            if let Kept::Keys { entities, steps, rows, strangers } = &mark.kept {
+            if let Kept::Keys { entities, steps, rows, strangers, gaps } = &mark.kept {
+                keys.gaps = Gaps::kept(gaps);
                 keys.entities.extend(entities.iter().cloned());
                 (keys.steps, keys.strangers) = (*steps, strangers.clone());
                 [keys.rows, keys.unkeyed, keys.unaligned, keys.strange] = *rows;
@@ -66,6 +69,7 @@ impl Keys {
         self.unkeyed += part.unkeyed;
         self.unaligned += part.unaligned;
         self.strange += part.strange;
+        self.gaps.merge(&part.gaps);
         for stranger in part.strangers {
             if self.strangers.len() < STRANGERS_MAX && !self.strangers.contains(&stranger) {
                 self.strangers.push(stranger);
@@ -111,6 +115,7 @@ impl Sink for KeySink<'_> {
         let Some(words) = block.columns[0].words() else { return Ok(keys) };
         let is_strange: Vec<bool> =
             words.list.iter().map(|word| self.known.as_ref().is_some_and(|known| !known.contains(word))).collect();
+        let mut last = HashMap::new();
         for (id, time) in words.ids.iter().zip(block.columns[1].times()) {
             if *id == NO_WORD || *time == NO_TIME {
                 keys.unkeyed += 1;
@@ -121,9 +126,11 @@ impl Sink for KeySink<'_> {
                 continue;
             }
             keys.rows += 1;
-            let local = time.saturating_add(self.layout.time_offset_s);
-            keys.unaligned += u64::from(local.rem_euclid(self.layout.step_s) != 0);
-            let step = step_of(self.layout, *time);
+            if let Some(before) = last.insert(*id, *time) {
+                keys.gaps.add(before, *time);
+            }
+            keys.unaligned += u64::from(!steps::begins_at(self.layout, *time));
+            let step = steps::step_of(self.layout, *time);
             let (low, high) = keys.steps.unwrap_or((step, step));
             keys.steps = Some((low.min(step), high.max(step)));
         }
@@ -153,6 +160,7 @@ impl Sink for KeySink<'_> {
             steps: all.steps,
             rows: [all.rows, all.unkeyed, all.unaligned, all.strange],
             strangers: all.strangers.clone(),
+            gaps: all.gaps.to_keep(),
         })
     }
 }
