@@ -206,6 +206,9 @@ pub struct CleaningReport {
     pub columns: BTreeMap<String, ColumnReport>,
     /// Sentences for people: constant columns, all-missing inputs left out, and so on.
     pub notes: Vec<String>,
+    /// Sentences that people must not miss: many rows were left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Counts for one source column.

@@ -147,8 +147,10 @@ fn begin(config: &RunConfig, facts: &Facts, options: &CvOptions) -> Result<(RunD
     let (rule, sentence) = folds_of(data, &staged.dir, wanted)?;
     let run = RunDir::create(&options.runs_dir, &format!("{}-cv", config.name), time::OffsetDateTime::now_utc())?;
     let mut folds = Vec::new();
-    for (fold, split) in rule::divide(&rule, wanted).iter().enumerate() {
-        let divided = stager::redivide(&staged.dir, split)?;
+    let whole = Staged::open(&staged.dir)?;
+    for (fold, mut split) in rule::divide(&rule, wanted).into_iter().enumerate() {
+        stager::purge(data, &whole, &mut split)?;
+        let divided = stager::redivide(&staged.dir, &split)?;
         folds.push(FoldRecord {
             run: RelPath::parse(format!("fold-{fold:02}")).map_err(Error::Path)?,
             staged: divided.dir,

@@ -1,4 +1,4 @@
-//! `evaluate`: predict data with targets, compare, and do the same for baselines fitted to the run's training rows.
+//! `evaluate`: predict data with targets, compare, and do the same for baselines fitted to the run's training and validation rows.
 
 use super::{
     groups,
@@ -22,7 +22,7 @@ use enn_common::{
         evaluation::{Evaluation, FILE, FORMAT, SeenPart, VERSION},
         prediction::{PredictionManifest, manifest_path},
     },
-    config::data::Layout,
+    config::data::{DataConfig, Layout},
     fs::{RelPath, atomic},
     staged::{Split, Staged, npy::Element, reader::NpyMap},
 };
@@ -190,7 +190,7 @@ fn judge(
     Ok((evaluation, rows))
 }
 
-/// Baselines fitted to the training rows of the run, and what it has done with the rows of `staged`; nothing, with a note, where its data
+/// Baselines fitted to the training and validation rows of the run, and what it has done with the rows of `staged`; nothing, with a note, where its data
 /// are gone.
 fn of_run(
     subject: &Subject,
@@ -199,19 +199,25 @@ fn of_run(
     notes: &mut Vec<String>,
 ) -> (Vec<Forecaster>, Option<Vec<Seen>>) {
     let found = Staged::open(&model.join("staged")).map_err(Error::from).and_then(|run| {
-        let rows: Vec<usize> = run.rows_of(Split::Train).collect();
+        // What is judged is new to the run, as its test rows are.
+        let rows = baselines::rows_of(&run, &[Split::Train, Split::Val]);
         let fitted = baselines::fit_to(&run, &rows, Effort::Full)?;
-        let has_ids = subject.config.data.as_ref().is_some_and(|data| match &data.layout {
-            Layout::Rows(rows) => rows.row_id.is_some(),
-            Layout::Arrays(arrays) => arrays.row_id.is_some(),
-            Layout::Windows(_) => false,
-        });
+        // The time of a window is no name that the source has.
+        let is_named = |data: &DataConfig| data.layout.has_row_id() && !matches!(data.layout, Layout::Windows(_));
+        let has_ids = subject.config.data.as_ref().is_some_and(is_named);
         Ok((fitted, evaluation::seen(staged, &run, has_ids)))
     });
     match found {
         Ok(((forecasters, told), seen)) => {
             notes.extend(told);
-            (forecasters, Some(seen))
+            if seen.is_none() {
+                notes.push(
+                    "which of the rows the run trained on is not known: many of its own rows have the same cells, and the data have \
+                     no row id; all rows are judged"
+                        .to_owned(),
+                );
+            }
+            (forecasters, seen)
         }
         Err(error) => {
             notes.push(format!(

@@ -17,7 +17,7 @@ use super::{
     split,
 };
 use enn_common::{
-    config::data::{ArraysLayout, DataConfig, SourceFormat, SplitKind},
+    config::data::{ArraysLayout, DataConfig, DuplicatePolicy, SourceFormat, SplitKind},
     fs::{FileError, mmap::bytes_of, space},
     staged::{
         StagedWriter,
@@ -314,7 +314,9 @@ impl Steps for Convert<'_> {
             None => rows.clone().map(|row| row as i64).collect(),
         };
         let mut hashes = Vec::new();
-        if self.job.training.is_none() {
+        // Rows without an id are told apart by all of their cells, where that is asked for.
+        let is_told_apart = self.set.row_id.is_some() || self.job.config.duplicates != DuplicatePolicy::Keep;
+        if self.job.training.is_none() && is_told_apart {
             let width = self.set.y.as_ref().map_or(0, |y| y.width);
             hashes = match self.set.row_id {
                 Some(_) => ids.iter().map(|id| XxHash3_128::oneshot(&id.to_le_bytes())).collect(),

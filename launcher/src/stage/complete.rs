@@ -1,10 +1,7 @@
 //! The last steps, the same for every layout: splits, categories, statistics, dead inputs, notes, metadata.
 
 use super::{
-    Job,
-    bits::Bits,
-    coarse,
-    duplicates::Hashes,
+    Job, coarse,
     error::StageError,
     figures::{self, Codes, Figures},
     implausible::{self, Limits},
@@ -13,7 +10,7 @@ use super::{
     split,
 };
 use enn_common::{
-    config::data::{DuplicatePolicy, Layout, SplitKind, TargetMask},
+    config::data::{Layout, SplitKind, TargetMask},
     staged::{
         self, Split, StagedMeta,
         meta::{CleaningReport, ColumnReport, FeatureMeta, IndexMeta, LabelMeta, SourceMeta, Stats},
@@ -62,57 +59,6 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// Takes samples out: rows of the arrays, names and times.
-    pub(crate) fn drop_rows(&mut self, dropped: &Bits) -> Result<(), StageError> {
-        self.output.drop_rows(dropped)?;
-        let mut first = 0;
-        for rows in &mut self.sources {
-            let own = first..first + *rows;
-            first = own.end;
-            *rows -= own.filter(|row| dropped.get(*row)).count() as u64;
-        }
-        let mut row = 0..;
-        self.names.retain(|_| row.next().is_some_and(|row| !dropped.get(row)));
-        let mut row = 0..;
-        self.starts.retain(|_| row.next().is_some_and(|row| !dropped.get(row)));
-        Ok(())
-    }
-
-    /// Counts the rows that repeat a key (or all cells), takes them out as the policy says, and those nothing is learnt from.
-    pub(crate) fn drop_repeated(
-        &mut self,
-        job: &Job<'_>,
-        hashes: Hashes,
-        what: &'static str,
-    ) -> Result<(), StageError> {
-        let policy = job.config.duplicates;
-        let repeats = hashes.repeats(policy)?;
-        self.report.duplicates = repeats.count;
-        if let Some((second, first)) = repeats.first.filter(|_| policy == DuplicatePolicy::Error) {
-            let path = job.config.files.first().cloned().unwrap_or_default();
-            return Err(StageError::Duplicate { path, what, first: first + 1, second: second + 1 });
-        }
-        if job.training.is_none() {
-            self.drop_rows(&repeats.dropped)?;
-            self.drop_untargeted()?;
-        }
-        Ok(())
-    }
-
-    /// Takes out the training samples without any valid target; they teach nothing.
-    pub(crate) fn drop_untargeted(&mut self) -> Result<(), StageError> {
-        let mut dropped = Bits::new(self.output.rows);
-        for rows in self.output.chunks() {
-            let y = self.output.read_y(rows.clone())?;
-            let blank = y.chunks_exact(self.output.outputs).zip(rows).filter(|(y, _)| y.iter().all(|y| y.is_nan()));
-            blank.for_each(|(_, row)| {
-                dropped.set(row);
-            });
-        }
-        self.report.dropped_samples += dropped.count();
-        self.drop_rows(&dropped)
-    }
-
     /// Does the last steps and gives the directory its name.
     pub(crate) fn complete(mut self, job: &Job<'_>) -> Result<(PathBuf, StagedMeta), StageError> {
         let samples = self.output.rows;
@@ -120,6 +66,7 @@ impl Draft {
             return Err(self.nothing(job));
         }
         self.divide(job)?;
+        self.purge(job)?;
         let (has_classes, class_form) = (self.classes.is_some(), self.class_form(job));
         self.classify(job)?;
         let codes = self.categories(job)?;
@@ -284,7 +231,7 @@ impl Draft {
     }
 
     /// The samples of each source; all of them where there is only one.
-    fn extents(&self) -> Vec<Range<u64>> {
+    pub(super) fn extents(&self) -> Vec<Range<u64>> {
         if self.sources.is_empty() {
             return std::iter::once(0..self.output.rows).collect();
         }

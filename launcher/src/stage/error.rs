@@ -327,6 +327,42 @@ pub enum StageError {
         /// Time as in the file, UTC.
         time: String,
     },
+    /// Steps that the time stamps do not have.
+    #[error(
+        "column {column:?}: found {found}, expected one row of each step of {step_s} s (data.windows.step_s)\n  hint: {hint}"
+    )]
+    Steps {
+        /// Column of the times.
+        column: String,
+        /// The step, seconds.
+        step_s: i64,
+        /// What the rows are like.
+        found: String,
+        /// What would fit.
+        hint: String,
+    },
+    /// Windows whose history holds targets of another part.
+    #[error(
+        "data.split.kind: found {kind:?}, which leaves {left} of {before} training windows whose history holds no target of validation \
+         or test, expected at least half\n  hint: set data.split.kind = \"chronological\", which loses none, or a shorter \
+         data.windows.history"
+    )]
+    Leak {
+        /// The rule.
+        kind: String,
+        /// Training windows before.
+        before: u64,
+        /// Those that may stay.
+        left: u64,
+    },
+    /// Rows that are to be divided by time and are not in its order, or have none.
+    #[error("data.split.kind: found {found}, expected rows in the order of time\n  hint: {hint}")]
+    NoOrder {
+        /// What the rows are like.
+        found: String,
+        /// What to do.
+        hint: &'static str,
+    },
     /// More entities than a grid can have.
     #[error(
         "column {column:?} names more than {entities_max} entities; is it really the column of the grid's first axis?"

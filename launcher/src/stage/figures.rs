@@ -8,7 +8,7 @@ use super::{
     error::StageError,
     output::{self, Output},
 };
-use enn_common::staged::{Moments, Split, Staged};
+use enn_common::staged::{LEFT_OUT, Moments, Split, Staged};
 use std::ops::Range;
 
 /// What was measured.
@@ -138,7 +138,9 @@ pub(crate) fn of_staged(staged: &Staged, split: &[u8]) -> Figures {
         y: vec![Moments::default(); if staged.meta().has_targets { outputs } else { 0 }],
         ..Figures::default()
     };
-    split.iter().for_each(|code| sum.split_rows[usize::from(*code).min(2)] += 1);
+    for code in split.iter().filter(|code| **code < LEFT_OUT) {
+        sum.split_rows[usize::from(*code)] += 1;
+    }
     for rows in output::row_chunks(staged.meta().rows, features, outputs) {
         let (first, end) = (rows.start as usize, rows.end as usize);
         let split = &split[first..end];

@@ -33,8 +33,10 @@ mod input;
 mod keeper;
 mod known;
 mod labels;
+mod left_out;
 mod multi_hot;
 mod output;
+mod purge;
 mod redivide;
 #[cfg(test)]
 mod resume_tests;
@@ -61,6 +63,7 @@ pub use input::labels_of;
 pub use known::{Acquaintance, Unseen, judge_classes};
 pub use labels::labels;
 pub use multi_hot::listed;
+pub use purge::purge;
 pub use redivide::redivide;
 pub use source::is_data;
 pub(crate) use source::means_missing;

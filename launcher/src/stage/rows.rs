@@ -16,7 +16,7 @@ use super::{
     table::{Ask, Passes, Sink, Table, Tally},
 };
 use enn_common::{
-    config::data::{Calendar, Feature, FeatureKind, RowsLayout, SplitKind},
+    config::data::{Calendar, DuplicatePolicy, Feature, FeatureKind, RowsLayout, SplitKind},
     fs::space,
     staged::{
         StagedMeta, StagedWriter,
@@ -65,7 +65,8 @@ pub(crate) fn draft(
     let (mut output, marks) = Output::resume(found, plan.inputs.len(), &out_shape, extras)?;
     let sync = || output.sync();
     let keeper = Keeper::new(output.writer(), &sync, (0, job.marking), &marks);
-    let hash_rows = plan.key.is_none() && plan.counts_repeats;
+    // Rows without an id are told apart by all of their cells, where that is asked for.
+    let hash_rows = plan.key.is_none() && plan.counts_repeats && job.config.duplicates != DuplicatePolicy::Keep;
     let ask = Ask { wants: &plan.wants, hash_rows, threads: job.threads, keeper: Some(&keeper) };
     let state = State::resume(&plan, output.dir(), marks)?;
     let sink = RowSink { job, plan: &plan, output: &output };

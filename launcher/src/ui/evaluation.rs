@@ -146,7 +146,8 @@ pub(super) fn rows(evaluation: &Evaluation) -> String {
     let rows = figures::plural(evaluation.judged, "row");
     match (evaluation.seen.is_empty(), &evaluation.warning) {
         (false, None) => format!("{rows} that the run never saw"),
-        _ => rows,
+        (false, Some(_)) => format!("{rows} that the run has seen"),
+        (true, _) => format!("{rows} of the given data"),
     }
 }
 

@@ -143,6 +143,7 @@ fn preparation(what: &What, view: &RunView) -> Vec<Line> {
                 sources.iter().flat_map(|one| detail(format!("source {}: {}", one.name, figures::source(one)))),
             );
             lines.extend(cleaning(report).map(|text| Line { weight: Weight::Detail, text }));
+            lines.extend(report.warnings.iter().flat_map(|warning| alert(format!("data: {warning}"))));
             lines.extend(report.notes.iter().take(NOTES_MAX).flat_map(|note| detail(format!("data: {note}"))));
             lines
         }

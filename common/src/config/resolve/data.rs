@@ -97,7 +97,7 @@ pub(super) fn resolve(
     let format = s.name("format", FORMATS);
     let sheet = s.text("sheet");
     let missing = missing(s);
-    let duplicates = s.name("duplicates", DUPLICATES).unwrap_or(DuplicatePolicy::First);
+    let duplicates = s.name("duplicates", DUPLICATES);
     let units = s.text("units").unwrap_or_default();
     let ranges = ranges(s);
     let weight = s.text("weight");
@@ -108,7 +108,7 @@ pub(super) fn resolve(
     if weight.is_some() && !matches!(layout, Some(Layout::Rows(_)) | None) {
         s.error_at("weight", ConfigErrorKind::RowsOnly);
     }
-    if matches!(layout, Some(Layout::Windows(_))) && duplicates == DuplicatePolicy::Keep {
+    if matches!(layout, Some(Layout::Windows(_))) && duplicates == Some(DuplicatePolicy::Keep) {
         s.error_at("duplicates", ConfigErrorKind::KeepWindows);
     }
     let kind = match layout {
@@ -123,6 +123,8 @@ pub(super) fn resolve(
     section.finish(errors);
     errors.append(&mut inner);
     let layout = layout?;
+    let duplicates =
+        duplicates.unwrap_or(if layout.has_row_id() { DuplicatePolicy::First } else { DuplicatePolicy::Keep });
     Some(DataConfig {
         files,
         sources,

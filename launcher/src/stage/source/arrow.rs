@@ -431,8 +431,8 @@ fn is_wanted(kind: &DataType, request: &Request, column: usize) -> bool {
 
 /// Dates and time stamps as Unix seconds.
 fn moments<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> Cell<'a> + 'a>> {
+    use crate::stage::timestamp::{DAY_S, SECOND_US};
     use types as t;
-    const DAY_S: i64 = crate::stage::timestamp::DAY_S;
     if let DataType::Date32 = array.data_type() {
         let values = array.as_primitive::<t::Date32Type>().values();
         return Some(Box::new(move |row| Cell::Time(i64::from(values[row]) * DAY_S)));
@@ -451,7 +451,11 @@ fn moments<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> Cell<'a> + '
         }
         _ => return None,
     };
-    Some(Box::new(move |row| Cell::Time(values[row].div_euclid(per_second))))
+    Some(Box::new(move |row| {
+        let (seconds, rest) = (values[row].div_euclid(per_second), values[row].rem_euclid(per_second));
+        let micros = (i128::from(rest) * i128::from(SECOND_US) / i128::from(per_second)) as i64;
+        if micros == 0 { Cell::Time(seconds) } else { Cell::Moment(seconds.saturating_mul(SECOND_US) + micros) }
+    }))
 }
 
 /// Whether a column of this type can be read.

@@ -131,8 +131,11 @@ pub(crate) fn push_text(
         Values::Words(words) if want.kind == Kind::Split => words.push(split(text)?),
         Values::Words(words) => words.push(text),
         Values::Times(values) => {
-            let is_coarse = want.kind == Kind::Calendar && timestamp::is_year_or_month(text.as_bytes());
-            let time = timestamp::parse(text.as_bytes()).filter(|_| !is_coarse);
+            let time = match want.kind {
+                Kind::Calendar if timestamp::is_year_or_month(text.as_bytes()) => None,
+                Kind::Calendar => timestamp::parse(text.as_bytes()),
+                _ => timestamp::parse_micros(text.as_bytes()),
+            };
             values.push(time.ok_or_else(|| CellError::NotATime { found: text.to_string() })?);
         }
         Values::Keys(values) => values.push(key(text)),
@@ -221,6 +224,8 @@ pub(crate) enum Cell<'a> {
     Text(&'a str),
     /// A moment, Unix seconds.
     Time(i64),
+    /// A moment between two seconds, microseconds since 1970.
+    Moment(i64),
     /// Labels.
     List(&'a [String]),
 }
@@ -237,6 +242,7 @@ impl Cell<'_> {
             Self::Truth(value) => value.to_string(),
             Self::Text(text) => text.trim().to_string(),
             Self::Time(seconds) => timestamp::text(*seconds),
+            Self::Moment(micros) => timestamp::text(micros.div_euclid(timestamp::SECOND_US)),
             Self::List(labels) => multi_hot::listed(labels),
         }
     }
@@ -253,6 +259,7 @@ impl Cell<'_> {
             }
             Self::Truth(value) => (7, u64::from(*value)),
             Self::Time(seconds) => (3, *seconds as u64),
+            Self::Moment(micros) => (8, *micros as u64),
             Self::List(labels) => {
                 labels.iter().for_each(|label| Cell::Text(label).fingerprint(out));
                 (5, labels.len() as u64)
@@ -267,6 +274,14 @@ impl Cell<'_> {
         out.push(kind);
         out.extend_from_slice(&number.to_le_bytes());
     }
+}
+
+/// Appends a time to its column.
+fn push_time(time: i64, column: &mut Values) -> Found {
+    if let Values::Times(times) = column {
+        times.push(time);
+    }
+    Found::Valid
 }
 
 /// Appends a typed cell to its column.
@@ -294,12 +309,14 @@ pub(crate) fn push_cell(
         (Cell::Integer(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value as f64) => value as f64,
         (Cell::Wide(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value as f64) => value as f64,
         (Cell::Truth(value), Kind::Number | Kind::Index(_)) => f64::from(u8::from(value)),
-        (Cell::Time(seconds), Kind::Time | Kind::Calendar) => {
-            if let Values::Times(times) = column {
-                times.push(seconds);
-            }
-            return Ok(Found::Valid);
+        (Cell::Time(seconds), Kind::Calendar) => return Ok(push_time(seconds, column)),
+        (Cell::Time(seconds), Kind::Time) => {
+            return Ok(push_time(seconds.saturating_mul(timestamp::SECOND_US), column));
         }
+        (Cell::Moment(micros), Kind::Calendar) => {
+            return Ok(push_time(micros.div_euclid(timestamp::SECOND_US), column));
+        }
+        (Cell::Moment(micros), Kind::Time) => return Ok(push_time(micros, column)),
         (Cell::Text(text), _) => return push_text(text.trim(), want, missing, column),
         _ => return push_text(&cell.text(), want, missing, column),
     };
@@ -383,7 +400,9 @@ mod tests {
             (push_cell(cell, &Want::new("a", kind), &tokens, &mut column), column)
         };
         assert_eq!(push(Cell::Integer(7), Kind::Word).1.words().unwrap().list, ["7"]);
-        assert_eq!(push(Cell::Integer(3600), Kind::Time).1.times(), [3600]);
+        assert_eq!(push(Cell::Integer(3600), Kind::Time).1.times(), [3_600_000_000]);
+        assert_eq!(push(Cell::Moment(1_100_000), Kind::Time).1.times(), [1_100_000]);
+        assert_eq!(push(Cell::Moment(-100_000), Kind::Calendar).1.times(), [-1]);
         let large = u64::MAX;
         assert_eq!(push(Cell::Wide(large.into()), Kind::Key).1.keys(), [Key::Text(large.to_string())]);
         assert_eq!(push(Cell::Wide(large.into()), Kind::Number).1.numbers(), [large as f64]);
@@ -391,7 +410,7 @@ mod tests {
         assert_eq!(push(Cell::Truth(true), Kind::Word).1.words().unwrap().list, ["true"]);
         assert_eq!(push(Cell::Truth(true), Kind::Number).1.numbers(), [1.0]);
         assert!(push(Cell::Truth(true), Kind::Time).0.is_err(), "it is no second of 1970");
-        assert_eq!(push(Cell::Time(5), Kind::Time).1.times(), [5]);
+        assert_eq!(push(Cell::Time(5), Kind::Time).1.times(), [5_000_000]);
         assert_eq!(push(Cell::Integer(-1), Kind::Number).0, Ok(Found::Missing));
         assert_eq!(push(Cell::Real(f64::NAN), Kind::Number).0, Ok(Found::NonFinite));
         assert_eq!(push(Cell::Real(f64::NAN), Kind::Word).0, Ok(Found::Missing));
@@ -405,7 +424,8 @@ mod tests {
         let (calendar, time) = (Want::new("a", Kind::Calendar), Want::new("a", Kind::Time));
         for text in ["2019", "1000", "2999", "202401", "190012"] {
             assert_eq!(cell(text, &calendar, &[]).0, Err(CellError::NotATime { found: text.into() }));
-            assert_eq!(cell(text, &time, &[]).1.times(), [text.parse::<i64>().unwrap()], "steps of a window are any");
+            let micros = text.parse::<i64>().unwrap() * 1_000_000;
+            assert_eq!(cell(text, &time, &[]).1.times(), [micros], "steps of a window are any");
         }
         for text in ["999", "3000", "0", "-2019", "202400", "202413", "1600000000"] {
             assert_eq!(cell(text, &calendar, &[]).1.times(), [text.parse::<i64>().unwrap()]);

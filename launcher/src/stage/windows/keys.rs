@@ -1,6 +1,6 @@
 //! The first pass over a long table: which entities there are and which time they span.
 
-use super::step_of;
+use super::steps::{self, Gaps};
 use crate::stage::{
     Job, Progress,
     dictionary::Dictionary,
@@ -17,7 +17,10 @@ use enn_common::{
         words::Form,
     },
 };
-use std::{borrow::Cow, collections::BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashMap},
+};
 
 /// Entities, at most.
 const ENTITIES_MAX: usize = 10_000;
@@ -42,6 +45,8 @@ pub(crate) struct Keys {
     pub strange: u64,
     /// Some of those entities.
     pub strangers: Vec<String>,
+    /// How far apart rows of an entity are that follow each other.
+    pub gaps: Gaps,
     /// Entities that no mark has.
     unkept: Vec<String>,
 }
@@ -51,7 +56,8 @@ impl Keys {
     fn kept(marks: &[Mark]) -> Self {
         let mut keys = Self::default();
         for mark in marks {
-            if let Kept::Keys { entities, steps, rows, strangers } = &mark.kept {
+            if let Kept::Keys { entities, steps, rows, strangers, gaps } = &mark.kept {
+                keys.gaps = Gaps::kept(gaps);
                 keys.entities.extend(entities.iter().cloned());
                 (keys.steps, keys.strangers) = (*steps, strangers.clone());
                 [keys.rows, keys.unkeyed, keys.unaligned, keys.strange] = *rows;
@@ -71,6 +77,7 @@ impl Keys {
         self.unkeyed += part.unkeyed;
         self.unaligned += part.unaligned;
         self.strange += part.strange;
+        self.gaps.merge(&part.gaps);
         for stranger in part.strangers {
             if self.strangers.len() < STRANGERS_MAX && !self.strangers.contains(&stranger) {
                 self.strangers.push(stranger);
@@ -155,6 +162,7 @@ impl Sink for KeySink<'_> {
         let is_unknown = |known: &Dictionary, word: &str| known.known(word) as usize == known.len();
         let is_strange = |word: &String| self.known.as_ref().is_some_and(|known| is_unknown(known, word));
         let is_strange: Vec<bool> = words.list.iter().map(is_strange).collect();
+        let mut last = HashMap::new();
         for (id, time) in words.ids.iter().zip(block.columns[1].times()) {
             if *id == NO_WORD || *time == NO_TIME {
                 keys.unkeyed += 1;
@@ -165,9 +173,11 @@ impl Sink for KeySink<'_> {
                 continue;
             }
             keys.rows += 1;
-            let local = time.saturating_add(self.layout.time_offset_s);
-            keys.unaligned += u64::from(local.rem_euclid(self.layout.step_s) != 0);
-            let step = step_of(self.layout, *time);
+            if let Some(before) = last.insert(*id, *time) {
+                keys.gaps.add(before, *time);
+            }
+            keys.unaligned += u64::from(!steps::begins_at(self.layout, *time));
+            let step = steps::step_of(self.layout, *time);
             let (low, high) = keys.steps.unwrap_or((step, step));
             keys.steps = Some((low.min(step), high.max(step)));
         }
@@ -197,6 +207,7 @@ impl Sink for KeySink<'_> {
             steps: all.steps,
             rows: [all.rows, all.unkeyed, all.unaligned, all.strange],
             strangers: all.strangers.clone(),
+            gaps: all.gaps.to_keep(),
         })
     }
 }

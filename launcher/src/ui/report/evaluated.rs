@@ -74,7 +74,8 @@ fn outcome(evaluation: &Evaluation) -> String {
         let name = figures::label(name);
         format!(", {:.1} % {side} the best baseline, {name}", 100.0 * (model / best - 1.0).abs())
     });
-    format!("An error of {error}{}.", beside.unwrap_or_default())
+    let rows = crate::ui::evaluation::rows(evaluation);
+    format!("An error of {error} on {rows}{}.", beside.unwrap_or_default())
 }
 
 fn contenders(html: &mut Html, evaluation: &Evaluation) {

@@ -138,7 +138,7 @@ fn header(html: &mut Html, view: &RunView) {
 fn outcome(view: &RunView) -> String {
     let contenders = metrics::contenders(view);
     let ours = contenders.iter().find(|one| one.ours);
-    let split = if ours.is_some_and(|one| one.errors[1].is_some()) { "test" } else { "validation" };
+    let split = metrics::judged_split(&contenders);
     let error = ours.and_then(metrics::Contender::compared).map(|one| {
         format!("{} {}", figures::brief(one.judged()), one.measure().unit(view.units())).trim_end().to_owned()
     });
@@ -146,7 +146,7 @@ fn outcome(view: &RunView) -> String {
         let side = if difference < 0.0 { "below" } else { "above" };
         let percent = 100.0 * difference.abs();
         let percent = if percent < 10.0 { format!("{percent:.1}") } else { format!("{percent:.0}") };
-        format!(", {percent} % {side} the best baseline, {name}")
+        format!(", {percent} % {side} the best baseline on the {split} rows, {name}")
     });
     let beside = beside.unwrap_or_default();
     let ended = view.session().and_then(|session| session.ended);

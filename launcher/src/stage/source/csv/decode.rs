@@ -320,7 +320,7 @@ mod tests {
         let words = block.columns[1].words().unwrap();
         assert_eq!(words.list, ["a", "b, \"c\""]);
         assert_eq!(words.ids, [0, 1, super::super::super::block::NO_WORD, 0]);
-        assert_eq!(block.columns[2].times()[1], 7);
+        assert_eq!(block.columns[2].times()[1], 7_000_000);
         assert_eq!(block.counts[0].missing, 1);
         assert_eq!(block.span, 1 + 5);
     }
