@@ -64,6 +64,7 @@ impl Read for Section<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fs::RelPath;
 
     fn packed(plain: &[u8]) -> (File, Place) {
         let mut file = tempfile::tempfile().unwrap();

@@ -4,7 +4,7 @@ use super::{GatherError, predictions::Gathered};
 use enn_common::{
     artifact::{prediction::FileDigest, run, run::RunManifest, seal},
     checkpoint::{Manifest, name},
-    fs::{Disk, FileError, digest},
+    fs::{Disk, FileError, RelPath, digest},
 };
 use std::{collections::BTreeMap, fs, path::Path};
 

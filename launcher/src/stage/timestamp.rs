@@ -197,6 +197,18 @@ pub(crate) fn text(seconds: i64) -> String {
     }
 }
 
+/// As [`text`], of a moment between two seconds: with the digits of its fraction, so that two of them are two words.
+pub(crate) fn text_micros(micros: i64) -> String {
+    let (seconds, part) = (micros.div_euclid(SECOND_US), micros.rem_euclid(SECOND_US));
+    if part == 0 {
+        return text(seconds);
+    }
+    let Civil { year, month, day, second, .. } = civil(seconds);
+    let (hour, minute, rest) = (second / 3600, second / 60 % 60, second % 60);
+    let part = format!("{part:06}");
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{rest:02}.{}", part.trim_end_matches('0'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,6 +244,9 @@ mod tests {
             assert_eq!(parse_micros(text.as_bytes()), Some(micros), "{text}");
         }
         assert_eq!(parse(b"1969-12-31T23:59:59.9"), Some(-1));
+        for text in ["1969-12-31 23:59:59.9", "2013-01-31 06:00:00.25", "2013-01-31 06:00", "2013-01-31"] {
+            assert_eq!(text_micros(parse_micros(text.as_bytes()).unwrap()), text);
+        }
     }
 
     #[test]

@@ -242,7 +242,7 @@ impl Cell<'_> {
             Self::Truth(value) => value.to_string(),
             Self::Text(text) => text.trim().to_string(),
             Self::Time(seconds) => timestamp::text(*seconds),
-            Self::Moment(micros) => timestamp::text(micros.div_euclid(timestamp::SECOND_US)),
+            Self::Moment(micros) => timestamp::text_micros(*micros),
             Self::List(labels) => multi_hot::listed(labels),
         }
     }
