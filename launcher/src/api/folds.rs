@@ -120,7 +120,7 @@ impl<'a> Folds<'a> {
         fold: usize,
         record: &FoldRecord,
     ) -> Result<(BTreeMap<String, Metrics>, Vec<String>), Error> {
-        let run = record.run.locate(self.dir)?;
+        let run = record.run.locate(&self.dir)?;
         let forecasts = run.join(FORECASTS);
         if !forecasts.join("rows.npy").exists() {
             // A training run leaves them out where data are large.
@@ -212,7 +212,7 @@ impl<'a> Folds<'a> {
         repeats: usize,
         notes: &mut Vec<String>,
     ) -> Result<Vec<(String, Vec<f64>)>, Error> {
-        let run = fold.run.locate(self.dir)?;
+        let run = fold.run.locate(&self.dir)?;
         let checkpoint = sound(&run)?;
         let staged = Staged::open(&fold.staged)?;
         let rows: Vec<usize> = staged.rows_of(Split::Test).collect();

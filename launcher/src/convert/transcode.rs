@@ -12,7 +12,7 @@ use super::{
 use enn_common::{
     artifact::card::{self, ModelCard},
     checkpoint::{
-        DType, DirectoryWriter, Draft, Manifest, PathPart, name,
+        DType, DirectoryWriter, Draft, Element, Manifest, PathPart, name,
         state_file::{self, Content, Entry},
     },
     fs::{Disk, Storage, atomic, displace, space},
