@@ -37,8 +37,14 @@ pub fn capacity(wanted: usize) -> Capacity {
     let enough = Capacity { connections: wanted, open_files: None };
     // A limit that the system does not tell shows itself when it is reached.
     let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return enough };
-    let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    let free = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(open + LEFT).max(CONNECTIONS_MIN);
+    let limit_count = usize::try_from(limit).unwrap_or(usize::MAX);
+    let open = match fs::read_dir("/proc/self/fd") {
+        Ok(entries) => entries.count(),
+        // Looking takes a descriptor: there is none.
+        Err(error) if are_exhausted(&error) => limit_count,
+        Err(_) => 0,
+    };
+    let free = limit_count.saturating_sub(open.saturating_add(LEFT)).max(CONNECTIONS_MIN);
     if free < wanted { Capacity { connections: free, open_files: Some(limit) } } else { enough }
 }
 

@@ -5,7 +5,7 @@ use mio::net::TcpStream;
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::SocketAddr,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// An emptied buffer larger than this is given back to the allocator: there may be thousands of idle clients.
@@ -146,6 +146,11 @@ impl Connection {
         self.out.clear();
         self.out.shrink_to(IDLE_BUFFER_BYTES_MAX);
         Ok(())
+    }
+
+    /// Whether the client has read nothing of its replies for so long.
+    pub(super) fn stalls(&self, time: Duration, now: Instant) -> bool {
+        self.stalled_since.is_some_and(|since| now.saturating_duration_since(since) >= time)
     }
 
     /// Whether time can run out for this client.

@@ -276,14 +276,15 @@ impl Server {
         let starved = mem::take(&mut self.starved);
         let since = starved.iter().filter_map(|client| self.clients.get_mut(*client)?.starved_since).min();
         if since.is_some_and(|since| now.saturating_duration_since(since) >= STARVED_MAX) {
-            self.close_largest();
+            self.close_largest(now);
         }
         self.runnable.extend(starved);
     }
 
-    /// Closes the client whose buffers are largest.
-    fn close_largest(&mut self) {
-        let largest = self.clients.iter().max_by_key(|(_, connection)| connection.counted);
+    /// Closes the client whose buffers are largest, of those that read nothing if there are such.
+    fn close_largest(&mut self, now: Instant) {
+        let largest =
+            self.clients.iter().max_by_key(|(_, connection)| (connection.stalls(STARVED_MAX, now), connection.counted));
         if let Some((client, connection)) = largest {
             let (found, held) = (connection.counted, self.buffered);
             self.close(client, End::Violation(Violation::Buffers { found, held }));

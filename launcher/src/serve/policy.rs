@@ -113,13 +113,22 @@ impl Pace {
         let row = ((t - self.call * weight) / n.max(1.0)).max(0.0);
         let time = PART_TIME.as_secs_f64().max(CALLS_PER_PART * self.call) - self.call;
         let wanted = (time / row.max(1e-9)).min(self.most as f64) as usize;
-        self.rows = wanted.clamp(PART_ROWS_MIN, self.rows.saturating_mul(GROWTH_MAX)).min(self.most);
+        self.rows = wanted.min(self.rows.saturating_mul(GROWTH_MAX)).max(PART_ROWS_MIN).min(self.most);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_few_rows_stay_within_what_is_computed_at_once() {
+        for most in [1, 3, PART_ROWS_MIN] {
+            let mut pace = Pace::new(most);
+            pace.took(1, Duration::from_micros(1));
+            assert!((1..=most).contains(&pace.rows()), "{} of {most}", pace.rows());
+        }
+    }
 
     /// The rows of a part after many, of an engine that takes so many seconds for a call and for each row.
     fn settled(call: f64, row: f64) -> usize {

@@ -450,9 +450,11 @@ fn packed(columns: &[(&str, arrow_array::ArrayRef)]) -> Vec<u8> {
 
 #[test]
 fn a_small_body_that_becomes_a_large_one_is_refused_before_it_does() {
+    // More than there are parts of a request.
+    const ANSWERS: usize = 200;
     let arrow = |bench: &Bench, body: &[u8]| bench.ask(&request(route::ARROW, body, ""));
     let limits = Limits { unpacked_bytes_max: 1 << 20, ..Limits::default() };
-    let bench = Bench::new(limits.clone()).answering(2);
+    let bench = Bench::new(limits.clone()).answering(ANSWERS);
     let refused = "the body has more than 1048576 bytes once it is unpacked: send fewer rows at a time";
     let bomb = zeros(1 << 20, None, "");
     assert!(bomb.len() < 64 << 10, "{} bytes that become 32 MiB", bomb.len());
@@ -467,7 +469,7 @@ fn a_small_body_that_becomes_a_large_one_is_refused_before_it_does() {
     let shared = arrow(&bench, &zeros(4096, Some(&"x".repeat(1000)), ""));
     assert_eq!((shared.status, shared.error().as_str()), (413, refused));
     // What all requests may hold is asked too, and given back.
-    let few = Bench::new(Limits { bodies_bytes_max: 64 << 10, ..limits }).answering(4);
+    let few = Bench::new(Limits { bodies_bytes_max: 64 << 10, ..limits }).answering(ANSWERS);
     assert_eq!(arrow(&few, &zeros(8192, None, "")).status, 429);
     for _ in 0..4 {
         let told = arrow(&few, &zeros(1024, None, ""));
