@@ -381,9 +381,8 @@ impl Checkpoint {
 
     fn unsupported(&self, fqn: &str, entry: &TensorEntry) -> ReadError {
         let unsupported = ItemError::Unsupported { what: format!("of the element type {}", entry.dtype) };
-        let place = entry.chunks.first().map(|chunk| chunk.place.clone());
-        let place =
-            place.unwrap_or(Place { file: RelPath::own(name::METADATA), offset: 0, length: 0, transforms: Vec::new() });
+        let nowhere = Place { file: RelPath::own(name::METADATA), offset: 0, length: 0, transforms: Vec::new() };
+        let place = entry.chunks.first().map_or(nowhere, |chunk| chunk.place.clone());
         self.item_error(fqn, &place, unsupported)
     }
 

@@ -78,7 +78,11 @@ fn the_weather_example_equals_pandas() {
     let meta = &staged.meta;
     assert_eq!((meta.rows, meta.features.len(), meta.out_shape.as_slice()), (352, 652, [3, 24].as_slice()));
     assert_eq!((meta.split_rows, meta.report.dropped_samples), ([234, 59, 59], 11));
-    assert!(meta.report.warnings.iter().any(|warning| warning.starts_with("11 windows were left out")), "{:?}", meta.report);
+    assert!(
+        meta.report.warnings.iter().any(|warning| warning.starts_with("11 windows were left out")),
+        "{:?}",
+        meta.report
+    );
     assert_eq!((meta.report.rows_read, meta.report.absent_cells, meta.report.duplicates), (26_115, 75, 0));
     assert_eq!((meta.report.columns["temp"].missing, meta.report.columns["wind_speed"].out_of_range), (1, 1));
     assert_eq!((arrays.row_id()[0], arrays.row_id()[351]), (1_357_084_800, 1_388_361_600));
