@@ -13,7 +13,7 @@ use crate::{
 use enn_common::exit::ExitCode;
 use std::path::PathBuf;
 
-/// Judge a run's model on data with targets, beside baselines fitted to its training rows
+/// Judge a run's model on data with targets, beside baselines fitted to its training and validation rows
 ///
 /// Errors by cell, horizon and group go into a table, into evaluation.json and into a report with pictures, below the run.
 #[derive(Debug, clap::Args)]
