@@ -93,6 +93,13 @@ fn moments_are_the_same_category_in_every_format() {
 }
 
 #[test]
+fn parts_of_a_second_tell_moments_apart_in_every_format() {
+    let times: ArrayRef = Arc::new(TimestampMillisecondArray::from(vec![DAY_MS + 250, DAY_MS + 500, DAY_MS + 250]));
+    let [quarter, half] = ["1970-01-02 00:00:00.25", "1970-01-02 00:00:00.5"];
+    are_one(&[text(&[quarter, half, quarter]), typed(times)], &[quarter, half], Form::Text);
+}
+
+#[test]
 fn a_later_cell_says_what_a_column_is() {
     // Far behind the first piece, in another file.
     let mut cells = vec!["1.0"; 40_000];
