@@ -86,6 +86,12 @@ impl Keys {
         self
     }
 
+    /// Share of the steps from the first row to the last that have a row, of all entities.
+    pub(super) fn filled(&self) -> f64 {
+        let steps = self.steps.map_or(0, |(low, high)| high.abs_diff(low) + 1);
+        self.rows as f64 / (steps as f64 * self.entities.len() as f64).max(1.0)
+    }
+
     /// With the entities in the form that all of `of` have, or as a model knows them.
     fn settled(mut self, of: &Entities) -> Self {
         self.entities = self.entities.iter().map(|name| of.name(name).into_owned()).collect();

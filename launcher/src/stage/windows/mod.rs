@@ -66,7 +66,7 @@ pub(crate) fn draft(
     }
     let (keys, all, spelt) = Entities::settle(job, keys);
     all.check(layout)?;
-    all.gaps.check(layout)?;
+    keys.iter().try_for_each(|keys| keys.gaps.check(layout, keys.filled()))?;
     let entities = entities(job, &all);
     let span = |(table, keys): (&Table, &Keys)| Span::new(table, layout, keys, &entities);
     let spans = tables.iter().zip(&keys).map(span).collect::<Result<Vec<Span>, StageError>>()?;

@@ -19,6 +19,9 @@ const TOLERANCE: f64 = 0.1;
 /// Share of the distances that must be multiples of one for rows to count as regular.
 const REGULAR_MIN: f64 = 0.9;
 
+/// Rows of steps that are so many times as long as those given, for each of those steps, at most: one, and those of both ends.
+const FILLED_MAX: f64 = 1.5;
+
 /// Rows in the step of another row's time, in percent of all, with which steps still fit.
 const CLASHES_PERCENT_MAX: u64 = 1;
 
@@ -90,11 +93,12 @@ impl Gaps {
         (all >= GAPS_MIN && fit as f64 >= REGULAR_MIN * all as f64).then_some(median)
     }
 
-    /// Refuses steps much shorter or longer than what rows are apart, where that is always the same.
-    pub(super) fn check(&self, layout: &WindowsLayout) -> Result<(), StageError> {
+    /// Refuses steps much shorter or longer than what rows are apart, where that is always the same; `filled` is the share of the steps
+    /// from the first row to the last that have a row. Rows in another order than that of time are further apart in the file than they are.
+    pub(super) fn check(&self, layout: &WindowsLayout, filled: f64) -> Result<(), StageError> {
         let Some(usual) = self.usual() else { return Ok(()) };
         let ratio = usual as f64 / layout.step_s.saturating_mul(SECOND_US) as f64;
-        if (ratio - 1.0).abs() <= TOLERANCE {
+        if (ratio - 1.0).abs() <= TOLERANCE || (ratio > 1.0 && filled * ratio > FILLED_MAX) {
             return Ok(());
         }
         Err(self.misfit(layout, format!("rows of one entity that are {} apart", self.distance(usual))))
@@ -195,21 +199,31 @@ mod tests {
     }
 
     fn told(gaps: &Gaps, step_s: i64) -> String {
-        gaps.check(&layout(step_s)).unwrap_err().to_string()
+        gaps.check(&layout(step_s), step_s as f64 / 1e9).unwrap_err().to_string()
     }
 
     #[test]
     fn what_rows_are_apart_is_found_and_told() {
         let hours = gaps((0..40).map(|row| row * 3600 * SECOND_US));
-        assert!(hours.check(&layout(3600)).is_ok());
+        assert!(hours.check(&layout(3600), 1.0).is_ok());
         assert!(told(&hours, 60).contains("hint: set data.windows.step_s = 3600"), "{}", told(&hours, 60));
         assert!(told(&hours, 86_400).contains("rows of one entity that are 3600 s apart"));
         let tenths = gaps((0..40).map(|row| row * SECOND_US / 10));
         assert!(told(&tenths, 1).contains("0.1 s apart") && told(&tenths, 1).contains("running number"));
         // Days without weekends, and hours with holes.
         let days = gaps((0..60).filter(|day| day % 7 < 5).map(|day| day * DAY_S * SECOND_US));
-        assert!(days.check(&layout(DAY_S)).is_ok());
-        assert!(gaps((0..90).filter(|row| row % 3 > 0).map(|row| row * 60 * SECOND_US)).check(&layout(60)).is_ok());
+        assert!(days.check(&layout(DAY_S), 1.0).is_ok());
+        assert!(
+            gaps((0..90).filter(|row| row % 3 > 0).map(|row| row * 60 * SECOND_US)).check(&layout(60), 1.0).is_ok()
+        );
+    }
+
+    #[test]
+    fn rows_in_another_order_are_as_far_apart_as_in_that_of_time() {
+        // By the hour of the day, then by the day: a day apart, and all hours have a row.
+        let by_hour = gaps((0..24).flat_map(|hour| (0..30).map(move |day| (day * 24 + hour) * 3600 * SECOND_US)));
+        assert!(by_hour.check(&layout(3600), 1.0).is_ok() && by_hour.check(&layout(3600), 0.7).is_ok());
+        assert!(by_hour.check(&layout(3600), 1.0 / 24.0).is_err(), "a row a day");
     }
 
     #[test]
@@ -219,7 +233,7 @@ mod tests {
             *day += lengths[month % 12];
             Some(*day * DAY_S * SECOND_US)
         }));
-        assert!(months.check(&layout(2_629_746)).is_ok(), "that is left to the rows that fall in one step");
+        assert!(months.check(&layout(2_629_746), 1.0).is_ok(), "that is left to the rows that fall in one step");
         let text = months.check_clashes(&layout(2_629_746), 4, 36).unwrap_err().to_string();
         assert!(text.contains("rows are a month apart") && text.contains("12 × year + month"), "{text}");
         assert!(told(&months, DAY_S).contains("rows of one entity that are a month apart"));
@@ -228,7 +242,7 @@ mod tests {
     #[test]
     fn irregular_rows_are_judged_by_what_falls_together() {
         let odd = gaps((0..40).map(|row: i64| row * row * 7 * SECOND_US));
-        assert!(odd.check(&layout(3600)).is_ok() && odd.check_clashes(&layout(3600), 1, 100).is_ok());
+        assert!(odd.check(&layout(3600), 1.0).is_ok() && odd.check_clashes(&layout(3600), 1, 100).is_ok());
         let text = odd.check_clashes(&layout(3600), 2, 100).unwrap_err().to_string();
         assert!(text.contains("2 of 100 rows in a step") && text.contains("steps of at most 7 s"), "{text}");
     }
