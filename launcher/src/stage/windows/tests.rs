@@ -153,8 +153,10 @@ fn history_target_and_order_are_what_their_names_say() {
     assert_eq!(arrays.row_id(), [120, 240, 360, 480]);
     assert_eq!(arrays.x_row(0), [7.0, 0.0, 7.0, 1.0, 7.0, 10.0, 7.0, 11.0]);
     assert_eq!(arrays.y_row(0), [20.0, 30.0, 21.0, 31.0], "entity by entity");
-    assert_eq!(arrays.y_row(3)[..3], [80.0, 90.0, 81.0]);
-    assert_eq!(arrays.y_mask_row(3), [1, 1, 1, 0]);
+    assert_eq!(arrays.y_row(3)[..2], [80.0, 90.0]);
+    assert_eq!(arrays.y_mask_row(3), [1, 1, 0, 0], "half of b's targets are too few, and those of a stay");
+    let notes = staged.meta.report.notes.join("\n");
+    assert!(notes.contains("1 windows of single series have no history, or too few valid targets"), "{notes}");
     assert_eq!(staged.meta.persistence, Some(vec![1, 5, 3, 7]));
     assert_eq!(arrays.split(), [0, 0, 0, 2]);
     assert_eq!(staged.meta.report.absent_cells, 1);
@@ -168,6 +170,9 @@ fn too_little_target_drops_a_sample_and_dead_inputs_go() {
     let mut config = small(dir.path(), "");
     layout(&mut config).target_valid_min = 0.8;
     config.missing = strings(&["7"]);
+    // b has too little there anyway.
+    let text = fs::read_to_string(&config.files[0]).unwrap();
+    fs::write(&config.files[0], text.replace("a,540,90,", "a,540,,")).unwrap();
     let (staged, arrays) = run(&config, None);
     assert_eq!((arrays.rows(), staged.meta.report.dropped_samples), (3, 1));
     assert_eq!(staged.meta.features.len(), 4, "w is missing everywhere");
