@@ -43,7 +43,7 @@ fn bench((name, bytes): &(&str, Vec<u8>)) -> Bench {
 }
 
 fn staged(table: &(&str, Vec<u8>), training: Option<StagedMeta>) -> (Vec<f32>, StagedMeta) {
-    let mut bench = bench(table);
+    let bench = bench(table);
     let staged = bench.try_stage(2, training).unwrap();
     (Arrays::open(&staged.dir).unwrap().x().to_vec(), staged.meta)
 }
