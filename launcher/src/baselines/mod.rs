@@ -7,6 +7,7 @@
 //!
 //! **Invariant:** nothing of a row that a baseline is judged on enters its fit; the same staged directory gives the same numbers.
 
+mod classes;
 mod encoding;
 pub mod error;
 mod logistic;
@@ -14,6 +15,7 @@ mod ridge;
 mod scores;
 mod trial;
 
+pub use classes::classes;
 pub use error::BaselineError;
 pub use scores::Scores;
 pub use trial::Trial;

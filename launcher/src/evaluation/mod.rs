@@ -4,13 +4,12 @@
 //! **Invariant:** everything is about rows with targets that are there, by the weights of rows and cells; nothing is fitted to the rows that are judged.
 //! Where there are rows that the run never saw, all but [`Parts::seen`] is about these alone.
 
-mod classes;
 mod intervals;
 mod parts;
 mod seen;
 mod shuffle;
 
-pub use classes::classes;
+pub use crate::baselines::classes;
 pub use intervals::{Held, Quantiles};
 pub use parts::{Field, Judged, Parts, evaluate, untold};
 pub use seen::{Seen, seen};

@@ -12,8 +12,7 @@ use super::{
     tables, timeline,
 };
 use crate::{
-    baselines::{Baselines, Forecaster},
-    evaluation,
+    baselines::{self, Baselines, Forecaster},
     ui::{
         figures, metrics,
         model::{RunView, SessionView},
@@ -102,7 +101,7 @@ fn of_classes(inputs: &ReportInputs) -> Option<ClassFigures> {
     let told = inputs.view.classes.get("test").cloned();
     told.or_else(|| {
         let (staged, predictions) = (inputs.staged.as_ref()?, inputs.predictions.as_ref()?);
-        evaluation::classes(staged, predictions.each())
+        baselines::classes(staged, predictions.each())
     })
 }
 
