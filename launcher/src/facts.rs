@@ -9,6 +9,7 @@ use crate::{
 use enn_common::{
     config,
     fs::{FileError, private},
+    secrets,
 };
 use std::{
     collections::BTreeMap,
@@ -57,6 +58,8 @@ pub struct Facts {
     pub socket_parent: PathBuf,
     /// `ENN_LOG`.
     pub log: Option<String>,
+    /// `TERM` is `dumb` or not set: a terminal that only takes text.
+    pub dumb_terminal: bool,
     /// Directory of runs: `ENN_RUNS`, else `runs` in the working directory.
     pub runs_dir: PathBuf,
     /// Directory of launches of `enn run`: `ENN_RUNS`, else `enn/runs` in the user's state directory.
@@ -186,6 +189,7 @@ impl Facts {
             omp_threads: text("OMP_NUM_THREADS").and_then(|text| text.parse().ok()).filter(|threads| *threads > 0),
             socket_parent: socket_parent(),
             log: text("ENN_LOG"),
+            dumb_terminal: text("TERM").is_none_or(|name| name == "dumb"),
             runs_dir: variable("ENN_RUNS").map_or_else(|| RUNS_DIR.into(), PathBuf::from),
             launches_dir: variable("ENN_RUNS")
                 .map_or_else(|| home("XDG_STATE_HOME", ".local/state").join("runs"), PathBuf::from),
@@ -363,7 +367,7 @@ fn lib_of(dir: &Path) -> Option<PathBuf> {
 /// torch/lib of the PyTorch that python3 would import, without importing it.
 fn python_torch() -> Option<PathBuf> {
     let script = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])";
-    let output = std::process::Command::new("python3").args(["-c", script]).output().ok()?;
+    let output = secrets::command("python3").args(["-c", script]).output().ok()?;
     lib_of(Path::new(String::from_utf8(output.stdout).ok()?.trim()))
 }
 

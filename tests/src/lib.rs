@@ -5,6 +5,8 @@ pub mod agent;
 pub mod artifact;
 pub mod data;
 pub mod fixture;
+pub mod frozen;
 pub mod launch;
 pub mod leavings;
 pub mod network;
+pub mod terminal;

@@ -1,6 +1,6 @@
 //! Looks at the machine: what is there, unjudged. Every look that can take time has a limit.
 
-use enn_common::{fs::memory, probe::Probe};
+use enn_common::{fs::memory, probe::Probe, secrets};
 use nix::sys::{
     resource::{RLIM_INFINITY, Resource, getrlimit},
     statvfs::statvfs,
@@ -105,7 +105,7 @@ pub fn look(surroundings: &Surroundings) -> Findings {
 
 fn probe(surroundings: &Surroundings) -> Result<Probe, ProbeFailure> {
     let worker = surroundings.worker.as_ref().ok_or(ProbeFailure::NoWorker)?;
-    let mut command = Command::new(worker);
+    let mut command = secrets::command(worker);
     command.arg("--probe");
     if let Some(lib) = &surroundings.libtorch_lib {
         command.env("LD_LIBRARY_PATH", lib);
@@ -115,7 +115,7 @@ fn probe(surroundings: &Surroundings) -> Result<Probe, ProbeFailure> {
 }
 
 fn python_torch() -> Option<String> {
-    let mut command = Command::new("python3");
+    let mut command = secrets::command("python3");
     command.args(["-c", "import importlib.metadata as m; print(m.version('torch'))"]);
     let version = output_within(command, PYTHON_WAIT_MAX).ok()?;
     Some(version.trim().to_owned()).filter(|version| !version.is_empty())

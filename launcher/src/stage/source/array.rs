@@ -11,7 +11,7 @@ use crate::stage::{error::StageError, scratch::Scratch};
 use enn_common::{
     config::data::SourceFormat,
     fs::{FileError, mmap::ReadMap},
-    keys,
+    keys, panics,
     staged::{
         StagedError,
         npy::{Element, HEADER_BYTES_MAX, Header},
@@ -27,6 +27,10 @@ use std::{
     sync::Arc,
 };
 use zip::ZipArchive;
+
+/// Formats, in messages.
+const NPZ: &str = "a zip of NumPy arrays";
+const SAFETENSORS: &str = "safetensors";
 
 /// Columns of a table, at most: each has a name.
 const COLUMNS_MAX: u64 = 1_000_000;
@@ -148,10 +152,20 @@ impl RowBytes {
 /// The arrays of a file. Arrays of a zip are unpacked below `scratch`.
 pub(crate) fn open(path: &Path, format: SourceFormat, scratch: &Path) -> Result<Vec<NamedArray>, StageError> {
     match format {
-        SourceFormat::Npz => npz(path, scratch),
-        SourceFormat::Safetensors => safetensors(path),
+        SourceFormat::Npz => caught("zip", path, NPZ, || npz(path, scratch)),
+        SourceFormat::Safetensors => caught("safetensors", path, SAFETENSORS, || safetensors(path)),
         _ => Ok(vec![npy(path)?]),
     }
+}
+
+/// A panic of the library that reads the format is an error like any other.
+fn caught<T>(
+    library: &'static str,
+    path: &Path,
+    format: &'static str,
+    read: impl FnOnce() -> Result<T, StageError>,
+) -> Result<T, StageError> {
+    panics::caught(library, read).unwrap_or_else(|panic| Err(unreadable(path, format, panic)))
 }
 
 fn unreadable(
@@ -181,31 +195,25 @@ fn npy(path: &Path) -> Result<NamedArray, StageError> {
 }
 
 fn npz(path: &Path, scratch: &Path) -> Result<Vec<NamedArray>, StageError> {
-    const FORMAT: &str = "a zip of NumPy arrays";
     let file = File::open(path).map_err(FileError::of("open", path))?;
-    let mut archive = ZipArchive::new(io::BufReader::new(file)).map_err(|cause| unreadable(path, FORMAT, cause))?;
+    let mut archive = ZipArchive::new(io::BufReader::new(file)).map_err(|cause| unreadable(path, NPZ, cause))?;
     if archive.len() > ENTRIES_MAX {
-        return Err(unreadable(
-            path,
-            FORMAT,
-            format!("it has {} entries, at most {ENTRIES_MAX} are read", archive.len()),
-        ));
+        return Err(unreadable(path, NPZ, format!("it has {} entries, at most {ENTRIES_MAX} are read", archive.len())));
     }
     std::fs::create_dir_all(scratch).map_err(FileError::of("make the directory", scratch))?;
     let mut unpacked = Scratch::new(scratch);
     let mut headers = Vec::new();
     for index in 0..archive.len() {
-        let mut entry = archive.by_index(index).map_err(|cause| unreadable(path, FORMAT, cause))?;
-        let name = entry.name().map_err(|cause| unreadable(path, FORMAT, cause))?.into_owned();
+        let mut entry = archive.by_index(index).map_err(|cause| unreadable(path, NPZ, cause))?;
+        let name = entry.name().map_err(|cause| unreadable(path, NPZ, cause))?.into_owned();
         let Some(name) = name.strip_suffix(".npy").map(str::to_string) else { continue };
         let start = unpacked.bytes();
-        io::copy(&mut entry, &mut unpacked).map_err(|cause| unreadable(path, FORMAT, cause))?;
+        io::copy(&mut entry, &mut unpacked).map_err(|cause| unreadable(path, NPZ, cause))?;
         let mut head = vec![0; (unpacked.bytes() - start).min(HEADER_BYTES_MAX as u64 + 12) as usize];
         unpacked.read(start, &mut head)?;
-        let header =
-            Header::parse(&head).map_err(|kind| unreadable(path, FORMAT, format!("array {name:?}: {kind}")))?;
+        let header = Header::parse(&head).map_err(|kind| unreadable(path, NPZ, format!("array {name:?}: {kind}")))?;
         if unpacked.bytes() - start < header.data_offset as u64 + header.data_bytes() {
-            return Err(unreadable(path, FORMAT, format!("array {name:?} ends early")));
+            return Err(unreadable(path, NPZ, format!("array {name:?} ends early")));
         }
         headers.push((name, start + header.data_offset as u64, header));
     }
@@ -222,13 +230,12 @@ fn npz(path: &Path, scratch: &Path) -> Result<Vec<NamedArray>, StageError> {
 }
 
 fn safetensors(path: &Path) -> Result<Vec<NamedArray>, StageError> {
-    const FORMAT: &str = "safetensors";
     // Mapped for its header only; the data are read where they are needed.
     let map = ReadMap::open(path)?;
     let (length, metadata) =
-        SafeTensors::read_metadata(map.bytes()).map_err(|cause| unreadable(path, FORMAT, cause))?;
+        SafeTensors::read_metadata(map.bytes()).map_err(|cause| unreadable(path, SAFETENSORS, cause))?;
     if let Some(name) = keys::twice(map.bytes().get(8..8 + length).unwrap_or_default()) {
-        return Err(unreadable(path, FORMAT, format!("its header has {name:?} twice")));
+        return Err(unreadable(path, SAFETENSORS, format!("its header has {name:?} twice")));
     }
     let place = Place::File(Arc::new(File::open(path).map_err(FileError::of("open", path))?));
     let mut arrays = Vec::new();

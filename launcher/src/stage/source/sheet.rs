@@ -8,7 +8,8 @@ use super::{
 };
 use crate::stage::{error::StageError, timestamp};
 use calamine::{Data, DataType, Reader, Sheets, open_workbook_auto};
-use std::{panic::catch_unwind, path::Path, sync::Arc};
+use enn_common::panics;
+use std::{path::Path, sync::Arc};
 
 /// Cells of a sheet, at most, empty ones between others counted: with 40 bytes each and the reader's own copy they stay well below 512 MB.
 const CELLS_MAX: u64 = 6_000_000;
@@ -28,9 +29,8 @@ impl SheetSource {
     /// Opens a sheet, the first when none is named. The format's own reader panics on some damaged ones; here that is an error like any
     /// other.
     pub(crate) fn open(path: &Path, name: Option<&str>) -> Result<Self, StageError> {
-        catch_unwind(|| Self::read(path, name)).unwrap_or_else(|_| {
-            let cause = "it is damaged: what it says of its own parts does not fit them".into();
-            Err(StageError::Unreadable { path: path.to_path_buf(), format: "a workbook", cause })
+        panics::caught("calamine", || Self::read(path, name)).unwrap_or_else(|panic| {
+            Err(StageError::Unreadable { path: path.to_path_buf(), format: "a workbook", cause: panic.into() })
         })
     }
 
