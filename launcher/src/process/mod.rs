@@ -4,6 +4,7 @@
 
 mod cgroup;
 mod child;
+mod output;
 mod poll;
 mod sweep;
 mod sys;
@@ -12,6 +13,7 @@ mod unix;
 pub(crate) use cgroup::Cgroup;
 
 pub(crate) use child::{Exit, Outlet, Outlets, Process, StartError};
+pub(crate) use output::{OutputError, output_within};
 pub(crate) use poll::{next_signal, wait_ready};
 pub(crate) use sweep::{MARK_VARIABLE, Mark, end_children, reap_orphans, sweep};
 pub(crate) use unix::{Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, outlive, pidfd};

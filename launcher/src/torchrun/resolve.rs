@@ -7,13 +7,14 @@ use super::{
 use crate::{
     facts::Facts,
     group::GroupSpec,
+    libtorch,
     logs::{LogPlan, StdByRank},
     numa::{self, Mode},
     rendezvous::Settings,
 };
 use std::{
     collections::BTreeMap,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     hash::{BuildHasher, Hasher, RandomState},
     path::{Path, PathBuf},
     time::Duration,
@@ -69,6 +70,7 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
         ));
     }
     let (command, name) = program::command(&flags, &flags.command, facts)?;
+    variables.extend(libraries(&command.program, facts, &mut notes).map(|path| ("LD_LIBRARY_PATH".to_owned(), path)));
     let spec = GroupSpec {
         command,
         rendezvous,
@@ -87,6 +89,25 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
     // torchrun takes /dev/null for "no logs".
     let log_dir = flags.output.log_dir.as_deref().filter(|dir| *dir != "/dev/null").map(|dir| facts.cwd.join(dir));
     Ok(Launch { spec, name, log_dir, notes })
+}
+
+/// The libraries of a program that is linked to libtorch and would not find it: as `enn train` finds them for its workers.
+fn libraries(program: &OsStr, facts: &Facts, notes: &mut Vec<String>) -> Option<OsString> {
+    let on_path = program.to_str().filter(|name| !name.contains('/')).and_then(|name| facts.program(name));
+    let program = on_path.unwrap_or_else(|| facts.cwd.join(program));
+    if !libtorch::needs(&program, libtorch::CPU_LIBRARY, facts.library_path.as_deref()) {
+        return None;
+    }
+    match facts.libtorch.find() {
+        Ok(found) => {
+            notes.extend(found.note.clone());
+            Some(found.path(facts.library_path.as_deref()))
+        }
+        Err(why) => {
+            notes.push(format!("{} needs libtorch: {why}", program.display()));
+            None
+        }
+    }
 }
 
 impl Flags {
