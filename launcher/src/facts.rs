@@ -3,7 +3,10 @@
 //! **Invariant:** the only place of the launcher that reads the environment.
 
 use crate::{
-    doctor::{Surroundings, variables::VARIABLES},
+    doctor::{
+        Surroundings,
+        variables::{OF_TORCHRUN, VARIABLES},
+    },
     libtorch::{Finder, Places},
     run_dir::RUNS_DIR,
 };
@@ -102,7 +105,7 @@ pub struct Facts {
     pub file_timer: bool,
     /// `TORCHELASTIC_TIMER_FILE`: where workers are to send their timers.
     pub timer_file: Option<PathBuf>,
-    /// Variables of doctor's table that are set.
+    /// Variables of doctor's tables that are set.
     pub variables: Vec<(String, String)>,
     /// Every variable that Slurm set.
     pub slurm: BTreeMap<String, String>,
@@ -167,9 +170,9 @@ impl Facts {
         let path = variable("PATH");
         let python_exec = variable("PYTHON_EXEC");
         let libtorch = Finder::new(Places {
-            given: variable("ENN_LIBTORCH").map(PathBuf::from),
+            given: variable("ENN_LIBTORCH").map(|given| absolute(&given)),
             python: python(python_exec.as_deref(), path.as_deref()),
-            built: variable("LIBTORCH").map(PathBuf::from),
+            built: variable("LIBTORCH").map(|built| absolute(&built)),
             exe: exe.as_deref().map(|exe| exe.canonicalize().unwrap_or_else(|_| exe.to_owned())),
             library_path: variable("LD_LIBRARY_PATH"),
             cuda: links_cuda,
@@ -216,6 +219,7 @@ impl Facts {
             timer_file: variable("TORCHELASTIC_TIMER_FILE").map(PathBuf::from),
             variables: VARIABLES
                 .iter()
+                .chain(OF_TORCHRUN)
                 .filter_map(|one| Some((one.name.to_owned(), shown(one.name, text(one.name)?))))
                 .collect(),
             slurm: slurm(env::vars_os()),
@@ -269,6 +273,11 @@ impl From<&Facts> for Surroundings {
             variables: facts.variables.clone(),
         }
     }
+}
+
+/// A path that workers, which may work elsewhere, read as this process does.
+fn absolute(path: &OsStr) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path))
 }
 
 /// A program on a path.

@@ -8,3 +8,4 @@ pub mod fixture;
 pub mod launch;
 pub mod leavings;
 pub mod network;
+pub mod pages;

@@ -142,7 +142,7 @@ fn libtorch(facts: &Facts) -> Result<PathBuf, Error> {
     }
     let found = facts.libtorch.find().map_err(Clone::clone)?;
     if let Some(note) = &found.note {
-        TOLD.call_once(|| tracing::warn!("{note}; that in {} is used", found.lib.display()));
+        TOLD.call_once(|| tracing::warn!("{note}; the libtorch in {} is used", found.lib.display()));
     }
     Ok(found.lib.clone())
 }

@@ -2,10 +2,11 @@
 //!
 //! Source: the System V ABI, "Object Files" and "Dynamic Linking".
 
+use super::CPU_LIBRARY;
 use std::{
     env,
     ffi::{OsStr, OsString},
-    fs::File,
+    fs::{self, File},
     os::unix::{ffi::OsStringExt, fs::FileExt},
     path::{Path, PathBuf},
 };
@@ -18,6 +19,9 @@ const SEGMENT_BYTES: usize = 56;
 const SEGMENTS_MAX: usize = 256;
 const DYNAMIC_BYTES_MAX: u64 = 1 << 16;
 const NAMES_BYTES_MAX: u64 = 16 << 20;
+/// The libraries that the system knows: paths that end in zeros, after numbers.
+const CACHE: &str = "/etc/ld.so.cache";
+const CACHE_BYTES_MAX: u64 = 16 << 20;
 /// Kinds of segments and entries.
 const LOAD: u32 = 1;
 const DYNAMIC: u32 = 2;
@@ -35,13 +39,27 @@ struct Linked {
     paths: Vec<OsString>,
 }
 
-/// Whether `program` needs `library`, and neither it nor `library_path` says where it is.
-pub(crate) fn needs(program: &Path, library: &str, library_path: Option<&OsStr>) -> bool {
+/// Whether `program` is linked to libtorch, and neither it nor `library_path` nor the system says where that is.
+pub(crate) fn needs_libtorch(program: &Path, library_path: Option<&OsStr>) -> bool {
+    // Programs are linked to this part of it, or to the whole, which stands on this part.
+    [CPU_LIBRARY, "libtorch.so"].iter().any(|library| needs(program, library, library_path, Path::new(CACHE)))
+}
+
+fn needs(program: &Path, library: &str, library_path: Option<&OsStr>, cache: &Path) -> bool {
     let Some(linked) = Linked::of(program) else { return false };
     let own = linked.paths.iter().flat_map(|paths| env::split_paths(paths).collect::<Vec<_>>());
     let own = own.map(|dir| from_origin(&dir, program));
     let mut known = own.chain(library_path.into_iter().flat_map(|paths| env::split_paths(paths).collect::<Vec<_>>()));
-    linked.needed.iter().any(|name| name == library) && !known.any(|dir| dir.join(library).exists())
+    linked.needed.iter().any(|name| name == library)
+        && !known.any(|dir| dir.join(library).exists())
+        && !is_in_cache(library, cache)
+}
+
+/// Whether the system's list of libraries has one of this name.
+fn is_in_cache(library: &str, cache: &Path) -> bool {
+    let small = fs::metadata(cache).is_ok_and(|found| found.len() <= CACHE_BYTES_MAX);
+    let name = format!("/{library}\0");
+    small && fs::read(cache).is_ok_and(|bytes| memchr::memmem::find(&bytes, name.as_bytes()).is_some())
 }
 
 /// A directory in which `$ORIGIN` is the program's.
@@ -119,22 +137,28 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     #[test]
     fn this_program_says_what_it_needs_and_a_cut_one_says_nothing() {
         let exe = env::current_exe().unwrap();
         let linked = Linked::of(&exe).unwrap();
         assert!(linked.needed.iter().any(|name| name == "libc.so.6"), "{linked:?}");
-        assert!(needs(&exe, "libc.so.6", None) && !needs(&exe, "libtorch_cpu.so", None));
         let dir = tempfile::tempdir().unwrap();
+        let cache = dir.path().join("cache");
+        let has = |library: &str, path: Option<&OsStr>| needs(&exe, library, path, &cache);
+        assert!(has("libc.so.6", None) && !has(CPU_LIBRARY, None));
+        fs::write(&cache, "\u{1}libc.so.6\0/lib/libc.so.60\0").unwrap();
+        assert!(has("libc.so.6", None), "another of the system's");
+        fs::write(&cache, "\u{1}libc.so.6\0/lib/libc.so.6\0").unwrap();
+        assert!(!has("libc.so.6", None), "the system says where it is");
+        fs::remove_file(&cache).unwrap();
         fs::write(dir.path().join("libc.so.6"), "").unwrap();
-        assert!(!needs(&exe, "libc.so.6", Some(dir.path().as_os_str())), "the path says where it is");
+        assert!(!has("libc.so.6", Some(dir.path().as_os_str())), "the path says where it is");
         let whole = fs::read(&exe).unwrap();
         let cut = dir.path().join("cut");
         for bytes in [0, 5, 63, 64, 100, 500, 4096] {
             fs::write(&cut, &whole[..bytes.min(whole.len())]).unwrap();
-            assert!(!needs(&cut, "libtorch_cpu.so", None));
+            assert!(!needs_libtorch(&cut, None));
         }
         fs::write(&cut, "#!/bin/sh\n").unwrap();
         assert_eq!(Linked::of(&cut), None);

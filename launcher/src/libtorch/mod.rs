@@ -7,20 +7,23 @@ mod elf;
 mod python;
 mod release;
 
-pub(crate) use elf::needs;
+pub(crate) use elf::needs_libtorch;
+use python::Answer;
 use release::Release;
 use std::{
     env,
     ffi::{OsStr, OsString},
-    fmt,
+    fmt, fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
+    thread,
 };
 
 /// Release of libtorch that this release of ENN is built for: its first two numbers.
 pub(crate) const RELEASE: &str = "2.11";
 /// What every libtorch has, and what those have that compute on GPUs.
-pub(crate) const CPU_LIBRARY: &str = "libtorch_cpu.so";
+const CPU_LIBRARY: &str = "libtorch_cpu.so";
 const CUDA_LIBRARY: &str = "libtorch_cuda.so";
 
 /// What is searched by: read from the environment once.
@@ -47,7 +50,7 @@ pub struct Libtorch {
     pub lib: PathBuf,
     /// How it was found.
     pub from: String,
-    /// What was looked at before it that is worth a line: a torch of another release.
+    /// What was looked at before it that is worth a line: a torch of another release, a Python that is broken or hangs.
     pub note: Option<String>,
 }
 
@@ -100,6 +103,17 @@ impl Finder {
         Self { places, found: Arc::default() }
     }
 
+    /// Begins to search, beside what is done before libtorch is needed: a Python may take half a second to start.
+    pub fn begin(&self) {
+        let finder = self.clone();
+        let search = move || {
+            // Whoever needs it is told what was found.
+            let _ = finder.find();
+        };
+        // Without a thread the search begins when it is needed.
+        let _ = thread::Builder::new().name("libtorch".to_owned()).spawn(search);
+    }
+
     /// The libtorch.
     ///
     /// # Errors
@@ -109,8 +123,8 @@ impl Finder {
     }
 }
 
-/// What a Python says of its torch: the directory of the package, or why there is none.
-type Ask<'a> = &'a dyn Fn(&Path) -> Result<PathBuf, String>;
+/// How a Python is asked for its torch.
+type Ask<'a> = &'a dyn Fn(&Path) -> Answer;
 
 fn search(places: &Places, ask: Ask<'_>) -> Result<Libtorch, NotFound> {
     let fit = |dir: &Path| fits(dir, places.cuda);
@@ -119,19 +133,19 @@ fn search(places: &Places, ask: Ask<'_>) -> Result<Libtorch, NotFound> {
         return Ok(Libtorch { lib, from: "ENN_LIBTORCH".to_owned(), note: None });
     }
     let mut tried = vec!["ENN_LIBTORCH is not set".to_owned()];
-    let mut note = None;
     let python = places.python.display();
-    match ask(&places.python) {
-        Ok(torch) => match fit(&torch) {
+    let note = match ask(&places.python) {
+        Answer::At(torch) => match fit(&torch) {
             Ok(lib) => return Ok(Libtorch { lib, from: format!("the torch of {python}"), note: None }),
-            Err(why) => {
-                let line = format!("the torch of {python} is passed over: {why}");
-                tried.push(line.clone());
-                note = Some(line);
-            }
+            Err(why) => Some(format!("the torch of {python} is passed over: {why}, expected a libtorch {RELEASE}")),
         },
-        Err(why) => tried.push(why),
-    }
+        Answer::None(why) => {
+            tried.push(why);
+            None
+        }
+        Answer::Broken(why) => Some(why),
+    };
+    tried.extend(note.clone());
     for (dir, from) in places.built() {
         match fit(&dir) {
             Ok(lib) => return Ok(Libtorch { lib, from, note }),
@@ -155,10 +169,16 @@ impl Places {
         named.chain(near).chain(loaded.map(|dir| (dir, "LD_LIBRARY_PATH".to_owned()))).collect()
     }
 
+    /// Not in directories where every user may make what is looked for: libraries of it would be run.
     fn near(&self) -> impl Iterator<Item = PathBuf> {
-        let above = self.exe.iter().flat_map(|exe| exe.ancestors().skip(1));
+        let above = self.exe.iter().flat_map(|exe| exe.ancestors().skip(1)).filter(|dir| !is_everybodys(dir));
         above.flat_map(|dir| [dir.join("libtorch"), dir.join("target/libtorch")])
     }
+}
+
+fn is_everybodys(dir: &Path) -> bool {
+    const WRITTEN_BY_OTHERS: u32 = 0o002;
+    fs::metadata(dir).is_ok_and(|found| found.permissions().mode() & WRITTEN_BY_OTHERS != 0)
 }
 
 /// The library directory of a libtorch, if it is one that workers can load; why not, with its place.
@@ -172,8 +192,12 @@ fn fits(dir: &Path, cuda: bool) -> Result<PathBuf, String> {
         return Err(format!("{place} has no {CPU_LIBRARY}"));
     };
     match Release::of(&lib) {
-        Some(release) if !release.is(RELEASE) => return Err(format!("{place} is torch {release}, expected {RELEASE}")),
+        Some(release) if !release.is(RELEASE) => return Err(format!("{place} is torch {release}")),
         _ => {}
+    }
+    // The dynamic linker's list of directories has no way to write them.
+    if lib.as_os_str().as_encoded_bytes().iter().any(|byte| matches!(byte, b':' | b';')) {
+        return Err(format!("{place} has a colon or semicolon in its name, by which LD_LIBRARY_PATH is divided"));
     }
     if cuda && !lib.join(CUDA_LIBRARY).exists() {
         return Err(format!("{place} has no {CUDA_LIBRARY}, which this enn-worker needs"));

@@ -1,7 +1,6 @@
 //! The order of the search, and what it says where nothing fits.
 
 use super::*;
-use std::fs;
 
 /// A directory that looks like a libtorch of a release.
 fn made(root: &Path, at: &str, release: &str) -> PathBuf {
@@ -12,8 +11,8 @@ fn made(root: &Path, at: &str, release: &str) -> PathBuf {
     dir
 }
 
-fn nothing(_: &Path) -> Result<PathBuf, String> {
-    Err("the Python python3 has no torch".to_owned())
+fn nothing(_: &Path) -> Answer {
+    Answer::None("the Python python3 has no torch".to_owned())
 }
 
 #[test]
@@ -24,7 +23,7 @@ fn libtorch_is_looked_for_in_order() {
     let torch = made(&root, "python/torch", "2.11.0+cu130");
     let built = made(&root, "built", "2.11.0");
     let near = made(&root, "target/libtorch", "2.11.0");
-    let has_torch = |_: &Path| Ok::<_, String>(torch.clone());
+    let has_torch = |_: &Path| Answer::At(torch.clone());
     let mut places = Places {
         given: Some(given.join("lib")),
         python: "python3".into(),
@@ -52,13 +51,16 @@ fn a_torch_of_another_release_is_passed_over_with_a_line() {
     let near = made(dir.path(), "target/libtorch", "2.11.0");
     let places =
         Places { python: "python3".into(), exe: Some(dir.path().join("target/release/enn")), ..Places::default() };
-    let found = search(&places, &|_| Ok(torch.clone())).unwrap();
+    let found = search(&places, &|_| Answer::At(torch.clone())).unwrap();
     assert_eq!(found.lib, near.join("lib"));
     let note = found.note.unwrap();
     assert!(
-        note.starts_with("the torch of python3 is passed over: ") && note.ends_with("is torch 2.5.1, expected 2.11")
+        note.starts_with("the torch of python3 is passed over: ")
+            && note.ends_with("is torch 2.5.1, expected a libtorch 2.11")
     );
     assert_eq!(search(&places, &nothing).unwrap().note, None);
+    let broken = search(&places, &|_| Answer::Broken("the Python python3 did not say".to_owned())).unwrap();
+    assert_eq!((broken.lib, broken.note.as_deref()), (near.join("lib"), Some("the Python python3 did not say")));
 }
 
 #[test]
@@ -68,8 +70,10 @@ fn what_was_named_and_is_wrong_is_an_error() {
     let empty = dir.path().join("empty");
     fs::create_dir(&empty).unwrap();
     let near = Some(made(dir.path(), "target/libtorch", "2.11.0").join("../release/enn"));
+    let divided = made(dir.path(), "a:b", "2.11.0");
     let cases = [
-        (old, "old is torch 2.1.0, expected 2.11"),
+        (divided, "has a colon or semicolon in its name"),
+        (old, "old is torch 2.1.0, expected a libtorch 2.11"),
         (empty, "empty has no libtorch_cpu.so"),
         (dir.path().join("absent"), "absent does not exist"),
     ];
@@ -105,8 +109,19 @@ fn a_worker_for_gpus_needs_the_libraries_for_them() {
     let dir = tempfile::tempdir().unwrap();
     let torch = made(dir.path(), "torch", "2.11.0+cpu");
     let places = Places { cuda: true, ..Places::default() };
-    let said = search(&places, &|_| Ok(torch.clone())).unwrap_err().to_string();
+    let said = search(&places, &|_| Answer::At(torch.clone())).unwrap_err().to_string();
     assert!(said.contains("has no libtorch_cuda.so"), "{said}");
     fs::write(torch.join("lib").join(CUDA_LIBRARY), "").unwrap();
-    assert_eq!(search(&places, &|_| Ok(torch.clone())).unwrap().lib, torch.join("lib"));
+    assert_eq!(search(&places, &|_| Answer::At(torch.clone())).unwrap().lib, torch.join("lib"));
+}
+
+#[test]
+fn no_libtorch_is_taken_from_where_every_user_may_put_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = dir.path().join("everybodys");
+    made(&put, "libtorch", "2.11.0");
+    let places = Places { exe: Some(put.join("mine/enn")), ..Places::default() };
+    assert!(search(&places, &nothing).is_ok());
+    fs::set_permissions(&put, fs::Permissions::from_mode(0o1777)).unwrap();
+    assert!(search(&places, &nothing).is_err());
 }
