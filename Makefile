@@ -20,7 +20,7 @@ COMPUTE_SANITIZER ?= /usr/local/cuda/bin/compute-sanitizer
 TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build demo test test-gpu conformance releases aoti makers pins venv torchft bench bench-gpu cuda asan fuzz doctor lint clean-runs
+.PHONY: help libtorch build demo test test-gpu conformance releases aoti makers pins venv torchft bench bench-gpu measured cuda asan fuzz doctor lint clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -110,6 +110,9 @@ bench: build venv ## Measurements that need no GPU, with the peer beside them
 bench-gpu: cuda venv ## Measurements that need a GPU; an hour of them is torch.compile's
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
 	$(ENN_PYTHON) tests/bench/run.py gpu
+
+measured: ## What the benches measured, with its machine, into tests/bench/MEASURED.md
+	@$(PYTHON) tests/bench/measured.py
 
 cuda: ## The CUDA worker, on any machine, also one without a GPU
 	@$(PYTHON) worker/setup/libtorch.py --cuda

@@ -9,4 +9,5 @@ pub mod frozen;
 pub mod launch;
 pub mod leavings;
 pub mod network;
+pub mod pages;
 pub mod terminal;

@@ -278,6 +278,7 @@ fn work(
     (options, others): (&TrainOptions, Option<Lead>),
     (run, announcer, is_at_work): (&RunDir, &Announcer, &Cell<bool>),
 ) -> Result<(Outcome, Option<Baselines>), Error> {
+    facts.libtorch.begin();
     let runs = run.path().parent().unwrap_or(run.path());
     let (staged, seconds) = match &options.staged {
         Some(dir) => (open_staged(dir)?, 0.0),
