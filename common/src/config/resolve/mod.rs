@@ -32,7 +32,10 @@ pub fn resolve(raw: &RawConfig, facts: &Facts) -> Result<RunConfig, Vec<ConfigEr
     let mut inner = Vec::new();
     let data = root.section("data").map(|section| data::resolve(section, seed, facts, &mut inner));
     let model = model_of(&mut root, true, &mut inner);
-    let train = root.section("train").map_or_else(TrainConfig::default, |section| train::resolve(section, &mut inner));
+    let train = root.section("train").map_or_else(
+        || TrainConfig { rate_by_rows: true, ..TrainConfig::default() },
+        |section| train::resolve(section, &mut inner),
+    );
     if let Some(Some(data)) = &data {
         check_classes(&root, (data, &model, &train), &mut inner);
     }
