@@ -9,7 +9,11 @@ use crate::{
     roster::{ConnectionId, Effect, Roster, refuse},
 };
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
-use mio::{Events, Interest, Poll, Token, net::UnixListener};
+use enn_common::descriptors::{self, Reserve};
+use mio::{
+    Events, Interest, Poll, Token,
+    net::{UnixListener, UnixStream},
+};
 use nix::sys::{
     eventfd::EventFd,
     socket::{getsockopt, sockopt::PeerCredentials},
@@ -23,6 +27,11 @@ use std::{
 
 /// Connections at one time: the workers of a node and a few strangers.
 const CONNECTIONS_MAX: usize = 2048;
+/// Connections that have not introduced themselves, at one time; beyond them, one that is older than this makes room for another.
+const STRANGERS_MAX: usize = 256;
+const HELLO_SOON: Duration = Duration::from_secs(1);
+/// Rest after a connection could not be accepted.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// Time a connection has to introduce itself.
 const HELLO_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Bytes read from one connection before the others get their turn.
@@ -44,6 +53,9 @@ pub(crate) struct Server {
     pub(crate) events: Sender<BrokerEvent>,
     pub(crate) wake: Arc<EventFd>,
     pub(crate) uid: u32,
+    reserve: Reserve,
+    /// When to accept again after it failed: no event tells of connections that wait already.
+    accept_at: Option<Instant>,
     state: State,
 }
 
@@ -71,7 +83,8 @@ impl Server {
         uid: u32,
     ) -> io::Result<Self> {
         let (queued, state) = (VecDeque::new(), State::default());
-        let mut server = Self { poll, listener, commands, queued, events, wake, uid, state };
+        let reserve = Reserve::new();
+        let mut server = Self { poll, listener, commands, queued, events, wake, uid, reserve, accept_at: None, state };
         server.poll.registry().register(&mut server.listener, LISTENER, Interest::READABLE)?;
         server.state.next = FIRST_CONNECTION;
         Ok(server)
@@ -94,7 +107,7 @@ impl Server {
             }
             for event in &ready {
                 let flow = match event.token() {
-                    LISTENER => self.accept()?,
+                    LISTENER => self.accept(),
                     WAKER => self.take_commands()?,
                     Token(id) => {
                         let id = ConnectionId(id);
@@ -117,7 +130,8 @@ impl Server {
                     return Ok(());
                 }
             }
-            if self.drop_silent() == Flow::End {
+            let again = self.accept_at.is_some_and(|at| at <= Instant::now());
+            if again && self.accept() == Flow::End || self.drop_silent() == Flow::End {
                 return Ok(());
             }
         }
@@ -130,7 +144,8 @@ impl Server {
         }
         let strangers = self.state.connections.iter().filter(|(id, _)| !self.state.roster.is_member(**id));
         let left = |connection: &Connection| HELLO_WAIT_MAX.saturating_sub(connection.opened.elapsed());
-        strangers.map(|(_, connection)| left(connection)).min()
+        let accept = self.accept_at.map(|at| at.saturating_duration_since(Instant::now()));
+        strangers.map(|(_, connection)| left(connection)).chain(accept).min()
     }
 
     fn drop_silent(&mut self) -> Flow {
@@ -149,32 +164,84 @@ impl Server {
         Flow::On
     }
 
-    fn accept(&mut self) -> io::Result<Flow> {
+    fn accept(&mut self) -> Flow {
+        self.accept_at = None;
         loop {
-            let (mut stream, _) = match self.listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Flow::On),
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Flow::On,
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
                     continue;
                 }
-                Err(error) => return Err(error),
-            };
-            let uid = getsockopt(&stream, PeerCredentials)?.uid();
-            if uid != self.uid || self.state.connections.len() >= CONNECTIONS_MAX {
-                let error = if uid == self.uid {
-                    format!("more than {CONNECTIONS_MAX} connections")
-                } else {
-                    format!("a process of user {uid} connected; only user {} may", self.uid)
-                };
-                if self.emit(BrokerEvent::Refused { error }) == Flow::End {
-                    return Ok(Flow::End);
+                Err(error) => {
+                    if self.not_accepted(&error) == Flow::End {
+                        return Flow::End;
+                    }
+                    if self.accept_at.is_some() {
+                        return Flow::On;
+                    }
+                    continue;
                 }
-                continue;
+            };
+            if self.admit(stream) == Flow::End {
+                return Flow::End;
             }
-            let id = ConnectionId(self.state.next);
-            self.state.next += 1;
-            self.poll.registry().register(&mut stream, Token(id.0), Interest::READABLE | Interest::WRITABLE)?;
-            self.state.connections.insert(id, Connection::new(stream, Instant::now()));
+        }
+    }
+
+    /// A connection that cannot be accepted does not end the others: a stranger makes room for it, or it is closed, or it waits.
+    fn not_accepted(&mut self, error: &io::Error) -> Flow {
+        if descriptors::are_exhausted(error) {
+            if let Some(stranger) = self.silent_stranger() {
+                return self.apply(refuse(stranger, format!("a silent connection made room for another: {error}")));
+            }
+            if self.reserve.refuse(|| self.listener.accept()) {
+                return self
+                    .emit(BrokerEvent::Refused { error: format!("a connection could not be accepted: {error}") });
+            }
+        }
+        self.accept_at = Some(Instant::now() + ACCEPT_REST);
+        Flow::On
+    }
+
+    /// The oldest connection that should have introduced itself by now.
+    fn silent_stranger(&self) -> Option<ConnectionId> {
+        let State { roster, connections, .. } = &self.state;
+        // Connections are numbered in the order in which they came.
+        let (id, oldest) = connections.iter().find(|(id, _)| !roster.is_member(**id))?;
+        (oldest.opened.elapsed() >= HELLO_SOON).then_some(*id)
+    }
+
+    fn admit(&mut self, mut stream: UnixStream) -> Flow {
+        let error = match getsockopt(&stream, PeerCredentials).map(|peer| peer.uid()) {
+            Err(error) => Some(format!("a connection does not say whose it is: {error}")),
+            Ok(uid) if uid != self.uid => {
+                Some(format!("a process of user {uid} connected; only user {} may", self.uid))
+            }
+            Ok(_) if self.state.connections.len() >= CONNECTIONS_MAX && self.silent_stranger().is_none() => {
+                Some(format!("more than {CONNECTIONS_MAX} connections"))
+            }
+            Ok(_) => None,
+        };
+        if let Some(error) = error {
+            return self.emit(BrokerEvent::Refused { error });
+        }
+        let id = ConnectionId(self.state.next);
+        let registry = self.poll.registry();
+        if let Err(error) = registry.register(&mut stream, Token(id.0), Interest::READABLE | Interest::WRITABLE) {
+            return self.emit(BrokerEvent::Refused { error: format!("a connection could not be watched: {error}") });
+        }
+        self.state.next += 1;
+        self.state.connections.insert(id, Connection::new(stream, Instant::now()));
+        let all = self.state.connections.len();
+        let strangers = self.state.connections.keys().filter(|id| !self.state.roster.is_member(**id)).count();
+        match self.silent_stranger().filter(|_| strangers > STRANGERS_MAX || all > CONNECTIONS_MAX) {
+            Some(oldest) => {
+                let error =
+                    format!("{strangers} connections have not introduced themselves, expected at most {STRANGERS_MAX}");
+                self.apply(refuse(oldest, error))
+            }
+            None => Flow::On,
         }
     }
 
@@ -192,7 +259,7 @@ impl Server {
                 Command::CloseAll => self.state.roster.close_all(),
                 Command::TellAll(message) => self.state.roster.tell_all(&message),
                 Command::Sync { token } => {
-                    if self.read_all()? == Flow::End {
+                    if self.read_all() == Flow::End {
                         return Ok(Flow::End);
                     }
                     vec![Effect::Emit(BrokerEvent::Synced { token })]
@@ -221,17 +288,17 @@ impl Server {
     }
 
     /// Reads everything that has arrived, on connections known and new.
-    fn read_all(&mut self) -> io::Result<Flow> {
-        if self.accept()? == Flow::End {
-            return Ok(Flow::End);
+    fn read_all(&mut self) -> Flow {
+        if self.accept() == Flow::End {
+            return Flow::End;
         }
         let ids: Vec<_> = self.state.connections.keys().copied().collect();
         for id in ids {
             if self.read(id, SYNC_BYTES) == Flow::End {
-                return Ok(Flow::End);
+                return Flow::End;
             }
         }
-        Ok(Flow::On)
+        Flow::On
     }
 
     fn read(&mut self, id: ConnectionId, budget: usize) -> Flow {

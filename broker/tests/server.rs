@@ -217,3 +217,40 @@ fn a_flood_is_slowed_and_others_are_heard() {
     drop(broker);
     flooder.join().unwrap();
 }
+
+/// The limit is this process's: run each test in a process of its own.
+#[test]
+fn a_broker_without_descriptors_goes_on_and_lets_workers_in() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 128, hard).unwrap();
+    let (_dir, broker) = serve();
+    begin(&broker, 0, 2);
+    let mut first = Client::connect(broker.socket()).unwrap();
+    first.send(&hello(0)).unwrap();
+    assert!(matches!(first.recv().unwrap(), ToWorker::Assign(_)));
+    // Connections that say nothing, until neither this side nor the broker has a descriptor left.
+    let mut crowd = Vec::new();
+    while let Ok(stream) = UnixStream::connect(broker.socket()) {
+        crowd.push(stream);
+    }
+    assert!(crowd.len() > 30, "{}", crowd.len());
+    std::thread::sleep(Duration::from_millis(1100));
+    // Test and broker share one table of descriptors: what the test gives back, the broker may take for connections that still wait.
+    let mut second = loop {
+        match Client::connect(broker.socket()) {
+            Ok(client) => break client,
+            Err(_) => drop(crowd.pop().expect("room before the last of the crowd has gone")),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(!crowd.is_empty());
+    second.send(&hello(1)).unwrap();
+    assert!(matches!(second.recv().unwrap(), ToWorker::Assign(_)), "a silent one makes room for it");
+    first.send(&FromWorker::Warm).unwrap();
+    wait(&broker, |event| match event {
+        BrokerEvent::Broke { error } => panic!("{error}"),
+        BrokerEvent::Reported { worker: WorkerId(0), .. } => Some(()),
+        _ => None,
+    });
+}

@@ -3,6 +3,7 @@
 #![expect(missing_docs, reason = "fields of the variants are told in the variant's own sentence")]
 
 use crate::{
+    artifact::classes::ClassFigures,
     failure::Failure,
     finite,
     id::{LocalRank, Rank, Round},
@@ -188,6 +189,8 @@ pub enum What {
         samples_per_s: f64,
         seconds: f64,
     },
+    /// What the best model's predictions of classes are worth on a split.
+    ClassesJudged { split: String, classes: Box<ClassFigures> },
     /// Rows predicted so far.
     Predicted { rows: u64, rows_total: u64 },
     /// Files were gathered under a manifest.

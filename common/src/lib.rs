@@ -7,6 +7,7 @@
 pub mod artifact;
 pub mod checkpoint;
 pub mod config;
+pub mod descriptors;
 pub mod event;
 pub mod exit;
 pub mod failure;

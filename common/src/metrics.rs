@@ -1,6 +1,6 @@
 //! Measures of a prediction against the truth, in the user's own units.
 
-use crate::finite;
+use crate::{artifact::classes::ClassFigures, finite};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -113,6 +113,9 @@ pub struct RunMetrics {
     pub split: BTreeMap<String, Metrics>,
     /// `cell_mean`, `persistence`, `ridge`; of classes `class_rates`, `logistic` → errors on the test split, or on the validation split while the model, or the data, has no test.
     pub baselines: BTreeMap<String, Metrics>,
+    /// Split → what predictions of classes are worth there; empty where the target is no class.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub classes: BTreeMap<String, ClassFigures>,
     /// Unit of the target, empty when unknown.
     pub units: String,
     /// Training throughput, samples per second over all workers.

@@ -17,14 +17,14 @@ use crate::{
     stage::StageError,
     tasks::TaskError,
     torchrun::RunError,
-    ui::{JournalError, KernelsError, MetricsError, TopError},
+    ui::{JournalError, KernelsError, MetricsError, TopError, report::PredictionsError},
 };
 use enn_common::{
     artifact::{cv::CvError, seal::SealError},
     checkpoint::{ReadError, listing::FindError},
     config::{ConfigError, weights::WeightsError},
     exit::ExitCode,
-    fs::FileError,
+    fs::{FileError, PathError},
     staged::StagedError,
 };
 use std::{io, path::PathBuf, time::Duration};
@@ -43,6 +43,9 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
+    /// A path in a file of ENN that leads elsewhere.
+    #[error(transparent)]
+    Path(PathError),
     /// The command line asks for something impossible.
     #[error("{0}")]
     Usage(Usage),
@@ -73,6 +76,9 @@ pub enum Error {
     /// The group of `enn run`.
     #[error(transparent)]
     Group(#[from] GroupError),
+    /// Forecasts of the test rows.
+    #[error(transparent)]
+    Predictions(#[from] PredictionsError),
     /// The metrics cannot be served.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
@@ -390,9 +396,11 @@ impl Error {
             | Self::Seal(_)
             | Self::Cv(_)
             | Self::Judge(_)
+            | Self::Predictions(_)
             | Self::Baseline(_)
             | Self::Kernels(_)
             | Self::Export(_)
+            | Self::Path(_)
             | Self::Json { .. } => ExitCode::Artifact,
             Self::RunDir(_)
             | Self::Top(_)

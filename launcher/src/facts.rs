@@ -6,7 +6,10 @@ use crate::{
     doctor::{Surroundings, variables::VARIABLES},
     run_dir::RUNS_DIR,
 };
-use enn_common::config;
+use enn_common::{
+    config,
+    fs::{FileError, private},
+};
 use std::{
     collections::BTreeMap,
     env,
@@ -17,6 +20,13 @@ use std::{
 
 /// Longest directory for the broker's socket: the path of a Unix socket has at most 107 bytes, we add 33.
 const SOCKET_PARENT_BYTES_MAX: usize = 70;
+
+/// Variables that torchrun's agent reads and `enn run` does not honour, each with the value that asks for nothing.
+const UNHONOURED: [(&str, &str); 3] = [
+    ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0"),
+    ("TORCHELASTIC_HEALTH_CHECK_PORT", ""),
+    ("TORCH_ELASTIC_WORKER_IDENTICAL", "0"),
+];
 
 /// The surroundings of this process.
 #[derive(Debug, Clone)]
@@ -81,6 +91,16 @@ pub struct Facts {
     pub launch_mark: Option<OsString>,
     /// `ENN_TOKEN`.
     pub token: Option<Secret>,
+    /// `ENN_KEEP_DAYS`.
+    pub keep_days: Option<String>,
+    /// `ENN_KEEP_SIZE`.
+    pub keep_size: Option<String>,
+    /// Variables of torchrun's agent that `enn run` does not honour and that are set.
+    pub unhonoured: Vec<(&'static str, String)>,
+    /// `TORCHELASTIC_ENABLE_FILE_TIMER` is 1: a worker whose timer expires is ended.
+    pub file_timer: bool,
+    /// `TORCHELASTIC_TIMER_FILE`: where workers are to send their timers.
+    pub timer_file: Option<PathBuf>,
     /// Variables of doctor's table that are set.
     pub variables: Vec<(String, String)>,
     /// Every variable that Slurm set.
@@ -119,6 +139,17 @@ pub struct Libtorch {
 }
 
 impl Facts {
+    /// Checks the directory that stands for a home where there is none: it lies where every user may make one of its name, and libraries
+    /// are loaded from it.
+    ///
+    /// # Errors
+    /// It is not this user's alone.
+    pub fn check_private(&self) -> Result<(), FileError> {
+        let instead = self.temporary_dir.join(format!("enn-{}", nix::unistd::geteuid()));
+        let is_used = [&self.launches_dir, &self.cache_dir].iter().any(|dir| dir.starts_with(&instead));
+        if is_used { private::own_dir(&instead) } else { Ok(()) }
+    }
+
     /// Reads everything. Nothing is started, except `python3` when LIBTORCH_USE_PYTORCH=1 asks for it.
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
     pub fn gather() -> Self {
@@ -173,6 +204,14 @@ impl Facts {
             error_file: variable("TORCHELASTIC_ERROR_FILE").map(PathBuf::from),
             launch_mark: variable("ENN_LAUNCH"),
             token: variable("ENN_TOKEN").map(|secret| Secret::new(secret.into_encoded_bytes())),
+            keep_days: text("ENN_KEEP_DAYS"),
+            keep_size: text("ENN_KEEP_SIZE"),
+            unhonoured: UNHONOURED
+                .into_iter()
+                .filter_map(|(name, nothing)| Some((name, text(name).filter(|value| value != nothing)?)))
+                .collect(),
+            file_timer: text("TORCHELASTIC_ENABLE_FILE_TIMER").as_deref() == Some("1"),
+            timer_file: variable("TORCHELASTIC_TIMER_FILE").map(PathBuf::from),
             variables: VARIABLES
                 .iter()
                 .filter_map(|one| Some((one.name.to_owned(), shown(one.name, text(one.name)?))))
@@ -190,6 +229,24 @@ impl Facts {
     pub fn python(&self) -> PathBuf {
         let given = self.python_exec.as_ref().map(PathBuf::from);
         given.or_else(|| self.program("python3")).unwrap_or_else(|| PathBuf::from("python3"))
+    }
+
+    /// What is to be said of a number of workers that do not fit on the cores of this process.
+    pub fn crowd(&self, workers: u32) -> Option<String> {
+        let threads = self.omp_threads.unwrap_or(1);
+        let cores = self.cores;
+        let busy = u64::from(workers) * u64::from(threads);
+        if busy <= cores as u64 || workers <= 1 {
+            return None;
+        }
+        let of_threads =
+            if threads > 1 { format!(" of {threads} threads each (OMP_NUM_THREADS)") } else { String::new() };
+        let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
+        Some(format!(
+            "{workers} workers{of_threads} share {cores}: they take turns, and each is slower\nhint: --nproc-per-node {} has a \
+             core for each thread",
+            (self.cores / threads as usize).max(1)
+        ))
     }
 
     /// What resolving a configuration needs.

@@ -24,6 +24,7 @@ pub mod numa;
 mod process;
 pub mod remote;
 pub mod rendezvous;
+pub mod retention;
 pub mod run_dir;
 pub mod serve;
 pub mod slurm;

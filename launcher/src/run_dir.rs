@@ -333,6 +333,11 @@ pub(crate) fn is_run(path: &Path) -> bool {
     path.join(RUN_JSON).is_file() || path.join(LAUNCH_JSON).is_file()
 }
 
+/// Whether it is the directory of a run of `enn run`.
+pub(crate) fn is_launch(path: &Path) -> bool {
+    path.join(LAUNCH_JSON).is_file() && !path.join(RUN_JSON).exists()
+}
+
 /// The newest run of this name that has a committed checkpoint.
 pub fn newest(runs: &Path, name: &str) -> Option<PathBuf> {
     let resumable = |path: &PathBuf| {

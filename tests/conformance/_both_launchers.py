@@ -1,9 +1,15 @@
 """Runs a program under torchrun 2.11 and under enn with the same flags, and compares what it left."""
 
+import fcntl
 import json
+import os
+import pty
+import select
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import traceback
 from pathlib import Path
@@ -30,13 +36,47 @@ class Run:
         return f"{self.who}: code {self.code}\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-6000:]}"
 
 
-def start(who, folder, args, variables=None):
-    """Starts a launcher in `folder`; the program's words go to folder/OUT."""
+def prepared(who, folder, args, variables=None):
+    """Command line and environment of a launcher; the program's words go to folder/OUT."""
     (folder / "out").mkdir(parents=True)
     environment = dict(_enn_torchrun.environment(folder / "runs"), OUT=str(folder / "out"), **(variables or {}))
-    command = (ENN if who == OURS else TORCHRUN) + args
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            errors="replace", preexec_fn=_enn_torchrun.die_with_parent)
+    return (ENN if who == OURS else TORCHRUN) + args, environment
+
+
+def start(who, folder, args, variables=None, stdin=None):
+    """Starts a launcher in `folder`."""
+    command, environment = prepared(who, folder, args, variables)
+    return subprocess.Popen(command, cwd=folder, env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True, errors="replace", preexec_fn=_enn_torchrun.die_with_parent)
+
+
+def on_terminal(who, folder, args, prompt, typed):
+    """A launcher on a terminal that it controls; `typed` is typed when `prompt` is shown. Exit status and what was shown."""
+    command, environment = prepared(who, folder, args)
+    child, master = pty.fork()
+    if child == 0:
+        os.chdir(folder)
+        os.execvpe(command[0], command, environment)
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))
+    shown, deadline = b"", time.monotonic() + RUN_SECONDS_MAX
+    while time.monotonic() < deadline:
+        if not select.select([master], [], [], 1)[0]:
+            continue
+        try:
+            read = os.read(master, 4096)
+        except OSError:
+            break
+        if not read:
+            break
+        shown += read
+        if typed and prompt in shown:
+            os.write(master, typed)
+            typed = b""
+    else:
+        os.kill(child, 9)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.close(master)
+    return Run(who, folder / "out", code, shown.decode(errors="replace"), "")
 
 
 def finish(who, folder, child):

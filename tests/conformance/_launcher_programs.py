@@ -117,3 +117,32 @@ say("ready")
 while True:
     time.sleep(1)
 """
+
+STANDARD_INPUT = HEAD + """
+import stat
+say({"read": sys.stdin.read(), "pipe": stat.S_ISFIFO(os.fstat(0).st_mode), "session": os.getsid(0) == os.getpid()})
+"""
+
+TERMINAL = HEAD + """
+try:
+    controls = os.open("/dev/tty", os.O_RDWR) >= 0
+except OSError:
+    controls = False
+size = os.get_terminal_size()
+say({"terminals": [os.isatty(fd) for fd in range(3)], "size": list(size), "controls": controls})
+print("on standard output")
+print("on standard error", file=sys.stderr)
+breakpoint()
+print("after the breakpoint")
+"""
+
+FILE_TIMER = HEAD + """
+import torch.distributed.elastic.timer as timer
+timer.configure(timer.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"]))
+with timer.expires(after=30, scope="left"):
+    pass
+say("left in time")
+with timer.expires(after=1, scope="stuck"):
+    time.sleep(60)
+say("nobody ended it")
+"""

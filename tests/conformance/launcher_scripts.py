@@ -3,11 +3,12 @@
 import json
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import _launcher_programs as programs
-from _both_launchers import OURS, THEIRS, Run, both, finish, main, same, start
+from _both_launchers import OURS, RUN_SECONDS_MAX, THEIRS, Run, both, finish, main, on_terminal, same, start
 
 # What differs between any two runs: ports, folders, names made up for one run.
 VARIES = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "OUT", "PWD", "OLDPWD", "_"}
@@ -155,6 +156,68 @@ def case_signals(base):
             runs.append(finish(who, folder, child))
         assert same(*runs, lambda run: run.said("signal")) == {0: name, 1: name}
         assert [run.code for run in runs] == [1, 128 + number], runs
+
+
+def case_standard_input(base):
+    """Workers have the launcher's standard input: a script comes from there, and so does what a worker of any rank reads."""
+    said = 'import os; open(os.environ["OUT"] + "/result.0", "w").write(\'"from stdin"\')'
+    runs = []
+    for who in (THEIRS, OURS):
+        (base / who).mkdir()
+        child = start(who, base / who, ["--standalone", "-"], stdin=subprocess.PIPE)
+        out, err = child.communicate(said, timeout=RUN_SECONDS_MAX)
+        runs.append(Run(who, base / who / "out", child.returncode, out, err))
+    assert same(*runs, Run.said) == {0: "from stdin"}, runs
+    for who in (THEIRS, OURS):
+        folder = base / f"{who}-ranks"
+        folder.mkdir()
+        (folder / "program.py").write_text(programs.STANDARD_INPUT)
+        child = start(who, folder, ["--standalone", "--nproc-per-node", "2", "program.py"], stdin=subprocess.PIPE)
+        out, err = child.communicate("the words", timeout=RUN_SECONDS_MAX)
+        run = Run(who, folder / "out", child.returncode, out, err)
+        said = run.said()
+        assert run.code == 0 and sorted(said) == [0, 1] and {word["pipe"] for word in said.values()} == {True}, run
+        assert "".join(said[rank]["read"] for rank in (0, 1)) == "the words", run
+        assert all(word["session"] for word in said.values()), f"a worker leads a session\n{run}"
+
+
+def case_terminal(base):
+    """On a terminal all three streams of every worker are one, of the size of the window, and a debugger works."""
+    runs = []
+    for who in (THEIRS, OURS):
+        folder = base / who
+        folder.mkdir()
+        (folder / "program.py").write_text(programs.TERMINAL)
+        runs.append(on_terminal(who, folder, ["--standalone", "program.py"], b"(Pdb) ", b"p 6 * 7\nc\n"))
+    said = same(*runs, Run.said)
+    assert said[0] == {"terminals": [True, True, True], "size": [77, 33], "controls": False}, runs
+    for run in runs:
+        assert run.code == 0 and "42" in run.out and "after the breakpoint" in run.out, run
+        assert run.out.index("on standard error") > run.out.index("on standard output"), f"the order is kept\n{run}"
+
+
+def case_file_timer(base):
+    """TORCHELASTIC_ENABLE_FILE_TIMER: workers find a pipe for their timers, and one whose timer expires is ended."""
+    for who in (THEIRS, OURS):
+        folder = base / who
+        folder.mkdir()
+        (folder / "program.py").write_text(programs.FILE_TIMER)
+        run = finish(who, folder, start(who, folder, ["--standalone", "program.py"], {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}))
+        assert run.said() == {0: "left in time"}, run
+        # torchrun's agent ends itself together with the worker.
+        assert run.code == (1 if who == OURS else -signal.SIGKILL), run
+        if who == OURS:
+            assert "timer" in run.err and "SIGKILL" in run.err, run
+
+
+def case_variables_without_effect(base):
+    """What torchrun's agent reads and enn does not honour is said."""
+    variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "TORCHELASTIC_HEALTH_CHECK_PORT": "12345"}
+    (base / "program.py").write_text("")
+    run = finish(OURS, base, start(OURS, base, ["--standalone", "program.py"], variables))
+    assert run.code == 0, run
+    for name, value in variables.items():
+        assert f"{name}={value} is not honoured" in run.err, run
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+# How a check says that a test failed and is tried again; see _enn_torchrun.py.
+AGAIN = "  again "
 CHECK_SECONDS_MAX = 600
 
 
@@ -22,10 +24,22 @@ def run(path):
         ok, output = done.returncode == 0, done.stdout
     except subprocess.TimeoutExpired as error:
         ok, output = False, f"{error.stdout or ''}\ndid not end within {CHECK_SECONDS_MAX} s"
+    note_second_tries(path.stem, output)
     print(f"{'PASS' if ok else 'FAIL'} [{time.monotonic() - begun:7.3f}s] conformance {path.stem}", flush=True)
     if not ok or os.environ.get("ENN_VERBOSE"):
         print(output)
     return ok
+
+
+def note_second_tries(check, output):
+    """Shows which tests of a check were tried again, and adds them to the file $ENN_SECOND_TRIES."""
+    told = (line.removeprefix(AGAIN).split(",")[0] for line in output.splitlines() if line.startswith(AGAIN))
+    lines = [f"conformance {check} {name}" for name in dict.fromkeys(told)]
+    for line in lines:
+        print(f"AGAIN {line}", flush=True)
+    if lines and os.environ.get("ENN_SECOND_TRIES"):
+        with open(os.environ["ENN_SECOND_TRIES"], "a") as file:
+            file.writelines(f"{line}\n" for line in lines)
 
 
 def main():

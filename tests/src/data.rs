@@ -120,9 +120,7 @@ pub fn write_classes(dir: &Path, name: &str, salt: u64) -> PathBuf {
   { column = "weather", kind = "labels", separator = ";", empty = "missing" },
 ]"#;
     let path = configure(dir, name, |text| {
-        let text = text
-            .replace(r#"features = ["a", "b", "c"]"#, FEATURES)
-            .replace("[train]", "[train]\nloss = \"cross_entropy\"");
+        let text = text.replace(r#"features = ["a", "b", "c"]"#, FEATURES);
         text.replace(r#"targets = ["y"]"#, "targets = [\"colour\"]\ntarget_kind = \"category\"")
             .replace("val = 0.4", "val = 0.2")
     });

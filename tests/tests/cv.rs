@@ -393,8 +393,28 @@ fn classes_are_judged_by_their_probabilities() {
     assert!(ours.accuracy > rates.accuracy && ours.judged() == ours.loss, "{metrics:?}");
     let text = done(&command(dir.path(), &["metrics", "latest"]).output().unwrap(), 0);
     assert!(text.contains("test log-loss") && text.contains("test accuracy"), "{text}");
+    let figures = &metrics.classes["test"];
+    let near = |one: f64, other: f64| (one - other).abs() < 1e-3;
+    assert!(near(figures.log_loss, ours.loss) && near(figures.accuracy, ours.accuracy.unwrap()), "{figures:?}");
+    assert!(figures.auc.unwrap() > 0.7 && figures.calibration_error < 0.3, "{figures:?}");
+    assert_eq!((figures.confusion.iter().flatten().sum::<u64>(), figures.names.len()), (figures.rows, 4));
+    let status = done(&command(dir.path(), &["status", "latest"]).output().unwrap(), 0);
+    let run = fs::read_dir(dir.path().join("runs")).unwrap().map(|entry| entry.unwrap().path());
+    let run = run.into_iter().find(|path| path.join("report.html").is_file()).unwrap();
+    let report = fs::read_to_string(run.join("report.html")).unwrap();
+    for (place, part) in
+        [(&text, "predicted →"), (&text, "AUC"), (&status, "predicted →"), (&status, "calibration error")]
+    {
+        assert!(place.contains(part), "{part} is not in {place}");
+    }
+    for part in ["Confusion", "recall", "Calibration", "AUC", "log-loss"] {
+        assert!(report.contains(part), "{part} is not in the report");
+    }
+    assert!(!report.contains("Where the error is"), "a class has no distance");
 
     let found = evaluated(dir.path(), "fresh.csv");
+    let figures = found.classes.as_ref().unwrap();
+    assert!(figures.rows == 600 && figures.auc.unwrap() > 0.7 && figures.confusion.len() == 4, "{figures:?}");
     let (ours, rates) = (found.all.errors[MODEL], found.all.errors["class_rates"]);
     assert!(ours.loss < 0.7 * rates.loss && ours.accuracy > Some(0.75), "{ours:?} beside {rates:?}");
     assert_eq!(found.all.best().unwrap(), ("logistic", found.all.errors["logistic"].loss));
@@ -413,6 +433,24 @@ fn classes_are_judged_by_their_probabilities() {
     assert!(found.importance.iter().all(|one| one.rise.mean > 0.05), "each input counts: {:?}", found.importance);
     let text = done(&command(dir.path(), &["evaluate", "latest", "--data", "fresh.csv", "-q"]).output().unwrap(), 0);
     assert!(text.contains("by class") && text.contains("ENN's log-loss is"), "{text}");
+
+    // A class that the model does not know has no right answer.
+    let table = fs::read_to_string(dir.path().join("fresh.csv")).unwrap();
+    fs::write(dir.path().join("strange.csv"), table.replace(",red\n", ",pink\n")).unwrap();
+    let output = command(dir.path(), &["evaluate", "latest", "--data", "strange.csv", "-q"]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && error.contains("does not know the class of") && error.contains("\"pink\""),
+        "{error}"
+    );
+    // Nor has a column that says nothing it knows.
+    fs::write(dir.path().join("moved.csv"), table.replace(",x,", ",X,").replace(",y,", ",Y,")).unwrap();
+    let words = ["predict", "latest", "--data", "moved.csv", "--out", "moved", "-q"];
+    let output = command(dir.path(), &words).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && error.contains("column \"city\": the model does not know"), "{error}");
+    let words = ["predict", "latest", "--data", "moved.csv", "--out", "moved", "-q", "--allow-unseen"];
+    done(&command(dir.path(), &words).output().unwrap(), 0);
 
     let predict = |out: &str| {
         let words = ["predict", "latest", "--data", "fresh.csv", "--out", out, "-q"];

@@ -7,6 +7,8 @@ use serde_json::Value;
 use std::{
     collections::BTreeSet,
     fs,
+    io::{Read, Write},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -185,4 +187,310 @@ fn a_worker_that_touches_its_progress_file_does_not_hang() {
     let place = Place::new(r#"for i in 1 2 3 4 5 6 7 8; do touch $ENN_PROGRESS_FILE; sleep 0.25; done"#);
     let ended = place.run(&["--standalone", "--hang-timeout=1"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+}
+
+/// Writes 3,000 lines of 120 bytes, far more than a pipe holds, and ends at once.
+const LONG: &str = "seq -f %0119.0f 3000; touch written";
+const LONG_BYTES: usize = 3000 * 120;
+
+/// Whether the process goes on living for so long.
+fn lives_for(pid: u32, time: Duration) -> bool {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        if !alive(pid.cast_signed()) {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
+#[test]
+fn all_output_arrives_though_its_reader_pauses_as_the_run_ends() {
+    let place = Place::new(LONG);
+    let mut child = place.command(&["--standalone"]).spawn().unwrap();
+    let mut stderr = child.stderr.take().unwrap();
+    let told = std::thread::spawn(move || {
+        let mut text = String::new();
+        stderr.read_to_string(&mut text).map(|_| text)
+    });
+    // Long enough that the wait is told of.
+    assert!(lives_for(child.id(), Duration::from_millis(6500)), "it waits for its reader");
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!((text.len(), text.lines().count()), (LONG_BYTES, 3000));
+    let told = told.join().unwrap().unwrap();
+    assert!(told.contains("waiting for the reader of standard output") && told.contains("hint: two signals"), "{told}");
+}
+
+#[test]
+fn a_second_signal_ends_the_wait_for_a_reader_and_says_what_it_has_not_read() {
+    let place = Place::new(LONG);
+    let child = place.command(&["--standalone", "--log-dir", "logs"]).spawn().unwrap();
+    let logged = || {
+        let run = fs::read_dir(place.path("logs")).ok()?.next()?.ok()?.path();
+        Some(fs::metadata(run.join("attempt_0/0/stdout.log")).ok()?.len())
+    };
+    until("the pipe is full", || logged().is_some_and(|bytes| bytes > 64 << 10));
+    let pid = child.id();
+    let signal = || kill(pid.cast_signed(), nix::sys::signal::Signal::SIGTERM);
+    assert!(lives_for(pid, Duration::from_millis(300)));
+    signal();
+    assert!(lives_for(pid, Duration::from_millis(500)), "one signal asks the run to stop; its output still arrives");
+    let began = Instant::now();
+    signal();
+    until("it has ended", || !alive(pid.cast_signed()));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let ended = end(child);
+    assert_eq!(ended.code, Some(143), "{}", ended.stderr);
+    let told =
+        ended.stderr.lines().find(|line| line.contains("were not written to standard output")).expect(&ended.stderr);
+    let lost: usize = told.split(' ').find_map(|word| word.parse().ok()).unwrap();
+    assert!(lost > 0 && ended.stdout.len() < LONG_BYTES, "{told}");
+}
+
+#[test]
+fn a_second_signal_ends_the_wait_also_where_nobody_reads_the_warnings() {
+    let place = Place::new(LONG);
+    let (mut read, write) = std::io::pipe().unwrap();
+    let mut command = place.command(&["--standalone"]);
+    let mut child = command.stdout(write.try_clone().unwrap()).stderr(write).spawn().unwrap();
+    drop(command);
+    until("the worker has begun", || place.events().iter().any(|event| event["event"] == "worker_started"));
+    let pid = child.id();
+    assert!(lives_for(pid, Duration::from_millis(1500)));
+    for _ in 0..2 {
+        kill(pid.cast_signed(), nix::sys::signal::Signal::SIGINT);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let began = Instant::now();
+    until("it has ended", || !alive(pid.cast_signed()));
+    // A second signal while the worker still writes kills it, and the reader has a few seconds more.
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let mut text = Vec::new();
+    read.read_to_end(&mut text).unwrap();
+    assert!(!text.is_empty() && text.len() < LONG_BYTES);
+    let ended =
+        place.events().into_iter().rfind(|event| event["event"] == "run_ended").expect("the journal is complete");
+    assert_eq!(ended["code"], 130);
+}
+
+#[test]
+fn a_reader_that_is_gone_is_not_waited_for() {
+    let place = Place::new(LONG);
+    let mut child = place.command(&["--standalone"]).spawn().unwrap();
+    drop(child.stdout.take());
+    let began = Instant::now();
+    assert_eq!(enn_tests::launch::wait(&mut child), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_node_whose_reader_pauses_holds_up_no_other_node() {
+    let place = Place::new(LONG);
+    let port = free_port().to_string();
+    let node = |rank: &str| {
+        let flags = ["--nnodes=2", "--node-rank", rank, "--master-addr=127.0.0.1", "--master-port", &port];
+        place.command(&flags).spawn().unwrap()
+    };
+    let (host, other) = (node("0"), node("1"));
+    let other = end(other);
+    assert_eq!((other.code, other.stdout.len()), (Some(0), LONG_BYTES), "{}", other.stderr);
+    assert!(lives_for(host.id(), Duration::from_millis(2500)), "it waits for its own reader");
+    let host = end(host);
+    assert_eq!((host.code, host.stdout.len()), (Some(0), LONG_BYTES), "{}", host.stderr);
+}
+
+#[test]
+fn workers_read_the_standard_input_of_the_launcher() {
+    let place = Place::new("read line; echo \"rank $RANK got $line\"");
+    let mut command = place.command(&["--standalone", "--nproc-per-node", "2"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    // Written one after the other, so that each goes to one worker whole.
+    let mut stdin = child.stdin.take().unwrap();
+    for line in ["first", "second"] {
+        stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let ended = end(child);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let words: BTreeSet<&str> = ended.stdout.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
+    assert_eq!(words, BTreeSet::from(["first", "second"]), "{}", ended.stdout);
+    drop(stdin);
+}
+
+#[test]
+fn a_worker_leads_a_session_of_its_own() {
+    let place = Place::new("echo $$ $(ps -o sid= -p $$)");
+    let ended = place.run(&["--standalone"]);
+    let numbers: Vec<&str> = ended.stdout.split_whitespace().collect();
+    assert!(numbers.len() == 2 && numbers[0] == numbers[1], "{}{}", ended.stdout, ended.stderr);
+}
+
+#[test]
+fn the_order_of_standard_output_and_error_is_kept_where_both_are_one_file() {
+    let script = "i=0; while [ $i -lt 500 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done";
+    let expected: String = (0..500).map(|i| format!("out {i}\nerr {i}\n")).collect();
+    for flags in [&["--standalone"][..], &["--standalone", "--no-capture"]] {
+        let place = Place::new(script);
+        let (mut read, write) = std::io::pipe().unwrap();
+        let mut command = place.command(flags);
+        let mut child = command.stdout(write.try_clone().unwrap()).stderr(write).spawn().unwrap();
+        drop(command);
+        let mut text = String::new();
+        read.read_to_string(&mut text).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert!(text == expected, "{flags:?}: {}", text.chars().take(400).collect::<String>());
+    }
+}
+
+/// Runs a command line of `enn` on a terminal of its own, which it controls, types `input` when `prompt` is shown, and returns what
+/// the terminal showed to the end.
+fn on_a_terminal(command: &Command, prompt: &str, input: &str) -> String {
+    let size = nix::pty::Winsize { ws_row: 33, ws_col: 77, ws_xpixel: 0, ws_ypixel: 0 };
+    let terminal = nix::pty::openpty(&size, None).unwrap();
+    // Without this end the test would not see the end.
+    let flags = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC);
+    nix::fcntl::fcntl(&terminal.master, flags).unwrap();
+    let mut command = enn_tests::launch::copy(command, &["setsid", "--ctty", "--wait"]);
+    let stream = || Stdio::from(terminal.slave.try_clone().unwrap());
+    let mut child = command.stdin(stream()).stdout(stream()).stderr(stream()).spawn().unwrap();
+    drop((command, terminal.slave));
+    let mut master = fs::File::from(terminal.master);
+    let mut keyboard = master.try_clone().unwrap();
+    let (shown, seen) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        // The end of a terminal is an error.
+        while let Ok(count @ 1..) = master.read(&mut buffer) {
+            if shown.send(buffer[..count].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    let mut text = String::new();
+    let mut typed = false;
+    while let Ok(bytes) = seen.recv_timeout(Duration::from_secs(30)) {
+        text.push_str(&String::from_utf8_lossy(&bytes));
+        if !typed && text.contains(prompt) {
+            keyboard.write_all(input.as_bytes()).unwrap();
+            typed = true;
+        }
+    }
+    let code = enn_tests::launch::wait(&mut child);
+    assert_eq!(code, Some(0), "{text}");
+    text
+}
+
+#[test]
+fn a_terminal_stays_one_and_reading_from_it_stops_nobody() {
+    let script = r#"for fd in 0 1 2; do [ -t $fd ] || echo "fd $fd is none"; done
+stty size <&1; printf 'name? '; read name; echo "hello $name"; echo "bye $name" >&2"#;
+    for flags in [&["--standalone"][..], &["--standalone", "--no-capture"]] {
+        let place = Place::new(script);
+        let text = on_a_terminal(&place.command(flags), "name? ", "ada\n");
+        assert!(!text.contains("is none"), "{flags:?}: {text}");
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        assert!(lines.contains(&"33 77"), "{flags:?}: it has the size of the window: {text}");
+        let hello = lines.iter().position(|line| line.ends_with("hello ada"));
+        let bye = lines.iter().position(|line| *line == "bye ada");
+        assert!(hello.is_some() && bye > hello, "{flags:?}: {text}");
+    }
+}
+
+#[test]
+fn what_is_shown_on_a_terminal_is_kept_as_well() {
+    let place = Place::new("printf 'go? '; read go; echo kept $go");
+    on_a_terminal(&place.command(&["--standalone", "--log-dir", "logs"]), "go? ", "yes\n");
+    let run = fs::read_dir(place.path("logs")).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(fs::read_to_string(run.join("attempt_0/0/stdout.log")).unwrap(), "go? kept yes\n");
+}
+
+#[test]
+fn a_worker_whose_timer_expires_is_ended() {
+    let script = r#"[ -p "$TORCHELASTIC_TIMER_FILE" ] || { echo "no pipe: $TORCHELASTIC_TIMER_FILE"; exit 3; }
+timer='{"version": 1, "pid": %d, "scope_id": "a step", "expiration_time": %d, "signal": 9}\n'
+printf "$timer" $$ $(($(date +%s) + 1)) > "$TORCHELASTIC_TIMER_FILE"
+exec sleep 100"#;
+    let place = Place::new(script);
+    let mut command = place.command(&["--standalone"]);
+    command.env_remove("TORCHELASTIC_TIMER_FILE").env("TORCHELASTIC_ENABLE_FILE_TIMER", "1");
+    let ended = end(command.spawn().unwrap());
+    assert_eq!(ended.code, Some(1), "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stderr.contains("the timer \"a step\" of rank 0"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("was killed by SIGKILL"), "{}", ended.stderr);
+}
+
+#[test]
+fn nodes_without_a_common_home_are_told_how_to_share_a_token() {
+    let place = Place::new("echo worker of node $GROUP_RANK");
+    let port = free_port().to_string();
+    let node = |rank: &str, token: Option<&str>| {
+        let flags = ["--nnodes=2", "--node-rank", rank, "--master-addr=127.0.0.1", "--master-port", &port];
+        let mut command = place.command(&flags);
+        command.env("XDG_CONFIG_HOME", place.path(&format!("home{rank}"))).env_remove("ENN_TOKEN");
+        if let Some(token) = token {
+            command.env("ENN_TOKEN", token);
+        }
+        command.spawn().unwrap()
+    };
+    let (mut host, other) = (node("0", None), node("1", None));
+    let other = end(other);
+    assert_eq!(other.code, Some(6), "{}", other.stderr);
+    let hint = other.stderr.lines().find(|line| line.contains("hint:")).expect(&other.stderr);
+    assert!(hint.contains("ENN_TOKEN") && hint.contains("--token-file"), "{hint}");
+    host.kill().unwrap();
+    let host = end(host);
+    assert!(host.stderr.contains("--token-file"), "{}", host.stderr);
+    let (host, other) = (node("0", Some("the-same-words")), node("1", Some("the-same-words")));
+    for ended in [end(host), end(other)] {
+        assert_eq!(ended.code, Some(0), "the hint works: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn old_runs_make_room_and_a_living_one_is_left_alone() {
+    let place = Place::new("while [ -e wait ]; do sleep 0.01; done; echo some output");
+    let runs = || fs::read_dir(place.path("state/enn/runs")).into_iter().flatten().flatten().count();
+    for _ in 0..2 {
+        assert_eq!(place.run(&["--standalone"]).code, Some(0));
+    }
+    assert_eq!(runs(), 2);
+    fs::write(place.path("wait"), "").unwrap();
+    let living = place.command(&["--standalone"]).spawn().unwrap();
+    until("the third runs", || place.events().iter().filter(|event| event["event"] == "worker_started").count() == 3);
+    let waits = place.path("wait");
+    let fourth = place.command(&["--standalone", "--keep-size", "1K"]).spawn().unwrap();
+    until("the first two are gone", || runs() == 2);
+    fs::remove_file(waits).unwrap();
+    for ended in [end(living), end(fourth)] {
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "some output\n"), "{}", ended.stderr);
+    }
+    assert_eq!(runs(), 2, "the two that lived");
+}
+
+#[test]
+fn what_one_run_keeps_ends_at_the_size_and_its_console_does_not() {
+    let place = Place::new(LONG);
+    let ended = place.run(&["--standalone", "--keep-size", "100K", "--log-dir", "logs"]);
+    assert_eq!((ended.code, ended.stdout.len()), (Some(0), LONG_BYTES), "{}", ended.stderr);
+    let run = fs::read_dir(place.path("logs")).unwrap().next().unwrap().unwrap().path();
+    let kept = fs::metadata(run.join("attempt_0/0/stdout.log")).unwrap().len();
+    assert!(kept > 0 && kept <= 100 << 10, "{kept}");
+    assert!(ended.stderr.contains("102400 bytes") && ended.stderr.contains("--keep-size"), "{}", ended.stderr);
+}
+
+#[test]
+fn the_version_is_told_under_every_name() {
+    use std::os::unix::process::CommandExt;
+    let version = |name: &str, words: &[&str]| {
+        let done = Command::new(enn_tests::launch::enn()).arg0(name).args(words).output().unwrap();
+        assert_eq!(done.status.code(), Some(0), "{name} {words:?}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let expected = version("enn", &["--version"]);
+    assert_eq!(version("enn", &["run", "--version"]), expected);
+    assert_eq!(version("enn-torchrun", &["--version"]), expected.replace("enn ", "enn-torchrun "));
 }

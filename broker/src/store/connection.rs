@@ -5,11 +5,13 @@ use mio::net::TcpStream;
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::SocketAddr,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// An emptied buffer larger than this is given back to the allocator: there may be thousands of idle clients.
 const IDLE_BUFFER_BYTES_MAX: usize = 4 << 10;
+/// What is left of a request gives room back when it takes less than this part of it.
+const HELD_SHRINK_FACTOR: usize = 4;
 
 /// Why a connection is no longer the store's.
 #[derive(Debug)]
@@ -50,16 +52,22 @@ pub(super) struct Connection {
     /// Whether its first byte has come, and is that of a c10d client.
     pub(super) c10d: bool,
     pub(super) peer: SocketAddr,
+    /// Its number in the order in which connections came.
+    pub(super) serial: u64,
+    /// Bytes of its buffers, as they were counted last.
+    pub(super) counted: usize,
     /// Replies; those before `sent` are in the kernel's hands.
     pub(super) out: Vec<u8>,
     sent: usize,
-    accepted_at: Instant,
+    pub(super) accepted_at: Instant,
+    /// Since when it waits for memory that others have.
+    pub(super) starved_since: Option<Instant>,
     /// When the kernel last took no byte although there were some.
     stalled_since: Option<Instant>,
 }
 
 impl Connection {
-    pub(super) fn new(stream: TcpStream, peer: SocketAddr, limits: Limits, now: Instant) -> Self {
+    pub(super) fn new(stream: TcpStream, peer: SocketAddr, serial: u64, limits: Limits, now: Instant) -> Self {
         let parser = Parser::new(limits);
         Self {
             stream,
@@ -68,9 +76,12 @@ impl Connection {
             closing: false,
             c10d: false,
             peer,
+            serial,
+            counted: 0,
             out: Vec::new(),
             sent: 0,
             accepted_at: now,
+            starved_since: None,
             stalled_since: None,
         }
     }
@@ -78,6 +89,11 @@ impl Connection {
     /// Bytes of replies the kernel has not taken yet.
     pub(super) fn pending(&self) -> usize {
         self.out.len() - self.sent
+    }
+
+    /// Bytes that its buffers take.
+    pub(super) fn buffered(&self) -> usize {
+        self.out.capacity() + self.held.capacity()
     }
 
     /// Reads once into `scratch`.
@@ -102,8 +118,8 @@ impl Connection {
         } else {
             held.drain(..held.len() - left);
         }
-        if held.is_empty() {
-            held.shrink_to(IDLE_BUFFER_BYTES_MAX);
+        if held.len() < held.capacity() / HELD_SHRINK_FACTOR {
+            held.shrink_to(IDLE_BUFFER_BYTES_MAX.max(held.len()));
         }
         self.held = held;
     }
@@ -130,6 +146,11 @@ impl Connection {
         self.out.clear();
         self.out.shrink_to(IDLE_BUFFER_BYTES_MAX);
         Ok(())
+    }
+
+    /// Whether the client has read nothing of its replies for so long.
+    pub(super) fn stalls(&self, time: Duration, now: Instant) -> bool {
+        self.stalled_since.is_some_and(|since| now.saturating_duration_since(since) >= time)
     }
 
     /// Whether time can run out for this client.

@@ -124,6 +124,16 @@ pub enum Violation {
         /// The limit of open files, when that is the reason.
         open_files: Option<u64>,
     },
+    /// Unread replies and unfinished requests take all the memory that they may, others wait for some, and this client has most of it.
+    #[error(
+        "its unread replies and unfinished requests take {found} of {held} bytes that all clients may take, and others wait"
+    )]
+    Buffers {
+        /// Bytes of this client.
+        found: usize,
+        /// Bytes of all.
+        held: usize,
+    },
     /// The client says nothing, or takes nothing.
     #[error("the client {what} for too long")]
     Slow {

@@ -5,8 +5,8 @@
 //! pure state (values, queues, who waits for what); [`server`] moves bytes between sockets and the table on a thread of
 //! its own. A client can only harm itself: what breaks the protocol or a limit is closed with a reason in the log.
 //!
-//! **Invariant:** the store never trusts a length it read, never blocks on a client, and holds at most
-//! [`Limits::store_bytes_max`] of values.
+//! **Invariant:** the store never trusts a length it read, never blocks on a client, and holds at most [`Limits::store_bytes_max`] of
+//! values and waits and [`Limits::buffers_bytes_max`] of replies and requests, of all clients together and by what they take in memory.
 
 mod clients;
 mod connection;
@@ -40,12 +40,18 @@ pub struct Limits {
     pub keys_per_request_max: usize,
     /// Bytes of one request, all its keys and values together.
     pub request_bytes_max: usize,
-    /// Bytes of replies a client may leave unread before its requests are no longer read.
+    /// Bytes of a reply.
     pub reply_bytes_max: usize,
-    /// Bytes of all keys and values; the client whose request would exceed it is closed.
+    /// Bytes of replies a client may leave unread before its requests are no longer read.
+    pub unread_bytes_max: usize,
+    /// Bytes of all unread replies and unfinished requests; beyond them, large ones wait, and in the end the client that has most is closed.
+    pub buffers_bytes_max: usize,
+    /// Bytes of all keys, values and waits, by what they take in memory; the client whose request would exceed it is closed.
     pub store_bytes_max: usize,
     /// Connections at a time; further ones are closed when accepted.
     pub clients_max: usize,
+    /// Connections that have not said the magic number, at a time; beyond them, one that had the time to is closed.
+    pub silent_max: usize,
     /// Time a new connection has to say the protocol's magic number.
     pub handshake_timeout: Duration,
     /// Time a client may leave replies unread without taking a single byte.
@@ -60,9 +66,12 @@ impl Default for Limits {
             keys_per_request_max: 128 << 10,
             request_bytes_max: 64 << 20,
             reply_bytes_max: 64 << 20,
+            unread_bytes_max: 1 << 20,
+            buffers_bytes_max: 256 << 20,
             store_bytes_max: 1 << 30,
             clients_max: 65_536,
-            handshake_timeout: Duration::from_secs(30),
+            silent_max: 16_384,
+            handshake_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(60),
         }
     }

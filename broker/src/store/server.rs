@@ -14,12 +14,12 @@ use super::{
     protocol::VALIDATE,
     table::{ClientId, Table},
 };
-use accepting::{Entrance, clients_max, spare};
+use accepting::Entrance;
 use crossbeam_channel::{Receiver, unbounded};
+use enn_common::descriptors::{self, Capacity, Reserve};
 use mio::{Events, Interest, Poll, Token, Waker, net::TcpListener};
 use std::{
-    collections::VecDeque,
-    fs::File,
+    collections::{BTreeMap, VecDeque},
     io::{self, ErrorKind},
     mem,
     net::{self, IpAddr, SocketAddr},
@@ -39,8 +39,16 @@ const FIRST_LISTENER: usize = usize::MAX - 1;
 const EVENTS_MAX: usize = 1024;
 /// Bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Bytes read from one client before the others get their turn.
-const TURN_BYTES_MAX: usize = 1 << 20;
+/// What one client's requests may cost before the others get their turn: bytes that were read, and work on requests.
+const TURN_BYTES_MAX: usize = 128 << 10;
+const TURN_WORK_MAX: usize = 256 << 10;
+/// Bytes of replies and of an unfinished request that every client may have, however much others have.
+const SMALL_BYTES: usize = 16 << 10;
+/// How long a client waits for memory until the client that has most of it is closed, and how often it is tried.
+const STARVED_MAX: Duration = Duration::from_secs(2);
+const STARVED_PERIOD: Duration = Duration::from_millis(20);
+/// The work on a request besides the bytes that it has and gives.
+const REQUEST_WORK: usize = 64;
 /// Connections accepted before those that are there get their turn.
 const ACCEPTS_PER_TURN: usize = 256;
 /// Connections accepted for a clear: more than the kernel keeps waiting.
@@ -72,14 +80,19 @@ pub fn serve_on(listeners: Vec<net::TcpListener>, options: Options) -> Result<St
     let (commands, received) = unbounded();
     let seen = Arc::new(AtomicU64::new(0));
     let Options { limits, door, strangers } = options;
-    let (clients_max, open_files) = clients_max(&limits);
+    let Capacity { connections: clients_max, open_files } = descriptors::capacity(limits.clients_max);
     let server = Server {
         poll,
         entrances,
         limits,
         clients_max,
         open_files,
-        spare: spare(),
+        // Those that have said nothing leave room for those that have.
+        silent_max: limits.silent_max.min(clients_max.div_ceil(2)),
+        silent: BTreeMap::new(),
+        serial: 0,
+        buffered: 0,
+        reserve: Reserve::new(),
         commands: received,
         seen: Arc::clone(&seen),
         doorkeeper: Doorkeeper::new(door),
@@ -87,6 +100,7 @@ pub fn serve_on(listeners: Vec<net::TcpListener>, options: Options) -> Result<St
         table: Table::new(limits),
         clients: Clients::default(),
         runnable: VecDeque::new(),
+        starved: Vec::new(),
         woken: Vec::new(),
         scratch: vec![0; READ_BYTES],
         watching: false,
@@ -104,7 +118,14 @@ struct Server {
     limits: Limits,
     clients_max: usize,
     open_files: Option<u64>,
-    spare: Option<File>,
+    silent_max: usize,
+    /// Clients that have not said the handshake, in the order in which they came, by their serials.
+    silent: BTreeMap<u64, ClientId>,
+    /// Connections that came so far.
+    serial: u64,
+    /// Bytes of the buffers of all clients.
+    buffered: usize,
+    reserve: Reserve,
     commands: Receiver<Command>,
     seen: Arc<AtomicU64>,
     doorkeeper: Doorkeeper,
@@ -113,6 +134,8 @@ struct Server {
     clients: Clients,
     /// Clients with an event, or whose turn ended before their bytes did.
     runnable: VecDeque<ClientId>,
+    /// Clients that wait for memory that others have.
+    starved: Vec<ClientId>,
     /// Clients that were told something by another one's request.
     woken: Vec<ClientId>,
     scratch: Vec<u8>,
@@ -129,10 +152,11 @@ impl Server {
         let mut swept_at = Instant::now();
         loop {
             let busy = !self.runnable.is_empty() || self.entrances.iter().any(|entrance| entrance.pending);
-            let timeout = match (busy, self.watching) {
-                (true, _) => Some(Duration::ZERO),
-                (false, true) => Some(SWEEP_PERIOD),
-                (false, false) => None,
+            let timeout = match (busy, self.starved.is_empty(), self.watching) {
+                (true, _, _) => Some(Duration::ZERO),
+                (false, false, _) => Some(STARVED_PERIOD),
+                (false, true, true) => Some(SWEEP_PERIOD),
+                (false, true, false) => None,
             };
             if let Err(error) = self.poll.poll(&mut events, timeout) {
                 if error.kind() == ErrorKind::Interrupted {
@@ -165,6 +189,7 @@ impl Server {
                 return;
             }
             self.accept(ACCEPTS_PER_TURN, now);
+            self.feed(now);
             for _ in 0..self.runnable.len() {
                 if let Some(client) = self.runnable.pop_front() {
                     self.turn(client, now);
@@ -234,6 +259,7 @@ impl Server {
         let served = self.serve(client, &mut connection, &mut scratch, now);
         self.scratch = scratch;
         self.watching |= connection.is_watched();
+        count_buffers(&mut self.buffered, &mut connection);
         self.clients.put(client, connection);
         match served {
             Ok(true) => self.runnable.push_back(client),
@@ -245,6 +271,34 @@ impl Server {
         }
     }
 
+    /// Lets those that wait for memory try again. When one has waited for too long, the client that has most of it is closed.
+    fn feed(&mut self, now: Instant) {
+        let starved = mem::take(&mut self.starved);
+        let since = starved.iter().filter_map(|client| self.clients.get_mut(*client)?.starved_since).min();
+        if since.is_some_and(|since| now.saturating_duration_since(since) >= STARVED_MAX) {
+            self.close_largest(now);
+        }
+        self.runnable.extend(starved);
+    }
+
+    /// Closes the client whose buffers are largest, of those that read nothing if there are such.
+    fn close_largest(&mut self, now: Instant) {
+        let largest =
+            self.clients.iter().max_by_key(|(_, connection)| (connection.stalls(STARVED_MAX, now), connection.counted));
+        if let Some((client, connection)) = largest {
+            let (found, held) = (connection.counted, self.buffered);
+            self.close(client, End::Violation(Violation::Buffers { found, held }));
+        }
+    }
+
+    /// Whether a client may take so many more bytes of memory: much only if all together do not have too much.
+    fn has_room(&self, connection: &Connection, more: usize) -> bool {
+        let own = connection.buffered();
+        let others = self.buffered - connection.counted;
+        connection.pending() + connection.held.len() + more <= SMALL_BYTES
+            || others + own + more <= self.limits.buffers_bytes_max
+    }
+
     /// Whether the turn ended before the client's bytes did.
     fn serve(
         &mut self,
@@ -253,11 +307,36 @@ impl Server {
         scratch: &mut [u8],
         now: Instant,
     ) -> Result<bool, End> {
-        let mut taken = 0;
-        if !connection.held.is_empty() && !self.answer(client, connection, &[], now)? {
-            return Ok(false);
+        let answered = self.serve_turn(client, connection, scratch, now)?;
+        connection.flush(now)?;
+        match answered {
+            Answered::NoRoom => {
+                connection.starved_since.get_or_insert(now);
+                self.starved.push(client);
+            }
+            _ => connection.starved_since = None,
+        }
+        Ok(answered == Answered::Enough)
+    }
+
+    fn serve_turn(
+        &mut self,
+        client: ClientId,
+        connection: &mut Connection,
+        scratch: &mut [u8],
+        now: Instant,
+    ) -> Result<Answered, End> {
+        let mut turn = Turn::default();
+        if !connection.held.is_empty() {
+            let answered = self.answer(client, connection, &[], &mut turn, now)?;
+            if answered != Answered::All {
+                return Ok(answered);
+            }
         }
         loop {
+            if !connection.held.is_empty() && !self.has_room(connection, scratch.len()) {
+                return Ok(Answered::NoRoom);
+            }
             let bytes = match connection.receive(scratch) {
                 Ok(Received::Bytes(bytes)) => bytes,
                 Ok(Received::NothingYet) => break,
@@ -271,38 +350,38 @@ impl Server {
             if !connection.c10d {
                 self.meet(connection, fresh, now)?;
             }
-            if !self.answer(client, connection, fresh, now)? {
-                return Ok(false);
+            let answered = self.answer(client, connection, fresh, &mut turn, now)?;
+            if answered != Answered::All {
+                return Ok(answered);
             }
             // Less than there was room for is all there was: more comes with an event, unless the end has come already.
             if bytes < scratch.len() && !connection.closing {
                 break;
             }
-            taken += bytes;
-            if taken >= TURN_BYTES_MAX {
-                connection.flush(now)?;
-                return Ok(true);
+            turn.bytes += bytes;
+            if turn.bytes >= TURN_BYTES_MAX {
+                return Ok(Answered::Enough);
             }
         }
-        connection.flush(now)?;
-        Ok(false)
+        Ok(Answered::All)
     }
 
-    /// Answers what is held and what is fresh; `false`: the client must take replies first.
+    /// Answers what is held and what is fresh.
     fn answer(
         &mut self,
         client: ClientId,
         connection: &mut Connection,
         fresh: &[u8],
+        turn: &mut Turn,
         now: Instant,
-    ) -> Result<bool, End> {
+    ) -> Result<Answered, End> {
         let mut held = mem::take(&mut connection.held);
         let mut input = fresh;
         if !held.is_empty() {
             held.extend_from_slice(fresh);
             input = &held;
         }
-        let answered = self.answer_all(client, connection, &mut input, now)?;
+        let answered = self.answer_all(client, connection, &mut input, turn, now)?;
         let left = input.len();
         connection.hold(held, fresh, left);
         Ok(answered)
@@ -313,23 +392,37 @@ impl Server {
         client: ClientId,
         connection: &mut Connection,
         input: &mut &[u8],
+        turn: &mut Turn,
         now: Instant,
-    ) -> Result<bool, End> {
+    ) -> Result<Answered, End> {
         loop {
-            if connection.pending() > self.limits.reply_bytes_max {
+            if connection.pending() > self.limits.unread_bytes_max {
                 connection.flush(now)?;
-                if connection.pending() > self.limits.reply_bytes_max {
-                    return Ok(false);
+                if connection.pending() > self.limits.unread_bytes_max {
+                    return Ok(Answered::Unread);
                 }
             }
+            if turn.work >= TURN_WORK_MAX {
+                return Ok(Answered::Enough);
+            }
             let new = !connection.parser.validated();
+            let whole = *input;
             let request = connection.parser.next_request(input)?;
             if new && connection.parser.validated() {
+                self.silent.remove(&connection.serial);
                 self.seen.fetch_add(1, Ordering::AcqRel);
             }
-            let Some(request) = request else { return Ok(true) };
+            let Some(request) = request else { return Ok(Answered::All) };
+            if !self.has_room(connection, self.table.reply_bytes(&request)) {
+                // It is read again when there is.
+                *input = whole;
+                return Ok(Answered::NoRoom);
+            }
+            turn.work += REQUEST_WORK + whole.len() - input.len();
             let (clients, woken, out) = (&mut self.clients, &mut self.woken, &mut connection.out);
+            let replied = out.len();
             self.table.apply(client, request, &mut |told, reply| {
+                turn.work += REQUEST_WORK;
                 if told == client {
                     reply.encode(out);
                 } else if let Some(other) = clients.get_mut(told) {
@@ -337,6 +430,7 @@ impl Server {
                     woken.push(told);
                 }
             })?;
+            turn.work += connection.out.len() - replied;
         }
     }
 
@@ -356,7 +450,9 @@ impl Server {
 
     fn flush(&mut self, client: ClientId, now: Instant) {
         let Some(connection) = self.clients.get_mut(client) else { return };
-        match connection.flush(now) {
+        let flushed = connection.flush(now);
+        count_buffers(&mut self.buffered, connection);
+        match flushed {
             Ok(()) => self.watching |= connection.is_watched(),
             Err(end) => self.close(client, end),
         }
@@ -365,6 +461,8 @@ impl Server {
     fn close(&mut self, client: ClientId, end: End) {
         let Some(mut connection) = self.clients.take(client) else { return };
         self.clients.release(client);
+        self.silent.remove(&connection.serial);
+        self.buffered -= connection.counted;
         self.table.forget(client);
         let _ = self.poll.registry().deregister(&mut connection.stream);
         let peer = connection.peer;
@@ -394,6 +492,32 @@ impl Server {
         }
         self.watching = self.clients.iter().any(|(_, connection)| connection.is_watched());
     }
+}
+
+/// What a client has cost in its turn.
+#[derive(Debug, Default)]
+struct Turn {
+    bytes: usize,
+    work: usize,
+}
+
+/// How far a client's requests were answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answered {
+    /// All that are whole.
+    All,
+    /// The client must take replies first.
+    Unread,
+    /// Others have their turn first.
+    Enough,
+    /// Others must take replies first.
+    NoRoom,
+}
+
+fn count_buffers(all: &mut usize, connection: &mut Connection) {
+    let now = connection.buffered();
+    *all = *all - connection.counted + now;
+    connection.counted = now;
 }
 
 mod accepting;

@@ -12,6 +12,7 @@ use super::{
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     io::Write,
+    sync::Arc,
 };
 
 /// Name of a value, as the client sent it.
@@ -26,9 +27,62 @@ pub type ClientId = u64;
 /// Bytes of the longest number in decimal text.
 const NUMBER_TEXT_BYTES: usize = 20;
 /// A value that gets this many times shorter gives its room back.
-const SHRINK_FACTOR: usize = 4;
-/// Bytes an entry is taken to cost besides its key and value.
-const ENTRY_BYTES: usize = 64;
+const SHRINK_FACTOR: usize = 2;
+/// Bytes that the parts of the table take besides keys and values, tables that are as empty as they get and the allocator's share
+/// included: a value, a queue, a value of a queue, a wait, and a key of a wait.
+const VALUE_BYTES: usize = 176;
+const QUEUE_BYTES: usize = 320;
+const QUEUED_BYTES: usize = 96;
+const WAIT_BYTES: usize = 320;
+const AWAITED_BYTES: usize = 288;
+
+/// A key that is waited for, held once.
+type AwaitedKey = Arc<[u8]>;
+
+/// Those that wait for a key, oldest first, by their serials: whoever leaves is found at once, also among thousands. Most keys have one.
+#[derive(Debug)]
+enum Line {
+    One(Ticket),
+    Many(BTreeMap<u64, Ticket>),
+}
+
+impl Line {
+    fn first(&self) -> Option<Ticket> {
+        match self {
+            Self::One(ticket) => Some(*ticket),
+            Self::Many(tickets) => tickets.values().next().copied(),
+        }
+    }
+
+    fn insert(&mut self, ticket: Ticket) {
+        match self {
+            Self::One(first) => {
+                *self = Self::Many(BTreeMap::from([(first.serial, *first), (ticket.serial, ticket)]));
+            }
+            Self::Many(tickets) => {
+                tickets.insert(ticket.serial, ticket);
+            }
+        }
+    }
+
+    /// Takes one out; whether nobody is left.
+    fn remove(&mut self, ticket: Ticket) -> bool {
+        match self {
+            Self::One(first) => *first == ticket,
+            Self::Many(tickets) => {
+                tickets.remove(&ticket.serial);
+                tickets.is_empty()
+            }
+        }
+    }
+
+    fn into_tickets(self) -> Vec<Ticket> {
+        match self {
+            Self::One(ticket) => vec![ticket],
+            Self::Many(tickets) => tickets.into_values().collect(),
+        }
+    }
+}
 
 /// One WAIT of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,10 +97,12 @@ pub struct Table {
     limits: Limits,
     values: HashMap<Key, Value>,
     queues: HashMap<Key, VecDeque<Value>>,
-    /// Key → those that wait for it, oldest first, by their serials: whoever leaves is found at once, also among thousands.
-    waiting: HashMap<Key, BTreeMap<u64, Ticket>>,
+    /// Key → those that wait for it.
+    waiting: HashMap<AwaitedKey, Line>,
     /// Ticket → keys that have not appeared yet. Ordered, so that a client's tickets lie together.
-    awaited: BTreeMap<Ticket, HashSet<Key>>,
+    awaited: BTreeMap<Ticket, HashSet<AwaitedKey>>,
+    /// Client → keys that it waits for, of all its waits.
+    awaited_keys: HashMap<ClientId, usize>,
     serial: u64,
     bytes: usize,
 }
@@ -63,12 +119,13 @@ impl Table {
             queues: HashMap::new(),
             waiting: HashMap::new(),
             awaited: BTreeMap::new(),
+            awaited_keys: HashMap::new(),
             serial: 0,
             bytes: 0,
         }
     }
 
-    /// Bytes of all keys and values, waited-for keys included, with a fixed cost for each entry.
+    /// Bytes that all keys and values take, waited-for keys included.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -113,16 +170,30 @@ impl Table {
         Ok(())
     }
 
+    /// Bytes of the reply that `request` would get now, as far as they depend on what the table holds.
+    pub(super) fn reply_bytes(&self, request: &Request<'_>) -> usize {
+        match request {
+            Request::Get(key) => self.get(key).len(),
+            Request::CompareSet { key, .. } => self.get(key).len(),
+            Request::MultiGet(keys) => keys.iter().map(|key| self.get(key).len() + 8).sum(),
+            Request::ListKeys => self.values.keys().map(|key| key.len() + 8).sum(),
+            Request::QueuePop(key) => self.queues.get(*key).and_then(VecDeque::front).map_or(0, Vec::len),
+            _ => 0,
+        }
+    }
+
     /// Forgets what `client` waits for: it cancelled, or its connection is gone.
     pub fn forget(&mut self, client: ClientId) {
         let tickets = Ticket { client, serial: 0 }..=Ticket { client, serial: u64::MAX };
         let gone: Vec<Ticket> = self.awaited.range(tickets).map(|(ticket, _)| *ticket).collect();
         for ticket in gone {
+            self.bytes -= WAIT_BYTES;
             for key in self.awaited.remove(&ticket).unwrap_or_default() {
-                self.bytes -= entry_bytes(&key, 0);
+                self.bytes -= key.len() + AWAITED_BYTES;
                 self.unlist(&key, ticket);
             }
         }
+        self.awaited_keys.remove(&client);
     }
 
     fn get(&self, key: &[u8]) -> &[u8] {
@@ -140,21 +211,23 @@ impl Table {
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Violation> {
+        let max = self.limits.store_bytes_max;
         if let Some(held) = self.values.get_mut(key) {
-            let (old, new) = (held.len(), value.len());
-            if new > old && self.bytes - old + new > self.limits.store_bytes_max {
-                let max = self.limits.store_bytes_max;
+            let (old, new) = (held.capacity(), value.len());
+            if new > old && self.bytes - old + new > max {
                 return Err(Violation::Full { held: self.bytes, max, wanted: new - old });
             }
-            self.bytes = self.bytes - old + new;
             held.clear();
-            held.extend_from_slice(value);
-            if held.capacity() / SHRINK_FACTOR > new {
-                held.shrink_to_fit();
+            if new > old || old / SHRINK_FACTOR > new {
+                // Never both at a time.
+                *held = Vec::new();
+                held.reserve_exact(new);
             }
+            held.extend_from_slice(value);
+            self.bytes = self.bytes - old + held.capacity();
             return Ok(());
         }
-        let cost = entry_bytes(key, value.len());
+        let cost = key.len() + value.len() + VALUE_BYTES;
         self.room(cost)?;
         self.bytes += cost;
         self.values.insert(key.into(), value.to_vec());
@@ -211,11 +284,16 @@ impl Table {
         self.fits_reply("value", grown)?;
         match self.values.get_mut(key) {
             Some(held) => {
-                let wanted = value.len();
-                if self.bytes + wanted > self.limits.store_bytes_max {
-                    return Err(Violation::Full { held: self.bytes, max: self.limits.store_bytes_max, wanted });
+                let old = held.capacity();
+                if grown > old {
+                    // Half more, so that many short ones do not copy a long one each time.
+                    let (room, max) = (grown.max(old + old / 2), self.limits.store_bytes_max);
+                    if self.bytes - old + room > max {
+                        return Err(Violation::Full { held: self.bytes, max, wanted: room - old });
+                    }
+                    held.reserve_exact(room - held.len());
+                    self.bytes = self.bytes - old + held.capacity();
                 }
-                self.bytes += wanted;
                 held.extend_from_slice(value);
             }
             None => self.put(key, value)?,
@@ -246,13 +324,14 @@ impl Table {
     fn delete(&mut self, client: ClientId, key: &[u8], sink: &mut Sink<'_>) {
         let gone = self.values.remove(key);
         if let Some(value) = &gone {
-            self.bytes -= entry_bytes(key, value.len());
+            self.bytes -= key.len() + value.capacity() + VALUE_BYTES;
         }
         sink(client, &Reply::Number(i64::from(gone.is_some())));
     }
 
     fn push(&mut self, key: &[u8], value: &[u8], sink: &mut Sink<'_>) -> Result<(), Violation> {
-        let cost = entry_bytes(key, value.len());
+        let queue = if self.queues.contains_key(key) { 0 } else { key.len() + QUEUE_BYTES };
+        let cost = queue + value.len() + QUEUED_BYTES;
         self.room(cost)?;
         self.bytes += cost;
         match self.queues.get_mut(key) {
@@ -261,7 +340,7 @@ impl Table {
                 self.queues.insert(key.into(), VecDeque::from([value.to_vec()]));
             }
         }
-        if let Some(ticket) = self.waiting.get(key).and_then(|line| line.values().next().copied()) {
+        if let Some(ticket) = self.waiting.get(key).and_then(Line::first) {
             self.unlist(key, ticket);
             self.appeared(key, ticket, sink);
         }
@@ -275,33 +354,49 @@ impl Table {
         };
         sink(client, &Reply::Popped(queue));
         if let Some(value) = queue.pop_front() {
-            self.bytes -= entry_bytes(key, value.len());
+            self.bytes -= value.len() + QUEUED_BYTES;
+        }
+        if queue.len() < queue.capacity() / (2 * SHRINK_FACTOR) {
+            queue.shrink_to(SHRINK_FACTOR * queue.len());
         }
         if queue.is_empty() {
             self.queues.remove(key);
+            self.bytes -= key.len() + QUEUE_BYTES;
         }
     }
 
     fn wait(&mut self, client: ClientId, keys: Keys<'_>, sink: &mut Sink<'_>) -> Result<(), Violation> {
-        let missing: HashSet<Key> = keys.iter().filter(|key| !self.exists(key)).map(Into::into).collect();
+        let missing: HashSet<&[u8]> = keys.iter().filter(|key| !self.exists(key)).collect();
         if missing.is_empty() {
             sink(client, &Reply::StopWaiting);
             return Ok(());
         }
-        let cost = missing.iter().map(|key| entry_bytes(key, 0)).sum();
+        let max = self.limits.keys_per_request_max;
+        let found = self.awaited_keys.get(&client).copied().unwrap_or(0) + missing.len();
+        if found > max {
+            return Err(Violation::TooMuch { what: "number of keys waited for", found: found as u64, max: max as u64 });
+        }
+        let cost = missing.iter().map(|key| key.len() + AWAITED_BYTES).sum::<usize>() + WAIT_BYTES;
         self.room(cost)?;
         self.bytes += cost;
+        self.awaited_keys.insert(client, found);
         self.serial += 1;
         let ticket = Ticket { client, serial: self.serial };
-        for key in &missing {
-            self.waiting.entry(key.clone()).or_default().insert(ticket.serial, ticket);
+        let mut awaited = HashSet::with_capacity(missing.len());
+        for key in missing {
+            let key = match self.waiting.get_key_value(key) {
+                Some((key, _)) => Arc::clone(key),
+                None => AwaitedKey::from(key),
+            };
+            self.waiting.entry(Arc::clone(&key)).and_modify(|line| line.insert(ticket)).or_insert(Line::One(ticket));
+            awaited.insert(key);
         }
-        self.awaited.insert(ticket, missing);
+        self.awaited.insert(ticket, awaited);
         Ok(())
     }
 
     fn wake_all(&mut self, key: &[u8], sink: &mut Sink<'_>) {
-        for ticket in self.waiting.remove(key).unwrap_or_default().into_values() {
+        for ticket in self.waiting.remove(key).map(Line::into_tickets).unwrap_or_default() {
             self.appeared(key, ticket, sink);
         }
     }
@@ -310,26 +405,26 @@ impl Table {
     fn appeared(&mut self, key: &[u8], ticket: Ticket, sink: &mut Sink<'_>) {
         let Some(missing) = self.awaited.get_mut(&ticket) else { return };
         if missing.remove(key) {
-            self.bytes -= entry_bytes(key, 0);
+            self.bytes -= key.len() + AWAITED_BYTES;
+            if let Some(keys) = self.awaited_keys.get_mut(&ticket.client) {
+                *keys -= 1;
+                if *keys == 0 {
+                    self.awaited_keys.remove(&ticket.client);
+                }
+            }
         }
         if missing.is_empty() {
             self.awaited.remove(&ticket);
+            self.bytes -= WAIT_BYTES;
             sink(ticket.client, &Reply::StopWaiting);
         }
     }
 
     fn unlist(&mut self, key: &[u8], ticket: Ticket) {
-        if let Some(line) = self.waiting.get_mut(key) {
-            line.remove(&ticket.serial);
-            if line.is_empty() {
-                self.waiting.remove(key);
-            }
+        if self.waiting.get_mut(key).is_some_and(|line| line.remove(ticket)) {
+            self.waiting.remove(key);
         }
     }
-}
-
-fn entry_bytes(key: &[u8], value: usize) -> usize {
-    key.len() + value + ENTRY_BYTES
 }
 
 #[cfg(test)]

@@ -67,11 +67,13 @@ pub enum RowStatus {
     NoInput = 1,
     /// The answer holds numbers that are not finite.
     NotFinite = 2,
+    /// Some series of the row have no history: they have no numbers, the others have.
+    NoHistory = 3,
 }
 
 impl RowStatus {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Predicted, Self::NoInput, Self::NotFinite];
+    pub const ALL: [Self; 4] = [Self::Predicted, Self::NoInput, Self::NotFinite, Self::NoHistory];
 
     /// Why a row has no prediction; `None` for one that has.
     pub fn reason(self) -> Option<&'static str> {
@@ -79,6 +81,7 @@ impl RowStatus {
             Self::Predicted => None,
             Self::NoInput => Some("no input is valid"),
             Self::NotFinite => Some("the prediction is not finite"),
+            Self::NoHistory => Some("some series have no history, and no numbers"),
         }
     }
 

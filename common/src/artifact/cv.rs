@@ -4,7 +4,7 @@
 
 use crate::{
     finite,
-    fs::{FileError, atomic},
+    fs::{FileError, RelPath, atomic},
     metrics::{self, Measure, Metrics},
 };
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ pub struct CvRecord {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FoldRecord {
     /// Run directory, relative to the cross-validation's.
-    pub run: String,
+    pub run: RelPath,
     /// Staged directory: all rows, divided for this fold.
     pub staged: PathBuf,
     /// Samples that train, validate, test.

@@ -1,7 +1,7 @@
 //! evaluation.json: how good a run's model is on data with targets, beside baselines fitted to the run's training rows.
 
 pub use super::cv::MODEL;
-use super::cv::Spread;
+use super::{classes::ClassFigures, cv::Spread};
 use crate::{
     finite,
     metrics::{Measure, Metrics},
@@ -61,6 +61,9 @@ pub struct Evaluation {
     pub levels: Vec<Level>,
     /// Predicted intervals, widest first.
     pub intervals: Vec<Interval>,
+    /// What predictions of classes are worth; `None` where the target is no class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classes: Option<ClassFigures>,
     /// What shuffling each input does, most important first; empty when it was not asked for.
     pub importance: Vec<Importance>,
     /// Sentences for people.

@@ -1,5 +1,6 @@
 //! What is said beside an exported model, in `ARTIFACT.json`: what goes in, what comes out, where it comes from, and how it was checked.
 
+use crate::fs::RelPath;
 use crate::staged::{StagedMeta, meta::LabelMeta};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -71,7 +72,7 @@ pub struct Sidecar {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ArtifactFile {
     /// From where the artifact lies, with `/`; it begins with the artifact's name.
-    pub path: String,
+    pub path: RelPath,
     /// Its length.
     pub bytes: u64,
     /// Its digest, hex.

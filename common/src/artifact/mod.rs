@@ -4,6 +4,7 @@
 
 pub mod card;
 pub mod chunk;
+pub mod classes;
 pub mod cv;
 pub mod evaluation;
 pub mod export;

@@ -1,7 +1,7 @@
 //! The manifest beside predictions: which rows, which columns, made by which checkpoint from which data.
 
 use super::seal::{self, SealError};
-use crate::fs::digest;
+use crate::fs::{RelPath, digest};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ pub const MANIFEST: &str = "manifest.json";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileDigest {
     /// Path relative to the manifest's directory.
-    pub path: String,
+    pub path: RelPath,
     /// Bytes.
     pub bytes: u64,
     /// blake3, hex; empty for a checkpoint's file that has only a CRC-32.
@@ -108,8 +108,8 @@ pub fn verify(output: &Path) -> Result<Vec<String>, SealError> {
     let dir = crate::fs::atomic::parent(&manifest);
     let mut problems = Vec::new();
     for file in &found.files {
-        let path = dir.join(&file.path);
-        match digest::of_file(&path, &mut |_| {}) {
+        let path = file.path.below(dir);
+        match file.path.locate(dir).and_then(|path| digest::of_file(&path, &mut |_| {})) {
             Ok((_, blake3)) if blake3 == file.blake3 => {}
             Ok((bytes, blake3)) => problems.push(format!(
                 "{} has {bytes} bytes with blake3 {blake3}, the manifest says {} with {}: it was changed after it was written",

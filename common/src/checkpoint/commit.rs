@@ -7,7 +7,7 @@
 //! crash at any point leaves every committed checkpoint as it was.
 
 use super::{
-    manifest::{Draft, Manifest},
+    manifest::{Draft, FileEntry, Manifest},
     metadata::{MergeError, Metadata},
     name,
     table::ShardTable,
@@ -83,15 +83,17 @@ pub fn commit_on(
 ) -> Result<Committed, CommitError> {
     let step = draft.step;
     let metadata = Metadata::merge(tables).map_err(|error| CommitError::Merge { step, source: Box::new(error) })?;
-    for table in tables {
-        let path = temporary.join(&table.file);
+    let shards = tables.iter().map(FileEntry::of_shard).collect::<Result<Vec<_>, _>>();
+    let shards = shards.map_err(|error| CommitError::Merge { step, source: Box::new(error) })?;
+    for shard in &shards {
+        let path = shard.path.below(temporary);
         let found = storage.len(&path)?;
-        if found != table.bytes {
-            return Err(CommitError::Length { path, found, expected: table.bytes });
+        if found != shard.bytes {
+            return Err(CommitError::Length { path, found, expected: shard.bytes });
         }
     }
     let dcp = metadata.to_bytes(&Manifest::save_id(&draft));
-    let manifest = Manifest::new(draft, tables, &metadata, &dcp);
+    let manifest = Manifest::new(draft, shards, &metadata, &dcp);
     let sealed = seal::seal(&temporary.join(name::MANIFEST), &manifest)?;
     write(storage, &temporary.join(name::METADATA), &dcp)?;
     write(storage, &temporary.join(name::MANIFEST), &sealed)?;

@@ -44,6 +44,6 @@ pub fn set_aside(dir: &Path, file: Option<&Path>) -> Result<Option<ReadError>, F
 fn damage(dir: &Path, file: Option<&Path>) -> Result<(), ReadError> {
     let found = Checkpoint::open(dir)?;
     let files = found.manifest().into_iter().flat_map(|manifest| &manifest.files);
-    let mut read = files.filter(|listed| file.is_none_or(|file| file == dir.join(&listed.path)));
-    read.try_for_each(|listed| check_file(&dir.join(&listed.path), listed, &mut |_| {}))
+    let mut read = files.filter(|listed| file.is_none_or(|file| file == listed.path.below(dir)));
+    read.try_for_each(|listed| check_file(&listed.path.locate(dir)?, listed, &mut |_| {}))
 }

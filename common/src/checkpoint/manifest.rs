@@ -1,7 +1,7 @@
 //! manifest.json: the file that makes shards a checkpoint. Written last, sealed with its own digest.
 
 use super::{
-    metadata::Metadata,
+    metadata::{MergeError, Metadata},
     name,
     table::{ItemKind, ShardTable},
 };
@@ -10,6 +10,7 @@ use crate::{
         card::Findings,
         seal::{self, SealError},
     },
+    fs::RelPath,
     metrics::Metrics,
 };
 use serde::{Deserialize, Serialize};
@@ -97,8 +98,8 @@ pub struct Tensors {
 /// One file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Name in the directory.
-    pub path: String,
+    /// Path in the directory.
+    pub path: RelPath,
     /// Bytes.
     pub bytes: u64,
     /// blake3, hex; empty where the writer was not asked for one.
@@ -113,6 +114,20 @@ pub struct FileEntry {
 }
 
 impl FileEntry {
+    /// What a rank says of its shard.
+    ///
+    /// # Errors
+    /// When it gives the shard a name that is not that of a file in the checkpoint's directory.
+    pub fn of_shard(table: &ShardTable) -> Result<Self, MergeError> {
+        Ok(Self {
+            path: table.path()?,
+            bytes: table.bytes,
+            blake3: table.blake3.clone(),
+            whole_crc32: table.crc32,
+            crc32: checksums(table),
+        })
+    }
+
     /// The strongest digest there is of the file, in words: one file with two of them is two files.
     pub fn digest(&self) -> String {
         match self.whole_crc32 {
@@ -124,22 +139,17 @@ impl FileEntry {
 }
 
 impl Manifest {
-    /// Puts the draft and what was written together. `dcp` is the content of `.metadata`.
-    pub fn new(draft: Draft, tables: &[ShardTable], metadata: &Metadata, dcp: &[u8]) -> Self {
+    /// Puts the draft and what was written together, a shard for each rank. `dcp` is the content of `.metadata`.
+    pub fn new(draft: Draft, shards: Vec<FileEntry>, metadata: &Metadata, dcp: &[u8]) -> Self {
+        let world = u32::try_from(shards.len()).unwrap_or(u32::MAX);
         let mut files = vec![FileEntry {
-            path: name::METADATA.to_owned(),
+            path: RelPath::own(name::METADATA),
             bytes: dcp.len() as u64,
             blake3: blake3::hash(dcp).to_hex().to_string(),
             whole_crc32: Some(crc32fast::hash(dcp)),
             crc32: Vec::new(),
         }];
-        files.extend(tables.iter().map(|table| FileEntry {
-            path: table.file.clone(),
-            bytes: table.bytes,
-            blake3: table.blake3.clone(),
-            whole_crc32: table.crc32,
-            crc32: checksums(table),
-        }));
+        files.extend(shards);
         Self {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -147,7 +157,7 @@ impl Manifest {
             attempt: draft.attempt,
             step: draft.step,
             epoch: draft.epoch,
-            world: u32::try_from(tables.len()).unwrap_or(u32::MAX),
+            world,
             metric: draft.metric.filter(|metric| metric.is_finite()),
             tensors: Tensors { count: metadata.tensors.len() as u64, bytes: metadata.tensor_bytes() },
             files,

@@ -1,5 +1,6 @@
 //! Names inside a checkpoints directory, made and understood in one place.
 
+use crate::fs::RelPath;
 use std::path::{Path, PathBuf};
 
 /// The manifest of a checkpoint.
@@ -29,6 +30,11 @@ pub fn trash(step: u64) -> String {
 /// `__{rank}_0.distcp`: the shard of a rank.
 pub fn shard(rank: u32) -> String {
     format!("__{rank}_0{SHARD_END}")
+}
+
+/// `__0_{number}.distcp`: a file of a checkpoint that one process writes as several.
+pub(super) fn piece(number: usize) -> RelPath {
+    RelPath::own(format!("__0_{number}{SHARD_END}"))
 }
 
 /// `__{rank}.metadata` of all ranks, in their order: what PyTorch writes instead of `.metadata` when ranks save without

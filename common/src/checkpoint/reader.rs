@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     artifact::seal::SealError,
-    fs::{FileError, digest},
+    fs::{FileError, RelPath, digest},
 };
 use std::{
     collections::BTreeMap,
@@ -160,8 +160,8 @@ impl ReadError {
 
 /// Whether bytes that were written cannot be read any more.
 fn is_lost(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::UnexpectedEof)
-        || error.raw_os_error() == Some(nix::libc::EIO)
+    use std::io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+    matches!(error.kind(), InvalidData | NotFound | UnexpectedEof) || error.raw_os_error() == Some(nix::libc::EIO)
 }
 
 /// A tensor or a part of one: row-major elements in little-endian order.
@@ -182,8 +182,8 @@ pub struct Checkpoint {
     manifest: Option<Manifest>,
     metadata: Metadata,
     /// Expected CRC-32 by file and offset of the item, from the manifest.
-    checksums: BTreeMap<(String, u64), u32>,
-    files: Mutex<BTreeMap<String, Arc<(File, u64)>>>,
+    checksums: BTreeMap<(RelPath, u64), u32>,
+    files: Mutex<BTreeMap<RelPath, Arc<(File, u64)>>>,
 }
 
 impl Checkpoint {
@@ -199,7 +199,7 @@ impl Checkpoint {
             found => found?,
         };
         for file in &manifest.files {
-            let path = dir.join(&file.path);
+            let path = file.path.locate(dir)?;
             let found = std::fs::metadata(&path).map_err(FileError::of("look at", &path))?.len();
             if found != file.bytes {
                 return Err(ReadError::Size { path, found, expected: file.bytes });
@@ -366,7 +366,7 @@ impl Checkpoint {
             return Ok(());
         };
         for file in &manifest.files {
-            check_file(&self.dir.join(&file.path), file, progress)?;
+            check_file(&file.path.locate(&self.dir)?, file, progress)?;
         }
         Ok(())
     }
@@ -381,8 +381,8 @@ impl Checkpoint {
 
     fn unsupported(&self, fqn: &str, entry: &TensorEntry) -> ReadError {
         let unsupported = ItemError::Unsupported { what: format!("of the element type {}", entry.dtype) };
-        let place = entry.chunks.first().map(|chunk| chunk.place.clone());
-        let place = place.unwrap_or(Place { file: String::new(), offset: 0, length: 0, transforms: Vec::new() });
+        let nowhere = Place { file: RelPath::own(name::METADATA), offset: 0, length: 0, transforms: Vec::new() };
+        let place = entry.chunks.first().map_or(nowhere, |chunk| chunk.place.clone());
         self.item_error(fqn, &place, unsupported)
     }
 
@@ -453,16 +453,16 @@ impl Checkpoint {
     }
 
     /// An open file and its length.
-    pub(super) fn file(&self, name: &str) -> Result<Arc<(File, u64)>, ReadError> {
+    pub(super) fn file(&self, name: &RelPath) -> Result<Arc<(File, u64)>, ReadError> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files.get(name) {
             return Ok(Arc::clone(file));
         }
-        let path = self.dir.join(name);
+        let path = name.locate(&self.dir)?;
         let file = File::open(&path).map_err(FileError::of("open", &path))?;
         let bytes = file.metadata().map_err(FileError::of("look at", &path))?.len();
         let file = Arc::new((file, bytes));
-        files.insert(name.to_owned(), Arc::clone(&file));
+        files.insert(name.clone(), Arc::clone(&file));
         Ok(file)
     }
 
@@ -474,7 +474,7 @@ impl Checkpoint {
     }
 
     fn item_error(&self, fqn: &str, place: &Place, source: ItemError) -> ReadError {
-        ReadError::Item { fqn: fqn.to_owned(), path: self.dir.join(&place.file), offset: place.offset, source }
+        ReadError::Item { fqn: fqn.to_owned(), path: place.file.below(&self.dir), offset: place.offset, source }
     }
 }
 
@@ -582,7 +582,7 @@ fn check_coverage(dir: &Path, fqn: &str, tensor: &TensorEntry) -> Result<(), Rea
 }
 
 /// Pairs the items of each file, in order of their offsets, with the checksums in the manifest.
-fn checksums(manifest: &Manifest, metadata: &Metadata) -> BTreeMap<(String, u64), u32> {
+fn checksums(manifest: &Manifest, metadata: &Metadata) -> BTreeMap<(RelPath, u64), u32> {
     let mut offsets: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     let chunks = metadata.tensors.values().flat_map(|tensor| tensor.chunks.iter().map(|chunk| &chunk.place));
     for place in chunks.chain(metadata.values.values()) {

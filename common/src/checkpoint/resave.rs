@@ -83,9 +83,8 @@ impl<'a> DirectoryWriter<'a> {
         self.write(name::METADATA, &dcp)?;
         let mut bytes = dcp.len() as u64 + self.files.iter().map(|file| file.bytes).sum::<u64>();
         if let Some(draft) = draft {
-            let mut manifest = Manifest::new(draft, &[], &self.metadata, &dcp);
+            let mut manifest = Manifest::new(draft, std::mem::take(&mut self.files), &self.metadata, &dcp);
             manifest.world = 1;
-            manifest.files.append(&mut self.files);
             let sealed = seal::seal(&self.dir.join(name::MANIFEST), &manifest)?;
             self.write(name::MANIFEST, &sealed)?;
             bytes += sealed.len() as u64;
@@ -102,8 +101,8 @@ impl<'a> DirectoryWriter<'a> {
         let shard = match self.shard.take() {
             Some(shard) => shard,
             None => {
-                let path = format!("__0_{}.distcp", self.files.len());
-                let file = self.storage.create(&self.dir.join(&path))?;
+                let path = name::piece(self.files.len());
+                let file = self.storage.create(&path.below(&self.dir))?;
                 let entry = FileEntry { path, bytes: 0, blake3: String::new(), whole_crc32: None, crc32: Vec::new() };
                 Shard { file, entry, hasher: blake3::Hasher::new() }
             }

@@ -17,6 +17,7 @@ use super::{
     value::Value,
     zip::Builder,
 };
+use crate::fs::RelPath;
 use crate::fs::{FileError, Storage};
 use std::{
     collections::BTreeMap,
@@ -130,7 +131,7 @@ impl StateFile {
         let file = File::open(path).map_err(FileError::of("open", path))?;
         let length = file.metadata().map_err(FileError::of("look at", path))?.len();
         let wrong = |source| StateFileError::Item { path: path.to_path_buf(), name: None, source };
-        let place = Place { file: String::new(), offset: 0, length, transforms: Vec::new() };
+        let place = Place { file: RelPath::own("data.pkl"), offset: 0, length, transforms: Vec::new() };
         let found = contents(&file, &place).map_err(wrong)?;
         Ok(Self { file, path: path.to_path_buf(), found })
     }

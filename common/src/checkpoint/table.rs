@@ -1,5 +1,7 @@
 //! What a rank says of the shard file it wrote: enough to write `.metadata` without reading the file.
 
+use super::metadata::MergeError;
+use crate::fs::RelPath;
 use serde::{Deserialize, Serialize};
 
 /// Items of one rank's `.distcp` file, in file order.
@@ -15,6 +17,17 @@ pub struct ShardTable {
     pub crc32: Option<u32>,
     /// Items.
     pub items: Vec<ShardItem>,
+}
+
+impl ShardTable {
+    /// The file, checked: a rank says it in a message.
+    ///
+    /// # Errors
+    /// When it is not the name of a file in the checkpoint's directory.
+    pub fn path(&self) -> Result<RelPath, MergeError> {
+        let path = RelPath::parse(self.file.as_str()).ok().filter(RelPath::is_name);
+        path.ok_or_else(|| MergeError::FileName { file: self.file.clone() })
+    }
 }
 
 /// One item: a box of a tensor, or a plain value.

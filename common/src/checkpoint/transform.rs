@@ -64,6 +64,7 @@ impl Read for Section<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fs::RelPath;
 
     fn packed(plain: &[u8]) -> (File, Place) {
         let mut file = tempfile::tempfile().unwrap();
@@ -71,7 +72,8 @@ mod tests {
         file.write_all(b"junk").unwrap();
         file.write_all(&bytes).unwrap();
         file.write_all(b"junk").unwrap();
-        let place = Place { file: "f".into(), offset: 4, length: bytes.len() as u64, transforms: vec![ZSTD.into()] };
+        let place =
+            Place { file: RelPath::own("f"), offset: 4, length: bytes.len() as u64, transforms: vec![ZSTD.into()] };
         (file, place)
     }
 

@@ -18,9 +18,10 @@ pub struct DataConfig {
     pub format: Option<SourceFormat>,
     /// Sheet of a workbook; `None` takes the first.
     pub sheet: Option<String>,
-    /// Cell texts that mean "missing", compared after trimming; the empty text is always one.
+    /// Cell texts that mean "missing", compared after trimming, numbers as numbers; the empty text is always one.
     pub missing: Vec<String>,
-    /// What to do with rows that repeat a key (row id; or entity and time) or, without a key, an entire row.
+    /// What to do with rows that repeat a key (row id; or entity and time) or, without a key, an entire row. Rows without a key are
+    /// kept unless the configuration asks for something else: that two rows are equal does not make them one.
     pub duplicates: DuplicatePolicy,
     /// How rows become samples.
     pub layout: Layout,
@@ -170,6 +171,15 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// Whether rows are told apart by a name that the configuration declares: a row id, or entity and time.
+    pub fn has_row_id(&self) -> bool {
+        match self {
+            Self::Rows(rows) => rows.row_id.is_some(),
+            Self::Arrays(arrays) => arrays.row_id.is_some(),
+            Self::Windows(_) => true,
+        }
+    }
+
     /// Whether this names an input that is a number; of arrays one of its columns, `x[3]`.
     pub fn measures(&self, input: &str) -> bool {
         match self {

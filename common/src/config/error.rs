@@ -219,6 +219,11 @@ pub enum ConfigErrorKind {
     /// A sentinel that nothing asks for.
     #[error("means nothing without data.mask = \"value\"")]
     IdleMaskValue,
+    /// Tokens beside the usual ones and in their place.
+    #[error(
+        "stands in place of the usual texts, so that `missing` adds nothing to them; write all of them in one of the two"
+    )]
+    MissingTwice,
     /// CUDA asked for and not there.
     #[error("CUDA is asked for, but {0}")]
     NoCuda(&'static str),

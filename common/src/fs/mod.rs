@@ -10,9 +10,12 @@ pub mod error;
 pub mod memory;
 pub mod mmap;
 pub mod owned;
+pub mod private;
+pub mod relative;
 pub mod space;
 pub mod storage;
 
 pub use disk::Disk;
 pub use error::FileError;
+pub use relative::{PathError, RelPath};
 pub use storage::{Storage, StorageFile};

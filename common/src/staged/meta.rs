@@ -1,5 +1,6 @@
 //! What meta.json says of a staged directory.
 
+use super::words::Form;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -28,6 +29,9 @@ pub struct StagedMeta {
     /// names of the only output axis are the classes.
     #[serde(default)]
     pub has_classes: bool,
+    /// What the classes are, by all cells of the target; absent in what was staged before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_form: Option<Form>,
     /// Whether samples have weights.
     #[serde(default)]
     pub has_weights: bool,
@@ -117,6 +121,9 @@ pub struct FeatureMeta {
     /// What a column of 0 and 1 says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<LabelMeta>,
+    /// What the words of its source column are, by all cells; absent where there are none, and in what was staged before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Form>,
 }
 
 impl FeatureMeta {
@@ -199,6 +206,9 @@ pub struct CleaningReport {
     pub columns: BTreeMap<String, ColumnReport>,
     /// Sentences for people: constant columns, all-missing inputs left out, and so on.
     pub notes: Vec<String>,
+    /// Sentences that people must not miss: many rows were left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Counts for one source column.
@@ -218,6 +228,12 @@ pub struct ColumnReport {
     pub implausible: u64,
     /// Cells with a category not seen in training; labels not seen there.
     pub unseen_category: u64,
+    /// Cells with a category, or labels in all cells; 0 in what was staged before they were counted.
+    #[serde(default)]
+    pub words: u64,
+    /// Some of the categories that the model does not know.
+    #[serde(default)]
+    pub strangers: Vec<String>,
     /// Whether all valid training cells are equal.
     pub constant: bool,
 }

@@ -27,11 +27,12 @@ pub mod reader;
 pub mod stats;
 pub mod sums;
 pub mod unfinished;
+pub mod words;
 pub mod writer;
 
 pub use error::StagedError;
 pub use meta::StagedMeta;
-pub use reader::{Split, Staged};
+pub use reader::{LEFT_OUT, Split, Staged};
 pub use stats::Moments;
 pub use sums::Sums;
 pub use writer::{ArrayWriter, StagedWriter};

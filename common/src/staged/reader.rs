@@ -26,6 +26,9 @@ pub enum Split {
     Test = 2,
 }
 
+/// The code of samples that are of no split: they are neither trained on nor judged.
+pub const LEFT_OUT: u8 = 3;
+
 impl Split {
     /// All splits, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Train, Self::Val, Self::Test];
@@ -317,7 +320,7 @@ fn check_meta(dir: &Path, meta: &StagedMeta) -> Result<(), StagedError> {
 fn check_split(dir: &Path, meta: &StagedMeta, split: &[u8]) -> Result<(), StagedError> {
     let mut counts = [0u64; 256];
     split.iter().for_each(|code| counts[usize::from(*code)] += 1);
-    let strange = meta.rows - counts[..3].iter().sum::<u64>();
+    let strange = meta.rows - counts[..=usize::from(LEFT_OUT)].iter().sum::<u64>();
     if counts[..3] == meta.split_rows && strange == 0 {
         return Ok(());
     }
@@ -349,6 +352,7 @@ pub(super) mod tests {
             persistence: None,
             has_targets: true,
             has_classes: false,
+            class_form: None,
             has_weights: false,
             split_rows: [rows, 0, 0],
             sources: vec![],

@@ -5,7 +5,7 @@
 use super::{ArrayName, StagedError};
 use crate::{
     artifact::seal::{self, SealError},
-    fs::{Disk, FileError},
+    fs::{Disk, FileError, RelPath},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -28,7 +28,7 @@ pub struct Sums {
     /// Bytes of a block.
     pub block_bytes: u64,
     /// By file.
-    pub files: BTreeMap<String, FileSums>,
+    pub files: BTreeMap<RelPath, FileSums>,
 }
 
 /// One array.
@@ -57,7 +57,7 @@ impl Sums {
                 Some(known) => known.clone(),
                 None => FileSums { bytes: found.len(), crc32c: blocks(&path, found.len())? },
             };
-            sums.files.insert(name.to_owned(), file);
+            sums.files.insert(RelPath::own(name), file);
         }
         Ok(sums)
     }
@@ -109,8 +109,14 @@ impl Sums {
         Ok(())
     }
 
-    fn check(&self, dir: &Path, name: &str, which: &[u64], progress: &mut dyn FnMut(u64)) -> Result<(), StagedError> {
-        let path = dir.join(name);
+    fn check(
+        &self,
+        dir: &Path,
+        name: &RelPath,
+        which: &[u64],
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), StagedError> {
+        let path = name.below(dir);
         let Some(sums) = self.files.get(name) else { return Ok(()) };
         let file = File::open(&path).map_err(FileError::of("open", &path))?;
         let length = file.metadata().map_err(FileError::of("look at", &path))?.len();

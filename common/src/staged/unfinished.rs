@@ -98,6 +98,9 @@ pub enum Kept {
         rows: [u64; 4],
         /// Some of those entities.
         strangers: Vec<String>,
+        /// Microseconds between rows of an entity, and how often.
+        #[serde(default)]
+        gaps: Vec<(i64, u64)>,
     },
     /// The cells of a long table.
     Cells {

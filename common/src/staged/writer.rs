@@ -140,6 +140,7 @@ impl StagedWriter {
         Staged::open(&self.dir)?;
         remove(&self.dir, is_for_another)?;
         sync_dir(&self.dir)?;
+        // own path: the digest was computed from the data.
         let target = self.out.join(&meta.digest);
         for _ in 0..RENAMES_MAX {
             match fs::rename(&self.dir, &target) {

@@ -8,13 +8,16 @@ use super::{
     wire::{Field, Part, varints},
 };
 use crate::ExportError;
-use enn_common::graph::{Dim, numel};
+use enn_common::{
+    fs::RelPath,
+    graph::{Dim, numel},
+};
 use serde_json::Value as Json;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
     io::{Read, Seek, SeekFrom},
-    path::{Component, Path},
+    path::Path,
 };
 
 /// Largest manifest that is read, bytes.
@@ -139,8 +142,8 @@ fn manifest(path: &Path) -> Found<bool> {
     let mut paths = BTreeMap::new();
     for (id, item) in items {
         let below = item["path"].as_str().unwrap_or_default();
-        let is_below = Path::new(below).components().all(|part| matches!(part, Component::Normal(_)));
-        if !is_below || !path.join(DATA).join(below).exists() {
+        let is_there = RelPath::parse(below).is_ok_and(|below| below.below(&path.join(DATA)).exists());
+        if !is_there {
             return Err(format!("{MANIFEST}: no item at {below:?}"));
         }
         paths.insert(below, id.as_str());

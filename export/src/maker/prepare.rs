@@ -9,7 +9,7 @@ use super::{
     executorch::EXECUTORCH,
 };
 use crate::ExportError;
-use enn_common::fs::atomic;
+use enn_common::fs::{atomic, private};
 use nix::fcntl::{Flock, FlockArg};
 use std::{
     ffi::OsStr,
@@ -94,6 +94,8 @@ pub struct Installers<'a> {
 
 /// The interpreter of the environment below `root`, if it was made.
 pub fn prepared(backend: Backend, root: &Path) -> Option<PathBuf> {
+    // What lies in a directory that others may write to is not run.
+    private::check(&root.canonicalize().ok()?).ok()?;
     let dir = backend.dir(root);
     let found = fs::read_to_string(dir.join(COMPLETE)).ok()?;
     (found == backend.requirements().join("\n")).then(|| dir.join("bin/python"))
@@ -117,6 +119,8 @@ pub fn prepare(
         move |source| ExportError::Io { path, source }
     };
     DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(io(root))?;
+    let real = root.canonicalize().map_err(io(root))?;
+    private::check(&real).map_err(|error| ExportError::Io { path: error.path, source: error.source })?;
     let lock = root.join(format!(".{}.lock", backend.name()));
     let file = File::create(&lock).map_err(io(&lock))?;
     // Someone else may be making it; then it is there when they let go.

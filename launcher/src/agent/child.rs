@@ -7,7 +7,7 @@ use super::{
     spec::WorkerSpec,
     unix::Page,
 };
-use crate::process::{Binding, Exit, Guard, Outlets, Process, StartError};
+use crate::process::{Binding, Exit, Guard, Inlet, Outlets, Process, StartError};
 use enn_common::wire::{
     control::{Intent, Phase},
     hand::Wish,
@@ -63,7 +63,7 @@ impl Child {
             command.env_remove(name);
         }
         command.args(&spec.args).envs(env::variables(spec, &identity));
-        let outlets = Outlets { stdout: stdout_file.into(), stderr: stderr_file.into() };
+        let outlets = Outlets { stdin: Inlet::Empty, stdout: stdout_file.into(), stderr: stderr_file.into() };
         let binding = Binding::inheriting(page.fd());
         let process = Process::start(&command, outlets, binding, guard).map_err(|error| match error {
             StartError::Spawn(source) => AgentError::Spawn { program: spec.program.clone(), source },

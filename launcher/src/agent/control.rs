@@ -1,11 +1,13 @@
 //! The agent's door for people: a socket on which `enn resize`, `pause`, `continue`, `drain` and `stop` ask for something.
 //!
-//! Its own thread talks to one caller at a time: checks who it is, reads one line within a deadline, hands the request to the
-//! agent and writes the agent's answer. **Invariant:** a caller that is slow, foreign or mad costs the agent nothing.
+//! Its own thread reads one line of each caller within a deadline, hands one request after the other to the agent, and writes the
+//! agent's answers. **Invariant:** a caller that is slow, foreign or mad costs neither the agent nor other callers anything; without
+//! descriptors, a caller that says nothing makes room for the next one.
 
 use crate::process::wait_ready;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use enn_broker::CONTROL_SOCKET;
+use enn_common::descriptors::{self, Reserve};
 use enn_common::wire::command::{Answer, LINE_BYTES_MAX, Request};
 use nix::{
     poll::{PollFd, PollFlags},
@@ -34,6 +36,10 @@ use std::{
 pub(super) const FILE: &str = "control";
 /// Time a caller has to say what it wants, and to hear the answer.
 const CALLER_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Callers at one time; the oldest that has said nothing makes room for another.
+const CALLERS_MAX: usize = 64;
+/// Rest after a caller could not be accepted.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// Time the agent has to answer.
 const AGENT_WAIT_MAX: Duration = Duration::from_secs(10);
 
@@ -65,7 +71,15 @@ impl Control {
         let event = || EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map(Arc::new);
         let (wake, stop) = (event()?, event()?);
         let (commands_in, commands) = bounded(1);
-        let door = Door { listener, commands: commands_in, wake: wake.clone(), stop: stop.clone() };
+        let door = Door {
+            listener,
+            commands: commands_in,
+            wake: wake.clone(),
+            stop: stop.clone(),
+            callers: Vec::new(),
+            reserve: Reserve::new(),
+            accept_at: None,
+        };
         let thread = std::thread::Builder::new().name("enn-control".into()).spawn(move || door.serve())?;
         let control = Self { commands, wake, stop, thread: Some(thread), socket, file };
         let beside = control.file.with_extension("new");
@@ -111,69 +125,156 @@ struct Door {
     commands: Sender<Command>,
     wake: Arc<EventFd>,
     stop: Arc<EventFd>,
+    /// In the order in which they came.
+    callers: Vec<Caller>,
+    reserve: Reserve,
+    /// When to accept again after it failed: until then a listener that stays ready is not looked at.
+    accept_at: Option<Instant>,
+}
+
+/// Somebody at the door.
+struct Caller {
+    stream: UnixStream,
+    heard: Vec<u8>,
+    /// What is still to be written; `None` before the line is whole.
+    answer: Option<Vec<u8>>,
+    until: Instant,
+}
+
+/// What became of a caller.
+enum Step {
+    Waits,
+    /// Its line is whole.
+    Asks(Vec<u8>),
+    Done,
 }
 
 impl Door {
-    fn serve(&self) {
-        while self.ready(self.listener.as_fd(), PollFlags::POLLIN, None).is_ok() {
-            match self.listener.accept() {
-                Ok((stream, _)) => {
-                    if let Err(error) = self.caller(stream) {
-                        tracing::debug!(%error, "a caller at the control socket");
+    fn serve(mut self) {
+        while self.wait().is_ok_and(|open| open) {
+            self.accept();
+            let now = Instant::now();
+            for mut caller in std::mem::take(&mut self.callers) {
+                match caller.step() {
+                    Ok(Step::Waits) if now < caller.until => self.callers.push(caller),
+                    Ok(Step::Asks(line)) => {
+                        caller.answer = Some(bytes(&self.answer(&line)));
+                        caller.until = Instant::now() + CALLER_WAIT_MAX;
+                        self.callers.push(caller);
                     }
+                    Ok(Step::Waits) => tracing::debug!("a caller at the control socket was too slow"),
+                    Ok(Step::Done) => {}
+                    Err(error) => tracing::debug!(%error, "a caller at the control socket"),
                 }
-                // It went away again; or there is no descriptor for it, which a wait for the next one does not mend.
-                Err(error) if error.raw_os_error() == Some(libc::EMFILE) => return,
-                Err(_) => {}
+            }
+        }
+        // The answer to `enn stop` may be on its way.
+        for caller in &mut self.callers {
+            caller.finish();
+        }
+    }
+
+    /// Waits until somebody comes, says or takes something, or somebody's time is over; false when the door closes.
+    fn wait(&self) -> io::Result<bool> {
+        let listen = if self.accept_at.is_some() { PollFlags::empty() } else { PollFlags::POLLIN };
+        let mut fds =
+            vec![PollFd::new(self.stop.as_fd(), PollFlags::POLLIN), PollFd::new(self.listener.as_fd(), listen)];
+        fds.extend(self.callers.iter().map(|caller| {
+            let wanted = if caller.answer.is_some() { PollFlags::POLLOUT } else { PollFlags::POLLIN };
+            PollFd::new(caller.stream.as_fd(), wanted)
+        }));
+        wait_ready(&mut fds, self.callers.iter().map(|caller| caller.until).chain(self.accept_at).min())?;
+        Ok(!fds[0].any().unwrap_or(true))
+    }
+
+    fn accept(&mut self) {
+        if self.accept_at.is_some_and(|at| Instant::now() < at) {
+            return;
+        }
+        self.accept_at = None;
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
+                    continue;
+                }
+                Err(error) => {
+                    let exhausted = descriptors::are_exhausted(&error);
+                    if exhausted && (self.evict() || self.reserve.refuse(|| self.listener.accept())) {
+                        continue;
+                    }
+                    tracing::warn!(%error, "a caller at the control socket cannot be accepted; it waits");
+                    self.accept_at = Some(Instant::now() + ACCEPT_REST);
+                    return;
+                }
+            };
+            if self.callers.len() >= CALLERS_MAX && !self.evict() {
+                continue;
+            }
+            match Caller::new(stream) {
+                Ok(caller) => self.callers.push(caller),
+                Err(error) => tracing::debug!(%error, "a caller at the control socket"),
             }
         }
     }
 
-    fn caller(&self, mut stream: UnixStream) -> io::Result<()> {
-        let (uid, own) = (getsockopt(&stream, PeerCredentials)?.uid(), nix::unistd::geteuid().as_raw());
-        stream.set_nonblocking(true)?;
-        let answer = if uid == own {
-            self.answer(&mut stream)?
-        } else {
-            Answer::Refused { reason: format!("the run belongs to user {own}, and user {uid} asked") }
-        };
-        let line = format!("{}\n", serde_json::to_string(&answer).map_err(io::Error::other)?);
-        write(&mut stream, line.as_bytes())
+    /// Sends away the oldest caller that has not said what it wants; whether there was one.
+    fn evict(&mut self) -> bool {
+        let silent = self.callers.iter().position(|caller| caller.answer.is_none());
+        silent.map(|at| self.callers.remove(at)).is_some()
     }
 
-    fn answer(&self, stream: &mut UnixStream) -> io::Result<Answer> {
-        let line = self.line(stream)?;
-        let request: Request = match serde_json::from_slice(&line) {
+    fn answer(&self, line: &[u8]) -> Answer {
+        let request: Request = match serde_json::from_slice(line) {
             Ok(request) => request,
-            Err(error) => {
-                return Ok(Answer::Refused { reason: format!("this enn does not know the request: {error}") });
-            }
+            Err(error) => return Answer::Refused { reason: format!("this enn does not know the request: {error}") },
         };
+        let ending = || Answer::Refused { reason: "the run is ending, or another node leads it".into() };
         let (reply, answer) = bounded(1);
-        let gone = || io::Error::other("the agent is gone");
-        self.commands.send_timeout(Command { request, reply }, AGENT_WAIT_MAX).map_err(|_| gone())?;
-        self.wake.write(1)?;
-        Ok(answer.recv_timeout(AGENT_WAIT_MAX).unwrap_or_else(|error| {
+        if self.commands.send_timeout(Command { request, reply }, AGENT_WAIT_MAX).is_err()
+            || self.wake.write(1).is_err()
+        {
+            return ending();
+        }
+        answer.recv_timeout(AGENT_WAIT_MAX).unwrap_or_else(|error| {
             let silent = format!("its agent did not answer within {} s; ask again", AGENT_WAIT_MAX.as_secs());
-            let reason = if error.is_timeout() { silent } else { "the run is ending, or another node leads it".into() };
-            Answer::Refused { reason }
-        }))
+            if error.is_timeout() { Answer::Refused { reason: silent } } else { ending() }
+        })
+    }
+}
+
+fn bytes(answer: &Answer) -> Vec<u8> {
+    // An answer is two texts, which JSON always has a form for.
+    format!("{}\n", serde_json::to_string(answer).unwrap_or_default()).into_bytes()
+}
+
+impl Caller {
+    fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let uid = getsockopt(&stream, PeerCredentials)?.uid();
+        let own = nix::unistd::geteuid().as_raw();
+        let foreign = format!("the run belongs to user {own}, and user {uid} asked");
+        let answer = (uid != own).then(|| bytes(&Answer::Refused { reason: foreign }));
+        Ok(Self { stream, heard: Vec::new(), answer, until: Instant::now() + CALLER_WAIT_MAX })
     }
 
-    /// One line, without its end.
-    fn line(&self, stream: &mut UnixStream) -> io::Result<Vec<u8>> {
-        let deadline = Instant::now() + CALLER_WAIT_MAX;
-        let (mut line, mut chunk) = (Vec::new(), [0; 1024]);
-        while line.len() <= LINE_BYTES_MAX {
-            self.ready(stream.as_fd(), PollFlags::POLLIN, Some(deadline))?;
-            let read = match stream.read(&mut chunk) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+    /// Goes on as far as possible without waiting.
+    fn step(&mut self) -> io::Result<Step> {
+        if self.answer.is_some() {
+            return self.write();
+        }
+        let mut chunk = [0; 1024];
+        while self.heard.len() <= LINE_BYTES_MAX {
+            let read = match self.stream.read(&mut chunk) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Step::Waits),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 read => read?,
             };
-            line.extend_from_slice(&chunk[..read]);
-            if let Some(end) = line.iter().position(|byte| *byte == b'\n') {
-                line.truncate(end);
-                return Ok(line);
+            self.heard.extend_from_slice(&chunk[..read]);
+            if let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
+                self.heard.truncate(end);
+                return Ok(Step::Asks(std::mem::take(&mut self.heard)));
             }
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -182,29 +283,87 @@ impl Door {
         Err(io::Error::other("the line is too long"))
     }
 
-    /// Waits until `fd` is ready; an error when time is up or the door closes.
-    fn ready(&self, fd: BorrowedFd<'_>, flags: PollFlags, deadline: Option<Instant>) -> io::Result<()> {
-        let mut fds = [PollFd::new(fd, flags), PollFd::new(self.stop.as_fd(), PollFlags::POLLIN)];
-        wait_ready(&mut fds, deadline)?;
-        let [caller, stop] = fds.map(|fd| fd.any().unwrap_or(false));
-        match (stop, caller) {
-            (true, _) => Err(io::Error::other("the door closes")),
-            (false, true) => Ok(()),
-            (false, false) => Err(io::ErrorKind::TimedOut.into()),
+    fn write(&mut self) -> io::Result<Step> {
+        while let Some(answer) = self.answer.as_mut().filter(|answer| !answer.is_empty()) {
+            match self.stream.write(answer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Step::Waits),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                written => drop(answer.drain(..written?)),
+            }
+        }
+        Ok(Step::Done)
+    }
+
+    /// Writes what is left of its answer, for as long as its time allows.
+    fn finish(&mut self) {
+        while self.answer.is_some() && Instant::now() < self.until && matches!(self.write(), Ok(Step::Waits)) {
+            let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLOUT)];
+            if wait_ready(&mut fds, Some(self.until)).is_err() {
+                return;
+            }
         }
     }
 }
 
-/// Also while the door closes: the answer to `enn stop` may be on its way then.
-fn write(stream: &mut UnixStream, mut bytes: &[u8]) -> io::Result<()> {
-    let deadline = Instant::now() + CALLER_WAIT_MAX;
-    while !bytes.is_empty() && Instant::now() < deadline {
-        match stream.write(bytes) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                wait_ready(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)], Some(deadline))?;
-            }
-            written => bytes = &bytes[written?..],
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    use std::io::{BufRead, BufReader};
+
+    fn open() -> (tempfile::TempDir, Control) {
+        let dir = tempfile::tempdir().unwrap();
+        let control = Control::open(dir.path(), dir.path(), "here").unwrap();
+        (dir, control)
     }
-    Ok(())
+
+    fn asking(control: &Control) -> UnixStream {
+        let mut stream = UnixStream::connect(&control.socket).unwrap();
+        stream.write_all(b"{\"command\":\"pause\"}\n").unwrap();
+        stream
+    }
+
+    /// Answers the next request as the agent does.
+    fn agree(control: &Control) {
+        let mut fds = [PollFd::new(control.fd(), PollFlags::POLLIN)];
+        wait_ready(&mut fds, Some(Instant::now() + AGENT_WAIT_MAX)).unwrap();
+        let [command] = <[Command; 1]>::try_from(control.take()).unwrap();
+        assert_eq!(command.request, Request::Pause {});
+        command.reply.send(Answer::Accepted { says: "yes".into() }).unwrap();
+    }
+
+    fn told(stream: UnixStream) -> String {
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line
+    }
+
+    #[test]
+    fn callers_that_say_nothing_or_read_nothing_keep_nobody_waiting() {
+        let (_dir, control) = open();
+        let _silent: Vec<UnixStream> = (0..8).map(|_| UnixStream::connect(&control.socket).unwrap()).collect();
+        let _deaf = asking(&control);
+        agree(&control);
+        let began = Instant::now();
+        let caller = asking(&control);
+        agree(&control);
+        assert!(told(caller).contains("accepted"));
+        assert!(began.elapsed() < CALLER_WAIT_MAX, "it waited for {:?}", began.elapsed());
+    }
+
+    /// The limit is this process's: run each test in a process of its own.
+    #[test]
+    fn a_door_without_descriptors_opens_all_the_same() {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, 128, hard).unwrap();
+        let (_dir, control) = open();
+        let mut crowd = Vec::new();
+        while let Ok(stream) = UnixStream::connect(&control.socket) {
+            crowd.push(stream);
+        }
+        drop(crowd.split_off(crowd.len() - 2));
+        let caller = asking(&control);
+        agree(&control);
+        assert!(told(caller).contains("accepted"));
+    }
 }

@@ -10,6 +10,9 @@ use crate::{
 };
 use std::path::{Path, PathBuf};
 
+/// Name of what is fetched for a moment.
+const FETCHED: &str = "fetched";
+
 /// What hears of bytes fetched and all bytes.
 pub(super) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
@@ -83,7 +86,7 @@ pub fn outline_at((shelf, name): (&Shelf, &str)) -> Result<Result<PathBuf, Box<O
         return Ok(Ok(copy));
     }
     let work = WorkDir::create(shelf.dir())?;
-    let outline = Outline::open(&shelf.place(name), &work.path.join(name))?;
+    let outline = Outline::open(&shelf.place(name), &work.path.join(FETCHED))?;
     Ok(Err(Box::new(Outlined { outline, _work: work })))
 }
 
@@ -95,7 +98,7 @@ pub fn outline_at((shelf, name): (&Shelf, &str)) -> Result<Result<PathBuf, Box<O
 pub fn verify_at((shelf, name): (&Shelf, &str), deep: bool, progress: Progress<'_>) -> Result<Verified, Error> {
     let (place, work) = (shelf.place(name), WorkDir::create(shelf.dir())?);
     let step = remote::list(&place)?.into_iter().rfind(|one| one.complete).map(|one| one.step);
-    let pulled = remote::pull(&place, step, &work.path.join(name), false, progress)?;
+    let pulled = remote::pull(&place, step, &work.path.join(FETCHED), false, progress)?;
     Ok(Verified { path: pulled.place.into(), ..convert::verify(&pulled.path, deep, progress)? })
 }
 

@@ -1,7 +1,10 @@
 //! Events get their time and go to the user interface in a thread of its own: a slow terminal or disk must not hold up
 //! the agent.
 
-use crate::ui::{JournalError, MetricsServer, Mode, Sink};
+use crate::{
+    process::GiveUp,
+    ui::{JournalError, MetricsServer, Mode, Sink},
+};
 use crossbeam_channel::{Sender, bounded};
 use enn_common::event::{Event, What};
 use std::{
@@ -17,6 +20,7 @@ const EVENTS_MAX: usize = 4096;
 pub(super) struct Announcer {
     teller: Option<Teller>,
     thread: Option<JoinHandle<()>>,
+    give_up: Option<GiveUp>,
 }
 
 /// Tells events; clone it for other threads.
@@ -38,9 +42,10 @@ impl Announcer {
     /// Starts the thread. When there is no thread to be had the events are lost, the run is not.
     pub(super) fn start(mut sink: Sink) -> Self {
         let (events, incoming) = bounded(EVENTS_MAX);
+        let give_up = sink.give_up();
         let show = move || incoming.iter().for_each(|event| sink.event(&event));
         let thread = std::thread::Builder::new().name("enn-ui".into()).spawn(show).ok();
-        Self { teller: Some(Teller { events }), thread }
+        Self { teller: Some(Teller { events }), thread, give_up }
     }
 
     /// Tells one event.
@@ -48,6 +53,11 @@ impl Announcer {
         if let Some(teller) = &self.teller {
             teller.tell(what);
         }
+    }
+
+    /// From now on nobody waits for whoever reads what is shown; the journal is still completed.
+    pub(super) fn give_up(&self) {
+        self.give_up.iter().for_each(GiveUp::now);
     }
 
     /// A teller for another thread. The announcer ends when all of them are gone.

@@ -24,6 +24,7 @@ use enn_common::{
         data::{DataConfig, SplitConfig, SplitKind},
         train::{Device, Nproc},
     },
+    fs::RelPath,
     staged::Staged,
 };
 use std::{
@@ -146,10 +147,12 @@ fn begin(config: &RunConfig, facts: &Facts, options: &CvOptions) -> Result<(RunD
     let (rule, sentence) = folds_of(data, &staged.dir, wanted)?;
     let run = RunDir::create(&options.runs_dir, &format!("{}-cv", config.name), time::OffsetDateTime::now_utc())?;
     let mut folds = Vec::new();
-    for (fold, split) in rule::divide(&rule, wanted).iter().enumerate() {
-        let divided = stager::redivide(&staged.dir, split)?;
+    let whole = Staged::open(&staged.dir)?;
+    for (fold, mut split) in rule::divide(&rule, wanted).into_iter().enumerate() {
+        stager::purge(data, &whole, &mut split)?;
+        let divided = stager::redivide(&staged.dir, &split)?;
         folds.push(FoldRecord {
-            run: format!("fold-{fold:02}"),
+            run: RelPath::parse(format!("fold-{fold:02}")).map_err(Error::Path)?,
             staged: divided.dir,
             rows: divided.meta.split_rows,
             state: FoldState::Pending,
@@ -279,7 +282,7 @@ fn task(
     (fold, record): (usize, &FoldRecord),
     (config, facts): (&RunConfig, &Facts),
 ) -> Result<Task, Error> {
-    let path = dir.join(&record.run);
+    let path = record.run.locate(dir)?;
     if !path.exists() {
         let run = RunDir::create_at(&path)?;
         run.write_config(config)?;
@@ -324,7 +327,7 @@ fn settle(record: &mut CvRecord, ended: &cv::Ended, folds: &mut Folds<'_>) {
 fn gather_folds(record: &CvRecord, dir: &Path) -> Result<(), Error> {
     let done = record.folds.iter().enumerate().filter(|(_, fold)| fold.state == FoldState::Done);
     let done: Vec<_> =
-        done.map(|(number, fold)| (number, fold.staged.clone(), dir.join(&fold.run).join(FORECASTS))).collect();
+        done.map(|(number, fold)| (number, fold.staged.clone(), fold.run.below(dir).join(FORECASTS))).collect();
     Ok(cv::write_table(&dir.join(OUT_OF_FOLD), &record.staged, &done)?)
 }
 

@@ -1,4 +1,4 @@
-//! `evaluate`: predict data with targets, compare, and do the same for baselines fitted to the run's training rows.
+//! `evaluate`: predict data with targets, compare, and do the same for baselines fitted to the run's training and validation rows.
 
 use super::{
     groups,
@@ -22,8 +22,8 @@ use enn_common::{
         evaluation::{Evaluation, FILE, FORMAT, SeenPart, VERSION},
         prediction::{PredictionManifest, manifest_path},
     },
-    config::data::Layout,
-    fs::atomic,
+    config::data::{DataConfig, Layout},
+    fs::{RelPath, atomic},
     staged::{Split, Staged, npy::Element, reader::NpyMap},
 };
 use std::path::{Path, PathBuf};
@@ -44,6 +44,8 @@ pub struct EvaluateOptions {
     pub importance: Option<usize>,
     /// Seed of the shuffles.
     pub seed: u64,
+    /// Whether a column of which the model does not know most is judged all the same.
+    pub allow_unseen: bool,
 }
 
 /// What an evaluation left behind.
@@ -62,8 +64,13 @@ pub struct Evaluated {
 /// # Errors
 /// Data without targets or that do not fit the model, a group that is not there, or a worker that fails.
 pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &EvaluateOptions) -> Result<Evaluated, Error> {
-    let predicting =
-        PredictOptions { mode: options.mode, handle_signals: options.handle_signals, ..PredictOptions::default() };
+    let predicting = PredictOptions {
+        mode: options.mode,
+        handle_signals: options.handle_signals,
+        allow_unseen: options.allow_unseen,
+        is_judged: true,
+        ..PredictOptions::default()
+    };
     let subject = Subject::of(model, data, facts, &predicting)?;
     let run = RunDir::create(&model.join(EVALUATIONS), "evaluate", time::OffsetDateTime::now_utc())?;
     run.write_config(&subject.config)?;
@@ -74,7 +81,8 @@ pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &Evaluat
         return Ok(Evaluated { dir, evaluation: None, ended: predicted.ended });
     }
     let manifest = PredictionManifest::read(&manifest_path(&output))?;
-    let staged = Staged::open(&subject.runs.join(train::STAGED_DIR).join(&manifest.data))?;
+    let data_dir = RelPath::parse(manifest.data).map_err(Error::Path)?;
+    let staged = Staged::open(&data_dir.locate(&subject.runs.join(train::STAGED_DIR))?)?;
     if !staged.meta().has_targets {
         return Err(Error::Usage(Usage::NoTargets { data: data.to_vec() }));
     }
@@ -152,6 +160,9 @@ fn judge(
         Held::new(levels).with(staged, Quantiles { levels, values, rows: &rows, weights })
     });
     let warning = warning(&parts.seen);
+    let outputs = staged.outputs().max(1);
+    let told = rows.iter().filter_map(|row| Some((*row, points.get(row * outputs..(row + 1) * outputs)?)));
+    let classes = evaluation::classes(staged, told);
     let evaluation = Evaluation {
         format: FORMAT.to_owned(),
         version: VERSION,
@@ -172,13 +183,14 @@ fn judge(
         cells: parts.cells,
         levels: held.as_ref().map_or_else(Vec::new, Held::levels),
         intervals: held.as_ref().map_or_else(Vec::new, Held::intervals),
+        classes,
         importance: Vec::new(),
         notes,
     };
     Ok((evaluation, rows))
 }
 
-/// Baselines fitted to the training rows of the run, and what it has done with the rows of `staged`; nothing, with a note, where its data
+/// Baselines fitted to the training and validation rows of the run, and what it has done with the rows of `staged`; nothing, with a note, where its data
 /// are gone.
 fn of_run(
     subject: &Subject,
@@ -187,19 +199,25 @@ fn of_run(
     notes: &mut Vec<String>,
 ) -> (Vec<Forecaster>, Option<Vec<Seen>>) {
     let found = Staged::open(&model.join("staged")).map_err(Error::from).and_then(|run| {
-        let rows: Vec<usize> = run.rows_of(Split::Train).collect();
+        // What is judged is new to the run, as its test rows are.
+        let rows = baselines::rows_of(&run, &[Split::Train, Split::Val]);
         let fitted = baselines::fit_to(&run, &rows, Effort::Full)?;
-        let has_ids = subject.config.data.as_ref().is_some_and(|data| match &data.layout {
-            Layout::Rows(rows) => rows.row_id.is_some(),
-            Layout::Arrays(arrays) => arrays.row_id.is_some(),
-            Layout::Windows(_) => false,
-        });
+        // The time of a window is no name that the source has.
+        let is_named = |data: &DataConfig| data.layout.has_row_id() && !matches!(data.layout, Layout::Windows(_));
+        let has_ids = subject.config.data.as_ref().is_some_and(is_named);
         Ok((fitted, evaluation::seen(staged, &run, has_ids)))
     });
     match found {
         Ok(((forecasters, told), seen)) => {
             notes.extend(told);
-            (forecasters, Some(seen))
+            if seen.is_none() {
+                notes.push(
+                    "which of the rows the run trained on is not known: many of its own rows have the same cells, and the data have \
+                     no row id; all rows are judged"
+                        .to_owned(),
+                );
+            }
+            (forecasters, seen)
         }
         Err(error) => {
             notes.push(format!(

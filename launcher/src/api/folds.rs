@@ -23,7 +23,7 @@ use enn_common::{
         cv::{CvRecord, FoldRecord, FoldState, MODEL},
         evaluation::{Evaluation, FILE, FORMAT, Part, SeenPart, VERSION},
     },
-    checkpoint::listing,
+    checkpoint::{Extent, find_sound},
     config::RunConfig,
     fs::atomic,
     metrics::Metrics,
@@ -120,11 +120,11 @@ impl<'a> Folds<'a> {
         fold: usize,
         record: &FoldRecord,
     ) -> Result<(BTreeMap<String, Metrics>, Vec<String>), Error> {
-        let run = self.dir.join(&record.run);
+        let run = record.run.locate(&self.dir)?;
         let forecasts = run.join(FORECASTS);
         if !forecasts.join("rows.npy").exists() {
             // A training run leaves them out where data are large.
-            let (checkpoint, place) = (listing::find(&run)?.dir().to_owned(), RunDir::open(&run)?);
+            let (checkpoint, place) = (sound(&run)?, RunDir::open(&run)?);
             let by = (checkpoint.as_path(), record.staged.as_path());
             forecast::predict_test_rows(self.config, self.facts, &place, by, Told::Quantiles)?;
         }
@@ -199,6 +199,7 @@ impl<'a> Folds<'a> {
             cells: parts.cells,
             levels: held.map_or_else(Vec::new, Held::levels),
             intervals: held.map_or_else(Vec::new, Held::intervals),
+            classes: None,
             importance: Vec::new(),
             notes: (untold > 0).then(|| evaluation::untold(untold)).into_iter().collect(),
         }
@@ -211,8 +212,8 @@ impl<'a> Folds<'a> {
         repeats: usize,
         notes: &mut Vec<String>,
     ) -> Result<Vec<(String, Vec<f64>)>, Error> {
-        let run = self.dir.join(&fold.run);
-        let checkpoint = listing::find(&run)?.dir().to_owned();
+        let run = fold.run.locate(&self.dir)?;
+        let checkpoint = sound(&run)?;
         let staged = Staged::open(&fold.staged)?;
         let rows: Vec<usize> = staged.rows_of(Split::Test).collect();
         let place = RunDir::create(&run.join(SHUFFLES), SHUFFLES, time::OffsetDateTime::now_utc())?;
@@ -224,4 +225,11 @@ impl<'a> Folds<'a> {
         let _left = std::fs::remove_dir_all(run.join(SHUFFLES));
         Ok(rises)
     }
+}
+
+/// The newest sound checkpoint of a fold's run.
+fn sound(run: &Path) -> Result<PathBuf, Error> {
+    let found = find_sound(run, Extent::Weights)?;
+    found.notes().iter().for_each(|note| tracing::warn!("{note}"));
+    Ok(found.checkpoint.dir().to_owned())
 }

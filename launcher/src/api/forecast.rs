@@ -4,13 +4,17 @@ use super::{announce::Announcer, launch};
 use crate::{
     Error,
     agent::{self, Checkpoints, Committed, Ended, Job, ShardSet},
+    evaluation,
     facts::Facts,
     gather::GatherError,
     run_dir::RunDir,
-    ui::{Mode, Sink},
+    ui::{Mode, Sink, report::TestPredictions},
 };
 use enn_common::{
-    artifact::chunk::{self, Chunk},
+    artifact::{
+        chunk::{self, Chunk},
+        classes::ClassFigures,
+    },
     config::{
         RunConfig,
         train::{ClusterConfig, MEDIAN, Nproc, Precision},
@@ -51,6 +55,16 @@ pub(super) fn of_test_rows(
         return Ok(());
     }
     predict_test_rows(config, facts, run, (checkpoint, staged), Told::Quantiles)
+}
+
+/// What the forecasts of the test rows are worth where they are of classes; `None` where they are not, or were not kept.
+pub(super) fn classes(run: &RunDir, staged: &Path) -> Result<Option<ClassFigures>, Error> {
+    let staged = Staged::open(staged)?;
+    if !staged.meta().has_classes {
+        return Ok(None);
+    }
+    let kept = TestPredictions::read(run.path(), &staged)?;
+    Ok(kept.and_then(|kept| evaluation::classes(&staged, kept.each())))
 }
 
 /// What is kept of forecasts.

@@ -8,7 +8,7 @@ use crate::{
     run_dir::{self, RunDir},
 };
 use enn_common::{
-    checkpoint::{Checkpoint, Manifest, listing},
+    checkpoint::{Checkpoint, Extent, Manifest, find_sound, listing},
     config::{Parent, RunConfig, parent::ScalerChoice},
     staged::{StagedMeta, meta::Stats},
 };
@@ -41,7 +41,11 @@ pub(super) fn adopt(
     (run, own): (&RunDir, &StagedMeta),
 ) -> Result<RunConfig, Error> {
     let checkpoint = match Form::of(&options.source)? {
-        Form::Directory => listing::find(&options.source)?,
+        Form::Directory => {
+            let found = find_sound(&options.source, Extent::Weights)?;
+            found.notes().iter().for_each(|note| tracing::warn!("{note}"));
+            found.checkpoint
+        }
         form => {
             let (source, beside) = (&options.source, run.path().join(DIR));
             let native = match form {

@@ -15,14 +15,18 @@ use crate::{
     export::{Packed, is_packed},
     facts::Facts,
     gather::{self, Arrays, Gathered, Header, Ledger},
-    run_dir::RunDir,
-    stage::ROW_NAMES_MAX,
+    run_dir::{self, RunDir},
+    stage::{Acquaintance, ROW_NAMES_MAX, StageError, judge_classes},
     ui::{Mode, Sink},
 };
 use enn_common::{
     artifact::prediction::ModelDigest,
-    checkpoint::{Checkpoint, listing, name},
-    config::{RunConfig, data::DataConfig, train::Precision},
+    checkpoint::{Checkpoint, Extent, find_sound, name},
+    config::{
+        RunConfig,
+        data::{DataConfig, Layout},
+        train::Precision,
+    },
     event::What,
     staged::{StagedMeta, meta::CleaningReport},
 };
@@ -57,6 +61,10 @@ pub struct PredictOptions {
     pub engine: Option<Engine>,
     /// Whether the predictions alone are told, without the quantiles beside them.
     pub point: bool,
+    /// Whether a column of which the model does not know most is predicted all the same.
+    pub allow_unseen: bool,
+    /// Whether targets are judged, so that each must be one that the model can predict.
+    pub is_judged: bool,
     /// Changes to the run's configuration, e.g. of the number of workers.
     pub overrides: Vec<super::Override>,
 }
@@ -70,6 +78,8 @@ impl Default for PredictOptions {
             precision: Precision::Fp32,
             engine: None,
             point: false,
+            allow_unseen: false,
+            is_judged: false,
             overrides: Vec::new(),
         }
     }
@@ -173,9 +183,15 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// The newest checkpoint of a run directory, as it was configured.
+    /// The newest sound checkpoint of a run directory, as it was configured. That it is not the newest, or that the run is not over, is
+    /// told: the answers are those of a model that is not what its name promises.
     pub(super) fn trained(model: &Path) -> Result<Self, Error> {
-        let found = listing::find(model)?;
+        let found = find_sound(model, Extent::Weights)?;
+        found.notes().iter().for_each(|note| tracing::warn!("{note}"));
+        let found = found.checkpoint;
+        if let Some(note) = found.manifest().and_then(|manifest| unfinished(model, manifest.step)) {
+            tracing::warn!("{note}");
+        }
         let checkpoint = std::path::absolute(found.dir()).unwrap_or_else(|_| found.dir().to_owned());
         let manifest = found.manifest().ok_or_else(|| Error::NoCard { path: checkpoint.clone() })?;
         let json = |source| Error::Json { path: checkpoint.join(name::MANIFEST), source };
@@ -213,6 +229,26 @@ impl Subject {
         Ok(Self { config, ..trained })
     }
 
+    /// Refuses rows that the model was not trained on.
+    fn judge_words(&self, staged: &StagedMeta, options: &PredictOptions) -> Result<(), StageError> {
+        let targets = self.targets();
+        if options.is_judged && staged.has_classes {
+            let classes = staged.out_labels.first().map_or(&[][..], Vec::as_slice);
+            targets.iter().try_for_each(|target| judge_classes(&staged.report, target, classes))?;
+        }
+        let mut words = Acquaintance::default();
+        words.add(&staged.report, targets);
+        if options.allow_unseen { Ok(()) } else { Ok(words.judge()?) }
+    }
+
+    /// Target columns of rows.
+    pub(super) fn targets(&self) -> &[String] {
+        match self.config.data.as_ref().map(|data| &data.layout) {
+            Some(Layout::Rows(rows)) => &rows.targets,
+            _ => &[],
+        }
+    }
+
     /// Levels that are computed of each cell, and whether no more than the point of them is told.
     pub(super) fn levels(&self, is_point: bool) -> Result<(Vec<f64>, bool), Error> {
         match &self.engine {
@@ -244,6 +280,19 @@ fn new_data(data: DataConfig, files: &[PathBuf], facts: &Facts) -> Result<DataCo
     let format = data.format.filter(|_| extension(&files) == extension(&data.files));
     // New rows come from no source of the training: they are all answered, in their own order.
     Ok(DataConfig { files, sources: Vec::new(), format, ..data })
+}
+
+/// Whether a run still trains, in words.
+fn unfinished(model: &Path, step: u64) -> Option<String> {
+    // A checkpoint may be named by its own directory.
+    let run = model.ancestors().take(3).find(|dir| run_dir::is_run(dir))?;
+    let run = run_dir::is_living(run).then_some(run)?;
+    Some(format!(
+        "{} is still training; its checkpoint of step {step} is used, which later ones may better\n  hint: `enn status {}` tells how \
+         far it is",
+        run.display(),
+        run.display()
+    ))
 }
 
 fn manifest_digest(checkpoint: &Checkpoint) -> Result<String, Error> {
@@ -290,6 +339,7 @@ fn work_on(
 ) -> Result<(Predictions, u32, u64), Error> {
     let (levels, takes_point) = subject.levels(options.point)?;
     let staged = train::stage_data(&subject.config, Some(subject.meta.clone()), place.staged, announcer)?;
+    subject.judge_words(&staged.meta, options)?;
     for message in lost(&staged.meta.report) {
         announcer.tell(What::Warned { message });
     }

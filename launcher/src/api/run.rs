@@ -6,11 +6,12 @@ use crate::{
     facts::Facts,
     group::{self, GroupOutcome, GroupSpec},
     rendezvous::{RoundEnd, RunEnd},
+    retention::Sweeping,
     run_dir::{RunDir, RunDirError},
     torchrun::{Launch, Manner, RunError},
     ui::{MetricsServer, Mode},
 };
-use enn_common::{event::What, exit::ExitCode};
+use enn_common::{event::What, exit::ExitCode, fs::private};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::{
     fs,
@@ -19,7 +20,7 @@ use std::{
     net::SocketAddr,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Instant, SystemTime},
 };
 
 /// Descriptors of the launcher itself, and of each worker: pidfd, two pipes, two log files, and room.
@@ -51,7 +52,7 @@ pub struct RunOptions {
 /// When the launch cannot begin or the machine refuses something; a failed worker is an exit status.
 pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Error> {
     let began = Instant::now();
-    let Launch { mut spec, name, log_dir, mut notes } = launch;
+    let Launch { mut spec, name, log_dir, retention, mut notes } = launch;
     raise_descriptors(spec.rendezvous.local_world).map_err(Box::new)?;
     // Before anything is made: the address may be taken.
     let metrics = options.metrics_addr.map(MetricsServer::start).transpose()?;
@@ -61,6 +62,7 @@ pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Er
     spec.logs.dir = log_folder(&base, &spec.rendezvous.run_id)
         .map_err(|source| Box::new(RunError::LogDir { path: base, source }))?;
     run.write_launch(&spec.rendezvous.run_id, &facts.argv, &spec.logs.dir)?;
+    let sweeping = run.path().parent().map(|runs| Sweeping::start(runs.to_owned(), retention, SystemTime::now()));
     let announcer = Announcer::of_run(run.path(), options.mode, metrics)?;
     announcer.tell(What::RunStarted {
         run: run.id(),
@@ -74,6 +76,10 @@ pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Er
         announcer.tell(What::Warned { message });
     }
     let outcome = group::run(&spec, &mut |what| announcer.tell(what));
+    if outcome.as_ref().is_ok_and(|outcome| outcome.output_lost > 0) {
+        // Standard error may be what nobody reads.
+        announcer.give_up();
+    }
     let (code, restarts, rounds) = match &outcome {
         Ok(outcome) => (status(outcome, options.manner, spec.propagate_exit), outcome.restarts, outcome.rounds),
         Err(error) => (machine(error, options.manner), 0, 0),
@@ -82,6 +88,8 @@ pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Er
         pass_on(outcome, &spec, file);
     }
     announcer.tell(What::RunEnded { code, seconds: began.elapsed().as_secs_f64(), restarts, rounds });
+    drop(announcer);
+    sweeping.into_iter().for_each(Sweeping::finish);
     outcome.map_err(Error::from).map(|_| code)
 }
 
@@ -114,7 +122,7 @@ fn status(outcome: &GroupOutcome, manner: Manner, propagate: bool) -> u8 {
         RunEnd::Stopped { .. } => ExitCode::Terminated as u8,
     };
     let ours = match outcome.stopped_by {
-        Some(signal) if outcome.end != RunEnd::Finished => by_signal(signal as i32),
+        Some(signal) if outcome.end != RunEnd::Finished || outcome.output_lost > 0 => by_signal(signal as i32),
         _ => ours,
     };
     // torchrun knows one code besides 0, whatever happened.
@@ -137,7 +145,12 @@ fn run_dir(name: &str, facts: &Facts, options: &RunOptions, notes: &mut Vec<Stri
         return RunDir::create(&facts.cwd.join(dir), name, now);
     }
     RunDir::create(&facts.cwd.join(&facts.launches_dir), name, now).or_else(|error| {
-        let instead = facts.temporary_dir.join(format!("enn-{}", nix::unistd::geteuid())).join("runs");
+        let home = facts.temporary_dir.join(format!("enn-{}", nix::unistd::geteuid()));
+        if let Err(refused) = private::own_dir(&home) {
+            notes.push(refused.to_string());
+            return Err(error);
+        }
+        let instead = home.join("runs");
         notes.push(format!("{error}; this run is kept in {}", instead.display()));
         RunDir::create(&instead, name, now)
     })

@@ -18,7 +18,7 @@ use crate::{
     export::{AtWork, is_packed},
     facts::Facts,
     gather::Stream,
-    stage::{self, Batches, StageOptions, ample},
+    stage::{self, Acquaintance, Batches, StageError, StageOptions, ample},
 };
 use arrow_array::RecordBatch;
 use arrow_ipc::writer::FileWriter;
@@ -113,13 +113,17 @@ pub fn predict_stream(
     let mut answers = Stream::new(output, &levels, takes_point);
     let staging =
         StageOptions { out: work.path.join("staged"), threads: 1, for_prediction: Some(subject.meta.clone()) };
-    let (mut rows, mut failed) = (0, 0);
+    let (mut rows, mut failed, mut words) = (0, 0, Acquaintance::default());
     for batch in Batches::open_some(input, |schema| Ok(chosen(&data, schema)), ample).map_err(Error::Stream)? {
         let batch = batch.map_err(Error::Stream)?;
         for first in (0..batch.num_rows()).step_by(BATCH_ROWS_MAX) {
             let part = batch.slice(first, BATCH_ROWS_MAX.min(batch.num_rows() - first));
             write_file(&source, &part).map_err(Error::Stream)?;
             let staged = stage::stage(&data, &staging, &mut |_| {})?;
+            words.add(&staged.meta.report, subject.targets());
+            if !options.allow_unseen {
+                words.judge_so_far().map_err(StageError::from)?;
+            }
             let (chunk, blake3) = answerer.ask(&staged.dir, &work.path)?;
             failed += answers.write(&staged.meta, &chunk, &blake3)? as u64;
             rows += staged.meta.rows;
@@ -129,6 +133,9 @@ pub fn predict_stream(
     }
     answers.finish(&subject.meta)?;
     answerer.end()?;
+    if !options.allow_unseen {
+        words.judge().map_err(StageError::from)?;
+    }
     if failed > 0 {
         tracing::warn!("{failed} of {rows} rows have no prediction");
     }

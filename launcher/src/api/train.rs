@@ -24,10 +24,12 @@ use crate::{
     },
 };
 use enn_common::{
+    artifact::classes::ClassFigures,
     checkpoint::{Draft, name},
     config::{RunConfig, data::DataConfig},
     event::{SourceShare, What},
     exit::ExitCode,
+    fs::private,
     metrics::Metrics,
     staged::{Split, StagedMeta, meta::SourceMeta, mix},
 };
@@ -214,6 +216,7 @@ pub(super) fn lead(
         nproc: launch::world(config),
         argv: facts.argv.clone(),
     });
+    facts.crowd(launch::world(config)).into_iter().for_each(|message| announcer.tell(What::Warned { message }));
     let is_at_work = Cell::new(false);
     let outcome = work(config, facts, (options, others), (&run, &announcer, &is_at_work));
     if let Ok((Outcome { handed_over: true, restarts, rounds, .. }, _)) = outcome {
@@ -341,12 +344,22 @@ fn work(
     }
     let baselines = baselines.and_then(|thread| thread.join().ok().flatten());
     let outcome = outcome?;
-    if let (Ended::Finished, None, Some((_, checkpoint))) = (&outcome.ended, &outcome.unsaved, &outcome.checkpoint)
-        && let Err(error) = forecast::of_test_rows(config, facts, run, checkpoint, &staged.dir)
-    {
-        announcer.tell(What::Warned { message: format!("the report shows no forecasts: {error}") });
+    if let (Ended::Finished, None, Some((_, checkpoint))) = (&outcome.ended, &outcome.unsaved, &outcome.checkpoint) {
+        let told = forecast::of_test_rows(config, facts, run, checkpoint, &staged.dir);
+        tell_classes(told.and_then(|()| forecast::classes(run, &staged.dir)), announcer);
     }
     Ok((outcome, baselines))
+}
+
+/// Tells what the forecasts of the test rows are worth, where they are of classes, or why there are none.
+fn tell_classes(found: Result<Option<ClassFigures>, Error>, announcer: &Announcer) {
+    match found {
+        Ok(Some(classes)) => {
+            announcer.tell(What::ClassesJudged { split: "test".to_owned(), classes: Box::new(classes) });
+        }
+        Ok(None) => {}
+        Err(error) => announcer.tell(What::Warned { message: format!("the report shows no forecasts: {error}") }),
+    }
 }
 
 /// Stages the configured data under `out` without training; returns the staged directory and what it holds.
@@ -377,6 +390,10 @@ fn quietly_staged(
     out: &Path,
     announcer: &Announcer,
 ) -> Result<(Staged, f64), Error> {
+    if out.file_name().is_some_and(|name| name == STAGED_DIR) {
+        // It lies between runs, which are their user's alone, and holds the same data.
+        private::close_dir(out)?;
+    }
     let data = config.data.as_ref().ok_or(Error::Usage(Usage::NoData))?;
     let began = Instant::now();
     let options = StageOptions { out: out.to_owned(), threads: 0, for_prediction };

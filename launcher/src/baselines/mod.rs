@@ -1,11 +1,13 @@
 //! What a model must beat: the mean of each cell, the value of yesterday, what the calendar says, ridge regression, and where there
 //! are categories kernel ridge on all their crosses. Of classes: how often each occurs, and logistic regression.
 //!
-//! Every baseline is fitted to training rows alone and judged on validation and test rows in the target's unit, over
-//! valid cells only and by the rows' weights, which the fits do not look at. One that cannot be computed is absent, with the reason in the notes.
+//! Every baseline is fitted twice: to the training rows, to be judged on validation rows, and to the training and validation rows, as a
+//! user would who has chosen it, to be judged on test rows. It is judged in the target's unit, over valid cells only and by the rows'
+//! weights, which the fits do not look at. One that cannot be computed is absent, with the reason in the notes.
 //!
-//! **Invariant:** nothing of a validation or test row enters a fit; the same staged directory gives the same numbers.
+//! **Invariant:** nothing of a row that a baseline is judged on enters its fit; the same staged directory gives the same numbers.
 
+mod classes;
 mod encoding;
 pub mod error;
 mod logistic;
@@ -13,6 +15,7 @@ mod ridge;
 mod scores;
 mod trial;
 
+pub use classes::classes;
 pub use error::BaselineError;
 pub use scores::Scores;
 pub use trial::Trial;
@@ -28,8 +31,8 @@ use nalgebra::DMatrix;
 use ridge::{KernelRidge, Ridge};
 use std::{collections::BTreeMap, path::Path};
 
-/// Splits that baselines are judged on.
-const JUDGED: [Split; 2] = [Split::Val, Split::Test];
+/// Splits that baselines are judged on, and the rows that they are fitted to for that.
+const JUDGED: [(Split, &[Split]); 2] = [(Split::Val, &[Split::Train]), (Split::Test, &[Split::Train, Split::Val])];
 
 /// All baselines of a staged directory.
 #[derive(Debug)]
@@ -38,13 +41,23 @@ pub struct Baselines {
     pub split: BTreeMap<String, BTreeMap<String, Metrics>>,
     /// Sentences for people: what was chosen, sampled or left out.
     pub notes: Vec<String>,
-    /// The fitted baselines, for plots.
+    /// The baselines fitted to training and validation rows, for plots of test rows.
     pub forecasters: Vec<Forecaster>,
     /// Split → baseline → errors of every cell.
     pub cells: BTreeMap<String, BTreeMap<String, Scores>>,
 }
 
 impl Baselines {
+    /// Adds what baselines that were fitted to more rows say of themselves, where it is something else.
+    fn note_again(&mut self, notes: Vec<String>, rows: usize) {
+        let new = notes.into_iter().filter(|note| !self.notes.contains(note));
+        let new: Vec<String> = new.map(|note| format!("{note} (for the test split)")).collect();
+        self.notes.extend(new);
+        self.notes.push(format!(
+            "for the validation split they are fitted to the training rows, for the test split to the {rows} rows of training and validation"
+        ));
+    }
+
     /// Lets every cell count by its weight in the errors over all cells.
     pub fn weigh(&mut self, weights: &[f64]) {
         let total = |(name, scores): (&String, &Scores)| Some((name.clone(), scores.over(|at| weights[at])?));
@@ -120,6 +133,12 @@ impl Forecaster {
     }
 }
 
+/// Rows of some splits, ascending.
+pub fn rows_of(staged: &Staged, splits: &[Split]) -> Vec<usize> {
+    let is_in = |code: u8| splits.iter().any(|split| *split as u8 == code);
+    (0..staged.rows()).filter(|row| is_in(staged.split()[*row])).collect()
+}
+
 /// Fits and judges the baselines of the staged directory `staged`.
 ///
 /// # Errors
@@ -133,13 +152,21 @@ pub fn compute(staged: &Path, effort: Effort) -> Result<Baselines, BaselineError
 /// # Errors
 /// The directory has no targets or no training rows.
 pub fn compute_of(staged: &Staged, effort: Effort) -> Result<Baselines, BaselineError> {
-    let train: Vec<usize> = staged.rows_of(Split::Train).collect();
+    let train = rows_of(staged, &[Split::Train]);
     let (forecasters, notes) = fit_to(staged, &train, effort)?;
     let mut baselines = Baselines { split: BTreeMap::new(), notes, forecasters, cells: BTreeMap::new() };
-    for split in JUDGED {
-        let rows: Vec<usize> = staged.rows_of(split).collect();
+    let mut fitted = train.len();
+    for (split, known) in JUDGED {
+        let rows = rows_of(staged, &[split]);
+        let known = rows_of(staged, known);
         if rows.is_empty() {
             continue;
+        }
+        if known.len() > fitted {
+            let (forecasters, notes) = fit_to(staged, &known, effort)?;
+            baselines.forecasters = forecasters;
+            baselines.note_again(notes, known.len());
+            fitted = known.len();
         }
         let trial = Trial::new(staged, &rows);
         let of = |one: &Forecaster| (one.name().to_owned(), trial.baseline(one).swap_remove(0));

@@ -9,7 +9,7 @@ use crate::{
 };
 use enn_common::{exit::ExitCode, wire::command::Request};
 use nix::sys::signal::Signal;
-use std::io::{self, Write};
+use std::io::Write;
 
 /// Time of a schedule that is only printed, unless --for is given; seconds.
 const DRY_S: f64 = 600.0;
@@ -90,8 +90,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         until_s: args.time,
         rank: args.rank,
     };
-    let mut out = io::stdout().lock();
-    let mut tell = |line: &str| writeln!(out, "{line}").and_then(|()| out.flush());
+    let mut out = output::stdout()?;
+    let mut tell = |line: &str| out.write_all(format!("{line}\n").as_bytes());
     tell(&format!("disturbing {} with seed {}", run.display(), args.seed)).map_err(Error::Output)?;
     Ok(match chaos::run(means, &mut tell).map_err(failure)? {
         Ended::WithTheRun | Ended::InTime => ExitCode::Success,

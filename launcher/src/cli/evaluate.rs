@@ -13,7 +13,7 @@ use crate::{
 use enn_common::exit::ExitCode;
 use std::path::PathBuf;
 
-/// Judge a run's model on data with targets, beside baselines fitted to its training rows
+/// Judge a run's model on data with targets, beside baselines fitted to its training and validation rows
 ///
 /// Errors by cell, horizon and group go into a table, into evaluation.json and into a report with pictures, below the run.
 #[derive(Debug, clap::Args)]
@@ -33,6 +33,9 @@ pub(super) struct Args {
     /// Seed of the shuffles
     #[arg(long, value_name = "S", default_value_t = 0, help_heading = "Job")]
     seed: u64,
+    /// Judge all the same where the model does not know most of a column's categories
+    #[arg(long, help_heading = "Job")]
+    allow_unseen: bool,
     #[command(flatten)]
     runs: Runs,
     #[command(flatten)]
@@ -50,6 +53,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         group: args.group.clone(),
         importance: args.importance,
         seed: args.seed,
+        allow_unseen: args.allow_unseen,
     };
     let found = api::evaluate(&facts.cwd.join(run), &args.data, facts, &options)?;
     if let Some(evaluation) = &found.evaluation {

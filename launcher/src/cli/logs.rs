@@ -1,6 +1,6 @@
 //! `enn logs`.
 
-use super::flags::Which;
+use super::{flags::Which, output};
 use crate::{
     Error,
     facts::Facts,
@@ -8,7 +8,7 @@ use crate::{
     run_dir,
 };
 use enn_common::exit::ExitCode;
-use std::io::{self, Write};
+use std::io::Write;
 
 /// Print what the workers of a run wrote, and follow it while the run goes on
 ///
@@ -46,10 +46,10 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let wanted = Wanted { ranks: args.ranks.clone(), attempt: args.attempt, out: !args.stderr, err: !args.stdout };
     let mut printer = Printer::new(if args.json { Form::Json } else { Form::Text }, &wanted);
     let mut reading = Reading::open(place(args, facts)?, wanted, args.lines, args.follow)?;
-    let mut stdout = io::stdout().lock();
+    let mut stdout = output::stdout()?;
     let mut out = Vec::new();
     let mut write = |out: &mut Vec<u8>| {
-        let written = stdout.write_all(out).and_then(|()| stdout.flush());
+        let written = stdout.write_all(out);
         out.clear();
         written
     };

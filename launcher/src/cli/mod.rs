@@ -54,6 +54,7 @@ use std::{
     after_help = exit_codes(),
     max_term_width = 110,
     disable_help_subcommand = true,
+    mut_subcommands = with_version,
 )]
 struct Cli {
     #[command(subcommand)]
@@ -174,6 +175,7 @@ fn failure(error: &Error, manner: Manner) -> ExitCode {
 }
 
 fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
+    facts.check_private()?;
     let code = match command {
         // Its exit code may be a worker's own.
         Command::Run(args) => return run::run(*args, manner, facts),
@@ -207,6 +209,13 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Runtime(args) => runtime::run(&args),
     };
     code.map(|code| code as u8)
+}
+
+/// Gives a command and those below it `--version`: who asks one command for it means the program.
+fn with_version(command: clap::Command) -> clap::Command {
+    let version = clap::Arg::new("version").long("version").short('V').action(clap::ArgAction::Version);
+    let version = version.help("Print version").help_heading("Options").hide(true);
+    command.version(env!("CARGO_PKG_VERSION")).display_name("enn").arg(version).mut_subcommands(with_version)
 }
 
 /// The whole command, for completions and man pages.

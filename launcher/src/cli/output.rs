@@ -1,6 +1,6 @@
 //! Standard output: JSON and text of the commands that print data.
 
-use crate::Error;
+use crate::{Error, process::PatientWriter};
 use serde_json::Value;
 use std::io::Write;
 
@@ -34,8 +34,12 @@ pub(super) fn printable(text: &str) -> String {
 
 /// Bytes as they are.
 pub(super) fn bytes(bytes: &[u8]) -> Result<(), Error> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).map_err(Error::Output)
+    stdout()?.write_all(bytes).map_err(Error::Output)
+}
+
+/// Standard output without a buffer. Another program may have made it non-blocking: it is waited for all the same.
+pub(super) fn stdout() -> Result<PatientWriter, Error> {
+    PatientWriter::new(&std::io::stdout(), None).map_err(Error::Output)
 }
 
 #[cfg(test)]

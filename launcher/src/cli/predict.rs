@@ -1,6 +1,9 @@
 //! `enn predict`.
 
-use super::flags::{Changes, Cluster, Runs, Show, artifact_or_run};
+use super::{
+    flags::{Changes, Cluster, Runs, Show, artifact_or_run},
+    output,
+};
 use crate::{
     Error,
     api::{self, Engine, PredictOptions},
@@ -8,7 +11,7 @@ use crate::{
     facts::Facts,
 };
 use enn_common::{config::train::Precision, exit::ExitCode};
-use std::path::PathBuf;
+use std::{io::BufWriter, path::PathBuf};
 
 /// Predict every row of a data file with a trained run's best weights, or with an exported model
 ///
@@ -42,6 +45,9 @@ pub(super) struct Args {
     /// Tell the predictions alone, without the quantiles beside them
     #[arg(long, help_heading = "Job")]
     point: bool,
+    /// Predict all the same where the model does not know most of a column's categories
+    #[arg(long, help_heading = "Job")]
+    allow_unseen: bool,
     /// Replace the output if it is there
     #[arg(long, help_heading = "Job")]
     replace: bool,
@@ -61,15 +67,24 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let mut overrides = args.changes.overrides();
     overrides.extend(args.cluster.overrides());
     let (engine, point) = (args.engine, args.point);
-    let options = PredictOptions { mode, handle_signals: true, replace, precision, engine, point, overrides };
+    let options = PredictOptions {
+        mode,
+        handle_signals: true,
+        replace,
+        precision,
+        engine,
+        point,
+        allow_unseen: args.allow_unseen,
+        is_judged: false,
+        overrides,
+    };
     let is_pipe = |path: &PathBuf| path.as_os_str() == "-";
     let (reads, writes) = (args.data.iter().any(is_pipe), is_pipe(&args.out));
     if reads != writes || (reads && args.data.len() > 1) {
         return Err(Error::Usage(Usage::OnePipe));
     }
     if reads {
-        let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
-        api::predict_stream(&model, input, output, facts, &options)?;
+        api::predict_stream(&model, std::io::stdin().lock(), BufWriter::new(output::stdout()?), facts, &options)?;
         return Ok(ExitCode::Success);
     }
     let predictions = api::predict(&model, &args.data, &args.out, facts, &options)?;

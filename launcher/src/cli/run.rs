@@ -59,6 +59,7 @@ impl Show {
 #[derive(Debug, clap::Parser)]
 #[command(
     name = "enn-torchrun",
+    version,
     about = "torchrun's command line, run by enn",
     infer_long_args = true,
     args_override_self = true,

@@ -140,17 +140,15 @@ impl Job {
             return Err(SlurmError::NoTarget { path: target.into() });
         }
         let nodes = &self.ask.nodes;
+        // One number of nodes is that of the allocation, which `enn` finds by itself.
+        let elastic = nodes.contains(':').then(|| format!("--nnodes={nodes}"));
         if target.ends_with(".toml") {
-            if nodes != "1" {
-                return Err(SlurmError::OneNode { nodes: nodes.clone() });
-            }
             words.extend(["train".to_owned(), target.clone(), "--resume".to_owned(), "auto".to_owned()]);
+            words.extend(elastic);
             words.extend_from_slice(&self.program[1..]);
         } else {
             words.push("run".to_owned());
-            if nodes.contains(':') {
-                words.push(format!("--nnodes={nodes}"));
-            }
+            words.extend(elastic);
             words.extend_from_slice(&self.program);
         }
         Ok(words)
@@ -232,6 +230,8 @@ mod tests {
             command(&["weather.toml", "--set", "train.epochs=3"]),
             "enn train weather.toml --resume auto --set train.epochs=3"
         );
+        assert_eq!(command(&["-N", "4", "weather.toml", "-q"]), "enn train weather.toml --resume auto -q");
+        assert_eq!(command(&["-N2:4", "weather.toml"]), "enn train weather.toml --resume auto --nnodes=2:4");
         assert_eq!(command(&["-N", "4", "train.py", "--lr", "1"]), "enn run train.py --lr 1");
         assert_eq!(
             command(&["-N2:4", "--", "--nproc-per-node", "8", "-m", "train"]),
@@ -252,7 +252,6 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         assert!(script(&["nothing.py"]).unwrap_err().starts_with("found no nothing.py"));
-        assert!(script(&["-N2", "weather.toml"]).unwrap_err().contains("runs on one node"));
         for nodes in ["0", "4:2", "a", "1:2:3"] {
             let error = script(&["-N", nodes, "train.py"]).unwrap_err();
             assert!(error.starts_with("--nodes: "), "{error}");

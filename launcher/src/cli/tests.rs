@@ -37,6 +37,26 @@ fn every_flag_has_help_and_a_heading() {
 }
 
 #[test]
+fn every_command_tells_the_version() {
+    let told = |words: &[&str]| {
+        let error = Cli::try_parse_from(words).unwrap_err();
+        assert_eq!(error.kind(), clap::error::ErrorKind::DisplayVersion, "{words:?}: {error}");
+        error.to_string()
+    };
+    let version = format!("enn {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(told(&["enn", "--version"]), version);
+    for name in NAMES {
+        assert_eq!(told(&["enn", name, "--version"]), version, "enn {name}");
+    }
+    assert_eq!(told(&["enn", "run", "--nproc-per-node", "2", "-V"]), version);
+    assert_eq!(told(&["enn", "slurm", "submit", "--version"]), version);
+    let theirs = Cli::try_parse_from(["enn", "run", "train.py", "--version"]);
+    assert!(theirs.is_ok(), "what follows the program is the program's own: {theirs:?}");
+    let error = run::Torchrun::try_parse_from(["enn-torchrun", "--version"]).unwrap_err();
+    assert_eq!(error.to_string(), format!("enn-torchrun {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
 fn every_subcommand_has_a_man_page() {
     for sub in Cli::command().get_subcommands() {
         let name = sub.get_name();

@@ -27,8 +27,9 @@ pub(super) fn copy_checkpoint(from: &Checkpoint, manifest: &Manifest, target: &P
 fn copy_files(from: &Checkpoint, manifest: &Manifest, beside: &Path) -> Result<(), ConvertError> {
     Disk.create_dir(beside)?;
     for file in &manifest.files {
-        let path = beside.join(&file.path);
-        copy_file(&from.dir().join(&file.path), &path)?;
+        let path = file.path.below(beside);
+        Disk.create_dir(atomic::parent(&path))?;
+        copy_file(&file.path.locate(from.dir())?, &path)?;
         check_file(&path, file, &mut |_| {})?;
     }
     Ok(copy_file(&from.dir().join(name::MANIFEST), &beside.join(name::MANIFEST))?)

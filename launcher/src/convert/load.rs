@@ -9,7 +9,10 @@ use super::{
 };
 use enn_common::{
     artifact::card::{self, CardTensor, Findings, ModelCard},
-    checkpoint::{Checkpoint, Committed, DType, Draft, Element, ShardWriter, commit, name, state_file::StateFile},
+    checkpoint::{
+        Checkpoint, Committed, DType, Draft, Element, Extent, ShardWriter, commit, find_sound, name,
+        state_file::StateFile,
+    },
     config::RunConfig,
     staged::{StagedMeta, meta::Stats},
 };
@@ -276,7 +279,9 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 
 /// Copies a checkpoint of ours; one that PyTorch wrote does not say which model it is.
 fn load_directory(source: &Path, checkpoints: &Path) -> Result<Committed, ConvertError> {
-    let open = enn_common::checkpoint::listing::find(source)?;
+    let found = find_sound(source, Extent::Whole)?;
+    found.notes().iter().for_each(|note| tracing::warn!("{note}"));
+    let open = found.checkpoint;
     let no_card = || ConvertError::NoCard { path: open.dir().to_path_buf(), what: "it has no manifest.json" };
     let manifest = open.manifest().ok_or_else(no_card)?;
     let target = checkpoints.join(name::committed(manifest.step));

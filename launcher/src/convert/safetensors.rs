@@ -13,6 +13,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The key of the header that is no tensor.
+const RESERVED: &str = "__metadata__";
 /// The data begin at a multiple of this.
 const ALIGN_BYTES: usize = 64;
 
@@ -52,10 +54,16 @@ pub(super) fn write(
     tensors: &[Tensor],
     read: &mut dyn FnMut(&str) -> Result<Vec<u8>, ConvertError>,
 ) -> Result<(), ConvertError> {
+    if tensors.iter().any(|tensor| tensor.name == RESERVED) {
+        let what = format!(
+            "a tensor is named {RESERVED}, which the format keeps for itself\n  hint: write NAME.pt or a directory, which have room for it"
+        );
+        return Err(ConvertError::Sharded { path: path.to_path_buf(), what });
+    }
     let mut header = Map::new();
     let mut words = about.clone();
     words.insert("format".to_owned(), "pt".to_owned());
-    header.insert("__metadata__".to_owned(), json!(words));
+    header.insert(RESERVED.to_owned(), json!(words));
     // Wide elements first, so that each tensor is aligned for its own type.
     let mut order: Vec<&Tensor> = tensors.iter().collect();
     order.sort_by_key(|tensor| (std::cmp::Reverse(tensor.element.bytes()), tensor.name.clone()));

@@ -8,7 +8,7 @@ use super::{
 use enn_common::{
     artifact::card::{self, CardTensor, ModelCard},
     checkpoint::{
-        Checkpoint, Manifest, PathPart, Value, listing, name,
+        Checkpoint, Extent, Manifest, PathPart, Value, find_sound, name,
         state_file::{self, Content, Entry},
     },
     fs::{Disk, Storage, atomic, displace, space},
@@ -40,7 +40,10 @@ pub struct Saved {
 /// `torch.distributed.checkpoint`. The file forms hold the best weights under their plain names and the model card.
 pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, ConvertError> {
     let form = Form::of(target)?;
-    let checkpoint = listing::find(source)?;
+    let extent = if form == Form::Directory { Extent::Whole } else { Extent::Weights };
+    let found = find_sound(source, extent)?;
+    found.notes().iter().for_each(|note| tracing::warn!("{note}"));
+    let checkpoint = found.checkpoint;
     if target.exists() && !replace {
         return Err(ConvertError::Exists { path: target.to_path_buf() });
     }

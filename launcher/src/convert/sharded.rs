@@ -8,7 +8,7 @@ use super::{
 };
 use enn_common::{
     checkpoint::{Element, Region, check_coverage, paste},
-    fs::FileError,
+    fs::{FileError, RelPath, atomic},
     keys,
 };
 use serde_json::Value;
@@ -95,8 +95,7 @@ impl Sharded {
 
     fn of_index(path: &Path, index: &Path) -> Result<Self, ConvertError> {
         let map = weight_map(index)?;
-        let dir = enn_common::fs::atomic::parent(index);
-        let names: BTreeSet<&String> = map.values().collect();
+        let names: BTreeSet<&RelPath> = map.values().collect();
         let mut all = Self {
             path: path.to_path_buf(),
             files: Vec::new(),
@@ -105,7 +104,7 @@ impl Sharded {
             unbounded: None,
         };
         for file in names {
-            let mapped = Mapped::open(&dir.join(file))?;
+            let mapped = Mapped::open(&listed_file(index, file)?)?;
             let number = all.files.len();
             for name in map.iter().filter(|(_, of)| *of == file).map(|(name, _)| name) {
                 let stored = mapped.tensors().get(name);
@@ -271,7 +270,7 @@ fn sharding(file: &Mapped) -> Result<Option<Value>, ConvertError> {
 }
 
 /// Tensor → file of an index.
-fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, ConvertError> {
+fn weight_map(index: &Path) -> Result<BTreeMap<String, RelPath>, ConvertError> {
     let wrong = |what: &str| ConvertError::Sharded { path: index.to_path_buf(), what: what.to_owned() };
     let length = fs::metadata(index).map_err(FileError::of("read", index))?.len();
     if length > INDEX_BYTES_MAX {
@@ -283,8 +282,14 @@ fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, ConvertError> {
         return Err(wrong(&format!("it has {name:?} twice; which of the two is meant cannot be told")));
     }
     let map = json.get("weight_map").and_then(Value::as_object).ok_or_else(|| wrong("it has no weight_map"))?;
-    let plain = |file: &str| !file.is_empty() && !file.contains('/') && file != "." && file != "..";
-    let entry =
-        |(name, file): (&String, &Value)| Some((name.clone(), file.as_str().filter(|file| plain(file))?.to_owned()));
+    let plain = |file: &str| RelPath::parse(file).ok().filter(RelPath::is_name);
+    let entry = |(name, file): (&String, &Value)| Some((name.clone(), file.as_str().and_then(plain)?));
     map.iter().map(entry).collect::<Option<_>>().ok_or_else(|| wrong("its weight_map holds what is no plain file name"))
+}
+
+/// A file that an index lists. In a cache of the Hugging Face hub it is a link to `blobs/DIGEST` of the same model, two directories up.
+fn listed_file(index: &Path, file: &RelPath) -> Result<PathBuf, FileError> {
+    let dir = atomic::parent(index);
+    let blobs = dir.canonicalize().ok().and_then(|dir| Some(dir.parent()?.parent()?.join("blobs")));
+    file.locate_within(dir, blobs.as_slice())
 }

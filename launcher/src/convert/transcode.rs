@@ -12,7 +12,7 @@ use super::{
 use enn_common::{
     artifact::card::{self, ModelCard},
     checkpoint::{
-        DType, DirectoryWriter, Draft, Manifest, PathPart, name,
+        DType, DirectoryWriter, Draft, Element, Manifest, PathPart, name,
         state_file::{self, Content, Entry},
     },
     fs::{Disk, Storage, atomic, displace, space},
@@ -190,6 +190,11 @@ pub(super) fn convert_open(
     Ok(Converted { path, sources, tensors, values: written, bytes: total, left_out, notes })
 }
 
+/// Whether elements are floating-point numbers of eight bits or fewer, as models that were quantised have.
+fn is_quantised(element: Element) -> bool {
+    element.dtype().is_none() && element.torch().starts_with("float")
+}
+
 fn take(source: &Source, wishes: &Wishes, left_out: &mut Vec<String>) -> Result<Vec<Taken>, ConvertError> {
     let mut taken = Vec::new();
     for from in source.tensors()? {
@@ -197,6 +202,14 @@ fn take(source: &Source, wishes: &Wishes, left_out: &mut Vec<String>) -> Result<
             left_out.push(format!("{}: not chosen", from.name));
             continue;
         };
+        if wishes.dtype.is_some() && is_quantised(from.element) {
+            let (name, element) = (&from.name, from.element.torch());
+            let what = format!(
+                "{name} is of the type {element}, whose numbers count only together with scales in other tensors; expected no other type \
+                 to be asked for\n  hint: leave out --dtype, which copies every tensor as it is"
+            );
+            return Err(ConvertError::Sharded { path: source.path().to_path_buf(), what });
+        }
         let to = Tensor { name, element: cast_target(from.element, wishes.dtype), shape: from.shape.clone() };
         taken.push(Taken { from, to });
     }

@@ -1,6 +1,8 @@
 //! Processes that train folds, a bounded number at a time. Signals that ask to stop go to all of them.
 
-use crate::process::{Binding, Exit, Guard, Outlet, Outlets, Process, STOP_SIGNALS, Signals, StartError, wait_ready};
+use crate::process::{
+    Binding, Exit, Guard, Inlet, Outlet, Outlets, Process, STOP_SIGNALS, Signals, StartError, wait_ready,
+};
 use nix::{
     poll::{PollFd, PollFlags},
     sys::signal::Signal,
@@ -140,7 +142,8 @@ impl Crew {
             seconds: 0.0,
         };
         let log = File::create(&task.log).map_err(failed)?;
-        let outlets = Outlets { stdout: log.try_clone().map_err(failed)?.into(), stderr: Outlet::from(log) };
+        let outlets =
+            Outlets { stdin: Inlet::Empty, stdout: log.try_clone().map_err(failed)?.into(), stderr: Outlet::from(log) };
         let process = Process::start(&task.command, outlets, Binding::default(), &mut self.guard);
         let process = process.map_err(|(StartError::Spawn(error) | StartError::Watch(error))| failed(error))?;
         self.workers.push(Worker { task, seat, process, began: Instant::now() });

@@ -132,7 +132,7 @@ pub fn judge(
     let told = OutOfFold::read(forecasts, staged)?;
     let places: Vec<usize> = told.rows.iter().map(|row| group_of[*row]).collect();
     let trial = Trial::new(staged, &told.rows).beside(&told.values).in_parts(&places, groups);
-    let outside: Vec<usize> = (0..staged.rows()).filter(|row| staged.split()[*row] != Split::Test as u8).collect();
+    let outside = baselines::rows_of(staged, &[Split::Train, Split::Val]);
     let (forecasters, notes) = baselines::fit_to(staged, &outside, Effort::Full)?;
     let mut scores = vec![(MODEL.to_owned(), trial.model())];
     scores.extend(forecasters.iter().map(|one| (one.name().to_owned(), trial.baseline(one))));

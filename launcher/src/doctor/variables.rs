@@ -77,6 +77,17 @@ pub const VARIABLES: &[Variable] = &[
         "enn",
         "where the first failure of `enn run` is left, as a worker of a launcher leaves its own",
     ),
+    variable("ENN_KEEP_DAYS", "enn", "days for which runs of `enn run` are kept, instead of 30; as --keep-days"),
+    variable("ENN_KEEP_SIZE", "enn", "size of all kept runs of `enn run` together, instead of 4G; as --keep-size"),
+    variable("TORCHELASTIC_ENABLE_FILE_TIMER", "enn", "1: workers may set themselves timers, as under torchrun"),
+    variable(
+        "TORCHELASTIC_TIMER_FILE",
+        "enn",
+        "the pipe through which they set them, instead of one of a name of its own",
+    ),
+    variable("TORCHELASTIC_HEALTH_CHECK_PORT", "enn", "not honoured, which `enn run` says"),
+    variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "enn", "not honoured, which `enn run` says"),
+    variable("TORCH_ELASTIC_WORKER_IDENTICAL", "enn", "not honoured, which `enn run` says"),
     variable("XDG_CONFIG_HOME", "enn", "folder of the user's token, instead of ~/.config"),
     variable(
         "XDG_CACHE_HOME",

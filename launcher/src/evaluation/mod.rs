@@ -9,6 +9,7 @@ mod parts;
 mod seen;
 mod shuffle;
 
+pub use crate::baselines::classes;
 pub use intervals::{Held, Quantiles};
 pub use parts::{Field, Judged, Parts, evaluate, untold};
 pub use seen::{Seen, seen};

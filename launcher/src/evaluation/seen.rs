@@ -1,14 +1,18 @@
 //! Which rows of data a run has trained on, validated on, or never had.
 //!
 //! A row is another one where inputs and targets are the same, and its id or name where the source has such a column. What is there
-//! several times is as often seen as the run had it.
+//! several times is as often seen as the run had it. Where the source has no ids and many of the run's own rows are equal (a table of
+//! categories and small integers), equal cells do not make a row another one, and nothing can be told.
 
 use enn_common::{
     fs::mmap::bytes_of,
     staged::{Split, Staged},
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use twox_hash::XxHash3_64;
+
+/// Rows of the run that equal another one of it, in percent, with which equal cells are still taken for the same row.
+const EQUAL_PERCENT_MAX: f64 = 1.0;
 
 /// What a run has done with a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +40,8 @@ impl Seen {
 }
 
 /// What the run whose data are `run` has done with each row of `staged`; `has_ids` says whether the source has a column of row ids.
-pub fn seen(staged: &Staged, run: &Staged, has_ids: bool) -> Vec<Seen> {
+/// `None` where that cannot be told.
+pub fn seen(staged: &Staged, run: &Staged, has_ids: bool) -> Option<Vec<Seen>> {
     let is_numbered = |one: &Staged| one.row_id().iter().copied().eq(0..one.rows() as i64);
     // Rows that were numbered in the order of their file are not the same for that.
     let by_id = has_ids && run.meta().sources.is_empty() && !(is_numbered(staged) && is_numbered(run));
@@ -58,6 +63,9 @@ pub fn seen(staged: &Staged, run: &Staged, has_ids: bool) -> Vec<Seen> {
             (false, false) => content,
         }
     };
+    if !has_ids && !are_distinct((0..run.rows()).map(|row| key(run, row))) {
+        return None;
+    }
     let mut places: HashMap<u64, Vec<usize>> = HashMap::new();
     // The first of several is taken first.
     (0..staged.rows()).rev().for_each(|row| places.entry(key(staged, row)).or_default().push(row));
@@ -69,7 +77,14 @@ pub fn seen(staged: &Staged, run: &Staged, has_ids: bool) -> Vec<Seen> {
             }
         }
     }
-    found
+    Some(found)
+}
+
+/// Whether hardly a key of all occurs twice.
+fn are_distinct(keys: impl ExactSizeIterator<Item = u64>) -> bool {
+    let rows = keys.len();
+    let distinct: HashSet<u64> = keys.collect();
+    (rows - distinct.len()) as f64 <= EQUAL_PERCENT_MAX / 100.0 * rows as f64
 }
 
 #[cfg(test)]
@@ -100,7 +115,16 @@ mod tests {
         use Seen::{Never, Trained, Validated};
         // The second 1 and the run's own test row are new to it.
         let expected = [Trained, Never, Validated, Trained, Never, Trained, Never];
-        assert_eq!(seen(&data, &run, false), expected);
-        assert_eq!(seen(&data, &run, true), expected, "numbers in the order of a file are no ids");
+        assert_eq!(seen(&data, &run, false).unwrap(), expected);
+        assert_eq!(seen(&data, &run, true).unwrap(), expected, "numbers in the order of a file are no ids");
+    }
+
+    #[test]
+    fn equal_cells_do_not_make_a_row_another_one_where_most_rows_are_equal() {
+        let [one, two] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let cells: Vec<f32> = (0..40).map(|row| (row % 2) as f32).collect();
+        let (run, data) = (staged(one.path(), &cells, &[0; 40]), staged(two.path(), &cells[..4], &[2; 4]));
+        assert_eq!(seen(&data, &run, false), None);
+        assert_eq!(seen(&data, &run, true), Some(vec![Seen::Trained; 4]), "with ids they are rows of their own");
     }
 }

@@ -1,6 +1,9 @@
 //! The files of an artifact: what is said of them when it leaves, and whether they are still those before it is used.
 
-use enn_common::{artifact::export::ArtifactFile, fs::FileError};
+use enn_common::{
+    artifact::export::ArtifactFile,
+    fs::{FileError, RelPath},
+};
 use sha2::{Digest as _, Sha256};
 use std::{
     fs::{self, File},
@@ -36,6 +39,8 @@ pub fn digest(parts: &[PathBuf]) -> Result<Digest, FileError> {
             sha256.update(block);
         })?;
         let name = path.strip_prefix(base).unwrap_or(&path).to_string_lossy().into_owned();
+        let name =
+            RelPath::parse(name).map_err(|error| FileError::of("describe", &path)(std::io::Error::other(error)))?;
         digests.push(own.finalize().to_hex().to_string());
         files.push(ArtifactFile { path: name, bytes, sha256: hex(sha256) });
     }

@@ -2,7 +2,7 @@
 
 use enn_common::{
     artifact::{chunk::ChunkError, seal::SealError},
-    fs::{FileError, displace::DisplaceError, space::SpaceError},
+    fs::{FileError, PathError, displace::DisplaceError, space::SpaceError},
     staged::StagedError,
 };
 use std::path::PathBuf;
@@ -13,6 +13,9 @@ pub enum GatherError {
     /// The disk.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The name of a file that cannot be listed in a manifest.
+    #[error("cannot list a file in the manifest: {0}")]
+    Path(#[from] PathError),
     /// Too little room.
     #[error(transparent)]
     Space(#[from] SpaceError),

@@ -11,6 +11,7 @@ mod arrow;
 mod columns;
 mod csv;
 mod error;
+mod history;
 mod layout;
 mod ledger;
 mod npy;

@@ -4,6 +4,7 @@ use super::{
     GatherError,
     arrow::ArrowOut,
     csv::CsvOut,
+    history::Histories,
     layout::{Layout, Rows},
     ledger::Ledger,
     npy::{self, NpyOut},
@@ -16,7 +17,7 @@ use enn_common::{
         prediction::{self, ChunkDigest, FileDigest, ModelDigest, PredictionManifest},
         seal,
     },
-    fs::{Disk, FileError, Storage, atomic, digest, displace, space},
+    fs::{Disk, FileError, RelPath, Storage, atomic, digest, displace, space},
     staged::{StagedMeta, reader::Staged},
 };
 use std::{
@@ -163,6 +164,7 @@ pub fn predictions(
     let manifest_path = prediction::manifest_path(output);
     let staged = Staged::open(request.staged)?;
     let meta = staged.meta();
+    let histories = Histories::of(meta);
     let chunks = ledger.chunks();
     check_rows(&chunks, meta.rows, &partial)?;
     let found_layout = Layout::new(meta, request.levels);
@@ -184,12 +186,16 @@ pub fn predictions(
         let path = chunk::path(&partial, found.start, found.end);
         let open = Chunk::open(&path, Some(&found.blake3))?;
         let ids = same_rows(&open, &path, (&staged, &found_layout), found)?;
-        let (values, status) = (found_layout.told(open.predictions()?, request.point), open.status());
+        let mut values = found_layout.told(open.predictions()?, request.point);
+        let mut status = open.status().to_vec();
+        if let Some(histories) = &histories {
+            histories.hold_all(&staged, found.start as usize, values.to_mut(), &mut status);
+        }
         non_finite += values.iter().filter(|value| !value.is_finite()).count() as u64;
         for reason in status.iter().filter_map(|number| RowStatus::of(*number)?.reason()) {
             *failed.entry(reason.to_owned()).or_default() += 1;
         }
-        out.write(&Rows { ids, names: names_of(meta, found), values: &values, status })?;
+        out.write(&Rows { ids, names: names_of(meta, found), values: &values, status: &status })?;
         progress(found.end);
     }
     let names = out.finish()?;
@@ -270,8 +276,9 @@ fn index(row: u64) -> usize {
 fn digests(whole: &Path, names: &[String]) -> Result<Vec<FileDigest>, GatherError> {
     let mut files = Vec::new();
     for name in names {
-        let (bytes, blake3) = digest::of_file(&whole.join(name), &mut |_| {})?;
-        files.push(FileDigest { path: name.clone(), bytes, blake3, crc32: None });
+        let path = RelPath::parse(name.as_str())?;
+        let (bytes, blake3) = digest::of_file(&path.below(whole), &mut |_| {})?;
+        files.push(FileDigest { path, bytes, blake3, crc32: None });
     }
     Ok(files)
 }
@@ -297,7 +304,7 @@ fn publish(
     if beside.exists() {
         std::fs::remove_file(&beside).map_err(FileError::of("remove", &beside))?;
     }
-    atomic::place_any(&whole.join(&file.path), output)?;
+    atomic::place_any(&file.path.below(whole), output)?;
     Ok(seal::write(&Disk, &beside, manifest)?)
 }
 

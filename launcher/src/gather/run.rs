@@ -4,7 +4,7 @@ use super::{GatherError, predictions::Gathered};
 use enn_common::{
     artifact::{prediction::FileDigest, run, run::RunManifest, seal},
     checkpoint::{Manifest, name},
-    fs::{Disk, FileError, digest},
+    fs::{Disk, FileError, RelPath, digest},
 };
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -73,7 +73,7 @@ fn collect(dir: &Path, prefix: &str, depth: usize, files: &mut Vec<FileDigest>) 
             collect(&path, &format!("{listed}/"), depth - 1, files)?;
         } else if kind.is_file() {
             let (bytes, blake3) = digest::of_file(&path, &mut |_| {})?;
-            files.push(FileDigest { path: listed, bytes, blake3, crc32: None });
+            files.push(FileDigest { path: RelPath::parse(listed)?, bytes, blake3, crc32: None });
         }
     }
     Ok(())
@@ -82,14 +82,12 @@ fn collect(dir: &Path, prefix: &str, depth: usize, files: &mut Vec<FileDigest>) 
 /// A checkpoint's files as its manifest has them. One without a manifest is not part of the result.
 fn collect_checkpoint(dir: &Path, listed: &str, files: &mut Vec<FileDigest>) -> Result<(), GatherError> {
     let Ok(manifest) = Manifest::read(dir) else { return Ok(()) };
-    let inside = |path: &str| format!("{listed}/{path}");
-    files.extend(manifest.files.into_iter().map(|file| FileDigest {
-        path: inside(&file.path),
-        bytes: file.bytes,
-        blake3: file.blake3,
-        crc32: file.whole_crc32,
-    }));
+    let inside = |path: &str| RelPath::parse(format!("{listed}/{path}"));
+    for file in manifest.files {
+        let path = inside(&file.path)?;
+        files.push(FileDigest { path, bytes: file.bytes, blake3: file.blake3, crc32: file.whole_crc32 });
+    }
     let (bytes, blake3) = digest::of_file(&dir.join(name::MANIFEST), &mut |_| {})?;
-    files.push(FileDigest { path: inside(name::MANIFEST), bytes, blake3, crc32: None });
+    files.push(FileDigest { path: inside(name::MANIFEST)?, bytes, blake3, crc32: None });
     Ok(())
 }

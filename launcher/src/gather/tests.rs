@@ -41,6 +41,7 @@ fn staged(out: &Path) -> PathBuf {
         persistence: None,
         has_targets: false,
         has_classes: false,
+        class_form: None,
         has_weights: false,
         split_rows: [0, 0, ROWS],
         sources: vec![],

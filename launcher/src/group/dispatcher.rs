@@ -3,8 +3,10 @@
 use super::{
     contract::Ranks,
     error::GroupError,
+    readers::{self, Requests},
     spec::GroupSpec,
-    wait::{Event, Sources},
+    wait::{Event, Sources, seconds_since_epoch},
+    watchdog::{Expired, Watchdog},
     worker::{self, Means, Worker},
 };
 use crate::{
@@ -39,6 +41,8 @@ pub struct GroupOutcome {
     pub restarts: u32,
     /// The signal that asked this node to stop.
     pub stopped_by: Option<Signal>,
+    /// Bytes of the workers' output that were not written, because a second signal ended the wait for their reader.
+    pub output_lost: u64,
 }
 
 /// Runs the group until the run ends. Every event goes to `emit`.
@@ -56,11 +60,14 @@ pub fn run(spec: &GroupSpec, emit: &mut dyn FnMut(What)) -> Result<GroupOutcome,
     let guard = Guard::start(Some(&mark), cgroup.as_ref()).map_err(system("start the guard process"))?;
     process::adopt_orphans().map_err(system("adopt orphaned processes"))?;
     let mut handled = spec.signals.clone();
-    handled.extend([Signal::SIGCHLD, Signal::SIGUSR1].iter().filter(|signal| !spec.signals.contains(signal)));
+    let own = [Signal::SIGCHLD, Signal::SIGUSR1, Signal::SIGWINCH];
+    handled.extend(own.iter().filter(|signal| !spec.signals.contains(signal)));
     let signals = Signals::install(&handled).map_err(system("handle signals"))?;
     worker::progress_dir(&spec.run_dir).map_err(system("make the directory for progress files"))?;
     let pump = Pump::start(spec.logs.clone())?;
-    let sources = Sources::new(Rendezvous::start(spec.rendezvous.clone())?, signals);
+    let watchdog = spec.timer_file.as_deref().map(Watchdog::start).transpose();
+    let watchdog = watchdog.map_err(system("make the pipe of TORCHELASTIC_TIMER_FILE"))?;
+    let sources = Sources::new(Rendezvous::start(spec.rendezvous.clone())?, signals, watchdog);
     let group = Group {
         spec,
         emit,
@@ -75,6 +82,7 @@ pub fn run(spec: &GroupSpec, emit: &mut dyn FnMut(What)) -> Result<GroupOutcome,
         phase: Phase::Joining,
         end: None,
         stopped_by: None,
+        stopped_twice: false,
         looked: Instant::now(),
         outputs: None,
         rounds: 0,
@@ -114,6 +122,8 @@ struct Group<'a> {
     phase: Phase,
     end: Option<RunEnd>,
     stopped_by: Option<Signal>,
+    /// Whether a second signal followed.
+    stopped_twice: bool,
     /// When progress was last looked at, and the last output seen then.
     looked: Instant,
     outputs: Option<Instant>,
@@ -123,16 +133,42 @@ struct Group<'a> {
 
 impl Group<'_> {
     fn run(mut self) -> Result<GroupOutcome, GroupError> {
+        let end = self.run_rounds();
+        // After an error some may live; they are killed before their last output is waited for.
+        self.workers.clear();
+        self.wait_for_readers()?;
+        Ok(GroupOutcome {
+            end: end?,
+            rounds: self.rounds,
+            restarts: self.restarts,
+            stopped_by: self.stopped_by,
+            output_lost: self.pump.lost(),
+        })
+    }
+
+    /// What the workers wrote reaches the launcher's own standard output and error.
+    fn wait_for_readers(&mut self) -> Result<(), GroupError> {
+        let requests = Requests { first: self.stopped_by, second: self.stopped_twice };
+        let waited = readers::wait(&self.pump, self.sources.signals.as_mut(), requests, self.emit);
+        let source = |source| GroupError::System { what: "wait for the readers of the output", source };
+        self.stopped_by = waited.map_err(source)?.first;
+        self.tell_troubles();
+        Ok(())
+    }
+
+    fn tell_troubles(&mut self) {
+        for trouble in self.pump.take_troubles() {
+            (self.emit)(What::Warned { message: trouble.to_string() });
+        }
+    }
+
+    /// Rounds, until the run ends.
+    fn run_rounds(&mut self) -> Result<RunEnd, GroupError> {
         loop {
             if self.workers.iter().all(|worker| worker.process.exit().is_some())
                 && let Some(end) = self.settled()
             {
-                return Ok(GroupOutcome {
-                    end,
-                    rounds: self.rounds,
-                    restarts: self.restarts,
-                    stopped_by: self.stopped_by,
-                });
+                return Ok(end);
             }
             for event in self.sources.wait(&self.workers, self.deadline())? {
                 self.handle(event)?;
@@ -178,9 +214,7 @@ impl Group<'_> {
         }
         process::sweep(&self.mark, &self.guard);
         self.pump.settle(Instant::now() + SETTLE_MAX);
-        for trouble in self.pump.take_troubles() {
-            (self.emit)(What::Warned { message: trouble.to_string() });
-        }
+        self.tell_troubles();
         self.workers.clear();
     }
 
@@ -189,6 +223,7 @@ impl Group<'_> {
             Event::Signalled(Signal::SIGCHLD) => {
                 process::reap_orphans(|pid| self.workers.iter().any(|worker| worker.process.pid() == pid), &self.guard);
             }
+            Event::Signalled(Signal::SIGWINCH) if !self.spec.signals.contains(&Signal::SIGWINCH) => self.pump.resize(),
             Event::Signalled(signal) => self.signalled(signal),
             Event::Ended { worker, late } => self.ended(worker, late),
             Event::News => {
@@ -196,9 +231,33 @@ impl Group<'_> {
                     self.news(news)?;
                 }
             }
+            Event::Timers => self.look_at_timers(),
             Event::TimeUp => self.time_up(),
         }
         Ok(())
+    }
+
+    /// Ends the workers that are still in a part of their program that they wanted to have left by now.
+    fn look_at_timers(&mut self) {
+        let Some(watchdog) = &mut self.sources.watchdog else { return };
+        for wrong in watchdog.read() {
+            (self.emit)(What::Warned { message: format!("a worker's timer cannot be understood: {wrong}") });
+        }
+        let (workers, mark) = (&self.workers, &self.mark);
+        let works = |pid| workers.iter().any(|worker| worker.process.pid() == pid && worker.process.exit().is_none());
+        watchdog.forget(|pid| works(pid) || mark.is_carried_by(pid));
+        for Expired { pid, scope, signal } in watchdog.expired(seconds_since_epoch()) {
+            let rank = self.workers.iter().find(|worker| worker.process.pid() == pid).map(|worker| worker.ranks.rank);
+            let who = rank.map_or_else(String::new, |rank| format!("rank {rank}, "));
+            let signal = Signal::try_from(signal).ok();
+            let then = signal.map_or("it named no signal".to_owned(), |signal| format!("it gets {signal}"));
+            (self.emit)(What::Warned {
+                message: format!("the timer \"{scope}\" of {who}pid {pid} has expired: {then}"),
+            });
+            if let Some(signal) = signal {
+                process::signal_one(pid, signal);
+            }
+        }
     }
 
     fn signalled(&mut self, signal: Signal) {
@@ -206,6 +265,7 @@ impl Group<'_> {
         let second = self.stopped_by.is_some_and(|first| first != Signal::SIGUSR1);
         (self.emit)(What::StopRequested { signal: signal.as_str().into(), second });
         if second {
+            self.stopped_twice = true;
             return self.kill();
         }
         // Another node may have told of the same signal before it came here.

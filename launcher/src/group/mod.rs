@@ -12,8 +12,10 @@ mod contract;
 mod dispatcher;
 mod error;
 mod error_file;
+mod readers;
 mod spec;
 mod wait;
+mod watchdog;
 mod worker;
 
 pub use dispatcher::{GroupOutcome, run};

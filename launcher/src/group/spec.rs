@@ -36,6 +36,8 @@ pub struct GroupSpec {
     pub cpus: Vec<Vec<usize>>,
     /// `ENN_LAUNCH` of the launcher's own environment: this launch runs inside another.
     pub inherited_mark: Option<OsString>,
+    /// Named pipe through which workers set timers (`TORCHELASTIC_ENABLE_FILE_TIMER`); `None`: they cannot.
+    pub timer_file: Option<PathBuf>,
     /// Signals that stop the run (`--signals-to-handle`).
     pub signals: Vec<Signal>,
     /// Time between TERM and KILL.

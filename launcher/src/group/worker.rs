@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     logs::{Pump, Streams, Tail, Who},
-    process::{Binding, Cgroup, Exit, Guard, MARK_VARIABLE, Mark, Outlets, Process, StartError},
+    process::{Binding, Cgroup, Exit, Guard, Inlet, MARK_VARIABLE, Mark, Outlets, Process, StartError},
     rendezvous::RoundPlan,
     stacks,
 };
@@ -68,9 +68,10 @@ impl Worker {
             .envs(&spec.variables)
             .envs(contract::variables(spec, plan, &ranks, files))
             .env(MARK_VARIABLE, means.mark.value());
-        let outlets = Outlets { stdout, stderr };
+        // As under torchrun: every worker has the launcher's own standard input, and leads a session.
+        let outlets = Outlets { stdin: Inlet::Inherited, stdout, stderr };
         let cpus = cpu_set(spec.cpus.get(ranks.local_rank as usize)).map_err(Err)?;
-        let binding = Binding::new(cpus, means.cgroup);
+        let binding = Binding::new(cpus, means.cgroup).in_new_session();
         let started = Instant::now();
         match Process::start(&command, outlets, binding, means.guard) {
             Ok(process) => {

@@ -13,7 +13,7 @@ use memchr::memrchr;
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::stat::{SFlag, fstat},
+    sys::stat::{SFlag, fstat, stat},
 };
 use std::{
     io::IsTerminal,
@@ -42,6 +42,9 @@ pub(super) struct Console {
     written: usize,
     full: bool,
     closed: bool,
+    /// Bytes that were not written because the console was given up.
+    lost: u64,
+    given_up: bool,
     /// Whether the descriptor is being waited for.
     pub(super) watched: bool,
 }
@@ -58,6 +61,8 @@ impl Console {
             written: 0,
             full: false,
             closed: false,
+            lost: 0,
+            given_up: false,
             watched: false,
         }
     }
@@ -66,7 +71,40 @@ impl Console {
     pub(super) fn show(&mut self, by: StreamId, prefix: &[u8], bytes: &[u8]) {
         if !self.closed {
             self.screen.show(by, prefix, bytes, &mut self.queue);
+        } else if self.given_up {
+            self.lost += bytes.len() as u64;
         }
+    }
+
+    /// Writes nothing more if something waits to be written: who reads here takes nothing, and nobody waits any longer.
+    pub(super) fn give_up(&mut self) {
+        if self.waiting() {
+            self.lost += self.backlog();
+            self.given_up = true;
+            self.close();
+        }
+    }
+
+    /// Bytes that were not written because the console was given up.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Bytes that wait to be written.
+    pub(super) fn backlog(&self) -> u64 {
+        (self.queue.len() - self.written) as u64
+    }
+
+    /// What it is called.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn close(&mut self) {
+        self.closed = true;
+        self.queue = Vec::new();
+        self.written = 0;
+        self.full = false;
     }
 
     /// Ends an unfinished line: somebody else is about to write to this console.
@@ -90,10 +128,7 @@ impl Console {
                 // Somebody made the shared descriptor non-blocking; it will be ready again.
                 Err(Errno::EAGAIN) => break,
                 Err(errno) => {
-                    self.closed = true;
-                    self.queue = Vec::new();
-                    self.written = 0;
-                    self.full = false;
+                    self.close();
                     return Err(LogError::Console { name: self.name, source: errno.into() });
                 }
             }
@@ -151,6 +186,31 @@ impl Console {
     }
 }
 
+/// What the consoles are, as far as the workers' streams go by it.
+#[derive(Debug)]
+pub(super) struct ConsoleKinds {
+    /// The consoles that are terminals.
+    pub(super) terminals: [Option<OwnedFd>; 2],
+    /// Whether both are the same file, so that the order of what is written to them is seen.
+    pub(super) same: bool,
+}
+
+impl ConsoleKinds {
+    /// Looks at both.
+    pub(super) fn of(out: &OwnedFd, err: &OwnedFd) -> Self {
+        let terminal = |fd: &OwnedFd| fd.try_clone().ok().filter(|_| fd.is_terminal());
+        // Nobody sees an order in /dev/null; apart, the log files say what is what.
+        let nowhere = stat("/dev/null").ok().map(|null| null.st_rdev);
+        let same = same_file(out, err) && fstat(out).is_ok_and(|found| Some(found.st_rdev) != nowhere);
+        Self { terminals: [terminal(out), terminal(err)], same }
+    }
+}
+
+fn same_file(one: &OwnedFd, other: &OwnedFd) -> bool {
+    let id = |fd: &OwnedFd| fstat(fd).map(|stat| (stat.st_dev, stat.st_ino)).ok();
+    id(one).is_some() && id(one) == id(other)
+}
+
 /// Both consoles; one, when both are the same file.
 #[derive(Debug)]
 pub(super) struct Consoles {
@@ -159,9 +219,9 @@ pub(super) struct Consoles {
 
 impl Consoles {
     pub(super) fn new(out: OwnedFd, err: OwnedFd) -> Self {
-        let id = |fd: &OwnedFd| fstat(fd).map(|stat| (stat.st_dev, stat.st_ino)).ok();
-        let same = id(&out).is_some() && id(&out) == id(&err);
-        let mut all = vec![Console::new(out, "standard output")];
+        let same = same_file(&out, &err);
+        let name = if same { "standard output and error" } else { "standard output" };
+        let mut all = vec![Console::new(out, name)];
         if !same {
             all.push(Console::new(err, "standard error"));
         }
@@ -175,6 +235,21 @@ impl Consoles {
             Name::Err => self.all.len() - 1,
         };
         &mut self.all[at]
+    }
+
+    /// The console of a stream, to look at.
+    pub(super) fn get(&self, name: Name) -> Option<&Console> {
+        self.all.get(name.index()).or(self.all.first())
+    }
+
+    /// Those to which something waits to be written, and the bytes that wait for them here.
+    pub(super) fn behind(&self) -> impl Iterator<Item = &Console> {
+        self.all.iter().filter(|console| console.waiting())
+    }
+
+    /// Bytes that were given up.
+    pub(super) fn lost(&self) -> u64 {
+        self.all.iter().map(Console::lost).sum()
     }
 
     /// Both, to write and to wait for.

@@ -22,6 +22,18 @@ pub enum LogError {
         /// The system's answer.
         source: io::Error,
     },
+    /// Copies of the output that nobody asked for; the workers go on without them.
+    #[error(
+        "the copies of the workers' output have reached {max} bytes and are not continued, {} neither\n  hint: --keep-size \
+         allows more, --log-dir with --tee 3 keeps everything",
+        path.display()
+    )]
+    CopiesFull {
+        /// Most bytes of all copies.
+        max: u64,
+        /// The copy that is not continued.
+        path: PathBuf,
+    },
     /// The console; the workers go on without it.
     #[error(
         "cannot write the workers' output to {name}: {source}\n  hint: the workers go on; their output is still in the log files, if any"

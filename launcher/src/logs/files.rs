@@ -18,9 +18,35 @@ pub(super) struct Files {
     writes: u64,
     /// Files that refused; they are not tried again.
     refused: BTreeSet<PathBuf>,
+    /// Most bytes of copies that nobody asked for; `None`: any number.
+    copies_max: Option<u64>,
+    /// Bytes of these so far.
+    copied: u64,
+    /// Whether it was told that there will be no more of them.
+    copies_ended: bool,
 }
 
 impl Files {
+    /// No file is open; copies take at most `copies_max` bytes together.
+    pub(super) fn new(copies_max: Option<u64>) -> Self {
+        Self { copies_max, ..Self::default() }
+    }
+
+    /// Appends to a copy that nobody asked for, while there is room for such; that there is none is reported once.
+    pub(super) fn append_copy(&mut self, path: &Path, bytes: &[u8]) -> Result<(), LogError> {
+        let bytes_all = self.copied.saturating_add(bytes.len() as u64);
+        if let Some(max) = self.copies_max.filter(|max| bytes_all > *max) {
+            // Later and smaller pieces would make a copy with a hole.
+            self.copied = u64::MAX;
+            if std::mem::replace(&mut self.copies_ended, true) {
+                return Ok(());
+            }
+            return Err(LogError::CopiesFull { max, path: path.to_owned() });
+        }
+        self.copied = bytes_all;
+        self.append(path, bytes)
+    }
+
     /// Appends; a file that refuses is reported once and left alone from then on.
     pub(super) fn append(&mut self, path: &Path, bytes: &[u8]) -> Result<(), LogError> {
         if bytes.is_empty() || self.refused.contains(path) {
@@ -78,6 +104,20 @@ mod tests {
         for n in 0..OPEN_FILES_MAX + 20 {
             assert_eq!(std::fs::read_to_string(path(n)).unwrap(), "0\n1\n2\n");
         }
+    }
+
+    #[test]
+    fn copies_end_at_their_limit_and_what_was_asked_for_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let (copy, asked) = (dir.path().join("copy"), dir.path().join("asked"));
+        let mut files = Files::new(Some(10));
+        files.append_copy(&copy, b"12345678").unwrap();
+        let error = files.append_copy(&copy, b"abc").unwrap_err().to_string();
+        assert!(error.contains("10 bytes") && error.contains("--keep-size"), "{error}");
+        files.append_copy(&copy, b"z").unwrap();
+        files.append(&asked, b"all of it").unwrap();
+        assert_eq!(std::fs::read(&copy).unwrap(), b"12345678");
+        assert_eq!(std::fs::read(&asked).unwrap(), b"all of it");
     }
 
     #[test]

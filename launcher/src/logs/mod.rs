@@ -28,8 +28,9 @@ pub use error::{LogError, LogReadError, StdError};
 pub use find::{LogFile, Place, Wanted, are_in};
 pub use plan::{LogPlan, Std, StdByRank};
 pub use printer::{Form, Printer};
-pub use pump::{Pump, Streams, Who};
+pub use pump::{Backlog, Pump, Streams, Who};
 pub use reading::Reading;
+pub(crate) use reading::{has_ended, last_written};
 pub use tail::Tail;
 
 #[cfg(test)]

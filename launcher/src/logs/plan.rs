@@ -1,6 +1,6 @@
 //! What happens with the output of the workers: torchrun's `--redirects`, `--tee`, filters and directories as a value.
 
-use super::StdError;
+use super::{StdError, stream::Name};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
@@ -43,6 +43,8 @@ pub struct LogPlan {
     pub prefix: Option<String>,
     /// Keep a copy of both streams in files even when neither redirected nor teed.
     pub keep: bool,
+    /// Most bytes of all such copies together; `None`: any number.
+    pub kept_bytes_max: Option<u64>,
 }
 
 impl Std {
@@ -92,10 +94,34 @@ impl std::str::FromStr for StdByRank {
     }
 }
 
+/// Where one stream of one worker goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Route {
+    /// To the console with a prefix, and to a file.
+    pub(super) teed: bool,
+    /// To a file and not to the console.
+    pub(super) redirected: bool,
+    /// To the console.
+    pub(super) shown: bool,
+    /// To a file.
+    pub(super) filed: bool,
+}
+
+impl Route {
+    /// Whether nobody asked for anything but the console.
+    pub(super) fn is_plain(self) -> bool {
+        self.shown && !self.teed
+    }
+}
+
 impl LogPlan {
-    /// Whether output of this local rank may reach the console.
-    pub(super) fn shown(&self, local_rank: u32) -> bool {
-        self.local_ranks_filter.as_ref().is_none_or(|ranks| ranks.contains(&local_rank))
+    /// Where a stream of this local rank goes.
+    pub(super) fn route(&self, name: Name, local_rank: u32) -> Route {
+        let of = |std: Std| if name == Name::Out { std.out } else { std.err };
+        let teed = of(self.tee.of(local_rank));
+        let redirected = of(self.redirects.of(local_rank)) && !teed;
+        let visible = self.local_ranks_filter.as_ref().is_none_or(|ranks| ranks.contains(&local_rank));
+        Route { teed, redirected, shown: visible && !redirected, filed: teed || redirected || self.keep }
     }
 }
 

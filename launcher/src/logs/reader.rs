@@ -5,12 +5,13 @@
 
 use super::{
     LogError,
-    console::Consoles,
+    console::{Console, Consoles},
     files::Files,
-    pump::Shared,
+    pump::{Backlog, Shared},
     screen::StreamId,
     stream::{Name, Stream},
 };
+use crate::process;
 use crossbeam_channel::{Receiver, Sender};
 use nix::{
     errno::Errno,
@@ -23,7 +24,8 @@ use nix::{
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
-    sync::{Arc, PoisonError},
+    os::fd::AsFd,
+    sync::{Arc, PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -31,8 +33,8 @@ use std::{
 const SILENCE: Duration = Duration::from_millis(100);
 /// Bytes read at a time, from one worker.
 const READ_BYTES_MAX: usize = 64 << 10;
-/// What a pipe may hold when the system does not say.
-const PIPE_BYTES: usize = 64 << 10;
+/// What a pipe or terminal may hold when the system does not say.
+const SOURCE_BYTES: usize = 128 << 10;
 /// Descriptors handled after one wait.
 const EVENTS_MAX: usize = 64;
 
@@ -54,8 +56,12 @@ pub(super) enum Order {
     CatchUp(Sender<()>),
     /// Say when everything written so far has arrived.
     Settle(Sender<()>),
-    /// Write out what was read, and end, by this time at the latest.
-    End(Instant),
+    /// Give the workers' terminals the size of the consoles' windows.
+    Resize,
+    /// Write out what was read, and end.
+    End,
+    /// Wait for no console any more.
+    GiveUp,
 }
 
 /// The thread's state.
@@ -74,7 +80,7 @@ pub(super) struct Reader {
     silent: VecDeque<(Instant, StreamId)>,
     catching_up: Vec<Sender<()>>,
     settling: Vec<Sender<()>>,
-    end_at: Option<Instant>,
+    ending: bool,
     /// Which consoles were full when the streams were last paused or not.
     full: [bool; 2],
 }
@@ -85,6 +91,7 @@ impl Reader {
         wake: Arc<EventFd>,
         shared: Arc<Shared>,
         consoles: Consoles,
+        files: Files,
     ) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&*wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
@@ -96,12 +103,12 @@ impl Reader {
             streams: BTreeMap::new(),
             next: 0,
             consoles,
-            files: Files::default(),
+            files,
             scratch: vec![0; READ_BYTES_MAX],
             silent: VecDeque::new(),
             catching_up: Vec::new(),
             settling: Vec::new(),
-            end_at: None,
+            ending: false,
             full: [false; 2],
         })
     }
@@ -138,8 +145,7 @@ impl Reader {
         if self.asked() && self.streams.values().any(|stream| stream.owed > 0 && !stream.paused) {
             return EpollTimeout::ZERO;
         }
-        let next = [self.silent.front().map(|(at, _)| *at), self.end_at].into_iter().flatten().min();
-        next.map_or(EpollTimeout::NONE, |at| {
+        self.silent.front().map_or(EpollTimeout::NONE, |(at, _)| {
             // Rounded up, or the last millisecond would be spent spinning.
             let wait = at.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
             EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::MAX)
@@ -163,9 +169,14 @@ impl Reader {
                     self.owe();
                     self.settling.push(done);
                 }
-                Order::End(at) => {
+                Order::Resize => self.resize(),
+                Order::End => {
                     self.owe();
-                    self.end_at = Some(at);
+                    self.ending = true;
+                }
+                Order::GiveUp => {
+                    self.consoles.each().for_each(Console::give_up);
+                    self.pause();
                 }
             }
         }
@@ -174,9 +185,9 @@ impl Reader {
     fn add(&mut self, mut stream: Box<Stream>) {
         let id = self.next;
         self.next += 1;
-        stream.paused = stream.shown && self.full[stream.name.index()];
-        let added =
-            if stream.paused { Ok(()) } else { self.epoll.add(&stream.pipe, EpollEvent::new(EpollFlags::EPOLLIN, id)) };
+        stream.paused = stream.shown && self.full[stream.name().index()];
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, id);
+        let added = if stream.paused { Ok(()) } else { self.epoll.add(&stream.source, event) };
         match added {
             Ok(()) => {
                 self.streams.insert(id, stream);
@@ -188,14 +199,14 @@ impl Reader {
     /// Every pipe is read until it is empty once, or as much was read as it can have held.
     fn owe(&mut self) {
         for stream in self.streams.values_mut() {
-            let holds = fcntl(&stream.pipe, FcntlArg::F_GETPIPE_SZ).ok().and_then(|size| usize::try_from(size).ok());
-            stream.owed = holds.unwrap_or(PIPE_BYTES);
+            let holds = fcntl(&stream.source, FcntlArg::F_GETPIPE_SZ).ok().and_then(|size| usize::try_from(size).ok());
+            stream.owed = holds.unwrap_or(SOURCE_BYTES);
         }
     }
 
     /// Whether somebody waits for everything written so far.
     fn asked(&self) -> bool {
-        !self.settling.is_empty() || !self.catching_up.is_empty() || self.end_at.is_some()
+        !self.settling.is_empty() || !self.catching_up.is_empty() || self.ending
     }
 
     fn read_owed(&mut self) {
@@ -212,7 +223,7 @@ impl Reader {
     fn read(&mut self, id: StreamId) {
         // Its console may have become full since the kernel said that there is something.
         let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.paused) else { return };
-        match nix::unistd::read(&stream.pipe, &mut self.scratch) {
+        match nix::unistd::read(&stream.source, &mut self.scratch) {
             Ok(0) => self.end_of(id),
             Ok(count) => {
                 stream.owed = stream.owed.saturating_sub(count);
@@ -229,10 +240,11 @@ impl Reader {
     fn pass_on(&mut self, id: StreamId, bytes: &[u8], now: Instant) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         self.shared.last.set(now);
-        stream.said.note(now, (stream.name == Name::Err).then_some(bytes));
+        stream.said.note(now, stream.carries, bytes);
         let mut troubles = Vec::new();
         if let Some(file) = &stream.file {
-            troubles.extend(self.files.append(file, bytes).err());
+            let added = if stream.copy { self.files.append_copy(file, bytes) } else { self.files.append(file, bytes) };
+            troubles.extend(added.err());
         }
         if let Some((filter, file)) = &mut stream.filter {
             let mut matches = Vec::new();
@@ -240,9 +252,11 @@ impl Reader {
             troubles.extend(self.files.append(file, &matches).err());
         }
         if stream.shown {
-            let (console, prefix) = (self.consoles.of(stream.name), &stream.prefix);
+            let (console, prefix) = (self.consoles.of(stream.name()), &stream.prefix);
             stream.lines.push(bytes, |ready| console.show(id, prefix, ready));
-            if stream.lines.waiting() {
+            if stream.terminal {
+                stream.lines.flush(|part| console.show(id, prefix, part));
+            } else if stream.lines.waiting() {
                 stream.show_part_at = Some(now + SILENCE);
                 if !std::mem::replace(&mut stream.queued, true) {
                     self.silent.push_back((now + SILENCE, id));
@@ -259,7 +273,7 @@ impl Reader {
         self.show_part(id);
         let Some(mut stream) = self.streams.remove(&id) else { return };
         if !stream.paused {
-            let _gone = self.epoll.delete(&stream.pipe);
+            let _gone = self.epoll.delete(&stream.source);
         }
         if let Some((mut filter, file)) = stream.filter.take() {
             let mut matches = Vec::new();
@@ -276,7 +290,7 @@ impl Reader {
     fn show_part(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.show_part_at = None;
-        let (console, prefix) = (self.consoles.of(stream.name), &stream.prefix);
+        let (console, prefix) = (self.consoles.of(stream.name()), &stream.prefix);
         stream.lines.flush(|part| console.show(id, prefix, part));
     }
 
@@ -326,14 +340,14 @@ impl Reader {
             return;
         }
         for (id, stream) in &mut self.streams {
-            let pause = stream.shown && full[stream.name.index()];
+            let pause = stream.shown && full[stream.name().index()];
             if stream.paused == pause {
                 continue;
             }
             let changed = if pause {
-                self.epoll.delete(&stream.pipe)
+                self.epoll.delete(&stream.source)
             } else {
-                self.epoll.add(&stream.pipe, EpollEvent::new(EpollFlags::EPOLLIN, *id))
+                self.epoll.add(&stream.source, EpollEvent::new(EpollFlags::EPOLLIN, *id))
             };
             stream.paused = if changed.is_ok() { pause } else { stream.paused };
         }
@@ -356,16 +370,37 @@ impl Reader {
     }
 
     fn may_end(&mut self) -> bool {
-        let Some(at) = self.end_at else { return false };
+        if !self.ending {
+            return false;
+        }
         if self.drained() {
             self.show_parts();
-            self.consoles.each().for_each(super::console::Console::finish_line_for_people);
+            self.consoles.each().for_each(Console::finish_line_for_people);
             self.write();
-            if !self.consoles.each().any(|console| console.waiting()) {
-                return true;
+        }
+        self.note_backlog();
+        self.drained() && self.consoles.behind().next().is_none()
+    }
+
+    /// What the readers of the consoles have not taken: here, and in the pipes that are not read meanwhile.
+    fn note_backlog(&self) {
+        let unread = self.streams.values().filter(|stream| stream.paused);
+        let unread: u64 = unread.map(|stream| process::unread_bytes(stream.source.as_fd())).sum();
+        let behind: Vec<&Console> = self.consoles.behind().collect();
+        let backlog = behind.first().map(|first| Backlog {
+            console: if behind.len() > 1 { "standard output and error" } else { first.name() },
+            bytes: behind.iter().map(|console| console.backlog()).sum::<u64>() + unread,
+        });
+        *self.shared.backlog.lock().unwrap_or_else(PoisonError::into_inner) = backlog;
+        self.shared.lost.store(self.consoles.lost(), Ordering::Relaxed);
+    }
+
+    fn resize(&self) {
+        for stream in self.streams.values().filter(|stream| stream.terminal) {
+            if let Some(console) = self.consoles.get(stream.name()) {
+                process::copy_window_size(console.fd(), stream.source.as_fd());
             }
         }
-        Instant::now() >= at
     }
 
     fn drained(&self) -> bool {

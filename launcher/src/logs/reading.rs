@@ -20,6 +20,7 @@ use std::{
     io,
     os::{fd::AsFd, unix::fs::FileExt},
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 /// The run's journal, beside its logs.
@@ -158,11 +159,17 @@ impl Watch {
 /// Whether nobody writes more: the launcher is gone, or says that the run ended. A directory of logs alone does not tell.
 fn ended(root: &Path) -> bool {
     let gone = || run_dir::lock_path(root).is_file() && !run_dir::is_living(root);
-    says_so(root) || gone()
+    has_ended(root) || gone()
+}
+
+/// When the run's journal was last written to; of a run without one, when its directory was made.
+pub(crate) fn last_written(root: &Path) -> Option<SystemTime> {
+    let written = |path: &Path| std::fs::metadata(path).and_then(|found| found.modified()).ok();
+    written(&root.join(JOURNAL)).or_else(|| written(root))
 }
 
 /// Whether the last line of the run's journal says that the run ended.
-fn says_so(root: &Path) -> bool {
+pub(crate) fn has_ended(root: &Path) -> bool {
     let last_line = || -> io::Result<Option<Event>> {
         let file = File::open(root.join(JOURNAL))?;
         let length = file.metadata()?.len();

@@ -1,6 +1,6 @@
 //! The last lines of a worker's standard error, and when it last said something.
 
-use super::pump::Door;
+use super::{pump::Door, stream::Carries};
 use std::{
     collections::VecDeque,
     sync::{
@@ -90,11 +90,13 @@ impl Said {
     }
 
     /// Notes output; `bytes` of standard error are kept.
-    pub(super) fn note(&self, now: Instant, stderr: Option<&[u8]>) {
+    pub(super) fn note(&self, now: Instant, carries: Carries, bytes: &[u8]) {
         self.last.set(now);
-        match stderr {
-            Some(bytes) => self.ring.lock().unwrap_or_else(PoisonError::into_inner).push(bytes),
-            None => self.printed.store(true, Ordering::Relaxed),
+        if carries != Carries::Out {
+            self.ring.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+        }
+        if carries != Carries::Err {
+            self.printed.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -165,7 +167,7 @@ mod tests {
         let origin = Instant::now();
         let said = Said::nothing(origin);
         assert_eq!(said.last.get(), None);
-        said.note(origin + Duration::from_micros(5), None);
+        said.note(origin + Duration::from_micros(5), Carries::Out, b"x");
         assert_eq!(said.last.get(), Some(origin + Duration::from_micros(5)));
     }
 }

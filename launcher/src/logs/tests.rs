@@ -20,6 +20,7 @@ fn plan(dir: &Path) -> LogPlan {
         stderr_filters: Vec::new(),
         prefix: None,
         keep: false,
+        kept_bytes_max: None,
     }
 }
 
@@ -224,4 +225,68 @@ fn a_closed_console_is_told_once_and_the_files_are_whole() {
     assert!(troubles.iter().any(|text| text.contains("standard output")), "{troubles:?}");
     assert!(troubles.iter().any(|text| text.contains("standard error")), "{troubles:?}");
     assert_eq!(read(dir.path().join("run/attempt_0/0/stdout.log")).lines().count(), 100_003);
+}
+
+#[test]
+fn the_end_waits_for_a_slow_console_unless_it_is_given_up() {
+    const BYTES: usize = 3000 * 120;
+    let ended = |pump: &Pump, within: Duration| {
+        let mut fds = [nix::poll::PollFd::new(pump.ended(), nix::poll::PollFlags::POLLIN)];
+        crate::process::wait_ready(&mut fds, Some(Instant::now() + within)).unwrap();
+        fds[0].any().unwrap()
+    };
+    for given_up in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut read_end, write_end) = std::io::pipe().unwrap();
+        let plan = LogPlan { keep: true, ..plan(dir.path()) };
+        let pump = Pump::start_on(plan, write_end.into(), console(&dir.path().join("err"))).unwrap();
+        let (mut child, _) = shell(&pump, 0, "exec seq -f %0119.0f 3000");
+        child.wait().unwrap();
+        pump.finish();
+        assert!(!ended(&pump, Duration::from_millis(300)));
+        let backlog = pump.backlog().unwrap();
+        assert!(backlog.console == "standard output" && backlog.bytes > 100_000, "{backlog:?}");
+        let mut shown = Vec::new();
+        if given_up {
+            pump.give_up_consoles();
+            assert!(ended(&pump, Duration::from_secs(20)));
+            let lost = usize::try_from(pump.lost()).unwrap();
+            drop(pump);
+            read_end.read_to_end(&mut shown).unwrap();
+            assert_eq!(shown.len() + lost, BYTES);
+        } else {
+            let reading = std::thread::spawn(move || read_end.read_to_end(&mut shown).map(|count| (count, shown)));
+            assert!(ended(&pump, Duration::from_secs(20)));
+            assert_eq!((pump.lost(), pump.backlog()), (0, None));
+            drop(pump);
+            assert_eq!(reading.join().unwrap().unwrap().0, BYTES);
+        }
+        assert_eq!(read(dir.path().join("run/attempt_0/0/stdout.log")).len(), BYTES);
+    }
+}
+
+#[test]
+fn streams_that_go_to_one_console_keep_their_order_unless_they_are_to_be_told_apart() {
+    let script = "for i in 1 2 3 4 5 6 7 8 9; do echo o$i; echo e$i >&2; done";
+    let in_order: String = (1..10).map(|i| format!("o{i}\ne{i}\n")).collect();
+    for tee in ["0", "3"] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = LogPlan { tee: tee.parse().unwrap(), keep: true, ..plan(dir.path()) };
+        let both = console(&dir.path().join("out"));
+        let pump = Pump::start_on(plan, both.try_clone().unwrap(), both).unwrap();
+        let (mut child, tail) = shell(&pump, 0, script);
+        child.wait().unwrap();
+        assert!(pump.settle(soon()));
+        let attempt = dir.path().join("run/attempt_0/0");
+        if tee == "0" {
+            assert_eq!(
+                (read(dir.path().join("out")), read(attempt.join("stdout.log"))),
+                (in_order.clone(), in_order.clone())
+            );
+            assert!(!attempt.join("stderr.log").exists() && tail.stderr().ends_with("o9\ne9"));
+        } else {
+            assert_eq!(read(attempt.join("stderr.log")).lines().count(), 9);
+            assert_eq!(tail.stderr().lines().count(), 9, "only standard error");
+        }
+    }
 }

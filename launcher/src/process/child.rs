@@ -89,6 +89,17 @@ impl Outlet {
         File::options().write(true).open("/dev/null").map(Self::from)
     }
 
+    /// The same place once more.
+    ///
+    /// # Errors
+    /// There is no descriptor to be had.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Inherited => Ok(Self::Inherited),
+            Self::To(fd) => fd.try_clone().map(Self::To),
+        }
+    }
+
     fn fd(&self) -> Option<RawFd> {
         match self {
             Self::Inherited => None,
@@ -97,9 +108,20 @@ impl Outlet {
     }
 }
 
-/// Standard output and error of a process; its standard input is empty.
+/// Where a process reads its standard input from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Inlet {
+    /// Where the launcher reads its own from.
+    Inherited,
+    /// There is nothing to read.
+    Empty,
+}
+
+/// The standard streams of a process.
 #[derive(Debug)]
 pub(crate) struct Outlets {
+    /// Standard input.
+    pub(crate) stdin: Inlet,
     /// Standard output.
     pub(crate) stdout: Outlet,
     /// Standard error.
@@ -129,8 +151,11 @@ impl Process {
 
     /// The same, but what it starts itself may outlive a launcher that is killed.
     pub(crate) fn start_unguarded(command: &Command, outlets: Outlets, binding: Binding) -> Result<Self, StartError> {
-        let input = File::open("/dev/null").map_err(StartError::Spawn)?;
-        let streams = [Some(input.as_raw_fd()), outlets.stdout.fd(), outlets.stderr.fd()];
+        let input = match outlets.stdin {
+            Inlet::Inherited => None,
+            Inlet::Empty => Some(File::open("/dev/null").map_err(StartError::Spawn)?),
+        };
+        let streams = [input.as_ref().map(AsRawFd::as_raw_fd), outlets.stdout.fd(), outlets.stderr.fd()];
         let pid = sys::spawn(command, streams, binding).map_err(StartError::Spawn)?;
         match unix::pidfd(pid.as_raw().cast_unsigned()) {
             Ok(pidfd) => Ok(Self { pid, pidfd, exit: None }),
@@ -215,7 +240,7 @@ mod tests {
     }
 
     fn start(command: &Command, outlet: Outlet, guard: &mut Guard) -> Process {
-        let outlets = Outlets { stdout: outlet, stderr: Outlet::nowhere().unwrap() };
+        let outlets = Outlets { stdin: Inlet::Empty, stdout: outlet, stderr: Outlet::nowhere().unwrap() };
         Process::start(command, outlets, Binding::default(), guard).unwrap()
     }
 
@@ -236,6 +261,22 @@ mod tests {
     }
 
     #[test]
+    fn a_process_leads_a_session_of_its_own_where_that_is_asked_for() {
+        let mut guard = Guard::start(None, None).unwrap();
+        for leads in [false, true] {
+            let (mut read, write) = io::pipe().unwrap();
+            let outlets = Outlets { stdin: Inlet::Empty, stdout: write.into(), stderr: Outlet::nowhere().unwrap() };
+            let binding = if leads { Binding::default().in_new_session() } else { Binding::default() };
+            let mut process = Process::start(&shell("ps -o sid= -p $$"), outlets, binding, &mut guard).unwrap();
+            let mut text = String::new();
+            read.read_to_string(&mut text).unwrap();
+            let own = nix::unistd::getsid(None).unwrap().as_raw().cast_unsigned();
+            assert_eq!(text.trim().parse(), Ok(if leads { process.pid() } else { own }));
+            assert_eq!(end(&mut process, &mut guard), Exit::Code(0));
+        }
+    }
+
+    #[test]
     fn a_process_is_seen_dead_and_dies_as_a_group() {
         let mut guard = Guard::start(None, None).unwrap();
         let (mut read, write) = io::pipe().unwrap();
@@ -252,7 +293,7 @@ mod tests {
     fn what_cannot_be_started_says_why_and_leaves_nobody() {
         let mut guard = Guard::start(None, None).unwrap();
         let errno = |program: &str, guard: &mut Guard| {
-            let outlets = Outlets { stdout: Outlet::Inherited, stderr: Outlet::Inherited };
+            let outlets = Outlets { stdin: Inlet::Empty, stdout: Outlet::Inherited, stderr: Outlet::Inherited };
             match Process::start(&Command::new(program), outlets, Binding::default(), guard) {
                 Err(StartError::Spawn(error)) => error.raw_os_error(),
                 other => panic!("{other:?}"),

@@ -4,6 +4,7 @@
 
 mod cgroup;
 mod child;
+mod patient;
 mod poll;
 mod sweep;
 mod sys;
@@ -11,7 +12,10 @@ mod unix;
 
 pub(crate) use cgroup::Cgroup;
 
-pub(crate) use child::{Exit, Outlet, Outlets, Process, StartError};
+pub(crate) use child::{Exit, Inlet, Outlet, Outlets, Process, StartError};
+pub(crate) use patient::{GiveUp, PatientWriter};
 pub(crate) use poll::{next_signal, wait_ready};
-pub(crate) use sweep::{MARK_VARIABLE, Mark, end_children, reap_orphans, sweep};
-pub(crate) use unix::{Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, outlive, pidfd};
+pub(crate) use sweep::{MARK_VARIABLE, Mark, end_children, reap_orphans, signal_one, sweep};
+pub(crate) use unix::{
+    Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, copy_window_size, outlive, pidfd, terminal_pair, unread_bytes,
+};

@@ -52,6 +52,11 @@ impl Mark {
         &self.value
     }
 
+    /// Whether a process that lives carries it.
+    pub(crate) fn is_carried_by(&self, pid: u32) -> bool {
+        self.is_on(&environment(pid))
+    }
+
     fn is_on(&self, environment: &[u8]) -> bool {
         let mut entries = environment.split(|byte| *byte == 0);
         let of_variable =
@@ -73,6 +78,15 @@ pub(crate) fn sweep(mark: &Mark, guard: &Guard) -> usize {
 /// Kills every process that carries the mark.
 pub(super) fn kill_marked(mark: &Mark) -> usize {
     kill_all(|pid| mark.is_on(&environment(pid)))
+}
+
+/// Sends a signal to one process, not to its group.
+pub(crate) fn signal_one(pid: u32, signal: Signal) {
+    // Number 0 would be this process's own group.
+    if let Some(pid) = i32::try_from(pid).ok().filter(|pid| *pid > 1) {
+        // One that has just ended is what was wanted.
+        let _gone = kill(Pid::from_raw(pid), signal);
+    }
 }
 
 /// Kills every child of this process, and the group that it leads.

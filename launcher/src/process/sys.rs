@@ -40,8 +40,8 @@ struct Prepared {
     error: AtomicI32,
 }
 
-/// Starts `command` (its program, arguments and variables; its streams are not looked at) as the leader of a new group that
-/// dies with this thread. `streams` are standard input, output and error; `None` is inherited.
+/// Starts `command` (its program, arguments and variables; its streams are not looked at) as the leader of a new group, or
+/// session, that dies with this thread. `streams` are standard input, output and error; `None` is inherited.
 pub(super) fn spawn(command: &Command, streams: [Option<RawFd>; 3], binding: Binding) -> io::Result<Pid> {
     let variables = environment(command);
     let program = find(command.get_program(), &variables)?;
@@ -153,7 +153,8 @@ unsafe fn become_program(prepared: &Prepared) -> c_int {
     let binding = &prepared.binding;
     // SAFETY: system calls on this process with values that live in `prepared`; none takes memory or a lock.
     unsafe {
-        if libc::setpgid(0, 0) != 0 || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+        let leads = if binding.session { libc::setsid() } else { libc::setpgid(0, 0) };
+        if leads < 0 || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
             return errno();
         }
         // The parent may have died before the line above: then no signal will come.

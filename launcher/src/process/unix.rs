@@ -9,16 +9,20 @@ use super::{
 };
 use nix::{
     errno::Errno,
+    fcntl::{FcntlArg, FdFlag, fcntl},
+    pty::{OpenptyResult, openpty},
     sched::CpuSet,
     sys::{
         signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
+        termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr},
         wait::{Id, WaitPidFlag, WaitStatus, waitid},
     },
     unistd::Pid,
 };
 use std::{
     io::{self, Read, Write},
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    mem::MaybeUninit,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     sync::atomic::{AtomicI32, Ordering},
 };
 
@@ -31,12 +35,19 @@ pub(crate) struct Binding {
     pub(super) cpus: Option<CpuSet>,
     /// `cgroup.procs` of the group it moves into.
     pub(super) cgroup: Option<RawFd>,
+    /// Whether it leads a session of its own, and so has no controlling terminal.
+    pub(super) session: bool,
 }
 
 impl Binding {
     /// Nothing but the group and these CPUs, in a control group, which must outlive the start of the process.
     pub(crate) fn new(cpus: Option<CpuSet>, cgroup: Option<&Cgroup>) -> Self {
-        Self { inherit: None, cpus, cgroup: cgroup.map(Cgroup::procs) }
+        Self { cpus, cgroup: cgroup.map(Cgroup::procs), ..Self::default() }
+    }
+
+    /// The same in a new session: a terminal does not stop the process when it reads from it.
+    pub(crate) fn in_new_session(self) -> Self {
+        Self { session: true, ..self }
     }
 
     /// Nothing but the group and a descriptor that is inherited.
@@ -55,6 +66,39 @@ pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A terminal of our own as (what is written to it, the end that a program writes to). It changes no byte, and has the window
+/// size of `like`.
+pub(crate) fn terminal_pair(like: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
+    let OpenptyResult { master, slave } = openpty(None, None)?;
+    for fd in [&master, &slave] {
+        fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    }
+    let mut settings = tcgetattr(&slave)?;
+    cfmakeraw(&mut settings);
+    tcsetattr(&slave, SetArg::TCSANOW, &settings)?;
+    copy_window_size(like, master.as_fd());
+    Ok((master, slave))
+}
+
+/// Gives the terminal `to` the window size of the terminal `from`. A terminal without a size keeps the one it has.
+pub(crate) fn copy_window_size(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
+    let mut size = MaybeUninit::<libc::winsize>::zeroed();
+    // SAFETY: both calls read or write one winsize behind the pointer, which lives here; zeros are a winsize.
+    unsafe {
+        if libc::ioctl(from.as_raw_fd(), libc::TIOCGWINSZ, size.as_mut_ptr()) == 0 {
+            libc::ioctl(to.as_raw_fd(), libc::TIOCSWINSZ, size.as_ptr());
+        }
+    }
+}
+
+/// Bytes that wait in a pipe or terminal; 0 when the system does not say.
+pub(crate) fn unread_bytes(fd: BorrowedFd<'_>) -> u64 {
+    let mut count: libc::c_int = 0;
+    // SAFETY: FIONREAD writes one integer behind the pointer.
+    let asked = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut count) };
+    if asked == 0 { u64::try_from(count).unwrap_or(0) } else { 0 }
 }
 
 /// Whether the child ended, without reaping it: its process id, and its group's, stay taken.
@@ -134,7 +178,6 @@ impl Signals {
 
     /// Readable when a signal came.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        use std::os::fd::AsFd;
         self.read.as_fd()
     }
 

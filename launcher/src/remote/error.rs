@@ -95,8 +95,8 @@ pub enum RemoteError {
         /// Target.
         place: String,
     },
-    /// A manifest that names a file elsewhere.
-    #[error("the manifest of {place} names the file {file:?}, which is no plain file name")]
+    /// A manifest or a store that names a file elsewhere.
+    #[error("{place} lists the file {file:?}; expected the name of a file that lies there")]
     FileName {
         /// Place.
         place: String,

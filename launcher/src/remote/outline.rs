@@ -12,7 +12,7 @@ use super::{
 };
 use enn_common::{
     checkpoint::{Manifest, metadata::Place, name},
-    fs::{FileError, space},
+    fs::{FileError, RelPath, space},
 };
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ pub struct Outline {
     store: Store,
     dir: PathBuf,
     /// Bytes of each file.
-    files: BTreeMap<String, u64>,
+    files: BTreeMap<RelPath, u64>,
 }
 
 impl Outline {
@@ -38,15 +38,10 @@ impl Outline {
     pub fn open(store: &Store, dir: &Path) -> Result<Self, RemoteError> {
         let (store, found) = newest(store)?;
         fs::create_dir(dir).map_err(FileError::of("make", dir))?;
-        let files: BTreeMap<String, u64> = match &found {
-            Some((manifest, _)) => {
-                pull::plain(manifest, &store)?;
-                manifest.files.iter().map(|file| (file.path.clone(), file.bytes)).collect()
-            }
-            None => store.list()?.0.into_iter().map(|object| (object.name, object.bytes)).collect(),
-        };
-        for (file, bytes) in files.iter().filter(|(file, _)| *file != name::METADATA) {
-            let path = dir.join(file);
+        let wanted = pull::wanted(&store, found.as_ref().map(|(manifest, _)| manifest))?;
+        let files: BTreeMap<RelPath, u64> = wanted.into_iter().map(|one| (one.file, one.bytes)).collect();
+        for (file, bytes) in files.iter().filter(|(file, _)| **file != *name::METADATA) {
+            let path = file.below(dir);
             File::create(&path).and_then(|file| file.set_len(*bytes)).map_err(FileError::of("make", &path))?;
         }
         let write = |file: &str, bytes: &[u8]| {
@@ -77,7 +72,7 @@ impl Outline {
         space::require(&self.dir, total)?;
         let mut done = 0;
         for (name, stretch) in stretches {
-            let path = self.dir.join(name);
+            let path = name.locate(&self.dir)?;
             let file = OpenOptions::new().write(true).open(&path).map_err(FileError::of("open", &path))?;
             let mut at = stretch.start;
             self.store.read(name, stretch, &mut |bytes| {
@@ -92,15 +87,15 @@ impl Outline {
     }
 
     /// Stretches of files that hold these places. What is said to lie elsewhere is left to whoever reads it.
-    fn stretches<'a>(&'a self, places: &[Place]) -> Vec<(&'a str, Range<u64>)> {
+    fn stretches<'a>(&'a self, places: &[Place]) -> Vec<(&'a RelPath, Range<u64>)> {
         let stretch = |place: &Place| {
-            let (file, bytes) = self.files.get_key_value(&place.file).filter(|(file, _)| *file != name::METADATA)?;
+            let (file, bytes) = self.files.get_key_value(&place.file).filter(|(file, _)| **file != *name::METADATA)?;
             let (start, end) = (place.offset.min(*bytes), place.offset.saturating_add(place.length).min(*bytes));
-            (start < end).then_some((file.as_str(), start, end))
+            (start < end).then_some((file, start, end))
         };
         let mut all: Vec<_> = places.iter().filter_map(stretch).collect();
         all.sort_unstable();
-        let mut stretches: Vec<(&str, Range<u64>)> = Vec::new();
+        let mut stretches: Vec<(&RelPath, Range<u64>)> = Vec::new();
         for (file, start, end) in all {
             match stretches.last_mut() {
                 Some((last, stretch)) if *last == file && start <= stretch.end.saturating_add(GAP_BYTES_MAX) => {

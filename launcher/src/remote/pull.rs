@@ -3,12 +3,15 @@
 //! Files come into a hidden directory beside the target, whose name follows from the target, so that an interrupted fetch goes on
 //! where it was. What is there is compared with the manifest before the directory gets its name.
 
-use super::{RemoteError, store::Store};
+use super::{
+    RemoteError,
+    store::{Object, Store},
+};
 use crate::run_dir::RUN_JSON;
 use enn_common::{
     artifact::seal,
     checkpoint::{Checkpoint, Manifest, check_file, listing::Listed, manifest::FileEntry, name},
-    fs::{Disk, FileError, Storage, atomic, displace, space},
+    fs::{Disk, FileError, RelPath, Storage, atomic, displace, space},
 };
 use std::{
     fs::{self, File, OpenOptions},
@@ -133,7 +136,7 @@ pub(super) fn whole(place: &Store) -> Result<(Manifest, Vec<u8>), RemoteError> {
     let sealed = place.small(name::MANIFEST, SMALL_BYTES_MAX)?.ok_or_else(|| missing(name::MANIFEST))?;
     let manifest: Manifest = seal::unseal(Path::new(&place.name_of(name::MANIFEST)), &sealed)?;
     let (objects, _) = place.list()?;
-    let is_there = |file: &&FileEntry| objects.iter().any(|one| one.name == file.path && one.bytes == file.bytes);
+    let is_there = |file: &&FileEntry| objects.iter().any(|one| file.path == *one.name && one.bytes == file.bytes);
     match manifest.files.iter().find(|file| !is_there(file)) {
         Some(file) => Err(missing(&file.path)),
         None => Ok((manifest, sealed)),
@@ -152,9 +155,9 @@ pub(super) fn newest(store: &Store) -> Result<Option<(u64, Vec<u8>)>, RemoteErro
 }
 
 /// What has to come: name, bytes and, where there is a manifest, what that says of it.
-struct Wanted {
-    file: String,
-    bytes: u64,
+pub(super) struct Wanted {
+    pub(super) file: RelPath,
+    pub(super) bytes: u64,
     listed: Option<FileEntry>,
 }
 
@@ -213,28 +216,22 @@ fn beside(target: &Path) -> PathBuf {
 }
 
 /// The manifest's files; without one, all that is there.
-fn wanted(place: &Store, manifest: Option<&Manifest>) -> Result<Vec<Wanted>, RemoteError> {
+pub(super) fn wanted(place: &Store, manifest: Option<&Manifest>) -> Result<Vec<Wanted>, RemoteError> {
+    let refused = |file: &str| RemoteError::FileName { place: place.name_of(""), file: file.to_owned() };
+    // A checkpoint is one directory; and a name may be anything in a store.
+    let plain = |file: &str| RelPath::parse(file).ok().filter(RelPath::is_name).ok_or_else(|| refused(file));
     let Some(manifest) = manifest else {
         let (objects, _) = place.list()?;
-        return Ok(objects.into_iter().map(|one| Wanted { file: one.name, bytes: one.bytes, listed: None }).collect());
+        let one = |one: Object| Ok(Wanted { file: plain(&one.name)?, bytes: one.bytes, listed: None });
+        return objects.into_iter().map(one).collect();
     };
-    plain(manifest, place)?;
-    let one = |file: &FileEntry| Wanted { file: file.path.clone(), bytes: file.bytes, listed: Some(file.clone()) };
-    Ok(manifest.files.iter().map(one).collect())
-}
-
-/// Refuses a manifest that lists a file elsewhere.
-pub(super) fn plain(manifest: &Manifest, place: &Store) -> Result<(), RemoteError> {
-    let is_plain = |file: &str| !file.is_empty() && !file.contains('/') && file != "." && file != "..";
-    match manifest.files.iter().find(|file| !is_plain(&file.path)) {
-        Some(file) => Err(RemoteError::FileName { place: place.name_of(""), file: file.path.clone() }),
-        None => Ok(()),
-    }
+    let one = |file: &FileEntry| Ok(Wanted { file: plain(&file.path)?, bytes: file.bytes, listed: Some(file.clone()) });
+    manifest.files.iter().map(one).collect()
 }
 
 /// Fetches what is missing of a file and compares all of it. Returns the bytes that were there.
 fn fetch(place: &Store, one: &Wanted, dir: &Path, progress: &mut dyn FnMut(u64)) -> Result<u64, RemoteError> {
-    let path = dir.join(&one.file);
+    let path = one.file.locate(dir)?;
     let have = fs::metadata(&path).map(|found| found.len()).unwrap_or(0);
     // Without a digest what is there cannot be trusted.
     let have = if have > one.bytes || one.listed.is_none() { 0 } else { have };
@@ -261,7 +258,7 @@ fn leave_only(dir: &Path, wanted: &[Wanted]) -> Result<(), RemoteError> {
         let known = entry
             .file_name()
             .to_str()
-            .is_some_and(|found| found == name::MANIFEST || wanted.iter().any(|one| one.file == found));
+            .is_some_and(|found| found == name::MANIFEST || wanted.iter().any(|one| one.file == *found));
         if !known {
             fs::remove_file(entry.path()).map_err(FileError::of("remove", &entry.path()))?;
         }

@@ -6,7 +6,7 @@
 use super::{RemoteError, store::Store, upload::upload};
 use enn_common::{
     checkpoint::{Checkpoint, Manifest, listing, name},
-    fs::FileError,
+    fs::{FileError, RelPath},
 };
 use std::path::Path;
 
@@ -100,7 +100,7 @@ fn files(
         }
         place.remove(&note(&file.path))?;
         let digest = file.digest();
-        upload(place, (&dir.join(&file.path), &file.path), Some(&digest), &mut |bytes| {
+        upload(place, (&file.path.locate(dir)?, &file.path), Some(&digest), &mut |bytes| {
             done += bytes;
             progress(done, total);
         })?;
@@ -134,8 +134,13 @@ pub fn push_run(
 
 /// Uploads what a run says of itself beside its checkpoints.
 pub fn push_records(run: &Path, store: &Store) -> Result<(), RemoteError> {
-    for file in RUN_FILES.iter().filter(|file| run.join(file).is_file()) {
-        upload(store, (&run.join(file), file), None, &mut |_| {})?;
+    for file in RUN_FILES {
+        let path =
+            RelPath::parse(file).map_err(|_| RemoteError::FileName { place: store.name_of(""), file: file.into() })?;
+        let path = path.locate(run)?;
+        if path.is_file() {
+            upload(store, (&path, file), None, &mut |_| {})?;
+        }
     }
     Ok(())
 }

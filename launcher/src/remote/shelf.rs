@@ -19,7 +19,7 @@ use enn_common::{
     artifact::run::FILE as MANIFEST,
     checkpoint::{latest, name, prune, retain::Rule},
     config::RunConfig,
-    fs::{FileError, atomic},
+    fs::{FileError, RelPath, atomic},
 };
 use nix::{
     errno::Errno,
@@ -72,7 +72,7 @@ impl Shelf {
     /// The shelf and the name of the run at an address.
     pub fn of_run(address: &str, cache: &Path) -> Result<(Self, String), RemoteError> {
         match address.trim_end_matches('/').rsplit_once('/') {
-            Some((runs, name)) if Store::is_address(runs) && !name.is_empty() => {
+            Some((runs, name)) if Store::is_address(runs) && is_run_name(name) => {
                 Ok((Self::open(runs, cache)?, name.to_owned()))
             }
             _ => Err(RemoteError::NoRun { address: address.to_owned() }),
@@ -103,6 +103,8 @@ impl Shelf {
     /// Names of what is at the address, newest first.
     fn names(&self) -> Result<Vec<String>, RemoteError> {
         let (_, mut names) = self.store.list()?;
+        // Whatever else a store may hold, it is no run.
+        names.retain(|name| is_run_name(name));
         names.sort_by_cached_key(|name| std::cmp::Reverse((run_dir::time_of(name).map(str::to_owned), name.clone())));
         Ok(names)
     }
@@ -110,6 +112,12 @@ impl Shelf {
     /// Whether there is a run of this name.
     pub fn has(&self, name: &str) -> Result<bool, RemoteError> {
         Ok(self.place(name).length(RUN_JSON)?.is_some())
+    }
+
+    /// Where the copy of the run `name` is.
+    fn copy_of(&self, name: &str) -> Result<PathBuf, RemoteError> {
+        let refused = || RemoteError::FileName { place: self.address.clone(), file: name.to_owned() };
+        Ok(RelPath::parse(name).ok().filter(RelPath::is_name).ok_or_else(refused)?.locate(&self.dir)?)
     }
 
     /// The run that is named so: by its name, the beginning of exactly one name, or "latest".
@@ -150,7 +158,7 @@ impl Shelf {
     /// Brings the copy of the run `name` up to what is at the address, with its newest whole checkpoint where that is `wanted`, and
     /// returns its directory. A run that this machine works in is as new as can be.
     pub fn fetch(&self, name: &str, wanted: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<PathBuf, RemoteError> {
-        let (copy, place) = (self.dir.join(name), self.place(name));
+        let (copy, place) = (self.copy_of(name)?, self.place(name));
         if run_dir::is_living(&copy) {
             return Ok(copy);
         }
@@ -182,7 +190,7 @@ impl Shelf {
     /// The copy of the run `name` where that is as new as what is at the address: this machine works in it, or it has seen the newest
     /// checkpoint there and has one as new.
     pub fn current(&self, name: &str) -> Result<Option<PathBuf>, RemoteError> {
-        let copy = self.dir.join(name);
+        let copy = self.copy_of(name)?;
         if run_dir::is_living(&copy) {
             return Ok(Some(copy));
         }
@@ -193,7 +201,7 @@ impl Shelf {
 
     /// Waits until no other process fetches the run.
     fn alone(&self, name: &str) -> Result<Flock<File>, RemoteError> {
-        let path = self.dir.join(format!(".{name}.lock"));
+        let path = self.copy_of(name)?.with_file_name(format!(".{name}.lock"));
         let deadline = Instant::now() + FETCH_MAX;
         loop {
             let file = File::create(&path).map_err(FileError::of("make", &path))?;
@@ -201,7 +209,7 @@ impl Shelf {
                 Ok(lock) => return Ok(lock),
                 Err((_, Errno::EWOULDBLOCK)) if Instant::now() < deadline => std::thread::park_timeout(FETCH_PERIOD),
                 Err((_, Errno::EWOULDBLOCK)) => {
-                    return Err(RemoteError::Busy { dir: self.dir.join(name), waited: FETCH_MAX.as_secs() });
+                    return Err(RemoteError::Busy { dir: self.copy_of(name)?, waited: FETCH_MAX.as_secs() });
                 }
                 Err((_, error)) => return Err(FileError::of("lock", &path)(error.into()).into()),
             }
@@ -210,9 +218,9 @@ impl Shelf {
 
     /// Moves a copy away that did what somebody else did, too.
     fn set_aside(&self, name: &str) -> Result<(), RemoteError> {
-        let copy = self.dir.join(name);
+        let copy = self.copy_of(name)?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let aside = self.dir.join(format!(".{name}.aside-{now}"));
+        let aside = copy.with_file_name(format!(".{name}.aside-{now}"));
         fs::rename(&copy, &aside).map_err(FileError::of("rename", &copy))?;
         let place = self.store.name_of(name);
         tracing::warn!(
@@ -221,6 +229,11 @@ impl Shelf {
         );
         Ok(())
     }
+}
+
+/// Whether a name at an address can be that of a run: the name of a directory.
+fn is_run_name(name: &str) -> bool {
+    RelPath::parse(name).is_ok_and(|name| name.is_name())
 }
 
 /// Whether the copy `run` has seen the manifest of `step` at its address: it noted it, or wrote it.

@@ -143,6 +143,7 @@ impl Store {
     /// listing has them. Best effort.
     pub(super) fn sweep(&self) {
         let is_left = |name: &str| name.rsplit_once('#').is_some_and(|(_, number)| number.parse::<u32>().is_ok());
+        // own path: the place that the user named.
         let dir = Path::new("/").join(self.prefix.as_ref());
         for entry in std::fs::read_dir(dir).into_iter().flatten().flatten().filter(|_| self.is_local) {
             if entry.file_name().to_str().is_some_and(is_left) {

@@ -1,7 +1,8 @@
 use super::*;
 use crate::convert::Pair;
-use enn_common::checkpoint::{
-    Checkpoint, DType, Draft, ShardWriter, commit, listing, metadata::Place, name, retain::Rule,
+use enn_common::{
+    checkpoint::{Checkpoint, DType, Draft, ShardWriter, commit, listing, metadata::Place, name, retain::Rule},
+    fs::RelPath,
 };
 use object_store::{memory::InMemory, path::Path as Key};
 use std::{
@@ -252,9 +253,10 @@ fn places_of_a_file_that_lie_together_come_together() {
     let store = memory();
     push(&checkpoint, &store, false, &mut quiet).unwrap();
     let outline = Outline::open(&store, &dir.path().join("outline")).unwrap();
-    let place = |offset, length| Place { file: "__0_0.distcp".into(), offset, length, transforms: Vec::new() };
-    // Said to lie beyond the end, elsewhere, nowhere.
-    let odd = [place(u64::MAX - 1, u64::MAX), Place { file: "../run.json".into(), ..place(0, 9) }, place(5, 0)];
+    let of = |file: &str| RelPath::parse(file).unwrap();
+    let place = |offset, length| Place { file: of("__0_0.distcp"), offset, length, transforms: Vec::new() };
+    // Said to lie beyond the end, in a file that is not listed, nowhere.
+    let odd = [place(u64::MAX - 1, u64::MAX), Place { file: of("run.json"), ..place(0, 9) }, place(5, 0)];
     let places = [place(8 << 20, 1 << 40), place(4096, 4096), place(0, 100), place(6000, 10)];
     let mut told = Vec::new();
     outline.bring(&[&places[..], &odd].concat(), &mut |done, total| told.push((done, total))).unwrap();

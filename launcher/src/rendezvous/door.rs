@@ -18,6 +18,10 @@ const CONTEXT: &str = "enn 2026-11 rendezvous token";
 /// Bytes chosen anew for each connection.
 pub(super) type Nonce = [u8; PROOF_BYTES];
 
+/// What to do where the tokens of two nodes differ.
+pub(super) const SAME_TOKEN: &str = "set the same ENN_TOKEN on all nodes, or copy one token file to every node (mode \
+                                     600) and name it by --token-file; nodes without a common home make a token each";
+
 /// What a token is turned into once.
 #[derive(Clone)]
 pub(super) struct Key([u8; blake3::KEY_LEN]);

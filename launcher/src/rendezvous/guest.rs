@@ -3,6 +3,7 @@
 
 use super::{
     coordinator::{Coordinator, KEEP_ALIVES},
+    door::SAME_TOKEN,
     endpoint,
     guests::Guests,
     handle::serve,
@@ -278,16 +279,15 @@ impl Member {
         let from = self.settings.token.as_ref().map_or_else(String::new, |token| token.from.to_string());
         match refusal {
             Refusal::Token => format!(
-                "the rendezvous at {host}:{port} does not accept this node's token, which is from {from}\nhint: give all \
-                 nodes of a run the same token"
+                "the rendezvous at {host}:{port} does not accept this node's token, which is from \
+                 {from}\nhint: {SAME_TOKEN}"
             ),
-            Refusal::TokenMissing => format!(
-                "the rendezvous at {host}:{port} asks for a token and this node has none\nhint: set ENN_TOKEN, or give \
-                 --token-file, as on the node that hosts it"
-            ),
+            Refusal::TokenMissing => {
+                format!("the rendezvous at {host}:{port} asks for a token and this node has none\nhint: {SAME_TOKEN}")
+            }
             Refusal::HostUnproved => format!(
-                "the rendezvous at {host}:{port} does not know this node's token, which is from {from}\nhint: give the \
-                 node that hosts it the same token, or check that the endpoint is the right one"
+                "the rendezvous at {host}:{port} does not know this node's token, which is from {from}\nhint: \
+                 {SAME_TOKEN}; or check that the endpoint is the right one"
             ),
             Refusal::Said(reason) => reason.clone(),
         }

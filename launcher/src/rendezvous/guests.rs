@@ -3,12 +3,15 @@
 //! **Invariant:** a stranger costs a bounded number of bytes, for a bounded time, and there is a bounded number of them.
 
 use super::{
-    door::{Key, Nonce, Nonces, Prover},
+    door::{Key, Nonce, Nonces, Prover, SAME_TOKEN},
     pipe::{Bytes, Filled, Gone, Pipe, frame_of},
     state::{Loss, Time},
 };
 use enn_broker::store::Stranger;
-use enn_common::wire::node::{Card, FromHost, NodeId, PREFIX, PROTOCOL, ToHost};
+use enn_common::{
+    descriptors,
+    wire::node::{Card, FromHost, NodeId, PREFIX, PROTOCOL, ToHost},
+};
 use mio::{Registry, Token, net::TcpStream};
 use std::{
     collections::HashMap,
@@ -19,8 +22,10 @@ use std::{
 
 /// Tokens of guests begin here; those below are the thread's own.
 pub(super) const FIRST_GUEST: usize = 16;
-/// Strangers at a time; all nodes of a large run are strangers for a moment when it starts.
+/// Connections at a time that are no node's; all nodes of a large run are strangers for a moment when it starts.
 const STRANGERS_MAX: usize = 16_384;
+/// Time that a stranger has in any case; then it makes room for another.
+const GREETING_SOON: Duration = Duration::from_secs(1);
 /// Time to prove oneself, and to close after the last word.
 const GREETING_MAX: Duration = Duration::from_secs(10);
 
@@ -66,7 +71,8 @@ pub(super) struct Guests {
     key: Option<Key>,
     guests: HashMap<Token, Guest>,
     nodes: HashMap<NodeId, Token>,
-    strangers: usize,
+    /// Connections at a time that are no node's: they leave descriptors to nodes and workers.
+    strangers_max: usize,
     next: usize,
     /// Proved nodes of each address.
     addresses: HashMap<IpAddr, usize>,
@@ -83,7 +89,7 @@ impl Guests {
             key,
             guests: HashMap::new(),
             nodes: HashMap::new(),
-            strangers: 0,
+            strangers_max: descriptors::capacity(2 * STRANGERS_MAX).connections.div_ceil(2),
             next: FIRST_GUEST,
             addresses: HashMap::new(),
             doors: Vec::new(),
@@ -114,11 +120,27 @@ impl Guests {
         self.guests.get(self.nodes.get(&id)?).map(|guest| guest.peer.ip().to_canonical())
     }
 
+    /// Connections that are no node's.
+    fn strangers(&self) -> usize {
+        self.guests.len().saturating_sub(self.nodes.len())
+    }
+
+    /// Ends the oldest connection that is no node's, if it had the time to prove itself; whether there was one.
+    fn make_room(&mut self, now: Time) -> bool {
+        let strangers = self.guests.iter().filter(|(_, guest)| !matches!(guest.stage, Stage::Node(_)));
+        let oldest = strangers.min_by_key(|(_, guest)| guest.since).map(|(token, guest)| (*token, guest.since));
+        let Some((token, _)) = oldest.filter(|(_, since)| now.saturating_sub(*since) >= GREETING_SOON) else {
+            return false;
+        };
+        self.remove(token, &Gone::Broken(io::ErrorKind::TimedOut));
+        true
+    }
+
     /// Takes over a connection that the store accepted.
     pub(super) fn take(&mut self, now: Time, stranger: Stranger) {
         let Stranger { stream, peer, bytes } = stranger;
-        if self.strangers >= STRANGERS_MAX {
-            tracing::warn!(%peer, "the rendezvous has {STRANGERS_MAX} strangers at its door and takes no more");
+        if self.strangers() >= self.strangers_max && !self.make_room(now) {
+            tracing::warn!(%peer, "the rendezvous has {} connections that are no node's and takes no more", self.strangers_max);
             return;
         }
         let token = Token(self.next);
@@ -129,7 +151,6 @@ impl Guests {
             return;
         }
         let pushed = pipe.push(&bytes);
-        self.strangers += 1;
         self.guests.insert(token, Guest { pipe, peer, since: now, sent: now, stage: Stage::Stranger });
         match pushed {
             // More of it, or its end, is an event of the poll it has just come to.
@@ -186,7 +207,10 @@ impl Guests {
                 let answer = match &self.key {
                     Some(key) if key.holds(&proof, Prover::Node, node, own) => key.proof(Prover::Host, node, own),
                     Some(_) => {
-                        tracing::warn!(peer = %guest.peer, "a node with another token, or none, was turned away");
+                        let peer = guest.peer;
+                        tracing::warn!(
+                            "{peer} has another token than this node, or none, and was refused; {SAME_TOKEN}"
+                        );
                         let reason = "its token is not the one of this run".to_owned();
                         return self.part(now, token, &FromHost::Refused { reason });
                     }
@@ -218,7 +242,6 @@ impl Guests {
     }
 
     fn settle(&mut self, token: Token, card: Card) {
-        self.strangers = self.strangers.saturating_sub(1);
         let Some(guest) = self.guests.get_mut(&token) else { return };
         guest.stage = Stage::Node(card.node);
         let ip = guest.peer.ip();
@@ -278,7 +301,6 @@ impl Guests {
 
     /// The last word to somebody who is no node yet.
     fn part(&mut self, now: Time, token: Token, word: &FromHost) -> Result<(), Gone> {
-        self.strangers = self.strangers.saturating_sub(1);
         let Some(guest) = self.guests.get_mut(&token) else { return Ok(()) };
         guest.stage = Stage::Leaving;
         guest.since = now;
@@ -308,7 +330,6 @@ impl Guests {
             }
             Stage::Leaving => {}
             Stage::Stranger | Stage::Challenged(..) | Stage::Welcome => {
-                self.strangers = self.strangers.saturating_sub(1);
                 tracing::debug!(peer = %guest.peer, %gone, "a stranger left the rendezvous");
             }
         }

@@ -341,8 +341,9 @@ fn a_wrong_token_is_refused_and_never_shown() {
     let wrong = refused(token(b"wrong-secret"));
     assert!(wrong.contains("does not accept this node's token, which is from ENN_TOKEN\nhint: "), "{wrong}");
     assert!(!wrong.contains("secret"), "{wrong}");
+    assert!(wrong.contains("ENN_TOKEN on all nodes") && wrong.contains("--token-file"), "{wrong}");
     let none = refused(None);
-    assert!(none.contains("asks for a token and this node has none\nhint: set ENN_TOKEN"), "{none}");
+    assert!(none.contains("asks for a token and this node has none\nhint: set the same ENN_TOKEN"), "{none}");
     let right = guest(1, port, &Settings { token: token(b"right-secret"), ..of(2, 2) });
     assert_eq!(round(&right).node_rank, 1);
     // A host without a token is not the one that a node with a token looks for.

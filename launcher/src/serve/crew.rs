@@ -1,17 +1,19 @@
 //! Engines at work, a thread each: they take what waits, compute it together, and are replaced when they end.
 //!
+//! A job with more rows than are computed at once is computed in parts, and what came meanwhile has its turn between them.
+//!
 //! **Invariant:** a job that was taken is answered, also when its engine ends; one that nobody waits for any more is passed over.
 
 use super::{
     ServeError, Settings,
-    budget::Share,
     engine::{Answers, Engine, Failure, Lost, Start},
     figures::Figures,
-    policy,
+    job::Job,
+    policy::{self, Order, Pace},
     problem::Problem,
-    streams::Turn,
+    queue::{Jobs, Work, queue},
 };
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded, never, select};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded, select};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -20,50 +22,10 @@ use std::{
 /// Longest wait for engines to end.
 const END_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Who waits for an answer.
-pub(super) trait Reply: Send {
-    /// Whether somebody still does.
-    fn is_wanted(&self) -> bool;
-    /// Tells it, and hands over the bytes that are held for it.
-    fn tell(self: Box<Self>, answer: Result<(Answers, Share), Problem>);
-}
-
-/// Rows to be computed for somebody.
-pub(super) struct Job {
-    /// Inputs (rows, F).
-    pub(super) x: Vec<f32>,
-    pub(super) rows: usize,
-    pub(super) reply: Box<dyn Reply>,
-    /// The bytes that it holds, those of its answers among them.
-    pub(super) share: Share,
-    /// The stream whose next rows these are; without one each row stands alone.
-    pub(super) turn: Option<Turn>,
-}
-
-impl Job {
-    /// Inputs of a row.
-    fn row(&self, row: usize) -> &[f32] {
-        let width = self.x.len() / self.rows.max(1);
-        &self.x[row * width..(row + 1) * width]
-    }
-
-    /// Tells the answers of its stream's rows, which goes on from the state after them if they are all there and somebody hears them.
-    fn went_on(self, (answers, state): (Answers, Vec<f32>)) {
-        let is_whole = answers.status.len() == self.rows && self.reply.is_wanted();
-        match self.turn.filter(|_| is_whole) {
-            Some(turn) => {
-                turn.done(state, self.rows as u64, Instant::now());
-                self.reply.tell(Ok((answers, self.share)));
-            }
-            None => self.reply.tell(Err(Problem::Closing)),
-        }
-    }
-}
-
 /// The threads.
 pub(super) struct Crew {
     /// `None` once no more jobs are taken.
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Jobs>,
     /// Dropped when all are to end.
     stop: Option<Sender<()>>,
     /// Is disconnected when all have ended.
@@ -75,17 +37,19 @@ pub(super) struct Crew {
 impl Crew {
     /// Starts all engines at the same time, and waits until the first is up.
     pub(super) fn start(start: Arc<Start>, settings: &Settings, figures: Arc<Figures>) -> Result<Self, ServeError> {
-        let (jobs, taken) = bounded(settings.limits.queue_max.max(1));
+        let (jobs, work) = queue(settings.limits.queue_max, settings.workers);
         let (stop, stopped) = bounded(0);
         let (told, first) = bounded(settings.workers.max(1));
         let (alive, ended) = bounded::<()>(0);
         for number in 0..settings.workers.max(1) {
             let hand = Hand {
                 start: Arc::clone(&start),
-                jobs: taken.clone(),
+                work: work.clone(),
                 stopped: stopped.clone(),
                 figures: Arc::clone(&figures),
                 rows_max: settings.limits.batch_rows_max.max(1),
+                pace: Pace::new(settings.limits.batch_rows_max),
+                order: Order::Shortest,
                 wait: settings.limits.batch_wait,
                 failures: 0,
             };
@@ -97,7 +61,7 @@ impl Crew {
             let thread = std::thread::Builder::new().name(format!("enn-engine-{number}"));
             thread.spawn(run).map_err(|error| ServeError::Engine(error.into()))?;
         }
-        drop(alive);
+        drop((alive, work));
         let mut crew = Self { jobs: Some(jobs), stop: Some(stop), ended, state: 0 };
         match first.recv() {
             Ok(Ok(state)) => crew.state = state,
@@ -116,7 +80,7 @@ impl Crew {
     }
 
     /// Where jobs go.
-    pub(super) fn jobs(&self) -> Sender<Job> {
+    pub(super) fn jobs(&self) -> Jobs {
         self.jobs.clone().expect("the crew takes jobs until it is stopped")
     }
 
@@ -131,10 +95,14 @@ impl Crew {
 /// One thread.
 struct Hand {
     start: Arc<Start>,
-    jobs: Receiver<Job>,
+    work: Work,
     stopped: Receiver<()>,
     figures: Arc<Figures>,
     rows_max: usize,
+    /// How many rows of one job are computed at once.
+    pace: Pace,
+    /// Which of those that wait are computed next.
+    order: Order,
     wait: Duration,
     /// Ends and failed starts since the last answer.
     failures: u32,
@@ -150,14 +118,13 @@ impl Hand {
             }
             Err(failure) => {
                 let _gone = told.send(Err(failure));
-                let Some(engine) = self.again(None) else { return };
+                let Some(engine) = self.again() else { return };
                 engine
             }
         };
-        let mut held = None;
         loop {
             let ended = engine.ended();
-            match self.next(&mut held, &ended) {
+            match self.next(&ended) {
                 Next::Closed => return,
                 Next::Ended => self.figures.engine_down("it ended while it waited"),
                 Next::Batch(batch) => {
@@ -167,120 +134,107 @@ impl Hand {
                 }
             }
             drop(engine);
-            let Some(next) = self.again(held.as_ref()) else { return };
+            let Some(next) = self.again() else { return };
             engine = next;
         }
     }
 
     /// What is to be done next.
-    fn next(&self, held: &mut Option<Job>, ended: &Receiver<()>) -> Next {
+    fn next(&mut self, ended: &Receiver<()>) -> Next {
         // It may have ended since; then what waits is another one's.
         if matches!(ended.try_recv(), Err(TryRecvError::Disconnected)) {
             return Next::Ended;
         }
-        let first = match held.take() {
-            Some(job) => job,
-            None => select! {
-                recv(self.jobs) -> job => match job {
-                    Ok(job) => job,
-                    Err(_) => return Next::Closed,
-                },
+        while self.work.rows() == 0 {
+            select! {
+                recv(self.work.woken()) -> _ => {}
                 recv(ended) -> _ => return Next::Ended,
-            },
-        };
-        let until = Instant::now() + self.wait;
-        let mut batch = vec![first];
-        let mut rows = batch[0].rows;
-        while rows < self.rows_max {
-            let job = match self.jobs.try_recv() {
-                Ok(job) => job,
-                Err(TryRecvError::Disconnected) => break,
-                Err(TryRecvError::Empty) => match self.jobs.recv_deadline(until) {
-                    Ok(job) => job,
-                    Err(_) => break,
-                },
-            };
-            if rows + job.rows > self.rows_max {
-                *held = Some(job);
-                break;
-            }
-            rows += job.rows;
-            batch.push(job);
-        }
-        Next::Batch(batch)
-    }
-
-    /// Computes jobs together and tells each; an engine that cannot go on is counted.
-    fn compute(&mut self, engine: &mut dyn Engine, mut batch: Vec<Job>) -> Result<(), Gone> {
-        batch.retain(|job| job.reply.is_wanted());
-        let (streams, alone): (Vec<Job>, Vec<Job>) = batch.into_iter().partition(|job| job.turn.is_some());
-        let (lost, jobs) = match self.alone(engine, &alone) {
-            Err(lost) => (lost, alone.into_iter().chain(streams).collect()),
-            Ok(mut answers) => {
-                for Job { rows, reply, share, .. } in alone {
-                    reply.tell(Ok((answers.split(rows), share)));
-                }
-                match self.streams(engine, &streams) {
-                    Err(lost) => (lost, streams),
-                    Ok(told) => {
-                        streams.into_iter().zip(told).for_each(|(job, told)| job.went_on(told));
-                        return Ok(());
+                recv(self.stopped) -> _ => {
+                    if self.work.rows() == 0 {
+                        return Next::Closed;
                     }
                 }
             }
-        };
+        }
+        let until = Instant::now() + self.wait;
+        while self.work.rows() < self.rows_max && self.work.woken().recv_deadline(until).is_ok() {}
+        let batch = self.work.take(self.pace.rows(), self.rows_max, self.order);
+        self.order = self.order.other();
+        Next::Batch(batch)
+    }
+
+    /// Computes jobs together and tells each that is done; an engine that cannot go on is counted.
+    fn compute(&mut self, engine: &mut dyn Engine, batch: Vec<Job>) -> Result<(), Gone> {
+        let (mut streams, mut alone): (Vec<Job>, Vec<Job>) = batch.into_iter().partition(Job::is_stream);
+        if let Err(lost) = self.alone(engine, &mut alone) {
+            alone.append(&mut streams);
+            return Err(self.lost(&lost, alone));
+        }
+        self.work.settle(alone);
+        if let Err(lost) = self.streams(engine, &mut streams) {
+            return Err(self.lost(&lost, streams));
+        }
+        self.work.settle(streams);
+        Ok(())
+    }
+
+    fn lost(&self, lost: &Lost, jobs: Vec<Job>) -> Gone {
         // Whoever is told of it finds it in the figures.
-        self.figures.engine_down(&match &lost {
+        self.figures.engine_down(&match lost {
             Lost::Late(time) => format!("it gave no answer within {} s", time.as_secs()),
             Lost::Ended(failure) => failure.to_string(),
         });
-        jobs.into_iter().for_each(|job: Job| job.reply.tell(Err(Problem::of(&lost))));
-        Err(Gone)
+        jobs.into_iter().for_each(|job| job.refuse(Problem::of(lost)));
+        Gone
     }
 
-    /// The answers to rows that have nothing to do with each other.
-    fn alone(&mut self, engine: &mut dyn Engine, jobs: &[Job]) -> Result<Answers, Lost> {
-        let rows: usize = jobs.iter().map(|job| job.rows).sum();
+    /// Computes the parts of jobs whose rows have nothing to do with each other.
+    fn alone(&mut self, engine: &mut dyn Engine, jobs: &mut [Job]) -> Result<(), Lost> {
+        let rows: usize = jobs.iter().map(|job| job.part).sum();
         if rows == 0 {
-            return Ok(Answers::default());
+            return Ok(());
         }
         let joined;
-        let x = if let [only] = jobs {
-            &only.x
+        let x = if let [only] = &*jobs {
+            only.part_inputs()
         } else {
-            joined = jobs.iter().flat_map(|job| job.x.iter().copied()).collect::<Vec<f32>>();
+            joined = jobs.iter().flat_map(|job| job.part_inputs().iter().copied()).collect::<Vec<f32>>();
             &joined
         };
         let began = Instant::now();
-        let answers = engine.answer(x, rows)?;
+        let mut answers = engine.answer(x, rows)?;
         self.computed(&answers, rows, began)?;
-        Ok(answers)
+        for job in jobs {
+            job.done.append(answers.split(job.part));
+        }
+        Ok(())
     }
 
-    /// The answers to the rows of streams, one row of each at a time, and the state of each after its last.
-    fn streams(&mut self, engine: &mut dyn Engine, jobs: &[Job]) -> Result<Vec<(Answers, Vec<f32>)>, Lost> {
-        let before = |job: &Job| job.turn.as_ref().map_or_else(Vec::new, |turn| turn.state().to_vec());
-        let mut told: Vec<(Answers, Vec<f32>)> = jobs.iter().map(|job| (Answers::default(), before(job))).collect();
-        for row in 0..jobs.iter().map(|job| job.rows).max().unwrap_or(0) {
-            let here = jobs.iter().zip(&mut told).filter(|(job, _)| row < job.rows && job.reply.is_wanted());
-            let here: Vec<(&Job, &mut (Answers, Vec<f32>))> = here.collect();
+    /// Computes the rows of streams, one row of each at a time, until all are done or the time of a part is over.
+    fn streams(&mut self, engine: &mut dyn Engine, jobs: &mut [Job]) -> Result<(), Lost> {
+        let until = Instant::now() + policy::PART_TIME;
+        loop {
+            let mut here: Vec<&mut Job> =
+                jobs.iter_mut().filter(|job| job.left() > 0 && job.reply.is_wanted()).collect();
             if here.is_empty() {
-                break;
+                return Ok(());
             }
-            let x: Vec<f32> = here.iter().flat_map(|(job, _)| job.row(row)).copied().collect();
-            let states: Vec<f32> = here.iter().flat_map(|(_, (_, state))| state).copied().collect();
+            let x: Vec<f32> = here.iter().flat_map(|job| job.next_row()).copied().collect();
+            let states: Vec<f32> = here.iter().flat_map(|job| &job.state).copied().collect();
             let began = Instant::now();
             let (mut answers, after) = engine.go_on(&x, &states, here.len())?;
             self.computed(&answers, here.len(), began)?;
-            for ((_, (all, state)), next) in here.into_iter().zip(after.chunks(engine.state().max(1))) {
-                all.append(answers.split(1));
+            for (job, next) in here.iter_mut().zip(after.chunks(engine.state().max(1))) {
+                job.done.append(answers.split(1));
                 // After a row of which nothing can be said, it goes on from the one before.
                 if next.iter().all(|value| value.is_finite()) {
-                    next.clone_into(state);
+                    next.clone_into(&mut job.state);
                 }
             }
+            if Instant::now() >= until {
+                return Ok(());
+            }
         }
-        Ok(told)
     }
 
     fn computed(&mut self, answers: &Answers, rows: usize, began: Instant) -> Result<(), Lost> {
@@ -289,7 +243,9 @@ impl Hand {
             return Err(Lost::Ended(format!("it answered {found} rows of {rows}").into()));
         }
         self.failures = 0;
-        self.figures.computed(rows, began.elapsed());
+        let took = began.elapsed();
+        self.pace.took(rows, took);
+        self.figures.computed(rows, took);
         Ok(())
     }
 
@@ -304,13 +260,10 @@ impl Hand {
     }
 
     /// Another engine, as often as it takes; `None` when all are to end.
-    fn again(&mut self, held: Option<&Job>) -> Option<Box<dyn Engine>> {
+    fn again(&mut self) -> Option<Box<dyn Engine>> {
         loop {
             self.failures = self.failures.saturating_add(1);
-            let forever = never();
-            // With a job in hand it goes on until that is answered or given up.
-            let stopped = if held.is_some_and(|job| job.reply.is_wanted()) { &forever } else { &self.stopped };
-            match stopped.recv_timeout(policy::pause(self.failures)) {
+            match self.stopped.recv_timeout(policy::pause(self.failures)) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return None,
             }

@@ -5,11 +5,13 @@
 use super::{
     Limits,
     budget::{Budget, Share},
-    crew::Reply,
     engine::Answers,
+    job::Reply,
+    places::{Client, Place, Places},
     problem::Problem,
     route::{Answer, Asked, Head, Router, Step, Wanted},
 };
+use enn_common::descriptors::{self, Reserve};
 use http_body_util::{BodyExt, Full};
 use hyper::{
     Request, Response, StatusCode,
@@ -29,16 +31,13 @@ use std::{
     mem::MaybeUninit,
     net::TcpListener,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll, ready},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore, oneshot},
     time::{Sleep, sleep, timeout},
@@ -49,6 +48,9 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
 /// Connections that are told that they are too many, at a time; more are closed without a word.
 const TURNED_AWAY_MAX: usize = 64;
+/// What is read of what such a connection asks, and how long: whether the server lives is told all the same.
+const ASKED_BYTES_MAX: usize = 4 << 10;
+const ASKED_MAX: Duration = Duration::from_secs(1);
 /// How long what a client still sends is read before a connection ends: closing at once would take the answer back from it.
 const LINGER_MAX: Duration = Duration::from_secs(1);
 /// What is read of a body that is too long, so that its sender hears why, and how long.
@@ -60,8 +62,11 @@ const REFUSED_REST: Duration = Duration::from_millis(100);
 const TOLD_WAIT: Duration = Duration::from_millis(500);
 /// More numbers are written as text on another thread.
 const INLINE_NUMBERS_MAX: usize = 16 << 10;
-/// Threads that read bodies and write answers.
+/// Threads that read bodies and write answers, and how many of them large bodies have, so that small ones need not wait for them.
 const BLOCKING_THREADS_MAX: usize = 8;
+const LARGE_BODIES_MAX: usize = 4;
+/// More bytes are a large body.
+const SMALL_BODY_BYTES_MAX: usize = 64 << 10;
 
 /// How the end went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +98,7 @@ impl Hurry {
 impl Http {
     pub(super) fn start(listener: TcpListener, router: Arc<Router>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
+        let spare_listener = listener.try_clone()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -104,9 +110,25 @@ impl Http {
         };
         let (stop, stopped) = oneshot::channel();
         let (hurry, hurried) = oneshot::channel();
-        let shared = Arc::new(Shared { bodies: Budget::new(router.limits.bodies_bytes_max), router });
+        let bodies = Budget::new(router.limits.bodies_bytes_max);
+        let capacity = descriptors::capacity(router.limits.connections_max);
+        if let Some(files) = capacity.open_files {
+            tracing::warn!(
+                "at most {} of {} connections, as this process may have {files} files open\n  hint: ulimit -n",
+                capacity.connections,
+                router.limits.connections_max
+            );
+        }
+        let shared = Arc::new(Shared {
+            places: Places::new(capacity.connections),
+            doors: Arc::new(Semaphore::new(TURNED_AWAY_MAX.min(capacity.connections))),
+            large: Arc::new(Semaphore::new(LARGE_BODIES_MAX)),
+            bodies,
+            router,
+        });
         let thread = std::thread::Builder::new().name("enn-http".into()).spawn(move || {
-            let drained = runtime.block_on(serve(listener, shared, (stopped, hurried)));
+            let entrance = Entrance { listener, again: spare_listener, reserve: Reserve::new() };
+            let drained = runtime.block_on(serve(entrance, shared, stopped, hurried));
             // What still computes for somebody who is gone is not waited for.
             runtime.shutdown_background();
             drained
@@ -128,17 +150,46 @@ impl Http {
 struct Shared {
     router: Arc<Router>,
     bodies: Arc<Budget>,
+    places: Arc<Places>,
+    doors: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+}
+
+/// Where connections come from.
+struct Entrance {
+    listener: tokio::net::TcpListener,
+    /// The same, to take a connection that is only closed.
+    again: TcpListener,
+    reserve: Reserve,
+}
+
+impl Entrance {
+    /// The next connection; `None` after the system refused one.
+    async fn next(&mut self, places: &Places) -> Option<TcpStream> {
+        let error = match self.listener.accept().await {
+            Ok((stream, _)) => return Some(stream),
+            Err(error) => error,
+        };
+        if !descriptors::are_exhausted(&error) {
+            sleep(REFUSED_REST).await;
+        } else if places.evict(Duration::ZERO, Instant::now()) {
+            // Whoever made room closes its socket now.
+            tokio::task::yield_now().await;
+        } else if !self.reserve.refuse(|| self.again.accept()) {
+            sleep(REFUSED_REST).await;
+        }
+        None
+    }
 }
 
 async fn serve(
-    listener: tokio::net::TcpListener,
+    mut entrance: Entrance,
     shared: Arc<Shared>,
-    (mut stopped, hurried): (oneshot::Receiver<Duration>, oneshot::Receiver<()>),
+    mut stopped: oneshot::Receiver<Duration>,
+    hurried: oneshot::Receiver<()>,
 ) -> Drained {
     let limits = &shared.router.limits;
     let figures = &shared.router.figures;
-    let places = Arc::new(Semaphore::new(limits.connections_max));
-    let doors = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
     let graceful = GracefulShutdown::new();
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -146,41 +197,40 @@ async fn serve(
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX);
     let grace = loop {
-        let stream = tokio::select! {
+        let accepted = tokio::select! {
             grace = &mut stopped => break grace.unwrap_or_default(),
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(_) => {
-                    sleep(REFUSED_REST).await;
-                    continue;
-                }
-            },
+            accepted = entrance.next(&shared.places) => accepted,
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+        let Some(stream) = accepted else { continue };
+        let Some(place) = shared.places.take(Instant::now()) else {
             figures.turned_away();
-            if let Ok(door) = Arc::clone(&doors).try_acquire_owned() {
-                tokio::spawn(turn_away(stream, limits.connections_max, door));
+            if let Ok(door) = Arc::clone(&shared.doors).try_acquire_owned() {
+                tokio::spawn(turn_away(stream, Arc::clone(&shared), door));
             }
             continue;
         };
         // Small answers must not wait for more to be sent with them; a socket that cannot say so works all the same.
         let _kept = stream.set_nodelay(true);
         let own = Arc::clone(&shared);
-        let heard = Arc::new(AtomicBool::new(true));
-        let hears = Arc::clone(&heard);
-        let service = service_fn(move |request| handle(Arc::clone(&own), Arc::clone(&hears), request));
-        let stream = TokioIo::new(Patient { stream, wait: limits.body_wait, until: None, heard });
+        let client = Arc::clone(&place.client);
+        let service = service_fn(move |request| handle(Arc::clone(&own), Arc::clone(&client), request));
+        let client = Arc::clone(&place.client);
+        let stream = TokioIo::new(Patient { stream, wait: limits.body_wait, until: None, client });
         let connection = graceful.watch(http.serve_connection(stream, service));
         let own = Arc::clone(&shared);
         figures.connection(1);
         tokio::spawn(async move {
+            let Place { client, .. } = &place;
             // Whatever ends a connection is its client's business.
-            let _ended = connection.await;
+            tokio::select! {
+                _ended = connection => {}
+                () = client.evicted() => {}
+            }
             own.router.figures.connection(-1);
             drop(place);
         });
     };
-    drop(listener);
+    drop(entrance);
     let before = figures.in_flight();
     tokio::select! {
         () = graceful.shutdown() => {}
@@ -191,17 +241,33 @@ async fn serve(
     Drained { finished: before.saturating_sub(cut), cut }
 }
 
-/// Says why, without making a request of what is asked.
-async fn turn_away(stream: TcpStream, limit: usize, _door: OwnedSemaphorePermit) {
-    let body = Problem::Connections { limit }.body();
+/// Says that there are too many connections, without making a request of what is asked; but whoever asks for the health hears of that.
+async fn turn_away(mut stream: TcpStream, shared: Arc<Shared>, _door: OwnedSemaphorePermit) {
+    let mut asked = Vec::new();
+    let reading = async {
+        while asked.len() < ASKED_BYTES_MAX && memchr::memmem::find(&asked, b"\r\n\r\n").is_none() {
+            if stream.read_buf(&mut asked).await? == 0 {
+                break;
+            }
+        }
+        io::Result::Ok(())
+    };
+    // Who says nothing is told, too.
+    let _late = timeout(ASKED_MAX, reading).await;
+    let full = || Answer::of(&Problem::Connections { limit: shared.places.most() });
+    let answer = shared.router.health_at_door(&asked).unwrap_or_else(full);
+    let reason = StatusCode::from_u16(answer.status).ok().and_then(|status| status.canonical_reason());
     let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\ncontent-length: {}\r\nconnection: \
-         close\r\n\r\n",
-        body.len()
+        "HTTP/1.1 {} {}\r\ncontent-type: {}\r\nretry-after: 1\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        answer.status,
+        reason.unwrap_or_default(),
+        answer.kind,
+        answer.body.len()
     );
-    let mut stream = Patient { stream, wait: LINGER_MAX, until: None, heard: Arc::new(AtomicBool::new(false)) };
+    let body = if asked.starts_with(b"HEAD ") { &[] } else { answer.body.as_slice() };
+    let mut stream = Patient { stream, wait: LINGER_MAX, until: None, client: Arc::default() };
     let told = async {
-        stream.write_all(&[head.as_bytes(), &body].concat()).await?;
+        stream.write_all(&[head.as_bytes(), body].concat()).await?;
         stream.shutdown().await
     };
     let _gone = timeout(LINGER_MAX, told).await;
@@ -209,16 +275,18 @@ async fn turn_away(stream: TcpStream, limit: usize, _door: OwnedSemaphorePermit)
 
 async fn handle(
     shared: Arc<Shared>,
-    heard: Arc<AtomicBool>,
+    client: Arc<Client>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let began = Instant::now();
+    client.asks();
     let router = Arc::clone(&shared.router);
     let _counted = router.figures.began();
     let is_head = request.method() == hyper::Method::HEAD;
     let answer = answer(&shared, request).await.unwrap_or_else(|problem| Answer::of(&problem));
     router.figures.answered(answer.status, began.elapsed());
-    heard.store(answer.status < 400, Relaxed);
+    client.heard.store(answer.status < 400, Relaxed);
+    client.is_answered(Instant::now());
     let length = answer.body.len();
     let body = if is_head { Vec::new() } else { answer.body };
     let mut response = Response::new(Full::new(Bytes::from(body)));
@@ -255,17 +323,21 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Result<Answer, P
     let seconds = limits.body_wait.as_secs();
     let body = timeout(limits.body_wait, collect(body, limits, &mut share)).await;
     let body = body.map_err(|_| Problem::Slow { seconds })??;
-    predict(&shared.router, wanted, (body, share)).await
+    predict(shared, wanted, body, share).await
 }
 
-async fn predict(router: &Arc<Router>, wanted: Wanted, (body, share): (Vec<u8>, Share)) -> Result<Answer, Problem> {
+async fn predict(shared: &Shared, wanted: Wanted, body: Vec<u8>, share: Share) -> Result<Answer, Problem> {
+    let router = &shared.router;
+    let is_large = body.len() > SMALL_BODY_BYTES_MAX;
     let (sender, receiver) = oneshot::channel();
     let own = Arc::clone(router);
     let lost = |_| Problem::Closing;
     let seconds = router.limits.answer_wait.as_secs();
     let asked = async {
+        let place = large_place(shared, is_large).await;
         let asked = tokio::task::spawn_blocking(move || own.ask(wanted, body, share, Box::new(Waiting(sender))));
         let asked: Asked = asked.await.map_err(|_| Problem::Lost { cause: "a bug of enn's".to_owned() })??;
+        drop(place);
         Ok::<_, Problem>((asked, receiver.await.map_err(lost)??))
     };
     let (asked, (answers, _share)): (Asked, (Answers, Share)) =
@@ -274,8 +346,14 @@ async fn predict(router: &Arc<Router>, wanted: Wanted, (body, share): (Vec<u8>, 
         return Ok(router.tell(&asked, &answers));
     }
     let own = Arc::clone(router);
+    let _place = large_place(shared, true).await;
     let told = tokio::task::spawn_blocking(move || own.tell(&asked, &answers));
     told.await.map_err(|_| Problem::Lost { cause: "a bug of enn's".to_owned() })
+}
+
+/// A thread for what is large; what is small needs no place.
+async fn large_place(shared: &Shared, is_large: bool) -> Option<OwnedSemaphorePermit> {
+    if is_large { Arc::clone(&shared.large).acquire_owned().await.ok() } else { None }
 }
 
 /// A body within its bounds.
@@ -327,12 +405,12 @@ struct Patient {
     stream: TcpStream,
     wait: Duration,
     until: Option<Pin<Box<Sleep>>>,
-    /// All that came was of requests that were read to their end.
-    heard: Arc<AtomicBool>,
+    client: Arc<Client>,
 }
 
 impl Patient {
     fn patiently<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        self.client.unsent.store(written.is_pending(), Relaxed);
         if written.is_ready() {
             self.until = None;
             return written;
@@ -352,7 +430,7 @@ impl AsyncRead for Patient {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.heard.store(false, Relaxed);
+            self.client.heard.store(false, Relaxed);
         }
         read
     }
@@ -383,7 +461,7 @@ impl AsyncWrite for Patient {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
-        if self.heard.load(Relaxed) {
+        if self.client.heard.load(Relaxed) {
             return Poll::Ready(Ok(()));
         }
         let until = self.until.get_or_insert_with(|| Box::pin(sleep(LINGER_MAX)));

@@ -15,8 +15,11 @@ mod engine;
 mod figures;
 mod http;
 mod inputs;
+mod job;
+mod places;
 mod policy;
 mod problem;
+mod queue;
 mod route;
 mod rows;
 mod schema;
@@ -81,7 +84,7 @@ pub enum ServeError {
 /// Bounds on what is asked.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Rows that are computed together, at most; a request with more is computed by itself.
+    /// Rows that are computed together, at most; a request with more is computed in parts.
     pub batch_rows_max: usize,
     /// Longest wait for more requests to compute together with the first.
     pub batch_wait: Duration,

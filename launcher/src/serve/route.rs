@@ -3,10 +3,11 @@
 use super::{
     Answers, Limits,
     budget::Share,
-    crew::{Job, Reply},
     figures::Figures,
     inputs::{Inputs, sheet_rows},
+    job::{Job, Reply},
     problem::Problem,
+    queue::{Jobs, NotTaken},
     rows::{Columns, RowsError},
     streams::Streams,
     token::Token,
@@ -14,7 +15,6 @@ use super::{
 use crate::stage::{Batches, text_bytes};
 use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, Schema};
-use crossbeam_channel::{Sender, TrySendError};
 use serde_json::{Value, json};
 use std::{
     cell::{Cell, RefCell},
@@ -106,7 +106,7 @@ pub(super) struct Asked {
 pub(super) struct Router {
     pub(super) inputs: Inputs,
     pub(super) figures: Arc<Figures>,
-    pub(super) jobs: Sender<Job>,
+    pub(super) jobs: Jobs,
     /// `None` where the model carries nothing.
     pub(super) streams: Option<Arc<Streams>>,
     pub(super) token: Option<Token>,
@@ -171,6 +171,20 @@ impl Router {
                 None => Err(Problem::NotFound { path: path.chars().take(80).collect() }),
             },
         }
+    }
+
+    /// What a connection that is one too many hears if it asks for the health: no more than strangers may.
+    pub(super) fn health_at_door(&self, asked: &[u8]) -> Option<Answer> {
+        let line = asked.split(|byte| *byte == b'\r').next().and_then(|line| std::str::from_utf8(line).ok())?;
+        let mut words = line.split(' ');
+        let (method, path) = (words.next()?, words.next()?);
+        let head = Head { method, path, host: Some(b""), authorization: None, content_type: None };
+        let asks_ready = match path {
+            "/health" | "/health/ready" => true,
+            "/health/live" => false,
+            _ => return None,
+        };
+        matches!(method, "GET" | "HEAD").then(|| self.health(asks_ready, &head))
     }
 
     fn streams(&self) -> Result<&Arc<Streams>, Problem> {
@@ -254,11 +268,10 @@ impl Router {
         share.shrink(bytes);
         let asked = Asked { form, objects, names: encoded.names };
         let turn = stream.map(|name| self.streams()?.turn(&name, Instant::now())).transpose()?;
-        let job = Job { x: encoded.x, rows: encoded.rows, reply, share, turn };
-        match self.jobs.try_send(job) {
+        match self.jobs.push(Job::new(encoded.x, encoded.rows, reply, share, turn)) {
             Ok(()) => Ok(asked),
-            Err(TrySendError::Full(_)) => Err(Problem::Busy),
-            Err(TrySendError::Disconnected(_)) => Err(Problem::NoWorker { cause: self.figures.engines().2 }),
+            Err(NotTaken::Full) => Err(Problem::Busy),
+            Err(NotTaken::Closed) => Err(Problem::NoWorker { cause: self.figures.engines().2 }),
         }
     }
 
@@ -313,7 +326,8 @@ fn arrow(
     let (mut batches, mut rows) = (Vec::new(), 0_usize);
     let chosen =
         |schema: &Schema| columns.choose(schema).map(Some).map_err(|why| io::Error::other(Problem::from(why)).into());
-    for batch in Batches::open_some(body, chosen, |bytes| room(bytes).map_err(io::Error::other)).map_err(wrong)? {
+    let read = Batches::open_some(body, chosen, |bytes| room(bytes).map_err(io::Error::other)).map_err(wrong)?;
+    for batch in read.alone() {
         let batch = batch.map_err(wrong)?;
         rows = rows.saturating_add(batch.num_rows());
         if rows > rows_max {

@@ -1,12 +1,13 @@
 //! Rows as JSON: objects by the names of columns, or arrays in their order.
 
 use super::problem::Problem;
-use crate::stage::listed;
+use crate::stage::{listed, means_missing};
 use arrow_array::{
     ArrayRef, RecordBatch,
     builder::{Float64Builder, StringBuilder},
 };
 use arrow_schema::Schema;
+use enn_common::staged::words;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 use std::{
@@ -146,7 +147,7 @@ impl Column {
             let (column, found) = (self.name.clone(), cell.told());
             Err(RowsError::Cell { row, column, found, expected })
         };
-        let is_missing = |text: &str| text.trim().is_empty() || self.missing.iter().any(|token| token == text.trim());
+        let is_missing = |text: &str| means_missing(&self.missing, text);
         match (to, cell) {
             (Cells::Numbers(to), Cell::Null) => to.append_null(),
             (Cells::Numbers(to), Cell::Number(number)) => to.append_option(number.as_f64()),
@@ -156,8 +157,9 @@ impl Column {
             (Cells::Texts(to), Cell::Text(text)) => to.append_value(text),
             (Cells::Texts(to), cell) => match (&self.kind, cell) {
                 (Kind::Labels, Cell::Texts(labels)) => to.append_value(listed(labels)),
-                (Kind::Labels, _) => return wrong("a list of texts, one text"),
-                (Kind::Category { .. } | Kind::Time, Cell::Number(number)) => to.append_value(number.to_string()),
+                (Kind::Labels, _) => return wrong("a list of labels, one text"),
+                (Kind::Category { .. }, Cell::Number(number)) => to.append_value(plain(number)),
+                (Kind::Time, Cell::Number(number)) => to.append_value(number.to_string()),
                 (Kind::Category { has_truth: true }, Cell::Truth(truth)) => to.append_value(truth.to_string()),
                 (Kind::Category { .. }, Cell::Truth(truth)) => to.append_value(u8::from(*truth).to_string()),
                 (Kind::Time, _) => return wrong("a time stamp or Unix seconds"),
@@ -444,11 +446,13 @@ impl<'de> Deserialize<'de> for Cell<'de> {
                 while !other && let Some(cell) = values.next_element::<Cell<'de>>()? {
                     match cell {
                         Cell::Text(text) => texts.push(text.into_owned()),
+                        Cell::Number(number) => texts.push(plain(&number)),
+                        Cell::Truth(truth) => texts.push(truth.to_string()),
                         _ => other = true,
                     }
                 }
                 while other && values.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(if other { Cell::Other("an array with more than texts in it") } else { Cell::Texts(texts) })
+                Ok(if other { Cell::Other("an array with more than labels in it") } else { Cell::Texts(texts) })
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
@@ -458,6 +462,12 @@ impl<'de> Deserialize<'de> for Cell<'de> {
         }
         json.deserialize_any(Reader)
     }
+}
+
+/// A number as a category: 1.0 is 1.
+fn plain(number: &Number) -> String {
+    let text = number.to_string();
+    words::number(&text).map_or_else(|| text.clone(), |plain| plain.into_owned())
 }
 
 fn brief(text: &str) -> String {
@@ -502,14 +512,14 @@ mod tests {
     fn labels_are_a_list_or_one_text() {
         let column = Column { name: "weather".into(), kind: Kind::Labels, missing: vec![] };
         let columns = Columns { columns: vec![column], also: vec![] };
-        let body = br#"{"rows": [[["rain", "a;b"]], ["rain;wind"], [[]], [null]]}"#;
+        let body = br#"{"rows": [[["rain", "a;b", 2.0]], ["rain;wind"], [[]], [null]]}"#;
         let (batch, _) = columns.read(body, 9).unwrap();
         let texts: Vec<Option<&str>> = batch.column(0).as_any().downcast_ref::<StringArray>().unwrap().iter().collect();
-        assert_eq!(texts, [Some("\u{1f}rain\u{1f}a;b"), Some("rain;wind"), Some("\u{1f}"), None]);
-        let error = columns.read(br#"{"rows": [[["rain", 3]]]}"#, 9).unwrap_err().to_string();
+        assert_eq!(texts, [Some("\u{1f}rain\u{1f}a;b\u{1f}2"), Some("rain;wind"), Some("\u{1f}"), None]);
+        let error = columns.read(br#"{"rows": [[["rain", []]]]}"#, 9).unwrap_err().to_string();
         assert_eq!(
             error,
-            "row 0, column \"weather\": found an array with more than texts in it, expected a list of texts, one text or null"
+            "row 0, column \"weather\": found an array with more than labels in it, expected a list of labels, one text or null"
         );
     }
 

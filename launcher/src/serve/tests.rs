@@ -24,6 +24,7 @@ use std::{
     time::Instant,
 };
 
+mod crowds;
 mod streams;
 
 /// Longest wait for what a test expects.
@@ -138,6 +139,7 @@ fn subject() -> Subject {
         persistence: None,
         has_targets: true,
         has_classes: false,
+        class_form: None,
         has_weights: false,
         split_rows: [10, 0, 0],
         sources: vec![],
@@ -448,9 +450,11 @@ fn packed(columns: &[(&str, arrow_array::ArrayRef)]) -> Vec<u8> {
 
 #[test]
 fn a_small_body_that_becomes_a_large_one_is_refused_before_it_does() {
+    // More than there are parts of a request.
+    const ANSWERS: usize = 200;
     let arrow = |bench: &Bench, body: &[u8]| bench.ask(&request(route::ARROW, body, ""));
     let limits = Limits { unpacked_bytes_max: 1 << 20, ..Limits::default() };
-    let bench = Bench::new(limits.clone()).answering(2);
+    let bench = Bench::new(limits.clone()).answering(ANSWERS);
     let refused = "the body has more than 1048576 bytes once it is unpacked: send fewer rows at a time";
     let bomb = zeros(1 << 20, None, "");
     assert!(bomb.len() < 64 << 10, "{} bytes that become 32 MiB", bomb.len());
@@ -465,7 +469,7 @@ fn a_small_body_that_becomes_a_large_one_is_refused_before_it_does() {
     let shared = arrow(&bench, &zeros(4096, Some(&"x".repeat(1000)), ""));
     assert_eq!((shared.status, shared.error().as_str()), (413, refused));
     // What all requests may hold is asked too, and given back.
-    let few = Bench::new(Limits { bodies_bytes_max: 64 << 10, ..limits }).answering(4);
+    let few = Bench::new(Limits { bodies_bytes_max: 64 << 10, ..limits }).answering(ANSWERS);
     assert_eq!(arrow(&few, &zeros(8192, None, "")).status, 429);
     for _ in 0..4 {
         let told = arrow(&few, &zeros(1024, None, ""));
@@ -663,7 +667,7 @@ fn too_many_connections_are_turned_away_and_places_come_back() {
     assert!(away.status == 503 && away.error().contains("at most 2"), "{}", away.text);
     drop(held);
     let began = Instant::now();
-    while bench.get("/health").status == 503 {
+    while bench.get("/").status == 503 {
         assert!(began.elapsed() < WAIT, "no place came back");
     }
     assert_eq!(bench.post(&row(1.0)).status, 200);

@@ -148,14 +148,6 @@ pub enum SlurmError {
         /// Nodes of the allocation.
         nodes: u32,
     },
-    /// A configuration on several nodes.
-    #[error(
-        "--nodes {nodes}: `enn train` runs on one node\nhint: scripts of PyTorch run on several, `enn slurm submit SCRIPT`"
-    )]
-    OneNode {
-        /// What was given.
-        nodes: String,
-    },
     /// What is to be run is not there.
     #[error("found no {}, expected a script or a configuration", path.display())]
     NoTarget {
@@ -168,7 +160,7 @@ impl SlurmError {
     /// The exit code of `enn`.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Option { .. } | Self::Nnodes { .. } | Self::OneNode { .. } => ExitCode::Usage,
+            Self::Option { .. } | Self::Nnodes { .. } => ExitCode::Usage,
             Self::NoTarget { .. } => ExitCode::NotFound,
             Self::AgentGone => ExitCode::WorkerFailed,
             _ => ExitCode::Machine,

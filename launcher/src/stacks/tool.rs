@@ -1,6 +1,6 @@
 //! A tool that prints the stacks of a process, run as a child with a deadline.
 
-use crate::process::{Binding, Outlets, Process, StartError, wait_ready};
+use crate::process::{Binding, Inlet, Outlets, Process, StartError, wait_ready};
 use nix::poll::{PollFd, PollFlags};
 use std::{ffi::OsString, fs::File, io, process::Command, time::Instant};
 
@@ -83,7 +83,7 @@ impl Tool {
     fn start(&self, out: &File) -> io::Result<Process> {
         let mut command = Command::new(&self.program);
         command.args(&self.args);
-        let outlets = Outlets { stdout: out.try_clone()?.into(), stderr: out.try_clone()?.into() };
+        let outlets = Outlets { stdin: Inlet::Empty, stdout: out.try_clone()?.into(), stderr: out.try_clone()?.into() };
         Process::start_unguarded(&command, outlets, Binding::default())
             .map_err(|(StartError::Spawn(error) | StartError::Watch(error))| error)
     }

@@ -17,7 +17,7 @@ use super::{
     split,
 };
 use enn_common::{
-    config::data::{ArraysLayout, DataConfig, SourceFormat, SplitKind},
+    config::data::{ArraysLayout, DataConfig, DuplicatePolicy, SourceFormat, SplitKind},
     fs::{FileError, mmap::bytes_of, space},
     staged::{
         StagedWriter,
@@ -314,7 +314,9 @@ impl Steps for Convert<'_> {
             None => rows.clone().map(|row| row as i64).collect(),
         };
         let mut hashes = Vec::new();
-        if self.job.training.is_none() {
+        // Rows without an id are told apart by all of their cells, where that is asked for.
+        let is_told_apart = self.set.row_id.is_some() || self.job.config.duplicates != DuplicatePolicy::Keep;
+        if self.job.training.is_none() && is_told_apart {
             let width = self.set.y.as_ref().map_or(0, |y| y.width);
             hashes = match self.set.row_id {
                 Some(_) => ids.iter().map(|id| XxHash3_128::oneshot(&id.to_le_bytes())).collect(),
@@ -376,15 +378,17 @@ fn numbers(cells: &[Cell<'_>], sentinel: Option<f64>) -> (Vec<f32>, CellCounts) 
     let want = Want { sentinel, ..Want::new("", source::block::Kind::Number) };
     let mut counts = CellCounts::default();
     let number = |cell: &Cell<'_>| {
-        let value = match cell {
-            Cell::Real(value) => *value,
+        let exact = match cell {
+            Cell::Real(value) | Cell::Short(value, _) => *value,
+            Cell::Truth(value) => f64::from(u8::from(*value)),
             Cell::Integer(value) => *value as f64,
             Cell::Wide(value) => *value as f64,
             _ => f64::NAN,
         };
-        let (number, found) = clean::number(value, &want);
-        counts.count(if value.is_nan() { Found::Missing } else { found });
-        number as f32
+        let judged = if let Cell::Short(value, digits) = cell { digits.judged(*value, &want, false) } else { exact };
+        let (number, found) = clean::number(judged, &want);
+        counts.count(if judged.is_nan() { Found::Missing } else { found });
+        (if found == Found::Valid { exact } else { number }) as f32
     };
     (cells.iter().map(number).collect(), counts)
 }

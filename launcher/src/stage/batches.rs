@@ -1,6 +1,7 @@
 //! The batches of Arrow streams and files from elsewhere. The format's own reader panics where offsets in damaged ones lead nowhere;
 //! here that is an error like any other. It also makes room for whatever a length says: here a message is only handed
-//! on when all of it is there, and there is room for what it says it will be.
+//! on when all of it is there, and there is room for what it says it will be. And it takes a stream that is cut for one that ends: here
+//! a stream ends with the mark that its writer puts there, and nowhere else.
 
 use super::wanted::Wanted;
 use arrow_array::{Array, RecordBatch, cast::AsArray};
@@ -29,6 +30,9 @@ const BYTES_FREE_USUAL: u64 = 8 << 30;
 const CONTINUATION: [u8; 4] = [0xff; 4];
 /// Memory of a text in a list, besides its characters.
 const TEXT_BYTES: u64 = 32;
+/// Rows that a message may have however few bytes it has, and rows for each of its bytes: every column but one of nulls has a bit a row.
+const ROWS_FREE: u64 = 1 << 20;
+const ROWS_PER_BYTE: u64 = 8;
 
 /// The batches, in order. Nothing comes behind an error.
 pub struct Batches<R: Read, M>(Option<StreamReader<Framed<R, M>>>);
@@ -40,19 +44,58 @@ struct Framed<R, M> {
     room: M,
     /// `None`: all.
     wanted: Option<Wanted>,
+    /// Bytes and messages that came.
+    bytes: u64,
+    messages: u64,
+    /// The mark of the end came.
+    is_ended: bool,
+    /// Nothing may come behind it.
+    is_alone: bool,
 }
 
 impl<R: Read, M: FnMut(u64) -> io::Result<()>> Read for Framed<R, M> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        if self.message.position() == self.message.get_ref().len() as u64 {
-            self.message = Cursor::new(self.next()?);
+        if self.message.position() == self.message.get_ref().len() as u64 && !self.is_ended {
+            // The format's reader takes this kind of error for the end of the stream.
+            let next = self.next().map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => self.cut(),
+                _ => error,
+            });
+            self.message = Cursor::new(next?);
         }
         self.message.read(out)
     }
 }
 
 impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
-    /// The next message with its lengths; empty at the end. What only columns share that are not read is passed over.
+    fn new(inner: R, room: M) -> Self {
+        let message = Cursor::default();
+        Self { inner, message, room, wanted: None, bytes: 0, messages: 0, is_ended: false, is_alone: false }
+    }
+
+    /// What is said of a stream without the mark of its end.
+    fn cut(&self) -> io::Error {
+        let (bytes, messages) = (self.bytes, self.messages);
+        damaged(&match bytes {
+            0 => "it is empty, expected an Arrow stream".to_owned(),
+            _ => format!(
+                "it ends early, at byte {bytes} behind {messages} whole messages, without the mark of its end: it was cut, or its \
+                 writer was not closed"
+            ),
+        })
+    }
+
+    /// The mark of the end; an error where something follows that must not.
+    fn end(&mut self, mark: Vec<u8>) -> io::Result<Vec<u8>> {
+        self.is_ended = true;
+        if self.is_alone && (&mut self.inner).take(1).read_to_end(&mut Vec::new())? > 0 {
+            let at = self.bytes;
+            return Err(damaged(&format!("something follows the mark of its end at byte {at}, expected one stream")));
+        }
+        Ok(mark)
+    }
+
+    /// The next message with its lengths. What only columns share that are not read is passed over.
     fn next(&mut self) -> io::Result<Vec<u8>> {
         loop {
             if let Some(message) = self.look()? {
@@ -68,11 +111,11 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
         if message == CONTINUATION {
             self.append(4, &mut message)?;
         }
-        let Some(length) = message.last_chunk().map(|bytes| u64::from(u32::from_le_bytes(*bytes))) else {
-            return Ok(Some(message));
-        };
-        if length == 0 || length > DESCRIPTION_BYTES_MAX {
-            return if length == 0 { Ok(Some(message)) } else { Err(damaged("a description of a batch is too long")) };
+        let length = message.last_chunk().map_or(0, |bytes| u64::from(u32::from_le_bytes(*bytes)));
+        match length {
+            0 => return self.end(message).map(Some),
+            1..=DESCRIPTION_BYTES_MAX => {}
+            _ => return Err(damaged("a description of a batch is too long")),
         }
         let begin = message.len();
         self.append(length, &mut message)?;
@@ -81,6 +124,8 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
         let shared = description.header_as_dictionary_batch().map(|shared| shared.id());
         if shared.is_some_and(|id| self.wanted.as_ref().is_some_and(|wanted| !wanted.shares(id))) {
             let passed = io::copy(&mut (&mut self.inner).take(body), &mut io::sink())?;
+            self.bytes += passed;
+            self.messages += 1;
             return if passed == body { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
         }
         (self.room)(body)?;
@@ -88,18 +133,18 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
         self.append(body, &mut message)?;
         let (description, body) = message[begin..].split_at(end - begin);
         let first = |at: usize| Ok(body.get(at..).and_then(|from| from.first_chunk()).copied());
-        (self.room)(unpacked(&described(description)?, self.wanted.as_ref(), first)?)?;
+        let description = described(description)?;
+        plausible(&description, body.len() as u64, first)?;
+        (self.room)(unpacked(&description, self.wanted.as_ref(), first)?)?;
+        self.messages += 1;
         Ok(Some(message))
     }
 
-    /// Appends as many bytes as are there, up to `count`.
-    fn append(&mut self, count: u64, message: &mut Vec<u8>) -> io::Result<usize> {
-        let before = message.len() as u64;
-        let read = (&mut self.inner).take(count).read_to_end(message)?;
-        if (message.len() as u64) < before + count && before + read as u64 > 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        Ok(read)
+    /// Appends `count` bytes.
+    fn append(&mut self, count: u64, message: &mut Vec<u8>) -> io::Result<()> {
+        let read = (&mut self.inner).take(count).read_to_end(message)? as u64;
+        self.bytes += read;
+        if read < count { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 }
 
@@ -135,6 +180,18 @@ fn unpacked(
         }
     }
     Ok(bytes)
+}
+
+/// Refuses a batch of so many rows that its `body` cannot hold them: rows of nulls take no bytes, and would be read one by one.
+fn plausible(message: &Message<'_>, body: u64, first: impl Fn(usize) -> io::Result<Option<[u8; 8]>>) -> io::Result<()> {
+    let shared = message.header_as_dictionary_batch();
+    let batch = message.header_as_record_batch().or_else(|| shared?.data());
+    let rows = batch.map_or(Ok(0), |batch| u64::try_from(batch.length()).map_err(|_| not_understood()))?;
+    let holds = |bytes: u64| rows <= bytes.saturating_mul(ROWS_PER_BYTE).saturating_add(ROWS_FREE);
+    if holds(body) || holds(body.saturating_add(unpacked(message, None, first)?)) {
+        return Ok(());
+    }
+    Err(damaged(&format!("a batch says that it has {rows} rows, and has {body} bytes")))
 }
 
 fn damaged(what: &str) -> io::Error {
@@ -185,8 +242,11 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Batches<R, M> {
         choose: impl FnOnce(&Schema) -> Result<Option<Vec<usize>>, ArrowError>,
         room: M,
     ) -> Result<Self, ArrowError> {
-        let mut input = Framed { inner: input, message: Cursor::default(), room, wanted: None };
-        let first = input.next()?;
+        let mut input = Framed::new(input, room);
+        let first = input.next().map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => input.cut(),
+            _ => error,
+        })?;
         let description = first.strip_prefix(&CONTINUATION).unwrap_or(&first).get(4..).unwrap_or_default();
         // What cannot be understood is told by the format's own reader.
         let own = described(description).ok().and_then(|message| message.header_as_schema());
@@ -197,6 +257,15 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Batches<R, M> {
         }
         input.message = Cursor::new(first);
         guarded(|| StreamReader::try_new(input, columns)).map(|reader| Self(Some(reader)))
+    }
+
+    /// With an error where something follows the stream: of a source that ends with it.
+    #[must_use]
+    pub fn alone(mut self) -> Self {
+        if let Some(reader) = &mut self.0 {
+            reader.get_mut().is_alone = true;
+        }
+        self
     }
 
     /// Of all columns, or of those asked for; `None` behind an error.
@@ -288,7 +357,9 @@ impl<M: FnMut(u64) -> io::Result<()>> Asked<M> {
                 Ok(None)
             }
         };
-        let unpacked = unpacked(&described(description)?, self.wanted.as_ref(), first)?;
+        let description = described(description)?;
+        plausible(&description, body, first)?;
+        let unpacked = unpacked(&description, self.wanted.as_ref(), first)?;
         (self.room)(body)?;
         (self.room)(unpacked)
     }
@@ -331,189 +402,5 @@ pub(super) fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use arrow_array::{
-        ArrayRef, DictionaryArray, Float64Array, StringViewArray,
-        builder::{ListBuilder, StringViewBuilder},
-        types::{Float64Type, Int32Type},
-    };
-    use arrow_ipc::{
-        CompressionType,
-        writer::{FileWriter, IpcWriteOptions, StreamWriter},
-    };
-    use std::{io::Write, sync::Arc};
-
-    /// The same column twice in a stream.
-    fn stream(column: ArrayRef, codec: CompressionType) -> Vec<u8> {
-        let batch = RecordBatch::try_from_iter([("a", Arc::clone(&column)), ("b", column)]).unwrap();
-        let options = IpcWriteOptions::default().try_with_compression(Some(codec)).unwrap();
-        let mut writer = StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
-        writer.write(&batch).unwrap();
-        writer.finish().unwrap();
-        writer.into_inner().unwrap()
-    }
-
-    /// What is asked of the room for these columns, and what comes.
-    fn read(bytes: &[u8], columns: Columns, most: u64) -> (u64, Result<Vec<RecordBatch>, ArrowError>) {
-        let mut asked = 0_u64;
-        let room = |bytes: u64| {
-            asked = asked.saturating_add(bytes);
-            if asked <= most { Ok(()) } else { Err(io::Error::other("no room")) }
-        };
-        let read = Batches::open(bytes, columns.map(<[usize]>::to_vec), room).and_then(Iterator::collect);
-        (asked, read)
-    }
-
-    /// The same column twice in a file.
-    fn file(column: ArrayRef, codec: CompressionType) -> Vec<u8> {
-        let batch = RecordBatch::try_from_iter([("a", Arc::clone(&column)), ("b", column)]).unwrap();
-        let options = IpcWriteOptions::default().try_with_compression(Some(codec)).unwrap();
-        let mut writer = FileWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
-        writer.write(&batch).unwrap();
-        writer.finish().unwrap();
-        writer.into_inner().unwrap()
-    }
-
-    /// As `read`, of a file.
-    fn read_file(bytes: &[u8], columns: Columns, most: u64) -> (u64, Result<Vec<RecordBatch>, ArrowError>) {
-        let mut place = tempfile::tempfile().unwrap();
-        place.write_all(bytes).unwrap();
-        let mut asked = 0_u64;
-        let room = |bytes: u64| {
-            asked = asked.saturating_add(bytes);
-            if asked <= most { Ok(()) } else { Err(io::Error::other("no room")) }
-        };
-        let read = FileBatches::open(place, columns.map(<[usize]>::to_vec), room).and_then(Iterator::collect);
-        (asked, read)
-    }
-
-    type Columns = Option<&'static [usize]>;
-    type Read = fn(&[u8], Columns, u64) -> (u64, Result<Vec<RecordBatch>, ArrowError>);
-    type Written = fn(ArrayRef, CompressionType) -> Vec<u8>;
-    const FIRST: Columns = Some(&[0]);
-    const KINDS: [(Written, Read); 2] = [(stream, read), (file, read_file)];
-
-    #[test]
-    fn what_the_columns_of_a_compressed_batch_become_is_asked_for_before_they_are_unpacked() {
-        for codec in [CompressionType::LZ4_FRAME, CompressionType::ZSTD] {
-            for ((written, read), columns) in KINDS
-                .into_iter()
-                .flat_map(|kind| [Some(&[0][..]), Some(&[1]), Some(&[]), None].map(|some| (kind, some)))
-            {
-                let zeros = Arc::new(Float64Array::from(vec![0.0; 1 << 20]));
-                let bytes = written(zeros.clone(), codec);
-                assert!(bytes.len() < 256 << 10, "{} bytes that become 16 MiB", bytes.len());
-                let count = columns.map_or(2, <[usize]>::len);
-                let (least, most) = ((count as u64) << 23, (count as u64) * (8 << 20) + (1 << 20));
-                let (asked, found) = read(&bytes, columns, most);
-                assert!((least..most).contains(&asked), "{asked} for {columns:?}");
-                let found = found.unwrap();
-                assert_eq!(found[0].num_columns(), count);
-                assert!(found[0].columns().iter().all(|column| column.as_primitive::<Float64Type>() == zeros.as_ref()));
-                if count > 0 {
-                    let (_, refused) = read(&bytes, columns, least);
-                    let Err(ArrowError::IoError(_, why)) = refused else { panic!("{refused:?}") };
-                    assert_eq!(why.to_string(), "no room");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn of_a_wide_stream_only_what_is_read_takes_room() {
-        let words: Vec<String> = (0..1000).map(|word| format!("word {word}")).collect();
-        let words: DictionaryArray<Int32Type> = words.iter().map(String::as_str).collect();
-        let column = |at: usize| -> (String, ArrayRef) {
-            let numbers: ArrayRef = Arc::new(Float64Array::from(vec![at as f64; 1000]));
-            (format!("c{at}"), if at % 2 == 1 { Arc::new(words.clone()) } else { numbers })
-        };
-        let batch = RecordBatch::try_from_iter((0..60).map(column)).unwrap();
-        let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::ZSTD)).unwrap();
-        let mut writer = StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
-        writer.write(&batch).unwrap();
-        writer.write(&batch.slice(0, 10)).unwrap();
-        writer.finish().unwrap();
-        let bytes = writer.into_inner().unwrap();
-        let (wide, all) = read(&bytes, None, u64::MAX);
-        let (asked, found) = read(&bytes, Some(&[7, 40]), u64::MAX);
-        let (all, found) = (all.unwrap(), found.unwrap());
-        assert!(
-            wide > 30 * 16_000 && asked < 2 * 16_000 + bytes.len() as u64 && bytes.len() < 300_000,
-            "{asked} of {wide}"
-        );
-        assert_eq!(found.len(), 2);
-        for (found, all) in found.iter().zip(&all) {
-            assert_eq!(*found, all.project(&[7, 40]).unwrap());
-        }
-        // By what the schema says, before anything else is read; what it is refused with comes back.
-        let named = |schema: &Schema| Ok(Some(vec![schema.index_of("c3")?]));
-        let mut batches = Batches::open_some(bytes.as_slice(), named, ample).unwrap();
-        assert_eq!(batches.next().unwrap().unwrap(), all[0].project(&[3]).unwrap());
-        let none = |schema: &Schema| Ok(Some(vec![schema.index_of("z")?]));
-        let error = Batches::open_some(&bytes[..bytes.len() / 9], none, ample).err().unwrap().to_string();
-        assert!(error.contains("\"z\""), "{error}");
-        // Wherever it is cut, also in a dictionary that nobody reads: behind a message it may have ended.
-        for cut in (0..bytes.len() - 16).step_by(499) {
-            let (_, found) = read(&bytes[..cut], Some(&[0]), u64::MAX);
-            assert!(found.is_err() || found.is_ok_and(|found| found.len() < 2), "cut at {cut}");
-        }
-    }
-
-    #[test]
-    fn a_damaged_file_is_an_error() {
-        let numbers = Arc::new(Float64Array::from_iter_values((0..300).map(f64::from)));
-        let keys: DictionaryArray<Int32Type> = ["x", "y", "x"].into_iter().collect();
-        for column in [numbers as ArrayRef, Arc::new(keys)] {
-            let sound = file(column, CompressionType::LZ4_FRAME);
-            let rows = read_file(&sound, FIRST, u64::MAX).1.unwrap()[0].num_rows();
-            for at in 0..sound.len() {
-                for bits in [0x55, 0xff] {
-                    let mut bytes = sound.clone();
-                    bytes[at] ^= bits;
-                    // It may still be one, e.g. of other numbers; it makes no room for what is not there.
-                    if let (asked, Ok(found)) = read_file(&bytes, FIRST, 1 << 20) {
-                        assert!(
-                            asked <= 1 << 20 && found.iter().all(|batch| batch.num_rows() <= rows << 8),
-                            "byte {at}"
-                        );
-                    }
-                }
-                assert!(read_file(&sound[..at], FIRST, 1 << 20).1.is_err(), "cut at {at}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_length_that_nobody_has_room_for_is_only_a_number() {
-        for codec in [CompressionType::LZ4_FRAME, CompressionType::ZSTD] {
-            for (written, read) in KINDS {
-                let sound = written(Arc::new(Float64Array::from(vec![0.0; 4096])), codec);
-                let says = 32768_i64.to_le_bytes();
-                let at = 8 * sound.chunks(8).position(|bytes| bytes == says).unwrap();
-                for length in [1_i64 << 46, i64::MAX, -2] {
-                    let mut bytes = sound.clone();
-                    bytes[at..at + 8].copy_from_slice(&length.to_le_bytes());
-                    assert!(read(&bytes, FIRST, 1 << 30).1.is_err(), "{length}");
-                }
-            }
-            assert!(ample(1 << 46).is_err() && ample(1 << 20).is_ok());
-        }
-    }
-
-    #[test]
-    fn a_text_that_many_cells_share_counts_for_each() {
-        let text = "x".repeat(1000);
-        let of = |column: ArrayRef| text_bytes(&RecordBatch::try_from_iter([("a", column)]).unwrap());
-        let views = StringViewArray::from(vec![text.as_str(); 7]);
-        assert_eq!(of(Arc::new(views)), 7000);
-        let keys: DictionaryArray<Int32Type> = std::iter::repeat_n(text.as_str(), 5).collect();
-        assert_eq!(of(Arc::new(keys)), 5000);
-        let none: DictionaryArray<Int32Type> = [None::<&str>; 3].into_iter().collect();
-        assert_eq!(of(Arc::new(none)), 0);
-        let mut lists = ListBuilder::new(StringViewBuilder::new());
-        lists.append_value([Some(text.as_str()); 3]);
-        lists.append_value([Some(text.as_str()); 4]);
-        assert_eq!(of(Arc::new(lists.finish())), 7 * (1000 + TEXT_BYTES));
-    }
-}
+#[path = "batches_tests.rs"]
+mod tests;

@@ -2,11 +2,12 @@
 
 use super::{
     Job,
-    complete::{Draft, Input},
+    complete::{Classes, Draft, Input},
     error::StageError,
     figures::{self, Codes},
 };
-use enn_common::staged::Split;
+use enn_common::staged::{Split, words::Form};
+use std::collections::HashMap;
 
 /// Classes of a target, at most: each is an output cell.
 const CLASSES_MAX: usize = 1000;
@@ -44,10 +45,10 @@ impl Draft {
                 let unseen = (0..unknown).filter(|code| !is_seen[*code as usize]).collect();
                 all.push(Codes { column, map: Vec::new(), unknown, unseen });
             } else {
-                let mut map = vec![None; written.len()];
-                order.iter().zip(0..).for_each(|(code, index)| map[*code as usize] = Some(index));
-                *written = order.iter().map(|code| written[*code as usize].clone()).collect();
-                all.push(Codes { column, map, unknown: order.len() as u32, unseen: Vec::new() });
+                let (list, map) = merged(written, order.iter().map(|code| *code as usize));
+                let unknown = list.len() as u32;
+                *written = list;
+                all.push(Codes { column, map, unknown, unseen: Vec::new() });
             }
             if *one_hot && written.len() > ONE_HOT_MAX {
                 return Err(StageError::Config {
@@ -60,35 +61,46 @@ impl Draft {
         Ok(all)
     }
 
-    /// Counts the labels of inputs that do not stay: no training sample has them.
-    pub(super) fn count_strange_labels(&mut self, keep: &[bool]) -> Result<(), StageError> {
-        let strange: Vec<usize> =
-            (0..keep.len()).filter(|column| !keep[*column] && self.inputs[*column].label.is_some()).collect();
-        if strange.is_empty() {
+    /// Counts the labels of all cells, and those of inputs that do not stay: no training sample has them.
+    pub(super) fn count_labels(&mut self, keep: &[bool]) -> Result<(), StageError> {
+        let labels: Vec<usize> = (0..keep.len()).filter(|column| self.inputs[*column].label.is_some()).collect();
+        if labels.is_empty() {
             return Ok(());
         }
+        let mut counts = vec![0; keep.len()];
         for rows in self.output.chunks() {
             let x = self.output.read_x(rows)?;
-            for column in &strange {
+            for column in &labels {
                 let cells = x.iter().skip(*column).step_by(self.output.features).filter(|cell| !cell.is_nan());
-                let source = self.inputs[*column].source.clone();
-                self.report.columns.entry(source).or_default().unseen_category += cells.map(|n| *n as u64).sum::<u64>();
+                counts[*column] += cells.map(|n| *n as u64).sum::<u64>();
             }
         }
+        for column in labels {
+            let report = self.report.columns.entry(self.inputs[column].source.clone()).or_default();
+            report.words += counts[column];
+            report.unseen_category += if keep[column] { 0 } else { counts[column] };
+        }
         Ok(())
+    }
+
+    /// What the classes are: by all cells of the target, or as the model has it.
+    pub(super) fn class_form(&self, job: &Job<'_>) -> Option<Form> {
+        let own = self.classes.as_ref()?.form;
+        job.training.map_or(own, |training| training.class_form)
     }
 
     /// Makes an output cell of each class that a training sample has, in order of first appearance there. Targets of other classes
     /// count as missing.
     pub(super) fn classify(&mut self, job: &Job<'_>) -> Result<(), StageError> {
-        let Some(written) = self.classes.take() else { return Ok(()) };
+        let Some(Classes { words: written, .. }) = self.classes.take() else { return Ok(()) };
         let source = self.targets[0].clone();
-        let order: Vec<usize> = match job.training {
-            // The model's own classes were used from the beginning.
-            Some(_) => (0..written.len()).collect(),
+        let (classes, class_of): (Vec<String>, Vec<Option<u32>>) = match job.training {
+            // The model's own classes were used from the beginning; two that are the same, of a version before, stay two.
+            Some(_) => (written.clone(), (0..written.len() as u32).map(Some).collect()),
             None => {
                 let (order, samples) = self.classes_in_training()?;
-                if order.len() as u64 == samples && samples > 2 {
+                let (classes, class_of) = merged(&written, order.into_iter());
+                if classes.len() as u64 == samples && samples > 2 {
                     return Err(StageError::Config {
                         key: "data.rows.targets",
                         found: format!(
@@ -97,23 +109,25 @@ impl Draft {
                         expected: "classes that several samples have; is it an identifier, or a number?".into(),
                     });
                 }
-                order
+                (classes, class_of)
             }
         };
-        if !(2..=CLASSES_MAX).contains(&order.len()) {
+        if !(2..=CLASSES_MAX).contains(&classes.len()) {
             return Err(StageError::Config {
                 key: "data.rows.targets",
-                found: format!("{} classes of {source:?} in the training samples", order.len()),
+                found: format!("{} classes of {source:?} in the training samples", classes.len()),
                 expected: format!("2 to {CLASSES_MAX}"),
             });
         }
-        let mut class_of = vec![None; written.len()];
-        order.iter().enumerate().for_each(|(class, code)| class_of[*code] = Some(class));
-        let unseen = self.count_targets(|code| class_of.get(code).copied().flatten().is_none())?;
-        self.report.columns.entry(source).or_default().unseen_category += unseen;
-        self.output.widen_targets(order.len(), &|code| class_of.get(code).copied().flatten())?;
-        self.out_labels = vec![order.iter().map(|code| written[*code].clone()).collect()];
-        self.out_shape = vec![order.len()];
+        let class = |code: usize| class_of.get(code).copied().flatten().map(|class| class as usize);
+        let unseen = self.count_targets(|code| class(code).is_none())?;
+        let words = self.count_targets(|_| true)?;
+        let column = self.report.columns.entry(source).or_default();
+        column.unseen_category += unseen;
+        column.words += words;
+        self.output.widen_targets(classes.len(), &class)?;
+        self.out_shape = vec![classes.len()];
+        self.out_labels = vec![classes];
         Ok(())
     }
 
@@ -142,4 +156,19 @@ impl Draft {
         }
         Ok(count)
     }
+}
+
+/// The words that stay, in order of their first appearance, each once; and which of them each written word is.
+fn merged(written: &[String], order: impl Iterator<Item = usize>) -> (Vec<String>, Vec<Option<u32>>) {
+    let mut index: HashMap<&str, u32> = HashMap::new();
+    let mut list = Vec::new();
+    for code in order {
+        let word = written[code].as_str();
+        index.entry(word).or_insert_with(|| {
+            list.push(word.to_owned());
+            list.len() as u32 - 1
+        });
+    }
+    let map = written.iter().map(|word| index.get(word.as_str()).copied()).collect();
+    (list, map)
 }

@@ -1,18 +1,16 @@
 //! The last steps, the same for every layout: splits, categories, statistics, dead inputs, notes, metadata.
 
 use super::{
-    Job,
-    bits::Bits,
-    coarse,
-    duplicates::Hashes,
+    Job, coarse,
     error::StageError,
     figures::{self, Codes, Figures},
     implausible::{self, Limits},
+    input::lift_inputs,
     output::Output,
     split,
 };
 use enn_common::{
-    config::data::{ColumnRange, DuplicatePolicy, Layout, SplitKind, TargetMask},
+    config::data::{Layout, SplitKind, TargetMask},
     staged::{
         self, Split, StagedMeta,
         meta::{CleaningReport, ColumnReport, FeatureMeta, IndexMeta, LabelMeta, SourceMeta, Stats},
@@ -24,6 +22,8 @@ use std::{
     path::PathBuf,
     sync::atomic::Ordering::Relaxed,
 };
+
+pub(crate) use super::input::{Classes, Input};
 
 /// Samples that get a name in the metadata, at most.
 pub(crate) const ROW_NAMES_MAX: u64 = 100_000;
@@ -47,7 +47,7 @@ pub(crate) struct Draft {
     /// Input that holds the persistence forecast of every target cell.
     pub persistence: Option<Vec<u32>>,
     /// Classes of the target by the index written, where it is a category.
-    pub classes: Option<Vec<String>>,
+    pub classes: Option<Classes>,
     /// Names of the samples, before any is dropped; empty for none.
     pub names: Vec<String>,
     /// Times of the samples, ascending within a source, before any is dropped; empty where samples have no time.
@@ -58,81 +58,7 @@ pub(crate) struct Draft {
     pub report: CleaningReport,
 }
 
-/// One input column.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Input {
-    /// Staged name.
-    pub name: String,
-    /// Source column, empty for the calendar.
-    pub source: String,
-    /// Categories by the index written; `None` for a number.
-    pub categories: Option<Vec<String>>,
-    /// The integer of category 0, where categories are declared: they are what they are, whatever training has.
-    pub offset: Option<i64>,
-    /// Whether the model reads a column for each category.
-    pub one_hot: bool,
-    /// What a column of 0 and 1 says; a name of nothing counts the labels that the model does not know.
-    pub label: Option<LabelMeta>,
-}
-
-/// The labels of a source column that a model knows, in order.
-pub fn labels_of(meta: &StagedMeta, column: &str) -> Vec<String> {
-    let labels = meta.features.iter().filter_map(|feature| feature.label.as_ref());
-    labels.filter(|label| label.column == column).map(|label| label.name.clone()).collect()
-}
-
 impl Draft {
-    /// Takes samples out: rows of the arrays, names and times.
-    pub(crate) fn drop_rows(&mut self, dropped: &Bits) -> Result<(), StageError> {
-        self.output.drop_rows(dropped)?;
-        let mut first = 0;
-        for rows in &mut self.sources {
-            let own = first..first + *rows;
-            first = own.end;
-            *rows -= own.filter(|row| dropped.get(*row)).count() as u64;
-        }
-        let mut row = 0..;
-        self.names.retain(|_| row.next().is_some_and(|row| !dropped.get(row)));
-        let mut row = 0..;
-        self.starts.retain(|_| row.next().is_some_and(|row| !dropped.get(row)));
-        Ok(())
-    }
-
-    /// Counts the rows that repeat a key (or all cells), takes them out as the policy says, and those nothing is learnt from.
-    pub(crate) fn drop_repeated(
-        &mut self,
-        job: &Job<'_>,
-        hashes: Hashes,
-        what: &'static str,
-    ) -> Result<(), StageError> {
-        let policy = job.config.duplicates;
-        let repeats = hashes.repeats(policy)?;
-        self.report.duplicates = repeats.count;
-        if let Some((second, first)) = repeats.first.filter(|_| policy == DuplicatePolicy::Error) {
-            let path = job.config.files.first().cloned().unwrap_or_default();
-            return Err(StageError::Duplicate { path, what, first: first + 1, second: second + 1 });
-        }
-        if job.training.is_none() {
-            self.drop_rows(&repeats.dropped)?;
-            self.drop_untargeted()?;
-        }
-        Ok(())
-    }
-
-    /// Takes out the training samples without any valid target; they teach nothing.
-    pub(crate) fn drop_untargeted(&mut self) -> Result<(), StageError> {
-        let mut dropped = Bits::new(self.output.rows);
-        for rows in self.output.chunks() {
-            let y = self.output.read_y(rows.clone())?;
-            let blank = y.chunks_exact(self.output.outputs).zip(rows).filter(|(y, _)| y.iter().all(|y| y.is_nan()));
-            blank.for_each(|(_, row)| {
-                dropped.set(row);
-            });
-        }
-        self.report.dropped_samples += dropped.count();
-        self.drop_rows(&dropped)
-    }
-
     /// Does the last steps and gives the directory its name.
     pub(crate) fn complete(mut self, job: &Job<'_>) -> Result<(PathBuf, StagedMeta), StageError> {
         let samples = self.output.rows;
@@ -140,14 +66,17 @@ impl Draft {
             return Err(self.nothing(job));
         }
         self.divide(job)?;
-        let has_classes = self.classes.is_some();
+        self.purge(job)?;
+        let (has_classes, class_form) = (self.classes.is_some(), self.class_form(job));
         self.classify(job)?;
         let codes = self.categories(job)?;
         let figures = figures::measure(&self.output, &codes, job.threads)?;
         let figures = self.believe(job, &codes, figures)?;
-        for (codes, unseen) in codes.iter().zip(&figures.unseen) {
+        for (codes, (unseen, words)) in codes.iter().zip(figures.unseen.iter().zip(&figures.words)) {
             let source = self.inputs[codes.column].source.clone();
-            self.report.columns.entry(source).or_default().unseen_category = *unseen;
+            let column = self.report.columns.entry(source).or_default();
+            column.unseen_category = *unseen;
+            column.words = *words;
         }
         let sources = self.sources(job)?;
         if job.training.is_none() {
@@ -155,9 +84,9 @@ impl Draft {
             judge_sources(job, &sources)?;
         }
         let keep = self.kept(job, &figures)?;
-        self.count_strange_labels(&keep)?;
+        self.count_labels(&keep)?;
         self.notes(job, &figures, &keep);
-        let meta = StagedMeta { has_classes, sources, ..self.meta(job, (&figures, &codes), &keep) };
+        let meta = StagedMeta { has_classes, class_form, sources, ..self.meta(job, (&figures, &codes), &keep) };
         if keep.contains(&false) {
             self.output.keep_columns(&keep)?;
         }
@@ -302,7 +231,7 @@ impl Draft {
     }
 
     /// The samples of each source; all of them where there is only one.
-    fn extents(&self) -> Vec<Range<u64>> {
+    pub(super) fn extents(&self) -> Vec<Range<u64>> {
         if self.sources.is_empty() {
             return std::iter::once(0..self.output.rows).collect();
         }
@@ -503,6 +432,7 @@ impl Draft {
             persistence,
             has_targets: self.output.has_targets(),
             has_classes: false,
+            class_form: None,
             has_weights: self.output.has_weights(),
             split_rows: figures.split_rows,
             sources: Vec::new(),
@@ -529,13 +459,13 @@ impl Draft {
     }
 
     fn feature(&self, column: usize, codes: &[Codes]) -> FeatureMeta {
-        let Input { name, source, categories, offset, one_hot, label, .. } = self.inputs[column].clone();
+        let Input { name, source, categories, form, offset, one_hot, label } = self.inputs[column].clone();
         let source = if label.is_some() || source == name { String::new() } else { source };
         let unseen =
             codes.iter().find(|codes| codes.column == column).map_or_else(Vec::new, |codes| codes.unseen.clone());
         let index = offset.map(|offset| IndexMeta { offset, unseen });
         let categories = categories.unwrap_or_default();
-        FeatureMeta { name, source, categories, one_hot, index, label, ..FeatureMeta::default() }
+        FeatureMeta { name, source, categories, one_hot, index, label, form, ..FeatureMeta::default() }
     }
 
     /// The unit that is given for an input, or for the column that it comes from.
@@ -550,16 +480,6 @@ impl Draft {
         match input.categories.is_some() || input.label.is_some() {
             true => Stats { mean: 0.0, std: 1.0, ..stats },
             false => stats,
-        }
-    }
-}
-
-/// Lifts the limits of inputs whose range is declared, that are categories or labels, or that were made by us.
-pub(crate) fn lift_inputs(inputs: &[Input], ranges: &[ColumnRange], limits: &mut [implausible::Range]) {
-    for (input, limit) in inputs.iter().zip(limits) {
-        let is_declared = ranges.iter().any(|range| range.column == input.source);
-        if input.categories.is_some() || input.label.is_some() || input.source.is_empty() || is_declared {
-            *limit = implausible::ANY;
         }
     }
 }

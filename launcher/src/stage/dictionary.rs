@@ -1,6 +1,13 @@
 //! Words and their indices, in order of first appearance.
 
+use super::form;
+use enn_common::staged::words::{self, Form};
 use std::collections::HashMap;
+
+/// Words that a model does not know and that are kept to be told.
+const STRANGERS_MAX: usize = 5;
+/// Characters of each.
+const STRANGER_CHARS_MAX: usize = 60;
 
 /// Words and their indices.
 #[derive(Debug, Clone, Default)]
@@ -11,14 +18,38 @@ pub(super) struct Dictionary {
     is_fixed: bool,
     /// Whether true is one word however it is spelt.
     knows_truth: bool,
+    /// What a model's own words are.
+    form: Form,
+    /// A model's own words in other spellings.
+    alike: HashMap<String, u32>,
+    /// Some words that a model does not know.
+    strangers: Vec<String>,
 }
 
 impl Dictionary {
-    /// The categories of a column, as they are found; or a model's own and no others.
-    pub(super) fn categories(own: Option<&[String]>) -> Self {
-        let list = own.unwrap_or_default();
-        let index = list.iter().cloned().zip(0..).collect();
-        Self { list: list.to_vec(), index, is_fixed: own.is_some(), knows_truth: true }
+    /// The categories of a column, as they are found.
+    pub(super) fn found() -> Self {
+        Self { knows_truth: true, ..Self::default() }
+    }
+
+    /// The categories that a model knows, and no others. What they are is `form`; where it was not kept yet, it is what all of them are.
+    pub(super) fn of_model(own: &[String], form: Option<Form>) -> Self {
+        Self { knows_truth: true, ..Self::fixed(own, form) }
+    }
+
+    /// Words to which nothing is added.
+    pub(super) fn fixed(own: &[String], form: Option<Form>) -> Self {
+        let form = form.unwrap_or_else(|| form::of(own));
+        let index: HashMap<String, u32> = own.iter().cloned().zip(0..).collect();
+        let mut alike = HashMap::new();
+        for (word, code) in own.iter().zip(0..) {
+            let settled = form::canonical(word, form).into_owned();
+            let narrowed = words::narrowed(&settled).filter(|_| form == Form::Number);
+            for other in narrowed.into_iter().chain([settled]).filter(|other| !index.contains_key(other)) {
+                alike.entry(other).or_insert(code);
+            }
+        }
+        Self { list: own.to_vec(), index, is_fixed: true, form, alike, ..Self::default() }
     }
 
     /// Number of words.
@@ -36,6 +67,11 @@ impl Dictionary {
         self.list
     }
 
+    /// Some words that were asked for and that the model does not know.
+    pub(super) fn strangers(&self) -> &[String] {
+        &self.strangers
+    }
+
     /// The words from number `kept` on, which becomes their number.
     pub(super) fn since(&self, kept: &mut usize) -> Vec<String> {
         self.list[std::mem::replace(kept, self.list.len())..].to_vec()
@@ -44,7 +80,18 @@ impl Dictionary {
     /// Index of a word, or the unknown id.
     pub(super) fn known(&self, word: &str) -> u32 {
         let index = self.index.get(word).copied();
-        index.or_else(|| self.same_truth(word)).unwrap_or(self.list.len() as u32)
+        index.or_else(|| self.same_word(word)).or_else(|| self.same_truth(word)).unwrap_or(self.list.len() as u32)
+    }
+
+    /// Index of a model's own word that is written otherwise: of a number with other digits, or that was an f32.
+    fn same_word(&self, word: &str) -> Option<u32> {
+        if !self.is_fixed || self.form == Form::Text {
+            return None;
+        }
+        let find = |word: &str| self.index.get(word).or_else(|| self.alike.get(word)).copied();
+        let settled = form::canonical(word, self.form);
+        let narrowed = || words::narrowed(&settled).filter(|_| self.form == Form::Number);
+        find(&settled).or_else(|| find(&narrowed()?))
     }
 
     /// Index of the word that says the same, where this one is true or false: writers of CSV spell it True, TRUE or true, and types
@@ -68,9 +115,15 @@ impl Dictionary {
     /// Index of a word; strangers are added, or get the unknown id.
     pub(super) fn code(&mut self, word: &str) -> u32 {
         let code = self.known(word);
-        if code as usize == self.list.len() && !self.is_fixed {
+        let is_new = code as usize == self.list.len();
+        if is_new && !self.is_fixed {
             self.list.push(word.to_string());
             self.index.insert(word.to_string(), code);
+        } else if is_new && self.strangers.len() < STRANGERS_MAX {
+            let told: String = word.chars().take(STRANGER_CHARS_MAX).collect();
+            if !self.strangers.contains(&told) {
+                self.strangers.push(told);
+            }
         }
         code
     }
@@ -93,12 +146,12 @@ mod tests {
     use super::*;
 
     fn fixed(list: &[&str]) -> Dictionary {
-        Dictionary::categories(Some(&list.iter().map(ToString::to_string).collect::<Vec<_>>()))
+        Dictionary::of_model(&list.iter().map(ToString::to_string).collect::<Vec<_>>(), None)
     }
 
     #[test]
     fn true_is_one_word_however_it_is_spelt() {
-        let mut found = Dictionary::categories(None);
+        let mut found = Dictionary::found();
         let codes = ["False", "a", "TRUE", "false", "true", "1", "A", "0"].map(|word| found.code(word));
         assert_eq!(codes, [0, 1, 2, 0, 2, 3, 4, 5], "while categories are found, 1 is a number");
         let codes = |known: &[&str]| ["true", "False", "1", "0", "yes"].map(|word| fixed(known).known(word));
@@ -108,5 +161,20 @@ mod tests {
         assert_eq!(codes(&["0", "1", "2"]), [3, 3, 1, 0, 3], "a count is not a truth");
         assert_eq!(codes(&["true", "1", "0"]), [0, 2, 1, 2, 3], "false is 0 where nothing else says so");
         assert_eq!(codes(&["TRUE", "1", "0"])[0], 3, "which of the two cannot be told");
+    }
+
+    #[test]
+    fn a_model_knows_its_words_in_every_spelling() {
+        let codes =
+            |known: &[&str], words: &[&str]| words.iter().map(|word| fixed(known).known(word)).collect::<Vec<_>>();
+        assert_eq!(codes(&["1.0", "2.0"], &["1", "2.00", "1.0", "2e0", "3", "02"]), [0, 1, 0, 1, 2, 2]);
+        assert_eq!(codes(&["0.10000000149011612"], &["0.1", "0.10"]), [0, 0], "an f32 of a version before");
+        assert_eq!(codes(&["0.1"], &["0.10000000149011612"]), [0]);
+        assert_eq!(codes(&["1.0", "1"], &["1", "1.0"]), [1, 0], "two of a version before stay two");
+        assert_eq!(codes(&["007", "1"], &["7", "1.0", "007"]), [2, 2, 0], "texts are what they are");
+        assert_eq!(codes(&["2013-01-31 00:00:00"], &["2013-01-31", "2013-01-31T00:00:00Z", "2013-02-01"]), [0, 0, 1]);
+        let mut known = Dictionary::of_model(&["1".to_owned()], Some(Form::Text));
+        assert_eq!((known.code("1.0"), known.code("2"), known.code("2")), (1, 1, 1), "a text stood among the numbers");
+        assert_eq!(known.strangers(), ["1.0", "2"]);
     }
 }

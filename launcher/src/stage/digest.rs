@@ -18,11 +18,11 @@ use enn_common::{
 use std::{fs::File, os::unix::fs::FileExt, path::Path};
 
 /// Changes whenever the stager would make other arrays of the same data.
-const STAGER: u32 = 1;
+const STAGER: u32 = 2;
 
 /// Changes whenever rows that are to be predicted would be read in another way than before: what was staged of them is staged anew, and
 /// a run's own data are not.
-const READER: u32 = 1;
+const READER: u32 = 2;
 
 /// Bytes hashed at once.
 const BLOCK_BYTES: u64 = 1024 * 1024;
@@ -102,6 +102,10 @@ fn remember(memory: &Path, old: &KnownSources, new: &KnownSources) {
 
 /// Digest of one file's contents, hex.
 pub(crate) fn file(path: &Path, threads: usize) -> Result<String, StageError> {
+    // To open a pipe is to wait for somebody who writes to it.
+    if !path.is_file() {
+        return Err(StageError::MissingFile { path: path.to_path_buf() });
+    }
     let file = File::open(path).map_err(FileError::of("open", path))?;
     let bytes = file.metadata().map_err(FileError::of("measure", path))?.len();
     let mut blocks = 0..bytes.div_ceil(BLOCK_BYTES);

@@ -16,6 +16,9 @@ const TABLE_BITS_MAX: u64 = 1 << 29;
 /// Hashes sorted at once: 64 MiB.
 const SORTED_MAX: u64 = 2 * 1024 * 1024;
 
+/// Rows left out because they repeat another, in percent, that people are not warned of.
+const WARNED_PERCENT: f64 = 1.0;
+
 /// Hashes of all rows, in reading order.
 #[derive(Debug)]
 pub(crate) struct Hashes {
@@ -32,6 +35,17 @@ pub(crate) struct Repeats {
     pub count: u64,
     /// The earliest repetition: the row, and the row it repeats, from 0.
     pub first: Option<(u64, u64)>,
+}
+
+/// What people must know where more than one row in a hundred is left out because it repeats another; `what` is what it repeats.
+pub(crate) fn warning(dropped: u64, rows: u64, what: &str) -> Option<String> {
+    let share = 100.0 * dropped as f64 / rows.max(1) as f64;
+    (share > WARNED_PERCENT).then(|| {
+        format!(
+            "{dropped} of {rows} rows ({share:.1} %) were left out because they repeat {what} of another row\n  hint: see whether \
+             {what} tells all rows apart; data.duplicates says what becomes of rows that repeat it"
+        )
+    })
 }
 
 impl Hashes {
@@ -149,6 +163,13 @@ mod tests {
         assert_eq!(dropped(DuplicatePolicy::First), [2, 4, 5]);
         assert_eq!(dropped(DuplicatePolicy::Last), [0, 1, 2]);
         assert!(dropped(DuplicatePolicy::Keep).is_empty());
+    }
+
+    #[test]
+    fn one_row_in_a_hundred_is_no_matter_for_a_warning() {
+        assert_eq!((warning(0, 0, "the row id"), warning(1, 100, "the row id")), (None, None));
+        let told = warning(3, 200, "the row id").unwrap();
+        assert!(told.starts_with("3 of 200 rows (1.5 %) were left out because they repeat the row id"), "{told}");
     }
 
     #[test]

@@ -4,9 +4,9 @@
 
 use super::{
     Job,
-    complete::lift_inputs,
     error::{CellError, StageError},
     implausible::{Limits, Range, hold},
+    input::lift_inputs,
     rows::Plan,
     source::{Request, arrow, block::PieceError, clean::MissingTokens},
 };

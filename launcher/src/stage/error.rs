@@ -78,6 +78,16 @@ pub enum CellError {
     /// A cell that identifies its row is empty.
     #[error("found nothing, expected a value: the column identifies the row")]
     NoKey,
+    /// The file ends inside a record.
+    #[error(
+        "the file ends here, in field {found} of {expected}, without a line end: it was cut; copy it again, or remove this line"
+    )]
+    CutRecord {
+        /// Fields of the record.
+        found: usize,
+        /// Fields of the header.
+        expected: usize,
+    },
     /// Bytes that are not UTF-8.
     #[error("found bytes that are not UTF-8: {:?}; convert the file, e.g. iconv -f latin1 -t utf8", brief(found))]
     NotUtf8 {
@@ -317,6 +327,42 @@ pub enum StageError {
         /// Time as in the file, UTC.
         time: String,
     },
+    /// Steps that the time stamps do not have.
+    #[error(
+        "column {column:?}: found {found}, expected one row of each step of {step_s} s (data.windows.step_s)\n  hint: {hint}"
+    )]
+    Steps {
+        /// Column of the times.
+        column: String,
+        /// The step, seconds.
+        step_s: i64,
+        /// What the rows are like.
+        found: String,
+        /// What would fit.
+        hint: String,
+    },
+    /// Windows whose history holds targets of another part.
+    #[error(
+        "data.split.kind: found {kind:?}, which leaves {left} of {before} training windows whose history holds no target of validation \
+         or test, expected at least half\n  hint: set data.split.kind = \"chronological\", which loses none, or a shorter \
+         data.windows.history"
+    )]
+    Leak {
+        /// The rule.
+        kind: String,
+        /// Training windows before.
+        before: u64,
+        /// Those that may stay.
+        left: u64,
+    },
+    /// Rows that are to be divided by time and are not in its order, or have none.
+    #[error("data.split.kind: found {found}, expected rows in the order of time\n  hint: {hint}")]
+    NoOrder {
+        /// What the rows are like.
+        found: String,
+        /// What to do.
+        hint: &'static str,
+    },
     /// More entities than a grid can have.
     #[error(
         "column {column:?} names more than {entities_max} entities; is it really the column of the grid's first axis?"
@@ -349,6 +395,9 @@ pub enum StageError {
         /// What was expected, with a hint.
         expected: String,
     },
+    /// Data that the model was not trained on.
+    #[error(transparent)]
+    Unseen(#[from] super::known::Unseen),
     /// More categories than an embedding can be made of.
     #[error(
         "column {column:?} has more than {categories_max} categories; is it an identifier? read it as a number or leave it out"
@@ -444,6 +493,9 @@ fn nearest(near: &[String]) -> String {
 
 fn missing(path: &Path) -> String {
     let (shown, each) = (path.display(), "a list in data.files, or --data once for each");
+    if path.exists() && !path.is_dir() {
+        return format!("{shown} is a pipe or a device, expected a regular file: write what it gives to a file first");
+    }
     let is_pattern = path.file_name().is_some_and(|name| name.to_string_lossy().contains(['*', '?']));
     match (path.is_dir(), is_pattern) {
         (true, _) => format!("{shown} is a directory, expected a file; name the files in it: {each}"),

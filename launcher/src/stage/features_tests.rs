@@ -173,7 +173,7 @@ fn every_format_that_has_labels_gives_the_same() {
                 assert_eq!(column(&found, "weather[wind]")[..3], column(&expected, "weather[wind]")[..3], "{name}");
                 features[1].kind = FeatureKind::Category;
                 let error = bench(name, &bytes, features).error();
-                assert!(error.contains("\"weather\" holds") && error.contains("for labels, lists of texts"), "{error}");
+                assert!(error.contains("\"weather\" holds") && error.contains("for labels, lists of them"), "{error}");
             } else {
                 assert_eq!(found.meta().features, expected.meta().features, "{name}");
                 assert_eq!((found.x_mask(), found.split()), (expected.x_mask(), expected.split()), "{name}");

@@ -8,7 +8,7 @@ use super::{
     error::StageError,
     output::{self, Output},
 };
-use enn_common::staged::{Moments, Split, Staged};
+use enn_common::staged::{LEFT_OUT, Moments, Split, Staged};
 use std::ops::Range;
 
 /// What was measured.
@@ -26,6 +26,8 @@ pub(crate) struct Figures {
     pub y_reach: Vec<(f64, f64)>,
     /// Per category input: cells whose category no training sample has.
     pub unseen: Vec<u64>,
+    /// Per category input: cells with a category.
+    pub words: Vec<u64>,
 }
 
 /// A category input while it is staged.
@@ -122,6 +124,7 @@ pub(crate) fn measure(output: &Output, codes: &[Codes], threads: usize) -> Resul
         x_reach: vec![NOTHING; output.features],
         y_reach: vec![NOTHING; targets],
         unseen: vec![0; codes.len()],
+        words: vec![0; codes.len()],
         ..Figures::default()
     };
     crew::run(threads, || Ok(chunks.next()), &Measure { output, codes }, state, &mut |()| {})
@@ -135,7 +138,9 @@ pub(crate) fn of_staged(staged: &Staged, split: &[u8]) -> Figures {
         y: vec![Moments::default(); if staged.meta().has_targets { outputs } else { 0 }],
         ..Figures::default()
     };
-    split.iter().for_each(|code| sum.split_rows[usize::from(*code).min(2)] += 1);
+    for code in split.iter().filter(|code| **code < LEFT_OUT) {
+        sum.split_rows[usize::from(*code)] += 1;
+    }
     for rows in output::row_chunks(staged.meta().rows, features, outputs) {
         let (first, end) = (rows.start as usize, rows.end as usize);
         let split = &split[first..end];
@@ -164,7 +169,7 @@ impl Steps for Measure<'_> {
     fn work(&self, rows: Range<u64>) -> Self::Work {
         let split = self.output.read_split(rows.clone())?;
         let mut x = self.output.read_x(rows.clone())?;
-        let unseen = self.codes.iter().map(|codes| codes.apply(&mut x, self.output.features)).collect();
+        let (unseen, words) = self.codes.iter().map(|codes| codes.apply(&mut x, self.output.features)).unzip();
         if self.codes.iter().any(Codes::changes) {
             self.output.put_x(rows.start, &x)?;
         }
@@ -178,6 +183,7 @@ impl Steps for Measure<'_> {
             x_reach: reach(&x, self.output.features),
             y_reach: reach(&y, self.output.outputs),
             unseen,
+            words,
         })
     }
 
@@ -189,6 +195,7 @@ impl Steps for Measure<'_> {
         state.x_reach.iter_mut().zip(&part.x_reach).for_each(wider);
         state.y_reach.iter_mut().zip(&part.y_reach).for_each(wider);
         state.unseen.iter_mut().zip(part.unseen).for_each(|(sum, part)| *sum += part);
+        state.words.iter_mut().zip(part.words).for_each(|(sum, part)| *sum += part);
         state.split_rows.iter_mut().zip(part.split_rows).for_each(|(sum, part)| *sum += part);
         Ok(((), ()))
     }
@@ -204,9 +211,9 @@ impl Codes {
         (0..).zip(&self.map).any(|(code, index)| *index != Some(code))
     }
 
-    /// Gives the column its final indices; says how many cells are unknown.
-    fn apply(&self, x: &mut [f32], width: usize) -> u64 {
-        let mut unseen = 0;
+    /// Gives the column its final indices; says how many cells are unknown, and how many have a category at all.
+    fn apply(&self, x: &mut [f32], width: usize) -> (u64, u64) {
+        let (mut unseen, mut words) = (0, 0);
         for code in x.iter_mut().skip(self.column).step_by(width).filter(|code| !code.is_nan()) {
             if !self.map.is_empty() {
                 let index = self.map.get(*code as usize).copied().flatten();
@@ -214,8 +221,9 @@ impl Codes {
             }
             let code = *code as u32;
             unseen += u64::from(code == self.unknown || self.unseen.binary_search(&code).is_ok());
+            words += 1;
         }
-        unseen
+        (unseen, words)
     }
 }
 
@@ -321,7 +329,7 @@ mod tests {
     fn codes_are_translated_and_strangers_counted() {
         let codes = Codes { column: 1, map: vec![Some(1), None, Some(0)], unknown: 2, unseen: Vec::new() };
         let mut x = [9.0, 0.0, 9.0, 1.0, 9.0, 2.0, 9.0, f32::NAN];
-        assert_eq!(codes.apply(&mut x, 2), 1);
+        assert_eq!(codes.apply(&mut x, 2), (1, 3));
         assert_eq!(x[..6], [9.0, 1.0, 9.0, 2.0, 9.0, 0.0]);
     }
 }

@@ -3,7 +3,7 @@
 //! The source is read once more, this column and the row id alone.
 
 use super::{
-    Job, StageError,
+    Job, StageError, form,
     source::block::{Block, Key, Kind, NO_WORD, Want},
     table::{Ask, Sink, Table},
 };
@@ -71,7 +71,8 @@ impl Read {
                 }
             }
         }
-        let word = |id: &i64| word_of.get(id).and_then(|word| self.words.get(*word as usize)).cloned();
+        let (words, _) = form::settle(self.words);
+        let word = |id: &i64| word_of.get(id).and_then(|word| words.get(*word as usize)).cloned();
         staged.row_id().iter().map(|id| word(id).unwrap_or_default()).collect()
     }
 }

@@ -25,13 +25,18 @@ pub mod error;
 #[cfg(test)]
 mod features_tests;
 mod figures;
+mod form;
 #[cfg(test)]
 mod formats_tests;
 mod implausible;
+mod input;
 mod keeper;
+mod known;
 mod labels;
+mod left_out;
 mod multi_hot;
 mod output;
+mod purge;
 mod redivide;
 #[cfg(test)]
 mod resume_tests;
@@ -47,16 +52,21 @@ pub(crate) mod tests;
 mod timestamp;
 mod wanted;
 mod windows;
+#[cfg(test)]
+mod words_tests;
 
 pub use batches::{Batches, FileBatches, ample, text_bytes};
 pub(crate) use complete::ROW_NAMES_MAX;
-pub use complete::labels_of;
 pub use encode::{EncodeError, Encoder};
 pub use error::StageError;
+pub use input::labels_of;
+pub use known::{Acquaintance, Unseen, judge_classes};
 pub use labels::labels;
 pub use multi_hot::listed;
+pub use purge::purge;
 pub use redivide::redivide;
 pub use source::is_data;
+pub(crate) use source::means_missing;
 pub(crate) use timestamp::text as timestamp;
 
 use enn_common::{

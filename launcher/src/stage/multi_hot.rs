@@ -7,15 +7,19 @@ use super::{
     Job, Progress,
     dictionary::Dictionary,
     error::StageError,
+    form,
+    input::labels_of,
     keeper::Keeper,
     source::block::{Block, Kind, Want, Words},
     table::{Ask, Sink, Table},
 };
 use enn_common::staged::{
-    StagedWriter,
+    StagedMeta, StagedWriter,
+    meta::LabelMeta,
     unfinished::{Kept, Mark},
+    words::Form,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Stands before each label of what was a list: no separator of the user's cuts those.
 const LISTED: char = '\u{1f}';
@@ -26,8 +30,15 @@ const LABELS_MAX: usize = 1_000;
 /// The number of the pass in marks; that over the rows has 0.
 const PASS: u32 = 1;
 
-/// Labels by the source column they are of.
-pub(super) type Found = HashMap<String, Vec<String>>;
+/// Labels in their form, each once, and what all of them are, by the source column they are of.
+pub(super) type Found = HashMap<String, (Vec<String>, Option<Form>)>;
+
+/// The labels of a source column that a model knows, in order, and what they are.
+pub(super) fn of_model(meta: &StagedMeta, column: &str) -> (Vec<String>, Option<Form>) {
+    let is_of = |label: &LabelMeta| label.column == column;
+    let own = meta.features.iter().find(|feature| feature.label.as_ref().is_some_and(is_of));
+    (labels_of(meta, column), own.and_then(|own| own.form))
+}
 
 /// A list of labels as the text of a cell, as no separator cuts it.
 pub fn listed(labels: &[String]) -> String {
@@ -47,16 +58,16 @@ pub(super) fn of_cell(text: &str, separator: char) -> impl Iterator<Item = &str>
 #[derive(Debug)]
 pub(super) struct Set {
     separator: char,
-    index: HashMap<String, usize>,
+    known: Dictionary,
     /// Inputs, with the one that counts labels the model does not know.
     width: usize,
 }
 
 impl Set {
     /// Of these labels; `counts_strangers` makes an input more.
-    pub(super) fn new(labels: &[String], separator: char, counts_strangers: bool) -> Self {
-        let index = labels.iter().cloned().zip(0..).collect();
-        Self { separator, index, width: labels.len() + usize::from(counts_strangers) }
+    pub(super) fn new(labels: &[String], form: Option<Form>, separator: char, counts_strangers: bool) -> Self {
+        let known = Dictionary::fixed(labels, form);
+        Self { separator, known, width: labels.len() + usize::from(counts_strangers) }
     }
 
     /// Writes the inputs of a block from column `first` of `x` (n, width) on; missing cells stay as they are.
@@ -73,14 +84,14 @@ impl Set {
         let mut inputs = vec![0.0; self.width];
         let mut strangers: Vec<&str> = Vec::new();
         for label in of_cell(text, self.separator) {
-            match self.index.get(label) {
-                Some(at) => inputs[*at] = 1.0,
-                None if strangers.contains(&label) => {}
-                None => strangers.push(label),
+            match self.known.known(label) as usize {
+                at if at < self.known.len() => inputs[at] = 1.0,
+                _ if strangers.contains(&label) => {}
+                _ => strangers.push(label),
             }
         }
-        if self.width > self.index.len() {
-            inputs[self.index.len()] = strangers.len() as f32;
+        if self.width > self.known.len() {
+            inputs[self.known.len()] = strangers.len() as f32;
         }
         inputs
     }
@@ -109,7 +120,13 @@ pub(super) fn find(
     let ask = Ask { wants, hash_rows: false, threads: job.threads, keeper: Some(&keeper) };
     let (state, _) = table.pass(ask, &LabelSink { wants }, state, progress)?;
     let names = wants.iter().map(|want| want.column.clone());
-    Ok(names.zip(state.dictionaries.into_iter().map(Dictionary::into_list)).collect())
+    let settled = state.dictionaries.into_iter().map(|found| {
+        let (words, form) = form::settle(found.into_list());
+        let mut seen = HashSet::new();
+        let once: Vec<String> = words.into_iter().filter(|word| seen.insert(word.clone())).collect();
+        (once, Some(form))
+    });
+    Ok(names.zip(settled).collect())
 }
 
 struct State {
@@ -185,11 +202,11 @@ mod tests {
         ["wind;wind", "", "hail;rain;hail;fog"].into_iter().for_each(|text| words.push(text));
         words.push_missing();
         let mut x = vec![f32::NAN; 4 * 4];
-        Set::new(&labels, ';', true).scatter(&mut x, (1, 4), &words);
+        Set::new(&labels, None, ';', true).scatter(&mut x, (1, 4), &words);
         assert_eq!(x[1..4], [0.0, 1.0, 0.0]);
         assert_eq!(x[5..8], [0.0, 0.0, 0.0]);
         assert_eq!(x[9..12], [1.0, 0.0, 2.0]);
         assert!(x[12..].iter().chain(&x[..1]).all(|cell| cell.is_nan()));
-        assert_eq!(Set::new(&labels, ';', false).of("hail;wind"), [0.0, 1.0]);
+        assert_eq!(Set::new(&labels, None, ';', false).of("hail;wind"), [0.0, 1.0]);
     }
 }

@@ -224,7 +224,7 @@ fn long_table(rows: usize) -> Bench {
         calendar: vec![Calendar::Weekday],
         target_valid_min: 0.2,
     });
-    bench.config.split = SplitConfig { kind: SplitKind::Random, val: 0.2, test: 0.2, seed: 5, column: None };
+    bench.config.split = SplitConfig { kind: SplitKind::Random, val: 0.1, test: 0.1, seed: 5, column: None };
     bench
 }
 

@@ -3,10 +3,11 @@
 
 use super::{
     Job, Progress, calendar,
-    complete::{self, Draft, Input, ROW_NAMES_MAX},
+    complete::{self, Classes, Draft, Input, ROW_NAMES_MAX},
     dictionary::Dictionary,
     duplicates::Hashes,
     error::StageError,
+    form,
     keeper::Keeper,
     multi_hot,
     output::{Extras, Output, Samples},
@@ -15,10 +16,10 @@ use super::{
     table::{Ask, Passes, Sink, Table, Tally},
 };
 use enn_common::{
-    config::data::{Calendar, Feature, FeatureKind, RowsLayout, SplitKind},
+    config::data::{Calendar, DuplicatePolicy, Feature, FeatureKind, RowsLayout, SplitKind},
     fs::space,
     staged::{
-        StagedWriter,
+        StagedMeta, StagedWriter,
         meta::{CleaningReport, LabelMeta},
         unfinished::{Kept, Mark},
     },
@@ -64,7 +65,8 @@ pub(crate) fn draft(
     let (mut output, marks) = Output::resume(found, plan.inputs.len(), &out_shape, extras)?;
     let sync = || output.sync();
     let keeper = Keeper::new(output.writer(), &sync, (0, job.marking), &marks);
-    let hash_rows = plan.key.is_none() && plan.counts_repeats;
+    // Rows without an id are told apart by all of their cells, where that is asked for.
+    let hash_rows = plan.key.is_none() && plan.counts_repeats && job.config.duplicates != DuplicatePolicy::Keep;
     let ask = Ask { wants: &plan.wants, hash_rows, threads: job.threads, keeper: Some(&keeper) };
     let state = State::resume(&plan, output.dir(), marks)?;
     let sink = RowSink { job, plan: &plan, output: &output };
@@ -90,9 +92,25 @@ fn finish(
     let mut inputs = plan.inputs;
     let mut classes = None;
     for (slot, dictionary) in plan.slots.iter().filter(|slot| slot.kind == Kind::Word).zip(state.dictionaries) {
+        let source = if slot.column == TARGET { &layout.targets[0] } else { &inputs[slot.column].source };
+        let strangers = dictionary.strangers().to_vec();
+        if !strangers.is_empty() {
+            report.columns.entry(source.clone()).or_default().strangers = strangers;
+        }
+        // A model's own words stay as it knows them.
+        let (words, form) = match job.training {
+            Some(_) => (dictionary.into_list(), None),
+            None => {
+                let (words, form) = form::settle(dictionary.into_list());
+                (words, Some(form))
+            }
+        };
         match slot.column {
-            TARGET => classes = Some(dictionary.into_list()),
-            column => inputs[column].categories = Some(dictionary.into_list()),
+            TARGET => classes = Some(Classes { words, form }),
+            column => {
+                inputs[column].categories = Some(words);
+                inputs[column].form = form;
+            }
         }
     }
     let weights = plan.weight.and_then(|want| tally.counts.get(want));
@@ -195,7 +213,7 @@ impl Plan {
         if has_targets {
             plan.targets = layout.targets.iter().map(|target| plan.target(job, layout, target)).collect();
         } else if let Some(training) = job.training.filter(|_| layout.classes) {
-            plan.classes(None, training.out_labels.first());
+            plan.classes(None, Some(training));
         }
         // Data to be judged by have weights, too, where they have the column.
         let weighs = |column: &&String| is_training || (has_targets && has(column));
@@ -225,7 +243,7 @@ impl Plan {
     fn target(&mut self, job: &Job<'_>, layout: &RowsLayout, column: &str) -> usize {
         let want = self.want(job, column, if layout.classes { Kind::Word } else { Kind::Number });
         if layout.classes {
-            self.classes(Some(want), job.training.and_then(|training| training.out_labels.first()));
+            self.classes(Some(want), job.training);
         } else {
             self.wants[want].sentinel = job.config.mask.sentinel();
         }
@@ -233,8 +251,11 @@ impl Plan {
     }
 
     /// Adds the classes of the target: a model's own, or those that will be found in column `want`.
-    fn classes(&mut self, want: Option<usize>, own: Option<&Vec<String>>) {
-        self.dictionaries.push(Dictionary::categories(own.map(Vec::as_slice)));
+    fn classes(&mut self, want: Option<usize>, training: Option<&StagedMeta>) {
+        let own = |meta: &StagedMeta| {
+            Dictionary::of_model(meta.out_labels.first().map_or(&[][..], Vec::as_slice), meta.class_form)
+        };
+        self.dictionaries.push(training.map_or_else(Dictionary::found, own));
         self.slots.push(Slot { want: want.unwrap_or(NOWHERE), column: TARGET, kind: Kind::Word });
     }
 
@@ -292,8 +313,11 @@ impl Plan {
             }
             FeatureKind::Category => {
                 self.inputs.push(Input { categories: Some(Vec::new()), ..input(column.clone()) });
-                let training = job.training.and_then(|meta| meta.features.iter().find(|f| f.name == *column));
-                self.dictionaries.push(Dictionary::categories(training.map(|own| own.categories.as_slice())));
+                let own = |meta: &StagedMeta| {
+                    let own = meta.features.iter().find(|feature| feature.name == *column);
+                    own.map_or_else(Dictionary::found, |own| Dictionary::of_model(&own.categories, own.form))
+                };
+                self.dictionaries.push(job.training.map_or_else(Dictionary::found, own));
                 Kind::Word
             }
             FeatureKind::Index(index) => {
@@ -303,15 +327,16 @@ impl Plan {
                 Kind::Index(index)
             }
             FeatureKind::Labels(how) => {
-                let own = match job.training {
-                    Some(meta) => complete::labels_of(meta, column),
+                let (own, form) = match job.training {
+                    Some(meta) => multi_hot::of_model(meta, column),
                     None => labels.get(column).cloned().unwrap_or_default(),
                 };
-                set = Some(multi_hot::Set::new(&own, how.separator, job.training.is_some()));
+                set = Some(multi_hot::Set::new(&own, form, how.separator, job.training.is_some()));
                 // Labels that the model does not know are counted in an input that does not stay; no label is empty.
                 let strange = job.training.map(|_| String::new());
                 self.inputs.extend(own.into_iter().chain(strange).map(|name| Input {
                     label: Some(LabelMeta { column: column.clone(), name: name.clone() }),
+                    form,
                     ..input(format!("{column}[{name}]"))
                 }));
                 Kind::Labels(how)
@@ -515,7 +540,7 @@ impl RowSink<'_> {
             }
             (SplitKind::Group, Some(words)) => {
                 // Rows without a group are one group together.
-                let of = |word: &str| split::by_hash(config, word.as_bytes()) as u8;
+                let of = |word: &str| split::by_hash(config, form::alone(word).as_bytes()) as u8;
                 let (known, none): (Vec<u8>, u8) = (words.list.iter().map(|word| of(word)).collect(), of(""));
                 words.ids.iter().map(|id| known.get(*id as usize).copied().unwrap_or(none)).collect()
             }

@@ -4,9 +4,15 @@
 /// Seconds of a day.
 pub(crate) const DAY_S: i64 = 86_400;
 
+/// Microseconds of a second.
+pub(crate) const SECOND_US: i64 = 1_000_000;
+
 /// Unix seconds beyond the years 0000 to 9999 are taken for milliseconds, and refused.
 const SECONDS_MIN: i64 = -62_167_219_200;
 const SECONDS_MAX: i64 = 253_402_300_799;
+
+/// Digits of a fraction that are read.
+const MICRO_DIGITS: usize = 6;
 
 /// A date and the second of its day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,13 +34,18 @@ pub(crate) struct Civil {
 /// Reads `YYYY-MM-DD[( |T)HH:MM[:SS[.fraction]][Z|±HH[:]MM|±HH]]` or integer Unix seconds. Without an offset the time is UTC.
 /// Fractions of a second are cut off. `None` when the text is neither, or may be either: `20130101`.
 pub(crate) fn parse(text: &[u8]) -> Option<i64> {
+    parse_micros(text).map(|micros| micros.div_euclid(SECOND_US))
+}
+
+/// As [`parse`], in microseconds: what is finer is cut off.
+pub(crate) fn parse_micros(text: &[u8]) -> Option<i64> {
     let is_date = text.len() >= 10 && text[4] == b'-' && text[7] == b'-';
     if !is_date {
         if is_compact_date(text) {
             return None;
         }
         let seconds = std::str::from_utf8(text).ok()?.parse::<i64>().ok()?;
-        return (SECONDS_MIN..=SECONDS_MAX).contains(&seconds).then_some(seconds);
+        return (SECONDS_MIN..=SECONDS_MAX).contains(&seconds).then_some(seconds * SECOND_US);
     }
     let (year, month, day) = (digits(text, 0, 4)?, digits(text, 5, 2)?, digits(text, 8, 2)?);
     if !(1..=12).contains(&month) || day < 1 || day > days_in_month(year, month) {
@@ -42,7 +53,7 @@ pub(crate) fn parse(text: &[u8]) -> Option<i64> {
     }
     let midnight = days_from_civil(year, month, day) * DAY_S;
     if text.len() == 10 {
-        return Some(midnight);
+        return Some(midnight * SECOND_US);
     }
     let separated = matches!(text[10], b' ' | b'T' | b't') && text.get(13) == Some(&b':');
     let (hour, minute) = (digits(text, 11, 2)?, digits(text, 14, 2)?);
@@ -51,17 +62,29 @@ pub(crate) fn parse(text: &[u8]) -> Option<i64> {
     }
     let mut rest = &text[16..];
     let mut second = 0;
+    let mut micros = 0;
     if rest.first() == Some(&b':') {
         second = digits(rest, 1, 2)?;
         rest = &rest[3..];
         if rest.first() == Some(&b'.') {
             let length = rest[1..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            let digit = |place: usize| if place < length { i64::from(rest[1 + place] - b'0') } else { 0 };
+            micros = (0..MICRO_DIGITS).fold(0, |all, place| all * 10 + digit(place));
             rest = rest.get(1 + length..).filter(|_| length > 0)?;
         }
     }
     // 23:59:60 is how a leap second is written; it is taken as the second after.
     let is_second = second <= 59 || (second == 60 && minute == 59);
-    is_second.then_some(midnight + hour * 3600 + minute * 60 + second - offset(rest)?)
+    let seconds = midnight + hour * 3600 + minute * 60 + second - offset(rest)?;
+    is_second.then_some(seconds * SECOND_US + micros)
+}
+
+/// As [`parse`], of a date with or without a time of day that is a whole second.
+pub(crate) fn moment(text: &str) -> Option<i64> {
+    let part = text.split_once('.').map_or("", |(_, part)| part);
+    let is_whole = part.bytes().take_while(u8::is_ascii_digit).all(|digit| digit == b'0');
+    let is_date = text.len() >= 10 && text.as_bytes()[4] == b'-';
+    parse(text.as_bytes()).filter(|_| is_date && is_whole)
 }
 
 /// Whether eight digits are a day between 1800 and 2199. Nobody means the summer of 1970 by `20130101`, and which of the two it is
@@ -174,6 +197,18 @@ pub(crate) fn text(seconds: i64) -> String {
     }
 }
 
+/// As [`text`], of a moment between two seconds: with the digits of its fraction, so that two of them are two words.
+pub(crate) fn text_micros(micros: i64) -> String {
+    let (seconds, part) = (micros.div_euclid(SECOND_US), micros.rem_euclid(SECOND_US));
+    if part == 0 {
+        return text(seconds);
+    }
+    let Civil { year, month, day, second, .. } = civil(seconds);
+    let (hour, minute, rest) = (second / 3600, second / 60 % 60, second % 60);
+    let part = format!("{part:06}");
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{rest:02}.{}", part.trim_end_matches('0'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,6 +233,19 @@ mod tests {
             ("2016-12-31T23:59:60Z", 1_483_228_800),
         ] {
             assert_eq!(parse(text.as_bytes()), Some(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn fractions_of_a_second_are_kept_where_they_are_wanted() {
+        for (text, micros) in
+            [("1970-01-01T00:00:00.1", 100_000), ("1970-01-01 00:00:01.0000019Z", 1_000_001), ("-2", -2_000_000)]
+        {
+            assert_eq!(parse_micros(text.as_bytes()), Some(micros), "{text}");
+        }
+        assert_eq!(parse(b"1969-12-31T23:59:59.9"), Some(-1));
+        for text in ["1969-12-31 23:59:59.9", "2013-01-31 06:00:00.25", "2013-01-31 06:00", "2013-01-31"] {
+            assert_eq!(text_micros(parse_micros(text.as_bytes()).unwrap()), text);
         }
     }
 

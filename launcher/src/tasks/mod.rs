@@ -356,6 +356,6 @@ mod tests {
         assert!(refuse(FILE, &add("a", keys)).contains("expected a number above 0"));
         let keys = TaskKeys { tokens: Some(100_000), ..template() };
         assert!(refuse(FILE, &add("a", keys)).contains("from 1 to 8192"), "the configuration's own limits hold");
-        assert!(refuse("[model]\nheads = 3\n", &add("a", template())).contains("not divisible"));
+        assert!(refuse("[model]\nd_model = 32\nheads = 3\n", &add("a", template())).contains("not divisible"));
     }
 }

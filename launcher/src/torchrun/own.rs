@@ -1,5 +1,10 @@
 //! The flags of `enn run` that torchrun does not have.
 
+use super::{
+    RunError,
+    values::{self, Expected},
+};
+use crate::{facts::Facts, retention::Retention};
 use std::path::PathBuf;
 
 /// What `enn run` can do besides.
@@ -40,7 +45,44 @@ pub struct Own {
     /// Folder of runs [default: ENN_RUNS, else ~/.local/state/enn/runs]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub runs_dir: Option<PathBuf>,
+    /// Remove runs of enn run that were last written to so many days ago, or "unlimited" [default: ENN_KEEP_DAYS, else 30]
+    #[arg(long, value_name = "DAYS", help_heading = "Output")]
+    pub keep_days: Option<String>,
+    /// Remove the oldest runs of enn run when all take more than this, e.g. 500M, or "unlimited" [default: ENN_KEEP_SIZE, else 4G]
+    ///
+    /// One run keeps no more copies of its workers' output than this, either; what is redirected or teed is always written. A run
+    /// whose launcher lives is never removed.
+    #[arg(long, value_name = "SIZE", help_heading = "Output")]
+    pub keep_size: Option<String>,
     /// Keep no copy of output that is neither redirected nor teed
     #[arg(long, help_heading = "Output of the workers")]
     pub no_capture: bool,
+}
+
+impl Own {
+    /// How long and how much runs are kept: what the flags say, else the variables.
+    ///
+    /// # Errors
+    /// The first that cannot be read.
+    pub fn retention(&self, facts: &Facts) -> Result<Retention, RunError> {
+        let wrong = |place: &str, text: &str, Expected { what, hint }| RunError::Value {
+            place: place.to_owned(),
+            found: text.to_owned(),
+            expected: what,
+            hint,
+            parser: true,
+        };
+        let said = |flag: &Option<String>, name: &'static str, variable: &'static str, value: &Option<String>| {
+            let typed = flag.clone().map(|text| (name, text));
+            typed.or_else(|| value.clone().map(|text| (variable, text)))
+        };
+        let mut retention = Retention::default();
+        if let Some((place, text)) = said(&self.keep_days, "--keep-days", "ENN_KEEP_DAYS", &facts.keep_days) {
+            retention.age_max = values::days(&text).map_err(|expected| wrong(place, &text, expected))?;
+        }
+        if let Some((place, text)) = said(&self.keep_size, "--keep-size", "ENN_KEEP_SIZE", &facts.keep_size) {
+            retention.bytes_max = values::size(&text).map_err(|expected| wrong(place, &text, expected))?;
+        }
+        Ok(retention)
+    }
 }

@@ -10,6 +10,7 @@ use crate::{
     logs::{LogPlan, StdByRank},
     numa::{self, Mode},
     rendezvous::Settings,
+    retention::Retention,
 };
 use std::{
     collections::BTreeMap,
@@ -23,6 +24,19 @@ use std::{
 const GRACE: Duration = Duration::from_secs(30);
 /// Signals that stop a run.
 const SIGNALS: &str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
+/// Variables that torchrun's agent reads and that have no effect here, and why.
+const UNHONOURED: [(&str, &str); 3] = [
+    (
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+        "workers share the store that enn serves at MASTER_ADDR:MASTER_PORT, which is empty at the beginning of every round",
+    ),
+    (
+        "TORCHELASTIC_HEALTH_CHECK_PORT",
+        "no health check server is started (torchrun 2.11 starts none either); --metrics-addr serves the state of the run",
+    ),
+    ("TORCH_ELASTIC_WORKER_IDENTICAL", "ranks are the same with and without it"),
+];
+
 /// How torchrun starts functions; programs are always started in the same way.
 const START_METHODS: [&str; 3] = ["spawn", "fork", "forkserver"];
 
@@ -44,6 +58,8 @@ pub struct Launch {
     pub name: String,
     /// `--log-dir`, absolute; `None`: in the run's directory.
     pub log_dir: Option<PathBuf>,
+    /// How long, and how much of, runs are kept.
+    pub retention: Retention,
     /// One line each for the user: what is accepted and has no effect, what was set for him.
     pub notes: Vec<String>,
 }
@@ -61,6 +77,7 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
     if !odd.is_empty() {
         notes.push(format!("{}: {} cannot be handled", flags.place("--signals-to-handle"), odd.join(", ")));
     }
+    notes.extend(facts.crowd(workers));
     let mut variables = BTreeMap::new();
     if workers > 1 && !facts.variables.iter().any(|(name, _)| name == "OMP_NUM_THREADS") {
         variables.insert("OMP_NUM_THREADS".to_owned(), OsString::from("1"));
@@ -68,6 +85,11 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
             "OMP_NUM_THREADS is 1 for each of the {workers} workers, as it was not set; more may be faster"
         ));
     }
+    let timer_file = facts.file_timer.then(|| timer_file(facts));
+    if let Some(file) = &timer_file {
+        variables.insert("TORCHELASTIC_TIMER_FILE".to_owned(), file.clone().into_os_string());
+    }
+    notes.extend(facts.unhonoured.iter().filter_map(|(name, value)| unhonoured(name, value)));
     let (command, name) = program::command(&flags, &flags.command, facts)?;
     let spec = GroupSpec {
         command,
@@ -80,13 +102,14 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
         visible_devices: facts.visible_devices.as_deref().map(devices),
         cpus: cpus(&flags, workers, facts)?,
         inherited_mark: facts.launch_mark.clone(),
+        timer_file,
         signals,
         grace: own_seconds("--grace", own.grace.as_deref())?.unwrap_or(GRACE),
         propagate_exit: own.propagate_exit,
     };
     // torchrun takes /dev/null for "no logs".
     let log_dir = flags.output.log_dir.as_deref().filter(|dir| *dir != "/dev/null").map(|dir| facts.cwd.join(dir));
-    Ok(Launch { spec, name, log_dir, notes })
+    Ok(Launch { spec, name, log_dir, retention: own.retention(facts)?, notes })
 }
 
 impl Flags {
@@ -162,6 +185,18 @@ fn idle(flags: &Flags) -> Result<Vec<String>, RunError> {
         notes.push(format!("{place} {name} has no effect; events are in the run's events.jsonl"));
     }
     Ok(notes)
+}
+
+/// Where the workers set their timers.
+fn timer_file(facts: &Facts) -> PathBuf {
+    let given = facts.timer_file.as_ref().map(|file| facts.cwd.join(file));
+    given.unwrap_or_else(|| facts.temporary_dir.join(format!("watchdog_timer_{}", random_name())))
+}
+
+/// What is said of a variable of torchrun's agent that has no effect here.
+fn unhonoured(name: &str, value: &str) -> Option<String> {
+    let (_, why) = UNHONOURED.iter().find(|(known, _)| *known == name)?;
+    Some(format!("{name}={value} is not honoured: {why}"))
 }
 
 /// CPUs of each worker; none are bound without `--numa-binding`.
@@ -265,6 +300,7 @@ fn logs(flags: &Flags, own: &Own, facts: &Facts) -> Result<LogPlan, RunError> {
         stderr_filters: output.duplicate_stderr_filters.as_deref().map(values::list).unwrap_or_default(),
         prefix: facts.log_prefix.clone(),
         keep: !own.no_capture && output.log_dir.as_deref() != Some("/dev/null"),
+        kept_bytes_max: own.retention(facts)?.bytes_max,
     })
 }
 

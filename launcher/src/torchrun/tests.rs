@@ -5,6 +5,7 @@ use crate::{
     facts::{Facts, Secret},
     logs::Std,
     rendezvous::{Place, TokenSource},
+    retention::Retention,
 };
 use clap::Parser;
 use enn_common::exit::ExitCode;
@@ -49,6 +50,8 @@ impl Desk {
         (facts.gpus, facts.xpus, facts.cores_online) = (0, 0, 4);
         (facts.pet, facts.variables, facts.python_exec) = Default::default();
         (facts.token, facts.visible_devices, facts.launch_mark) = Default::default();
+        (facts.keep_days, facts.keep_size, facts.timer_file) = Default::default();
+        (facts.unhonoured, facts.file_timer) = Default::default();
         Self { dir, facts }
     }
 
@@ -84,7 +87,7 @@ fn endpoint(host: &str, port: u16, is_host: Option<bool>) -> Place {
 #[test]
 fn defaults_are_torchruns() {
     let desk = Desk::new();
-    let Launch { spec, name, log_dir, notes } = desk.launch("train.py");
+    let Launch { spec, name, log_dir, notes, .. } = desk.launch("train.py");
     let meeting = &spec.rendezvous;
     assert_eq!((meeting.nodes_min, meeting.nodes_max, meeting.local_world, meeting.node_rank), (1, 1, 1, Some(0)));
     assert_eq!((meeting.run_id.as_str(), meeting.role.as_str(), meeting.restarts_max), ("none", "default", 0));
@@ -441,6 +444,60 @@ fn the_token_is_the_users_own_made_once_and_for_him_alone() {
     assert!(error.contains("has 3 bytes, expected at least 8") && !error.contains("abc"), "{error}");
     let error = by_variable.refused("--nnodes 2 --token-file no train.py").to_string();
     assert!(error.starts_with("cannot open the token file"), "{error}");
+}
+
+#[test]
+fn variables_of_torchruns_agent_are_honoured_or_named() {
+    let mut desk = Desk::new();
+    assert_eq!(desk.launch("train.py").spec.timer_file, None);
+    desk.facts.unhonoured =
+        vec![("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1".into()), ("TORCHELASTIC_HEALTH_CHECK_PORT", "80".into())];
+    let notes = desk.launch("train.py").notes;
+    assert!(notes[0].starts_with("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is not honoured: workers share"), "{notes:?}");
+    assert!(notes[1].starts_with("TORCHELASTIC_HEALTH_CHECK_PORT=80 is not honoured: "), "{notes:?}");
+    desk.facts.file_timer = true;
+    let spec = desk.launch("train.py").spec;
+    let made = spec.timer_file.unwrap();
+    assert_eq!(spec.variables["TORCHELASTIC_TIMER_FILE"], made);
+    assert_ne!(desk.launch("train.py").spec.timer_file.unwrap(), made, "each launch has its own");
+    desk.facts.timer_file = Some("timer".into());
+    assert_eq!(desk.launch("train.py").spec.timer_file.unwrap(), desk.dir.path().join("timer"));
+}
+
+#[test]
+fn more_workers_than_cores_are_told() {
+    let mut desk = Desk::new();
+    desk.facts.cores = 2;
+    desk.facts.omp_threads = None;
+    let told = |desk: &Desk, workers: &str| {
+        let notes = desk.launch(&format!("--nproc-per-node {workers} train.py")).notes;
+        notes.into_iter().find(|note| note.contains("share"))
+    };
+    assert_eq!((told(&desk, "1"), told(&desk, "2")), (None, None));
+    let told_of_many = told(&desk, "64").unwrap();
+    assert!(
+        told_of_many.starts_with("64 workers share 2 cores") && told_of_many.contains("--nproc-per-node 2"),
+        "{told_of_many}"
+    );
+    desk.facts.omp_threads = Some(2);
+    assert!(told(&desk, "2").unwrap().starts_with("2 workers of 2 threads each (OMP_NUM_THREADS) share 2 cores"));
+}
+
+#[test]
+fn how_long_and_how_much_is_kept() {
+    let mut desk = Desk::new();
+    let kept = |desk: &Desk, words: &str| desk.launch(&format!("{words} train.py")).retention;
+    assert_eq!(kept(&desk, ""), Retention::default());
+    desk.facts.keep_days = Some("unlimited".into());
+    desk.facts.keep_size = Some("1M".into());
+    assert_eq!(kept(&desk, ""), Retention { age_max: None, bytes_max: Some(1 << 20) });
+    assert_eq!(desk.launch("train.py").spec.logs.kept_bytes_max, Some(1 << 20));
+    let flags = kept(&desk, "--keep-days 1 --keep-size 2G");
+    assert_eq!(flags, Retention { age_max: Some(Duration::from_secs(86_400)), bytes_max: Some(2 << 30) });
+    let error = desk.refused("--keep-size much train.py").to_string();
+    assert!(error.starts_with("--keep-size \"much\": expected bytes") && error.contains("\nhint: "), "{error}");
+    desk.facts.keep_days = Some("-1".into());
+    assert!(desk.refused("train.py").to_string().starts_with("ENN_KEEP_DAYS \"-1\": expected days"));
 }
 
 fn write_private(path: &Path, text: &str) {

@@ -1,6 +1,6 @@
 //! Values of torchrun's flags, read as torchrun reads them. Pure.
 
-use crate::logs::StdByRank;
+use crate::{logs::StdByRank, retention};
 use nix::sys::signal::Signal;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -77,6 +77,18 @@ pub(super) fn seconds(text: &str) -> Result<Duration, Expected> {
     let expected = Expected { what: "seconds, zero or more", hint: "e.g. 30 or 0.5" };
     let number: f64 = text.trim().parse().map_err(|_| expected)?;
     Duration::try_from_secs_f64(number).map_err(|_| expected)
+}
+
+/// Days, zero or more; `None`: any number of them.
+pub(super) fn days(text: &str) -> Result<Option<Duration>, Expected> {
+    let expected = Expected { what: "days, zero or more, or unlimited", hint: "e.g. 30 or 0.5" };
+    retention::days(text.trim()).ok_or(expected)
+}
+
+/// Bytes; `None`: any number of them.
+pub(super) fn size(text: &str) -> Result<Option<u64>, Expected> {
+    let expected = Expected { what: "bytes with K, M, G or T behind them, or unlimited", hint: "e.g. 500M or 4G" };
+    retention::bytes(text.trim()).ok_or(expected)
 }
 
 /// A whole number, zero or more.

@@ -64,7 +64,11 @@ pub fn sentence(record: &CvRecord) -> String {
     };
     let measure = record.measure().name();
     let (name, percent) = (figures::label(&verdict.baseline), 100.0 * verdict.difference.abs());
-    let folds = format!("lower in {} of {}", verdict.wins, figures::plural(verdict.folds as u64, "fold"));
+    let folds = format!(
+        "on the test rows of all folds; lower in {} of {}",
+        verdict.wins,
+        figures::plural(verdict.folds as u64, "fold")
+    );
     match verdict.difference < 0.0 {
         true => format!("ENN beats the best baseline: its {measure} is {percent:.1} % below that of {name} ({folds})"),
         false => {

@@ -1,7 +1,7 @@
 //! What `enn evaluate` prints: contenders over everything, then the model beside the best baseline by horizon, group and cell, how
 //! honest intervals are, and which inputs matter.
 
-use super::{figures, metrics::aligned};
+use super::{classes, figures, metrics::aligned};
 use enn_common::{
     artifact::evaluation::{Evaluation, MODEL, Part},
     metrics::{self, Measure, Metrics},
@@ -41,6 +41,9 @@ pub(super) fn details(text: &mut String, evaluation: &Evaluation) {
     // The grid of a single horizon, or of horizons alone, has been told.
     if evaluation.cells.len() > evaluation.horizons.len() {
         parts(text, "worst cells", &evaluation.cells, CELLS_MAX);
+    }
+    if let Some(figures) = &evaluation.classes {
+        text.push_str(&classes::tables(figures, &rows(evaluation)));
     }
     intervals(text, evaluation);
     importance(text, evaluation);
@@ -143,7 +146,8 @@ pub(super) fn rows(evaluation: &Evaluation) -> String {
     let rows = figures::plural(evaluation.judged, "row");
     match (evaluation.seen.is_empty(), &evaluation.warning) {
         (false, None) => format!("{rows} that the run never saw"),
-        _ => rows,
+        (false, Some(_)) => format!("{rows} that the run has seen"),
+        (true, _) => format!("{rows} of the given data"),
     }
 }
 

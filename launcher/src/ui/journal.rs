@@ -4,10 +4,12 @@
 //! reader skips what it cannot understand (a torn end, an event of a later version) and says which lines those were.
 
 use super::error::JournalError;
-use enn_common::event::Event;
+use enn_common::event::{Event, What};
 use std::{
+    collections::VecDeque,
     fs::{File, OpenOptions},
     io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -17,6 +19,9 @@ pub const FILE: &str = "events.jsonl";
 /// Longest line that is read: a cleaning report of some ten thousand columns fits.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
+/// Bytes of lines that wait for room on the disk.
+const PENDING_BYTES_MAX: usize = 8 << 20;
+
 /// Appends events to events.jsonl.
 #[derive(Debug)]
 pub struct Writer {
@@ -25,6 +30,12 @@ pub struct Writer {
     /// Length of the whole lines; the file is cut back to it after a failed write.
     whole_bytes: u64,
     torn: bool,
+    /// Lines that could not be written yet, oldest first.
+    pending: VecDeque<Vec<u8>>,
+    pending_bytes: usize,
+    /// Events for which there was no room among them, and when the first of them happened.
+    lost: u64,
+    lost_since: f64,
 }
 
 impl Writer {
@@ -42,15 +53,25 @@ impl Writer {
             Ok((file, whole))
         };
         match open() {
-            Ok((file, whole_bytes)) => Ok(Self { file, path, whole_bytes, torn: false }),
+            Ok((file, whole_bytes)) => Ok(Self {
+                file,
+                path,
+                whole_bytes,
+                torn: false,
+                pending: VecDeque::new(),
+                pending_bytes: 0,
+                lost: 0,
+                lost_since: 0.0,
+            }),
             Err(source) => Err(JournalError::Open { path, what: "write", source }),
         }
     }
 
-    /// Appends one event as one line. After a failure the next call first removes what was left half written.
+    /// Appends one event as one line, behind those that could not be written before: what a full disk refuses is kept in memory, up to
+    /// [`PENDING_BYTES_MAX`], and a gap behind that is recorded as such.
     ///
     /// # Errors
-    /// The disk is full or gone. The lines before are whole.
+    /// The disk is full or gone, or the directory was removed. The lines before are whole.
     pub fn write(&mut self, event: &Event) -> Result<(), JournalError> {
         self.append(event).map_err(|source| {
             self.torn = true;
@@ -67,15 +88,44 @@ impl Writer {
     }
 
     fn append(&mut self, event: &Event) -> io::Result<()> {
+        self.keep(event)?;
+        if self.file.metadata()?.nlink() == 0 {
+            let what = "it was removed, or its directory, while the run writes to it; nothing more of the run is recorded there";
+            return Err(io::Error::new(io::ErrorKind::NotFound, what));
+        }
         if self.torn {
             self.file.set_len(self.whole_bytes)?;
             self.file.seek(SeekFrom::Start(self.whole_bytes))?;
             self.torn = false;
         }
-        let mut line = serde_json::to_vec(event)?;
-        line.push(b'\n');
-        self.file.write_all(&line)?;
-        self.whole_bytes += line.len() as u64;
+        while let Some(line) = self.pending.front() {
+            self.file.write_all(line)?;
+            self.whole_bytes += line.len() as u64;
+            self.pending_bytes -= line.len();
+            self.pending.pop_front();
+        }
+        if self.lost > 0 {
+            let message =
+                format!("the journal lacks {} events from here on: the disk was full for too long", self.lost);
+            let gap = line(&Event { time: self.lost_since, what: What::Warned { message } })?;
+            self.file.write_all(&gap)?;
+            self.whole_bytes += gap.len() as u64;
+            self.lost = 0;
+        }
+        Ok(())
+    }
+
+    /// Adds an event to those that wait; where there is no room for it, it is counted.
+    fn keep(&mut self, event: &Event) -> io::Result<()> {
+        let line = line(event)?;
+        let is_full = !self.pending.is_empty() && self.pending_bytes + line.len() > PENDING_BYTES_MAX;
+        if is_full || self.lost > 0 {
+            self.lost_since = if self.lost == 0 { event.time } else { self.lost_since };
+            self.lost += 1;
+        } else {
+            self.pending_bytes += line.len();
+            self.pending.push_back(line);
+        }
         Ok(())
     }
 }
@@ -88,6 +138,12 @@ impl Writer {
         writer.file = File::open(&writer.path).unwrap();
         writer
     }
+}
+
+fn line(event: &Event) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(event)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 /// Length of `file` up to and with its last newline.
@@ -151,7 +207,6 @@ fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use enn_common::event::What;
     use proptest::prelude::*;
     use std::fs;
 
@@ -185,7 +240,33 @@ mod tests {
         writer.file = good;
         writer.file.write_all(b"{\"time\":2.0,\"ev").unwrap();
         writer.write(&event(3.0)).unwrap();
-        assert_eq!(all(dir.path()), (vec![event(1.0), event(3.0)], vec![]));
+        assert_eq!(all(dir.path()), (vec![event(1.0), event(2.0), event(3.0)], vec![]));
+    }
+
+    #[test]
+    fn what_a_full_disk_refused_too_long_is_a_gap_that_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open(dir.path()).unwrap();
+        let good = std::mem::replace(&mut writer.file, File::open(dir.path().join(FILE)).unwrap());
+        let long = |time: f64| Event { time, what: What::Warned { message: "x".repeat(PENDING_BYTES_MAX / 4) } };
+        (1..=6).for_each(|time| assert!(writer.write(&long(f64::from(time))).is_err()));
+        writer.file = good;
+        writer.write(&event(7.0)).unwrap();
+        let (events, unreadable) = all(dir.path());
+        let Some(Event { time, what: What::Warned { message } }) = events.last() else { panic!("{}", events.len()) };
+        assert!(unreadable.is_empty() && message.contains("lacks 4 events"), "{message}");
+        assert_eq!((events.len(), *time), (4, 4.0));
+    }
+
+    #[test]
+    fn a_removed_directory_is_told_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        fs::create_dir(&run).unwrap();
+        let mut writer = Writer::open(&run).unwrap();
+        writer.write(&event(1.0)).unwrap();
+        fs::remove_dir_all(&run).unwrap();
+        assert!(writer.write(&event(2.0)).unwrap_err().to_string().contains("removed"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure; one event gives the lines for it, from the event and the view that already holds it.
 
-use super::{failure, figures, metrics, model::RunView, signal, standing::any_program};
+use super::{classes, failure, figures, metrics, model::RunView, next_steps, signal, standing::any_program};
 use enn_common::{
     event::{EpochReport, Event, What},
     exit::ExitCode,
@@ -77,6 +77,9 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
         What::Predicted { rows, rows_total } if rows == rows_total => {
             notable(format!("predicted {}", figures::plural(*rows, "row")))
         }
+        What::ClassesJudged { split, classes } => {
+            notable(classes::tables(classes, &format!("{split} rows")).trim_end().to_owned())
+        }
         What::Predicted { .. } => Vec::new(),
         What::Gathered { path, files, bytes } => {
             let (files, bytes) = (figures::plural(*files, "file"), figures::bytes(*bytes));
@@ -140,6 +143,7 @@ fn preparation(what: &What, view: &RunView) -> Vec<Line> {
                 sources.iter().flat_map(|one| detail(format!("source {}: {}", one.name, figures::source(one)))),
             );
             lines.extend(cleaning(report).map(|text| Line { weight: Weight::Detail, text }));
+            lines.extend(report.warnings.iter().flat_map(|warning| alert(format!("data: {warning}"))));
             lines.extend(report.notes.iter().take(NOTES_MAX).flat_map(|note| detail(format!("data: {note}"))));
             lines
         }
@@ -449,8 +453,9 @@ fn ended(what: &What, view: &RunView) -> Vec<Line> {
         figures::plural(u64::from(*restarts), "restart"),
         figures::plural(*rounds, "round"),
     );
+    let next: String = next_steps::of_end(view, *code).iter().map(|line| format!("\n  {line}")).collect();
     if *code == ExitCode::Success as u8 {
-        return notable(format!("done in {time}, {rounds}, {restarts}"));
+        return notable(format!("done in {time}, {rounds}, {restarts}{next}"));
     }
     if view.stops.is_empty()
         && any_program(view)
@@ -459,7 +464,7 @@ fn ended(what: &What, view: &RunView) -> Vec<Line> {
         return alert(report);
     }
     let why = ExitCode::ALL.iter().find(|(known, _)| *known as u8 == *code).map_or("", |(_, sentence)| sentence);
-    alert(format!("ended with code {code} after {time}, {rounds}, {restarts}: {why}"))
+    alert(format!("ended with code {code} after {time}, {rounds}, {restarts}: {why}{next}"))
 }
 
 fn one(weight: Weight, text: String) -> Vec<Line> {

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** only what the journal says; errors are in the target's unit, over valid cells.
 
-use super::{error::JournalError, figures, model::RunView};
+use super::{classes, error::JournalError, figures, model::RunView};
 use enn_common::metrics::{self, Measure, Metrics, RunMetrics};
 use std::{collections::BTreeMap, fmt::Write, path::Path};
 
@@ -49,6 +49,7 @@ pub fn of(view: &RunView) -> RunMetrics {
         epoch,
         baselines: view.baselines.get(JUDGED[judging(view, &split)].0).cloned().unwrap_or_default(),
         split,
+        classes: view.classes.clone(),
         units: view.units().to_owned(),
         samples_per_s,
         restarts: view.restarts(),
@@ -123,6 +124,14 @@ pub fn contenders(view: &RunView) -> Vec<Contender> {
     all
 }
 
+/// The split that `margin` is about, in a word for people.
+pub fn judged_split(contenders: &[Contender]) -> &'static str {
+    match contenders.first().map(|one| JUDGED[one.judging].0) {
+        Some("test") => "test",
+        _ => "validation",
+    }
+}
+
 /// How the model stands against the best baseline: relative difference of what they are compared by (negative: the model is better) and
 /// that baseline's name.
 pub fn margin(contenders: &[Contender]) -> Option<(f64, &str)> {
@@ -188,13 +197,15 @@ pub fn table(view: &RunView) -> String {
     if let Some((difference, name)) = margin(&contenders) {
         let side = if difference < 0.0 { "below" } else { "above" };
         let percent = 100.0 * difference.abs();
+        let split = judged_split(&contenders);
         // Writing to a String cannot fail.
         let _ = match percent {
-            0.0 => writeln!(text, "ENN's error is that of the best baseline ({name})"),
-            _ => writeln!(text, "ENN's error is {percent:.1} % {side} the best baseline's ({name})"),
+            0.0 => writeln!(text, "ENN's {split} error is that of the best baseline ({name})"),
+            _ => writeln!(text, "ENN's {split} error is {percent:.1} % {side} the best baseline's ({name})"),
         };
     }
     text.push_str(&probabilities(view));
+    view.classes.iter().for_each(|(split, of)| text.push_str(&classes::tables(of, &format!("{split} rows"))));
     text
 }
 

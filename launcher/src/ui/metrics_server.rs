@@ -4,7 +4,10 @@
 //! no run waits for it. Only what the events say is told.
 
 use super::{error::MetricsError, model::RunView, openmetrics};
-use enn_common::event::Event;
+use enn_common::{
+    descriptors::{self, Reserve},
+    event::Event,
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::{
     io::{self, PipeReader, PipeWriter, Read, Write},
@@ -17,8 +20,11 @@ use std::{
 
 mod http;
 
-/// Connections at a time; others wait in the system's queue.
+/// Connections at a time; beyond them, one that has not asked makes room for another.
 const CONNECTIONS_MAX: usize = 64;
+/// Time that every client has to ask before it makes room, and the rest after one could not be accepted.
+const ASK_SOON: Duration = Duration::from_millis(250);
+const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// Longest request.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// Time a client has for its request and for taking the answer.
@@ -59,7 +65,14 @@ impl MetricsServer {
         let address = listener.local_addr().map_err(listen)?;
         let (stopped, stop) = io::pipe().map_err(listen)?;
         let view = Arc::new(Mutex::new(RunView::default()));
-        let server = Server { listener, stopped, view: Arc::clone(&view), connections: Vec::new() };
+        let server = Server {
+            listener,
+            stopped,
+            view: Arc::clone(&view),
+            connections: Vec::new(),
+            reserve: Reserve::new(),
+            accept_at: None,
+        };
         let thread = std::thread::Builder::new().name("enn-metrics".into()).spawn(move || server.run());
         Ok(Self { view, address, stop: Some(stop), thread: Some(thread.map_err(listen)?) })
     }
@@ -93,7 +106,11 @@ struct Server {
     listener: TcpListener,
     stopped: PipeReader,
     view: Arc<Mutex<RunView>>,
+    /// In the order in which they came.
     connections: Vec<Connection>,
+    reserve: Reserve,
+    /// When to accept again after it failed, or there was no room.
+    accept_at: Option<Instant>,
 }
 
 /// One client.
@@ -110,29 +127,26 @@ struct Connection {
 impl Server {
     fn run(mut self) {
         loop {
-            let Ok((stop, knock)) = self.wait() else { return };
+            let Ok(stop) = self.wait() else { return };
             if stop {
                 return;
             }
-            if knock {
-                self.accept();
-            }
+            self.accept();
             let (now, view) = (Instant::now(), &self.view);
             self.connections.retain_mut(|connection| now < connection.until && connection.step(view).unwrap_or(false));
         }
     }
 
-    /// Whether to stop, and whether somebody knocks.
-    fn wait(&self) -> nix::Result<(bool, bool)> {
-        let full = self.connections.len() >= CONNECTIONS_MAX;
-        let listen = if full { PollFlags::empty() } else { PollFlags::POLLIN };
+    /// Waits until there is something to do; whether to stop.
+    fn wait(&self) -> nix::Result<bool> {
+        let listen = if self.accept_at.is_some() { PollFlags::empty() } else { PollFlags::POLLIN };
         let mut fds =
             vec![PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN), PollFd::new(self.listener.as_fd(), listen)];
         fds.extend(self.connections.iter().map(|connection| {
             let wanted = if connection.reply.is_some() { PollFlags::POLLOUT } else { PollFlags::POLLIN };
             PollFd::new(connection.stream.as_fd(), wanted)
         }));
-        let next = self.connections.iter().map(|connection| connection.until).min();
+        let next = self.connections.iter().map(|connection| connection.until).chain(self.accept_at).min();
         let timeout = next.map_or(PollTimeout::NONE, |until| {
             // A millisecond more: a deadline that is not quite there must not spin.
             let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
@@ -142,18 +156,48 @@ impl Server {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error),
         }
-        Ok((fds[0].any().unwrap_or(true), fds[1].any().unwrap_or(false)))
+        Ok(fds[0].any().unwrap_or(true))
     }
 
     fn accept(&mut self) {
-        while self.connections.len() < CONNECTIONS_MAX {
-            // Refused by the system, or nobody left: the next knock tells.
-            let Ok((stream, _)) = self.listener.accept() else { return };
-            if stream.set_nonblocking(true).is_ok() {
-                let until = Instant::now() + CONNECTION_MAX;
-                self.connections.push(Connection { stream, request: Vec::new(), reply: None, answered: false, until });
+        let now = Instant::now();
+        if self.accept_at.is_some_and(|at| now < at) {
+            return;
+        }
+        self.accept_at = None;
+        loop {
+            if self.connections.len() >= CONNECTIONS_MAX && !self.evict(now) {
+                self.accept_at = Some(now + ACCEPT_REST);
+                return;
+            }
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    if stream.set_nonblocking(true).is_ok() {
+                        let until = now + CONNECTION_MAX;
+                        let request = Vec::new();
+                        self.connections.push(Connection { stream, request, reply: None, answered: false, until });
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
+                }
+                Err(error) => {
+                    let exhausted = descriptors::are_exhausted(&error);
+                    if !exhausted || !(self.evict(now) || self.reserve.refuse(|| self.listener.accept())) {
+                        self.accept_at = Some(now + ACCEPT_REST);
+                        return;
+                    }
+                }
             }
         }
+    }
+
+    /// Closes the oldest connection whose client has not asked although it had the time, or has its answer; whether there was one.
+    fn evict(&mut self, now: Instant) -> bool {
+        let idle = |connection: &Connection| {
+            connection.reply.is_none() && connection.until.saturating_duration_since(now) + ASK_SOON <= CONNECTION_MAX
+        };
+        self.connections.iter().position(idle).map(|at| self.connections.remove(at)).is_some()
     }
 }
 

@@ -7,6 +7,7 @@
 //! shown is dropped, what cannot be written is told once. Time comes with the events or as an argument; only `top`, which
 //! is a program of its own, reads a clock, and only the metrics server has a socket.
 
+pub mod classes;
 pub mod cv;
 pub mod error;
 pub mod evaluation;
@@ -19,6 +20,7 @@ pub mod lines;
 pub mod metrics;
 pub mod metrics_server;
 pub mod model;
+mod next_steps;
 pub mod openmetrics;
 pub mod plain;
 pub mod program;

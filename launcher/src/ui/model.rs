@@ -14,6 +14,7 @@ pub use training::{CheckpointView, ModelView, StagedView, StepView, TrainedView}
 
 use super::{error::JournalError, journal, lines, trace::Trace};
 use enn_common::{
+    artifact::classes::ClassFigures,
     event::{EpochReport, Event, What},
     metrics::Metrics,
 };
@@ -61,6 +62,8 @@ pub struct RunView {
     pub checkpoints: Vec<CheckpointView>,
     /// Requests to stop: time, signal.
     pub stops: Vec<(f64, String)>,
+    /// Split → what predictions of classes are worth there.
+    pub classes: BTreeMap<String, ClassFigures>,
     /// Result of training.
     pub trained: Option<TrainedView>,
     /// Rows predicted and rows in all.
@@ -173,6 +176,9 @@ impl RunView {
             | What::Continued { .. }
             | What::Resized { .. } => self.apply_control(time, &event.what),
             What::StopRequested { signal, .. } => self.stops.push((time, signal.clone())),
+            What::ClassesJudged { split, classes } => {
+                self.classes.insert(split.clone(), (**classes).clone());
+            }
             What::Predicted { rows, rows_total } => self.predicted = Some((*rows, *rows_total)),
             What::Gathered { path, files, bytes } => self.gathered.push((path.clone(), *files, *bytes)),
             What::Warned { message } | What::GaveUp { reason: message } => {

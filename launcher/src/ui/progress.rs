@@ -8,46 +8,70 @@ use super::{
     model::RunView,
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{self, Write};
 
 const REDRAWS_PER_S: u8 = 12;
 
 /// Bar of a known length, then what is said of it. The template is ours and known to parse; were it not, indicatif's own is used.
 const TEMPLATE: &str = "{bar:24.cyan/238} {wide_msg}";
 
-/// The display.
+/// The display. A bar that was cleared never draws again, so each activity has a bar of its own.
 pub(super) struct Progress {
-    bar: ProgressBar,
+    bar: Option<ProgressBar>,
+    /// Where a new bar is drawn.
+    target: fn() -> ProgressDrawTarget,
 }
 
 impl Progress {
-    /// Draws on standard error.
+    /// Draws on standard error, once there is something under way.
     pub(super) fn new() -> Self {
-        let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_S));
-        if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
-            bar.set_style(style.progress_chars("━╸─"));
-        }
-        Self { bar }
+        Self { bar: None, target: || ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_S) }
     }
 
     /// Prints what is notable above the bar and draws the bar anew.
-    pub(super) fn draw(&self, lines: &[Line], view: &RunView) {
+    pub(super) fn draw(&mut self, lines: &[Line], view: &RunView) {
         for line in lines.iter().filter(|line| line.weight >= Weight::Notable) {
-            self.bar.println(&line.text);
+            self.print(&line.text);
         }
         match state(view) {
             Some((position, length, message)) => {
-                self.bar.set_length(length.max(1));
-                self.bar.set_position(position);
-                self.bar.set_message(message);
+                let bar = self.bar.get_or_insert_with(|| bar((self.target)()));
+                bar.set_message(message);
+                bar.set_length(length.max(1));
+                bar.set_position(position);
             }
-            None => self.bar.finish_and_clear(),
+            None => self.clear(),
+        }
+    }
+
+    /// A terminal that is gone is no reason to end a run: what cannot be written is dropped.
+    fn print(&self, text: &str) {
+        let print = || writeln!(io::stderr(), "{text}");
+        let _gone = match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        };
+    }
+
+    fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
         }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.bar.finish_and_clear();
+        self.clear();
+    }
+}
+
+/// A bar that nothing was drawn of yet.
+fn bar(target: ProgressDrawTarget) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(1), target);
+    match ProgressStyle::with_template(TEMPLATE) {
+        Ok(style) => bar.with_style(style.progress_chars("━╸─")),
+        Err(_) => bar,
     }
 }
 
@@ -100,6 +124,66 @@ fn run(view: &RunView) -> (u64, u64, String) {
 mod tests {
     use super::*;
     use crate::ui::model::tests::{events, view_after};
+    use indicatif::TermLike;
+    use std::sync::Mutex;
+
+    /// What was drawn on the terminal of the test.
+    static DRAWN: Mutex<String> = Mutex::new(String::new());
+
+    /// A terminal that only keeps what is written.
+    #[derive(Debug)]
+    struct Kept;
+
+    impl TermLike for Kept {
+        fn width(&self) -> u16 {
+            100
+        }
+
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            DRAWN.lock().unwrap().push_str(text);
+            Ok(())
+        }
+
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn each_activity_is_drawn_also_after_one_that_ended() {
+        let mut progress = Progress { bar: None, target: || ProgressDrawTarget::term_like(Box::new(Kept)) };
+        let all = events();
+        (0..all.len()).for_each(|count| progress.draw(&[], &view_after(&all[..=count])));
+        drop(progress);
+        let drawn = DRAWN.lock().unwrap().clone();
+        for part in ["staging ", " workers, starting", "━"] {
+            assert!(drawn.contains(part), "{part:?} is not drawn: {drawn}");
+        }
+    }
 
     #[test]
     fn one_line_says_the_run() {

@@ -12,9 +12,11 @@ use super::{
     progress::Progress,
     tensorboard,
 };
+use crate::process::{GiveUp, PatientWriter};
 use enn_common::event::{Event, What};
 use std::{
     io::{self, IsTerminal, Write},
+    os::fd::AsFd,
     path::Path,
 };
 
@@ -62,6 +64,16 @@ pub struct Sink {
     face: Face,
     steps_written: u64,
     step_written: f64,
+    give_up: Option<GiveUp>,
+}
+
+/// Writes to one of this process's streams and waits until it takes everything, unless that is given up.
+fn patient(stream: &impl AsFd, give_up: Option<&GiveUp>) -> Box<dyn Write + Send> {
+    match PatientWriter::new(stream, give_up.cloned()) {
+        Ok(writer) => Box::new(writer),
+        // Without a descriptor to be had there is nothing to write to either.
+        Err(_) => Box::new(io::sink()),
+    }
 }
 
 impl Sink {
@@ -82,11 +94,14 @@ impl Sink {
     /// Shows events without a run directory: for commands such as `enn stage` that have none.
     pub fn bare(mode: Mode) -> Self {
         let terminal = io::stderr().is_terminal();
+        let give_up = GiveUp::new().ok();
         let face = match mode {
             Mode::Auto if terminal => Face::Progress(Progress::new()),
-            Mode::Auto | Mode::Lines => Face::Lines { out: Box::new(io::stderr()), epoch_shown: f64::NEG_INFINITY },
-            Mode::Quiet => Face::Quiet(Box::new(io::stderr())),
-            Mode::Json => Face::Json(Box::new(io::stdout())),
+            Mode::Auto | Mode::Lines => {
+                Face::Lines { out: patient(&io::stderr(), give_up.as_ref()), epoch_shown: f64::NEG_INFINITY }
+            }
+            Mode::Quiet => Face::Quiet(patient(&io::stderr(), give_up.as_ref())),
+            Mode::Json => Face::Json(patient(&io::stdout(), give_up.as_ref())),
         };
         Self {
             journal: None,
@@ -97,7 +112,13 @@ impl Sink {
             face,
             steps_written: 0,
             step_written: 0.0,
+            give_up,
         }
+    }
+
+    /// What ends the waits of this sink for a standard output or error that takes nothing.
+    pub(crate) fn give_up(&self) -> Option<GiveUp> {
+        self.give_up.clone()
     }
 
     /// Lets `server` tell what this sink is told, from the beginning of the journal on.
@@ -168,17 +189,18 @@ impl Sink {
                 }
                 for line in &lines {
                     let indented = line.text.replace('\n', "\n            ");
-                    let _ = writeln!(out, "[{:>8.1} s] {indented}", event.time - since);
+                    let _ = out.write_all(format!("[{:>8.1} s] {indented}\n", event.time - since).as_bytes());
                 }
             }
             Face::Quiet(out) => {
                 for line in lines.iter().filter(|line| line.weight == Weight::Alert) {
-                    let _ = writeln!(out, "{}", line.text);
+                    let _ = out.write_all(format!("{}\n", line.text).as_bytes());
                 }
             }
             Face::Json(out) => {
-                if serde_json::to_writer(&mut *out, event).is_ok() {
-                    let _ = out.write_all(b"\n").and_then(|()| out.flush());
+                if let Ok(mut line) = serde_json::to_vec(event) {
+                    line.push(b'\n');
+                    let _ = out.write_all(&line);
                 }
             }
         }

@@ -3,7 +3,7 @@
 //! **Invariant:** pure; ages are counted from the time that is passed in, and of a run that is over from its end.
 
 use super::{
-    failure, figures,
+    classes, failure, figures,
     model::{NodeState, NodeView, RunView},
     plain,
     standing::{Standing, TAKE_OVER_MAX, WorkerStanding},
@@ -61,6 +61,14 @@ impl Page {
         let room = self.1.saturating_sub(LABEL + 2).max(TEXT_MIN);
         text.lines().for_each(|line| plain::wrap(line, "", room, &mut rows));
         for (index, row) in rows.iter().enumerate() {
+            let label = if index == 0 { label } else { "" };
+            self.0.push_str(&format!("  {label:<LABEL$}{row}\n"));
+        }
+    }
+
+    /// A label and a table, whose lines stay as they are.
+    fn table(&mut self, label: &str, text: &str) {
+        for (index, row) in text.lines().enumerate() {
             let label = if index == 0 { label } else { "" };
             self.0.push_str(&format!("  {label:<LABEL$}{row}\n"));
         }
@@ -154,6 +162,10 @@ impl Page {
         }
         if let Some(best) = view.best().filter(|report| report.val.n > 0) {
             self.row("best", &format!("val {} in {}", figures::judged(&best.val, view.units()), best.name()));
+        }
+        for (split, of) in &view.classes {
+            self.row(&format!("{split} rows"), &classes::line(of));
+            self.table("confusion", &classes::confusion(of));
         }
         if let Some(last) = view.checkpoints.iter().rev().find(|checkpoint| checkpoint.error.is_none()) {
             let (step, ago) = (figures::count(last.step), age(glance, view, last.time));
@@ -254,7 +266,7 @@ pub fn json(view: &RunView, glance: &Glance) -> Value {
         })),
         "failure": view.failures.last().map(|told| &told.failure),
         "paused": view.paused, "micro_batches_cut_into": view.split.max(1),
-        "hangs": view.hangs.len(),
+        "classes": view.classes, "hangs": view.hangs.len(),
         "warnings": view.warnings.iter().map(|(time, message)| json!({ "time": time, "message": message }))
             .collect::<Vec<_>>(),
     })

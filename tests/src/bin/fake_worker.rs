@@ -176,10 +176,10 @@ impl Worker {
                 while self.sender.as_ref().unwrap().send(&message).is_ok() {}
             }
             "grandchild" => {
-                // Ignores TERM and stays in the group.
+                // Ignores TERM and stays in the group. The file comes with the number in it: this worker may end as soon as it is there.
                 let mut command = Command::new("/bin/sh");
-                command.args(["-c", "trap '' TERM; echo $$ > \"$0\"; sleep 600 & wait; sleep 600"]);
-                command.arg(self.run_dir.join(format!("grandchild-{}", self.rank)));
+                let script = "trap '' TERM; echo $$ > \"$0.part\"; mv \"$0.part\" \"$0\"; sleep 600 & wait; sleep 600";
+                command.args(["-c", script]).arg(self.run_dir.join(format!("grandchild-{}", self.rank)));
                 self.grandchild = Some(command.spawn().unwrap());
                 self.wait_for(&format!("grandchild-{}", self.rank));
             }

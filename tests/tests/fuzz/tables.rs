@@ -89,6 +89,7 @@ pub(crate) fn meta(columns: &[(&str, &[&str])]) -> StagedMeta {
         persistence: None,
         has_targets: true,
         has_classes: false,
+        class_form: None,
         has_weights: false,
         split_rows: [10, 0, 0],
         sources: vec![],

@@ -1,3 +1,4 @@
 //! One test binary that needs no libtorch: what holds for the whole workspace.
 
+mod second_tries;
 mod tidy;

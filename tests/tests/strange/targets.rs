@@ -18,7 +18,7 @@ fn constant_targets_are_told_as_they_are_by_every_loss() {
     let place = Place::new(&table, &[("train", "epochs = 2")]);
     for loss in losses() {
         let said = place.train(&[&format!("train.loss={loss}")]);
-        assert!(said.contains("ENN's error is that of the best baseline"), "{loss}: {said}");
+        assert!(said.contains("ENN's test error is that of the best baseline"), "{loss}: {said}");
         assert!(!said.contains("nothing useful") && !said.contains("NaN"), "{loss}: {said}");
         assert_eq!(place.metrics().split["test"].mae, 0.0, "{loss}");
         let told = place.predict(&data(), &[]);

@@ -5,7 +5,10 @@ use crate::layer::{
     Crosses,
     embedding::{WIDTH_MAX, width_of},
 };
-use enn_common::staged::meta::{FeatureMeta, LabelMeta};
+use enn_common::staged::{
+    meta::{FeatureMeta, LabelMeta},
+    words::Places,
+};
 use std::collections::HashMap;
 
 /// What a column is made of; inputs and categories by number.
@@ -41,6 +44,8 @@ pub(super) struct Kinship<'a> {
     parent: &'a [FeatureMeta],
     /// Number of the parent's input of the same name and sort, by own input.
     inputs: Vec<Option<usize>>,
+    /// Where the parent's categories stand, by its input.
+    categories: Vec<Places<'a>>,
 }
 
 impl<'a> Kinship<'a> {
@@ -50,7 +55,8 @@ impl<'a> Kinship<'a> {
             one.name == other.name && sort(one) == sort(other)
         };
         let inputs = own.iter().map(|one| parent.iter().position(|other| same(one, other))).collect();
-        Self { own, parent, inputs }
+        let categories = parent.iter().map(|input| Places::new(&input.categories)).collect();
+        Self { own, parent, inputs, categories }
     }
 
     /// The parent's number of an input.
@@ -76,7 +82,7 @@ impl<'a> Kinship<'a> {
     /// The parent's number of a category.
     pub(super) fn category(&self, input: usize, category: usize) -> Option<usize> {
         let name = self.own[input].categories.get(category)?;
-        self.parent[self.inputs[input]?].categories.iter().position(|other| other == name)
+        self.categories[self.inputs[input]?].of(name)
     }
 
     /// The parent's dimension for one of an input's own: that of the same category where each has its own, else the same number.
@@ -121,7 +127,8 @@ impl<'a> Kinship<'a> {
                 continue;
             };
             let only = |one: &FeatureMeta, other: &FeatureMeta| {
-                one.categories.iter().filter(|name| !other.categories.contains(name)).cloned().collect::<Vec<_>>()
+                let known = Places::new(&other.categories);
+                one.categories.iter().filter(|name| known.of(name).is_none()).cloned().collect::<Vec<_>>()
             };
             let (new, gone) = (only(own, parent), only(parent, own));
             if !new.is_empty() {

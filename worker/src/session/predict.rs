@@ -412,6 +412,7 @@ mod tests {
             persistence: None,
             has_targets: false,
             has_classes: false,
+            class_form: None,
             has_weights: false,
             split_rows: [0, 0, 1],
             sources: vec![],

@@ -164,6 +164,7 @@ pub(crate) fn stage(out: &Path) -> PathBuf {
         persistence: None,
         has_targets: true,
         has_classes: false,
+        class_form: None,
         has_weights: false,
         split_rows: [count(0), count(1), count(2)],
         sources: vec![],

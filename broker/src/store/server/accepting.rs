@@ -1,34 +1,20 @@
 //! The way in: connections are taken from the kernel in bounded numbers, and turned away when there is no room.
 
 use super::{Connection, Server, Violation};
-use crate::store::Limits;
+use crate::store::{connection::End, table::ClientId};
+use enn_common::descriptors;
 use mio::{
     Interest, Token,
     net::{TcpListener, TcpStream},
 };
-use nix::sys::resource::{Resource, getrlimit};
 use std::{
-    fs::File,
     io::{self, ErrorKind},
     net::SocketAddr,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-/// Open files left to the rest of the process.
-const FILES_LEFT: u64 = 64;
-/// How many clients there may be, and the limit of open files when that is what decides.
-pub(super) fn clients_max(limits: &Limits) -> (usize, Option<u64>) {
-    let Ok((files, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return (limits.clients_max, None) };
-    match usize::try_from(files.saturating_sub(FILES_LEFT)) {
-        Ok(max) if max < limits.clients_max => (max, Some(files)),
-        _ => (limits.clients_max, None),
-    }
-}
-
-/// A descriptor to give away when there is no other, so that a connection can be accepted and closed.
-pub(super) fn spare() -> Option<File> {
-    File::open("/dev/null").ok()
-}
+/// Time that every client has for its handshake, also when there are many.
+const HANDSHAKE_SOON: Duration = Duration::from_secs(1);
 
 /// A listener.
 pub(super) struct Entrance {
@@ -59,19 +45,43 @@ impl Server {
         }
     }
 
-    /// Out of descriptors, most likely. The connection is closed rather than left waiting, so that its client knows.
+    /// Out of descriptors, most likely. A client that has said nothing makes room; else the connection is closed rather than left
+    /// waiting, so that its client knows.
     fn not_accepted(&mut self, at: usize, error: &io::Error) {
-        self.report_crowd();
-        let given_away = self.spare.take().is_some();
-        if given_away && self.entrances[at].listener.accept().is_ok() {
-            self.spare = spare();
-            return;
+        if descriptors::are_exhausted(error) {
+            if let Some(silent) = self.silent_client(Instant::now()) {
+                self.close(silent, End::Violation(Violation::Slow { what: "said no handshake while others waited" }));
+                return;
+            }
+            let Self { entrances, reserve, .. } = &mut *self;
+            if reserve.refuse(|| entrances[at].listener.accept()) {
+                self.report_crowd();
+                return;
+            }
         }
-        self.spare = spare();
+        self.report_crowd();
         tracing::warn!(%error, "the store could not accept; it tries again");
         self.entrances[at].pending = false;
         self.accept_again = true;
         self.watching = true;
+    }
+
+    /// The client that has said no handshake for longest, if it had the time to.
+    fn silent_client(&mut self, now: Instant) -> Option<ClientId> {
+        let client = *self.silent.first_key_value()?.1;
+        let accepted_at = self.clients.get_mut(client)?.accepted_at;
+        (now.saturating_duration_since(accepted_at) >= HANDSHAKE_SOON).then_some(client)
+    }
+
+    /// Makes room for another client that has said nothing yet; whether there is some.
+    fn make_room(&mut self, now: Instant) -> bool {
+        let full = self.clients.len() >= self.clients_max;
+        if !full && self.silent.len() < self.silent_max {
+            return true;
+        }
+        let Some(silent) = self.silent_client(now) else { return false };
+        self.close(silent, End::Violation(Violation::Slow { what: "said no handshake while others waited" }));
+        true
     }
 
     fn report_crowd(&mut self) {
@@ -83,7 +93,7 @@ impl Server {
     }
 
     fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr, now: Instant) -> io::Result<()> {
-        if self.clients.len() >= self.clients_max {
+        if !self.make_room(now) {
             self.report_crowd();
             return Ok(());
         }
@@ -94,7 +104,9 @@ impl Server {
             self.clients.release(client);
             return Err(error);
         }
-        self.clients.put(client, Box::new(Connection::new(stream, peer, self.limits, now)));
+        self.serial += 1;
+        self.silent.insert(self.serial, client);
+        self.clients.put(client, Box::new(Connection::new(stream, peer, self.serial, self.limits, now)));
         self.watching = true;
         Ok(())
     }

@@ -176,3 +176,97 @@ fn any_split_of_any_requests_gets_the_same_replies() {
         })
         .unwrap();
 }
+
+/// Bytes of memory that this process has.
+fn resident() -> usize {
+    let pages: usize = std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// Memory is this process's: run each test in a process of its own.
+#[test]
+fn replies_that_nobody_reads_take_a_bounded_amount_of_memory_over_all_clients() {
+    let store = serve(local(), Limits { buffers_bytes_max: 64 << 20, ..Limits::default() }).unwrap();
+    let mut good = Client::connect(store.addr());
+    good.send(&Said::Set(k("big"), vec![7; 8 << 20]));
+    assert_eq!(good.add("n", 1), 1);
+    let before = resident();
+    let mut deaf: Vec<Client> = (0..40).map(|_| Client::connect(store.addr())).collect();
+    for client in &mut deaf {
+        for _ in 0..8 {
+            client.send(&Said::Get(k("big")));
+        }
+    }
+    let longest = longest_wait(store.addr(), {
+        let began = Instant::now();
+        move || began.elapsed() > Duration::from_secs(1)
+    });
+    assert!(longest < LATENCY_MAX, "{longest:?}");
+    let taken = resident().saturating_sub(before);
+    assert!(taken < 160 << 20, "{} MiB for 320 MiB of replies at least", taken >> 20);
+    // Whoever reads has its replies in the end: those that do not are closed for it.
+    good.0.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    good.send(&Said::Get(k("big")));
+    assert_eq!(good.value().len(), 8 << 20);
+}
+
+#[test]
+fn requests_that_never_end_take_a_bounded_amount_of_memory_over_all_clients() {
+    let store = serve(local(), Limits { buffers_bytes_max: 32 << 20, ..Limits::default() }).unwrap();
+    let before = resident();
+    let mut slow: Vec<Client> = (0..30).map(|_| Client::connect(store.addr())).collect();
+    let mut request = Vec::new();
+    encode(&Said::Set(k("big"), vec![7; 7 << 20]), &mut request);
+    for client in &mut slow {
+        client.0.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
+        // All but the last byte, as far as the store takes it.
+        let _late = client.0.write_all(&request[..request.len() - 1]);
+    }
+    let taken = resident().saturating_sub(before);
+    assert!(taken < 100 << 20, "{} MiB for 210 MiB of requests", taken >> 20);
+    assert_eq!(Client::connect(store.addr()).add("n", 1), 1);
+}
+
+#[test]
+fn short_requests_with_long_replies_do_not_keep_others_waiting() {
+    let store = serve(local(), Limits::default()).unwrap();
+    let longest = wait_beside(store.addr(), |addr| {
+        let mut greedy = Client::connect(addr);
+        greedy.send(&Said::Set(k("big"), vec![7; 1 << 20]));
+        let mut bytes = Vec::new();
+        (0..400).for_each(|_| encode(&Said::Get(k("big")), &mut bytes));
+        greedy.0.write_all(&bytes).unwrap();
+        (0..400).for_each(|_| assert_eq!(greedy.value().len(), 1 << 20));
+    });
+    assert!(longest < LATENCY_MAX, "{longest:?}");
+}
+
+/// The limit is this process's: run each test in a process of its own.
+#[test]
+fn a_store_without_descriptors_lets_those_in_who_say_the_handshake() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    nix::sys::resource::setrlimit(Resource::RLIMIT_NOFILE, 128, hard).unwrap();
+    let store = serve(local(), Limits::default()).unwrap();
+    let mut first = Client::connect(store.addr());
+    assert_eq!(first.add("n", 1), 1);
+    let mut crowd = Vec::new();
+    while let Ok(stream) = std::net::TcpStream::connect(store.addr()) {
+        crowd.push(stream);
+    }
+    assert!(crowd.len() > 30, "{}", crowd.len());
+    drop(crowd.split_off(crowd.len() - 2));
+    thread::sleep(Duration::from_millis(1100));
+    let mut second = Client::connect(store.addr());
+    assert_eq!(second.add("n", 1), 2, "a silent one makes room for it");
+    assert_eq!(first.add("n", 1), 3);
+}
+
+#[test]
+fn silent_connections_make_room_for_each_other() {
+    let store = serve(local(), Limits { silent_max: 4, ..Limits::default() }).unwrap();
+    let mut silent: Vec<Client> = (0..4).map(|_| Client::silent(store.addr())).collect();
+    assert!(Client::silent(store.addr()).closed(), "all of them have just come");
+    thread::sleep(Duration::from_millis(1100));
+    assert_eq!(Client::connect(store.addr()).add("n", 1), 1);
+    assert!(silent[0].closed(), "the oldest made room");
+}

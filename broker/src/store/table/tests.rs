@@ -104,7 +104,7 @@ fn many_waiters_of_one_key_are_forgotten_quickly() {
     (0..clients - 1).for_each(|client| table.forget(client));
     assert!(begun.elapsed().as_secs() < 8, "{:?}: the time grows with the square of their number", begun.elapsed());
     assert_eq!(ask(&mut table, 1, Request::Set(k("a"), vec![])), [(clients - 1, vec![0])]);
-    assert_eq!(table.bytes(), entry_bytes(&k("a"), 0));
+    assert_eq!(table.bytes(), 1 + VALUE_BYTES);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn queues_are_first_in_first_out_and_wake_one() {
 
 #[test]
 fn a_full_store_refuses_and_stays_as_it_was() {
-    let mut table = Table::new(Limits { store_bytes_max: 200, ..Limits::default() });
+    let mut table = Table::new(Limits { store_bytes_max: 350, ..Limits::default() });
     ask(&mut table, 1, Request::Set(k("a"), vec![0; 100]));
     for request in [
         Request::Set(k("b"), vec![0; 100]),
@@ -136,8 +136,8 @@ fn a_full_store_refuses_and_stays_as_it_was() {
         Request::Wait(vec![k("x"), k("y")]),
     ] {
         let refused = try_ask(&mut table, 1, &request).unwrap_err();
-        assert!(matches!(refused, Violation::Full { max: 200, .. }), "{refused}");
-        assert_eq!(table.bytes(), 165);
+        assert!(matches!(refused, Violation::Full { max: 350, .. }), "{refused}");
+        assert_eq!(table.bytes(), 101 + VALUE_BYTES);
     }
 }
 
@@ -164,25 +164,99 @@ proptest! {
         let mut table = table();
         for (client, request) in requests {
             ask(&mut table, client, request);
-            let values: usize = table.values.iter().map(|(key, value)| entry_bytes(key, value.len())).sum();
-            let queued: usize =
-                table.queues.iter().flat_map(|(key, queue)| queue.iter().map(move |v| entry_bytes(key, v.len()))).sum();
-            let awaited: usize = table.awaited.values().flatten().map(|key| entry_bytes(key, 0)).sum();
+            let value = |(key, value): (&Key, &Value)| key.len() + value.capacity() + VALUE_BYTES;
+            let values: usize = table.values.iter().map(value).sum();
+            let queue_bytes = |queue: &VecDeque<Value>| queue.iter().map(|value| value.len() + QUEUED_BYTES).sum::<usize>();
+            let queue = |(key, queue): (&Key, &VecDeque<Value>)| key.len() + QUEUE_BYTES + queue_bytes(queue);
+            let queued: usize = table.queues.iter().map(queue).sum();
+            let wait = |keys: &HashSet<AwaitedKey>| {
+                WAIT_BYTES + keys.iter().map(|key| key.len() + AWAITED_BYTES).sum::<usize>()
+            };
+            let awaited: usize = table.awaited.values().map(wait).sum();
             prop_assert_eq!(table.bytes, values + queued + awaited);
             prop_assert!(table.queues.values().all(|queue| !queue.is_empty()));
             for (ticket, keys) in &table.awaited {
                 prop_assert!(!keys.is_empty(), "a ticket with nothing to wait for was told");
                 for key in keys {
-                    let listed = table.waiting.get(key).map_or(0, |list| list.values().filter(|t| *t == ticket).count());
+                    let listed = table.waiting.get(key).map_or(0, |line| tickets(line).iter().filter(|t| *t == ticket).count());
                     prop_assert_eq!(listed, 1);
                 }
             }
-            let listed: usize = table.waiting.values().map(BTreeMap::len).sum();
+            for (client, keys) in &table.awaited_keys {
+                let theirs = table.awaited.iter().filter(|(ticket, _)| ticket.client == *client);
+                prop_assert_eq!(*keys, theirs.map(|(_, keys)| keys.len()).sum::<usize>());
+            }
+            let listed: usize = table.waiting.values().map(|line| tickets(line).len()).sum();
             prop_assert_eq!(listed, table.awaited.values().map(HashSet::len).sum::<usize>());
         }
         for client in 1..4 {
             table.forget(client);
         }
-        prop_assert!(table.waiting.is_empty() && table.awaited.is_empty());
+        prop_assert!(table.waiting.is_empty() && table.awaited.is_empty() && table.awaited_keys.is_empty());
+    }
+}
+
+fn tickets(line: &Line) -> Vec<Ticket> {
+    match line {
+        Line::One(ticket) => vec![*ticket],
+        Line::Many(tickets) => tickets.values().copied().collect(),
+    }
+}
+
+/// Bytes of memory that this process has.
+fn resident() -> usize {
+    let pages: usize = std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// Memory is this process's: run each test in a process of its own.
+#[test]
+fn what_is_counted_is_what_is_taken() {
+    // Just above the sizes at which tables double: they are as empty as they get.
+    let count: u64 = 118_000;
+    let key = |at: u64| k(&format!("{at:08}"));
+    let fill: [(&str, fn(u64, Key) -> (ClientId, Request)); 5] = [
+        ("values", |_, key| (1, Request::Set(key, vec![1]))),
+        ("queues", |_, key| (1, Request::QueuePush(key, vec![1]))),
+        ("a queue", |_, _| (1, Request::QueuePush(k("q"), vec![1]))),
+        ("waits of a client each", |at, key| (at, Request::Wait(vec![key]))),
+        ("waits of a client", |_, key| (1, Request::Wait(vec![key]))),
+    ];
+    for (what, request) in fill {
+        let mut table = table();
+        let before = resident();
+        for at in 0..count {
+            let (client, request) = request(at, key(at));
+            ask(&mut table, client, request);
+        }
+        let taken = resident().saturating_sub(before);
+        assert!(taken <= table.bytes() + table.bytes() / 10, "{what}: {taken} bytes taken, {} counted", table.bytes());
+        assert!(table.bytes() > count as usize);
+    }
+    // One wait for many keys.
+    let mut table = table();
+    let before = resident();
+    ask(&mut table, 1, Request::Wait((0..count).map(key).collect()));
+    let taken = resident().saturating_sub(before);
+    assert!(taken <= table.bytes() + table.bytes() / 10, "one wait: {taken} bytes taken, {} counted", table.bytes());
+}
+
+#[test]
+fn a_client_waits_for_a_bounded_number_of_keys() {
+    let mut table = Table::new(Limits { keys_per_request_max: 3, ..Limits::default() });
+    ask(&mut table, 1, Request::Wait(vec![k("a"), k("b")]));
+    let refused = try_ask(&mut table, 1, &Request::Wait(vec![k("a"), k("c")])).unwrap_err();
+    assert!(refused.to_string().contains("waited for of 4, expected at most 3"), "{refused}");
+    ask(&mut table, 2, Request::Set(k("a"), vec![]));
+    ask(&mut table, 1, Request::Wait(vec![k("c"), k("d")]));
+}
+
+#[test]
+fn a_value_that_gets_shorter_gives_its_room_back() {
+    let mut table = table();
+    ask(&mut table, 1, Request::Set(k("a"), vec![0; 1 << 20]));
+    for size in [600_000, 300_000, 10] {
+        ask(&mut table, 1, Request::Set(k("a"), vec![0; size]));
+        assert!(table.bytes() <= 2 * size + 1 + VALUE_BYTES, "{} bytes for {size}", table.bytes());
     }
 }

@@ -8,6 +8,7 @@ use super::{
     element::Element,
     table::{DType, ItemKind, ShardItem, ShardTable},
 };
+use crate::fs::RelPath;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub use read::MetadataError;
@@ -58,7 +59,7 @@ pub struct Chunk {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Place {
     /// File, relative to the checkpoint's directory.
-    pub file: String,
+    pub file: RelPath,
     /// First byte.
     pub offset: u64,
     /// Bytes.
@@ -137,15 +138,12 @@ impl Metadata {
         let mut tensors = HashMap::new();
         let mut files = HashSet::new();
         for table in tables {
-            let plain = !table.file.is_empty() && !table.file.contains('/') && table.file != ".." && table.file != ".";
-            if !plain {
-                return Err(MergeError::FileName { file: table.file.clone() });
-            }
-            if !files.insert(&table.file) {
+            let file = table.path()?;
+            if !files.insert(file.clone()) {
                 return Err(MergeError::SameFile { file: table.file.clone() });
             }
             for item in &table.items {
-                merged.add(&mut tensors, &table.file, item)?;
+                merged.add(&mut tensors, &file, item)?;
             }
         }
         merged.tensors = tensors.into_iter().map(|(fqn, tensor)| (fqn.to_owned(), tensor)).collect();
@@ -153,7 +151,7 @@ impl Metadata {
         for (fqn, tensor) in &merged.tensors {
             let clash = merged.values.get(fqn);
             if let Some(place) = clash {
-                return Err(MergeError::Twice { fqn: fqn.clone(), file: place.file.clone() });
+                return Err(MergeError::Twice { fqn: fqn.clone(), file: place.file.to_string() });
             }
             let wrong = |error| MergeError::Coverage { fqn: fqn.clone(), source: Box::new(error) };
             tensor.check_coverage().map_err(wrong)?;
@@ -187,14 +185,14 @@ impl Metadata {
     fn add<'a>(
         &mut self,
         tensors: &mut HashMap<&'a str, TensorEntry>,
-        file: &str,
+        file: &RelPath,
         item: &'a ShardItem,
     ) -> Result<(), MergeError> {
         let fqn = &item.fqn;
-        let place = Place { file: file.to_owned(), offset: item.offset, length: item.length, transforms: Vec::new() };
+        let place = Place { file: file.clone(), offset: item.offset, length: item.length, transforms: Vec::new() };
         let ItemKind::Tensor { dtype, global, offsets, sizes, .. } = &item.kind else {
             let twice = self.values.insert(fqn.clone(), place).is_some();
-            let error = || MergeError::Twice { fqn: fqn.clone(), file: file.to_owned() };
+            let error = || MergeError::Twice { fqn: fqn.clone(), file: file.to_string() };
             return if twice { Err(error()) } else { Ok(()) };
         };
         let chunk = Chunk { region: Region { offsets: offsets.clone(), sizes: sizes.clone() }, place };
@@ -207,7 +205,7 @@ impl Metadata {
         if known.dtype != dtype || &known.shape != global {
             return Err(MergeError::Disagree {
                 fqn: fqn.clone(),
-                file: file.to_owned(),
+                file: file.to_string(),
                 found: format!("{dtype} {global:?}"),
                 expected: format!("{} {:?}", known.dtype, known.shape),
             });

@@ -7,6 +7,7 @@ use crate::checkpoint::{
     tree::{Id, Node, Tree},
     unpickle::{UnpickleError, unpickle},
 };
+use crate::fs::{PathError, RelPath};
 use std::collections::{BTreeMap, HashMap};
 
 /// Why `.metadata` was refused.
@@ -30,6 +31,14 @@ pub enum MetadataError {
         name: String,
         /// Beginning of the chunk; empty for a value.
         offsets: Vec<u64>,
+    },
+    /// A tensor or value is said to lie outside.
+    #[error("{name} is said to lie elsewhere: {source}")]
+    Path {
+        /// Tensor or value.
+        name: String,
+        /// What is wrong with the path.
+        source: PathError,
     },
     /// The format is another one.
     #[error("found version {found:?}, expected {VERSION_MAJOR}.…; hint: copy it with the PyTorch that wrote it")]
@@ -127,12 +136,13 @@ fn read_place(tree: &Tree<'_>, id: Id, fqn: &str) -> Result<Place, MetadataError
     if transforms.len() > TRANSFORMS_MAX {
         return Err(missing("transform_descriptors"));
     }
+    let elsewhere = |source| MetadataError::Path { name: fqn.to_owned(), source };
     let text = |&id: &Id| match tree.node(id) {
         Node::Text(_) => tree.owned(id).ok_or_else(|| missing("transform_descriptors")),
         _ => Ok("?".to_owned()),
     };
     Ok(Place {
-        file: file.filter(|file| !file.starts_with('/')).ok_or_else(|| missing("relative_path"))?,
+        file: RelPath::parse(file.ok_or_else(|| missing("relative_path"))?).map_err(elsewhere)?,
         offset: count("offset", 1).ok_or_else(|| missing("offset"))?,
         length: count("length", 2).ok_or_else(|| missing("length"))?,
         transforms: transforms.iter().map(text).collect::<Result<_, _>>()?,

@@ -8,9 +8,9 @@ use crate::{
         name,
         stored::{ItemError, PICKLE_BYTES_MAX, StoredItem},
     },
-    fs::FileError,
+    fs::{FileError, RelPath},
 };
-use std::{collections::BTreeSet, os::unix::fs::FileExt};
+use std::{collections::BTreeSet, os::unix::fs::FileExt, path::PathBuf};
 
 /// Bytes looked at together.
 const BLOCK_BYTES: u64 = 1 << 20;
@@ -33,8 +33,8 @@ impl Checkpoint {
     pub fn inspect_files(&self, progress: &mut dyn FnMut(u64)) -> Vec<ReadError> {
         let mut problems = Vec::new();
         for file in self.manifest.iter().flat_map(|manifest| &manifest.files) {
-            let path = self.dir.join(&file.path);
-            problems.extend(check_file(&path, file, progress).err());
+            let checked = file.path.locate(&self.dir).map_err(ReadError::from);
+            problems.extend(checked.and_then(|path| check_file(&path, file, progress)).err());
         }
         problems
     }
@@ -64,6 +64,20 @@ impl Checkpoint {
         }
         found.unlisted = self.unlisted();
         found
+    }
+
+    /// Reads a tensor and compares it with its checksums, without keeping it.
+    ///
+    /// # Errors
+    /// When a chunk is missing or damaged.
+    pub(in crate::checkpoint) fn check_tensor(&self, fqn: &str) -> Result<(), ReadError> {
+        let entry = self.entry(fqn)?;
+        check_coverage(&self.dir, fqn, entry)?;
+        for chunk in &entry.chunks {
+            let checked = self.inspect_chunk(entry, chunk, &mut |_| {});
+            checked.map_err(|error| self.copy_error(fqn, &chunk.place, error))?;
+        }
+        Ok(())
     }
 
     /// Whether the bytes of a chunk have a checksum. They are those of it, or it is an error.
@@ -105,8 +119,9 @@ impl Checkpoint {
             // A thread of PyTorch's that had nothing to write leaves an empty file.
             (entry.metadata().ok()?.len() > 0).then_some(name)
         });
-        let mut found: Vec<String> =
-            names.filter(|found| found.ends_with(name::SHARD_END) && !known.contains(found.as_str())).collect();
+        let mut found: Vec<String> = names
+            .filter(|found| found.ends_with(name::SHARD_END) && known.iter().all(|known| **known != *found.as_str()))
+            .collect();
         found.sort();
         found
     }
@@ -114,23 +129,25 @@ impl Checkpoint {
     /// Files that were written after the metadata which lists them, a sentence each, where no manifest says what is in them: PyTorch
     /// writes the metadata last, and nothing else says of which save a file is.
     pub fn suspicions(&self) -> Vec<String> {
-        let written = |name: &str| std::fs::metadata(self.dir.join(name)).and_then(|found| found.modified()).ok();
-        let Some(listed) = written(name::METADATA).filter(|_| self.manifest.is_none()) else { return Vec::new() };
-        let is_newer = |file: &&str| written(file).is_some_and(|written| written > listed);
+        let modified = |path: PathBuf| std::fs::metadata(path).and_then(|found| found.modified()).ok();
+        let Some(listed) = modified(self.dir.join(name::METADATA)).filter(|_| self.manifest.is_none()) else {
+            return Vec::new();
+        };
+        let is_newer = |file: &&RelPath| modified(file.below(&self.dir)).is_some_and(|written| written > listed);
         let newer = self.listed().into_iter().filter(is_newer);
         newer.map(|file| format!("{file} was written after .metadata: by a save that did not end, or a copy")).collect()
     }
 
     /// Files that hold tensors or values.
-    fn listed(&self) -> BTreeSet<&str> {
+    fn listed(&self) -> BTreeSet<&RelPath> {
         let chunks = self.metadata.tensors.values().flat_map(|tensor| tensor.chunks.iter().map(|chunk| &chunk.place));
-        chunks.chain(self.metadata.values.values()).map(|place| place.file.as_str()).collect()
+        chunks.chain(self.metadata.values.values()).map(|place| &place.file).collect()
     }
 
     /// Bytes of all files that hold tensors or values.
     pub fn file_bytes(&self) -> Result<u64, FileError> {
         self.listed().into_iter().try_fold(0, |sum, file| {
-            let path = self.dir.join(file);
+            let path = file.locate(&self.dir)?;
             Ok(sum + std::fs::metadata(&path).map_err(FileError::of("look at", &path))?.len())
         })
     }

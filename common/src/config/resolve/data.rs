@@ -73,7 +73,7 @@ const SPLITS: &[(&str, SplitKind)] = &[
     ("blocked", SplitKind::Blocked),
 ];
 
-/// Cell texts that mean "missing" unless the configuration lists its own.
+/// Cell texts that mean "missing" unless `missing_only` lists others.
 pub(super) const MISSING_DEFAULT: &[&str] = &["NA", "N/A", "NaN", "nan", "null", "NULL", "None"];
 
 /// Sources, at most.
@@ -96,9 +96,8 @@ pub(super) fn resolve(
     let (files, sources) = sources(s, facts);
     let format = s.name("format", FORMATS);
     let sheet = s.text("sheet");
-    let missing =
-        s.texts("missing").unwrap_or_else(|| MISSING_DEFAULT.iter().map(|token| (*token).to_owned()).collect());
-    let duplicates = s.name("duplicates", DUPLICATES).unwrap_or(DuplicatePolicy::First);
+    let missing = missing(s);
+    let duplicates = s.name("duplicates", DUPLICATES);
     let units = s.text("units").unwrap_or_default();
     let ranges = ranges(s);
     let weight = s.text("weight");
@@ -109,7 +108,7 @@ pub(super) fn resolve(
     if weight.is_some() && !matches!(layout, Some(Layout::Rows(_)) | None) {
         s.error_at("weight", ConfigErrorKind::RowsOnly);
     }
-    if matches!(layout, Some(Layout::Windows(_))) && duplicates == DuplicatePolicy::Keep {
+    if matches!(layout, Some(Layout::Windows(_))) && duplicates == Some(DuplicatePolicy::Keep) {
         s.error_at("duplicates", ConfigErrorKind::KeepWindows);
     }
     let kind = match layout {
@@ -124,6 +123,8 @@ pub(super) fn resolve(
     section.finish(errors);
     errors.append(&mut inner);
     let layout = layout?;
+    let duplicates =
+        duplicates.unwrap_or(if layout.has_row_id() { DuplicatePolicy::First } else { DuplicatePolicy::Keep });
     Some(DataConfig {
         files,
         sources,
@@ -138,6 +139,23 @@ pub(super) fn resolve(
         ranges,
         weight,
         mask,
+    })
+}
+
+/// `missing = […]` beside the usual tokens, or `missing_only = […]` in their place.
+fn missing(s: &mut Section<'_>) -> Vec<String> {
+    let (more, only) = (s.texts("missing"), s.texts("missing_only"));
+    if more.is_some() && only.is_some() {
+        s.error_at("missing_only", ConfigErrorKind::MissingTwice);
+    }
+    only.unwrap_or_else(|| {
+        let mut tokens: Vec<String> = MISSING_DEFAULT.iter().map(|token| (*token).to_owned()).collect();
+        for token in more.unwrap_or_default() {
+            if !tokens.contains(&token) {
+                tokens.push(token);
+            }
+        }
+        tokens
     })
 }
 
@@ -221,23 +239,8 @@ fn files(s: &mut Section<'_>, facts: &Facts) -> Vec<PathBuf> {
         Place::File { path, .. } => facts.cwd.join(path.parent().unwrap_or(Path::new(""))),
         Place::Flag(_) => facts.cwd.clone(),
     };
-    files.iter().map(|file| plain(&base.join(file))).collect()
-}
-
-/// The path without "." and "..", by its text alone.
-fn plain(path: &Path) -> PathBuf {
-    use std::path::Component;
-    let mut out = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir if out.parent().is_some() => {
-                out.pop();
-            }
-            other => out.push(other),
-        }
-    }
-    out
+    // As it is written: what ".." leads to is the system's to say, a directory may be a link. Joining leaves out each ".".
+    files.iter().map(|file| base.join(file).components().collect()).collect()
 }
 
 /// `[data.ranges]` with `column = [low, high]`, or `[[data.ranges]]` with `column`, `low` and `high`.
@@ -463,13 +466,20 @@ fn arrays_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> Arr
 
 fn split(mut section: Section<'_>, default: SplitConfig, errors: &mut Vec<ConfigError>) -> SplitConfig {
     let s = &mut section;
-    let split = SplitConfig {
+    let (says_val, says_test) = (s.has("val"), s.has("test"));
+    let mut split = SplitConfig {
         kind: s.name("kind", SPLITS).unwrap_or(default.kind),
         val: s.number("val", 0.0..1.0, default.val),
         test: s.number("test", 0.0..1.0, default.test),
         seed: s.integer("seed", 0..=u64::MAX >> 1, default.seed),
         column: s.text("column"),
     };
+    // A share that is not said takes no more than half of what the other leaves.
+    if says_val && !says_test {
+        split.test = split.test.min((1.0 - split.val) / 2.0);
+    } else if says_test && !says_val {
+        split.val = split.val.min((1.0 - split.test) / 2.0);
+    }
     if split.val + split.test >= 1.0 {
         s.error_at("val", ConfigErrorKind::Split { val: split.val, test: split.test });
     }

@@ -30,12 +30,15 @@ pub fn resolve(raw: &RawConfig, facts: &Facts) -> Result<RunConfig, Vec<ConfigEr
     let name = root.text("name").unwrap_or_else(|| "run".into());
     let seed = root.integer("seed", 0..=i64::MAX, 0).unsigned_abs();
     let mut inner = Vec::new();
-    let data = root.section("data").map(|section| data::resolve(section, seed, facts, &mut inner));
+    let mut data = root.section("data").map(|section| data::resolve(section, seed, facts, &mut inner));
     let model = model_of(&mut root, true, &mut inner);
-    let train = root.section("train").map_or_else(
-        || TrainConfig { rate_by_rows: true, ..TrainConfig::default() },
-        |section| train::resolve(section, &mut inner),
-    );
+    let sayings = Sayings::of(&mut root);
+    if let Some(Some(data)) = &mut data {
+        sayings.to_data(data);
+    }
+    let loss = sayings.loss(data.as_ref().and_then(Option::as_ref));
+    let train = root.section("train").map(|section| train::resolve(section, loss, &mut inner));
+    let train = train.unwrap_or_else(|| TrainConfig { loss, rate_by_rows: true, ..TrainConfig::default() });
     if let Some(Some(data)) = &data {
         check_classes(&root, (data, &model, &train), &mut inner);
     }
@@ -57,6 +60,39 @@ pub fn resolve(raw: &RawConfig, facts: &Facts) -> Result<RunConfig, Vec<ConfigEr
         })
     } else {
         Err(errors)
+    }
+}
+
+/// What is said of the loss and of the kind of the target: the one that is not said follows the other.
+struct Sayings {
+    loss: Option<Loss>,
+    says_kind: bool,
+}
+
+impl Sayings {
+    fn of(root: &mut Section<'_>) -> Self {
+        // What is wrong with the values is told where the sections are read.
+        let loss = root.section("train").and_then(|mut train| train.name("loss", Loss::NAMES));
+        let rows = root.section("data").and_then(|mut data| data.section("rows"));
+        Self { loss, says_kind: rows.is_some_and(|rows| rows.has("target_kind")) }
+    }
+
+    /// A single target is a category where the loss is that of classes.
+    fn to_data(&self, data: &mut DataConfig) {
+        if let Layout::Rows(rows) = &mut data.layout
+            && self.loss == Some(Loss::CrossEntropy)
+            && !self.says_kind
+        {
+            rows.classes = rows.targets.len() == 1 && rows.out_shape.len() == 1;
+        }
+    }
+
+    /// The loss where none is said.
+    fn loss(&self, data: Option<&DataConfig>) -> Loss {
+        match data.map(|data| &data.layout) {
+            Some(Layout::Rows(rows)) if rows.classes => Loss::CrossEntropy,
+            _ => TrainConfig::default().loss,
+        }
     }
 }
 

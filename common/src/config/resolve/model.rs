@@ -26,6 +26,16 @@ fn by_rows(s: &mut Section<'_>) -> bool {
     s.truth("by_rows", unsaid)
 }
 
+/// Of width and heads the one that is not said fits the other: as many heads as divide the width, or the next width that they divide.
+fn fit_heads(s: &Section<'_>, model: &mut ModelConfig) {
+    if !s.has("heads") {
+        let fitting = (1..=model.heads).rev().find(|heads| model.d_model.is_multiple_of(*heads));
+        model.heads = fitting.unwrap_or(1);
+    } else if !s.has("d_model") {
+        model.d_model = model.d_model.next_multiple_of(model.heads.max(1));
+    }
+}
+
 /// With `whole` a model can be built by it; else its tasks are under way to it.
 pub(super) fn resolve(mut section: Section<'_>, whole: bool, errors: &mut Vec<ConfigError>) -> ModelConfig {
     let s = &mut section;
@@ -59,6 +69,7 @@ pub(super) fn resolve(mut section: Section<'_>, whole: bool, errors: &mut Vec<Co
         linear_branch: s.truth("linear_branch", default.linear_branch),
         output_range: s.pair("output_range", ..),
     };
+    fit_heads(s, &mut model);
     if !model.d_model.is_multiple_of(model.heads) {
         let key = if s.has("heads") { "heads" } else { "d_model" };
         s.error_at(key, ConfigErrorKind::Heads { d_model: model.d_model, heads: model.heads });

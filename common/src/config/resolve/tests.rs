@@ -60,7 +60,7 @@ fn mistakes(text: &str) -> Vec<String> {
 fn the_example_resolves() {
     let config = resolve(&parse(WEATHER), &facts()).unwrap();
     let data = config.data.unwrap();
-    assert_eq!(data.files, [PathBuf::from("/home/u/raw/weather.csv")]);
+    assert_eq!(data.files, [PathBuf::from("/home/u/conf/../raw/weather.csv")]);
     assert_eq!((data.units.as_str(), data.duplicates), ("°F", DuplicatePolicy::First));
     assert_eq!((data.ranges[0].column.as_str(), data.ranges[0].low), ("temp", -60.0));
     let Layout::Windows(windows) = data.layout else { panic!() };
@@ -73,7 +73,7 @@ fn the_example_resolves() {
 
 #[test]
 fn every_mistake_is_reported_with_its_place() {
-    let text = "nam = \"x\"\n[data]\nfiles = []\n[data.rows]\nfeatures = [\"a\", \"a\", 3]\ntargets = [\"y\", \"z\"]\nout_shape = [3]\n[data.split]\nkind = \"rand\"\nval = 0.6\ntest = 0.5\n[model]\nheads = 3\ndropout = 1.0\n[train]\nepoch = 3\nlr = \"fast\"\nbatch = -1\n[cluster]\ndevice = \"cuda\"\n";
+    let text = "nam = \"x\"\n[data]\nfiles = []\n[data.rows]\nfeatures = [\"a\", \"a\", 3]\ntargets = [\"y\", \"z\"]\nout_shape = [3]\n[data.split]\nkind = \"rand\"\nval = 0.6\ntest = 0.5\n[model]\nd_model = 128\nheads = 3\ndropout = 1.0\n[train]\nepoch = 3\nlr = \"fast\"\nbatch = -1\n[cluster]\ndevice = \"cuda\"\n";
     let found = mistakes(text);
     let expected = [
         "conf/weather.toml:1:1: nam: unknown key (did you mean `name`?)",
@@ -83,12 +83,12 @@ fn every_mistake_is_reported_with_its_place() {
         "conf/weather.toml:7:13: data.rows.out_shape: out_shape [3] has 3 cells, but 2 target columns are listed",
         "conf/weather.toml:9:8: data.split.kind: unknown value \"rand\"",
         "conf/weather.toml:10:7: data.split.val: val = 0.6 and test = 0.5 leave no rows",
-        "conf/weather.toml:14:11: model.dropout: 1 is out of range, expected a number at least 0 and below 1",
-        "conf/weather.toml:13:9: model.heads: d_model = 128 is not divisible by heads = 3",
-        "conf/weather.toml:17:6: train.lr: found the text \"fast\", expected a number at least",
-        "conf/weather.toml:18:9: train.batch: -1 is out of range, expected a whole number from 0",
-        "conf/weather.toml:16:1: train.epoch: unknown key (did you mean `epochs`?)",
-        "conf/weather.toml:20:10: cluster.device: CUDA is asked for, but this machine shows no GPU",
+        "conf/weather.toml:15:11: model.dropout: 1 is out of range, expected a number at least 0 and below 1",
+        "conf/weather.toml:14:9: model.heads: d_model = 128 is not divisible by heads = 3",
+        "conf/weather.toml:18:6: train.lr: found the text \"fast\", expected a number at least",
+        "conf/weather.toml:19:9: train.batch: -1 is out of range, expected a whole number from 0",
+        "conf/weather.toml:17:1: train.epoch: unknown key (did you mean `epochs`?)",
+        "conf/weather.toml:21:10: cluster.device: CUDA is asked for, but this machine shows no GPU",
     ];
     for sentence in expected {
         assert!(found.iter().any(|line| line.starts_with(sentence)), "missing: {sentence}\nfound: {found:#?}");
@@ -434,6 +434,16 @@ fn losses_have_names_and_what_they_need() {
     let classes = table("", "target_kind = \"category\"\n", "[train]\nloss = \"cross_entropy\"\n");
     let Layout::Rows(rows) = resolve(&parse(&classes), &facts()).unwrap().data.unwrap().layout else { panic!() };
     assert!(rows.classes);
+    // The one that is not said follows the other.
+    for text in [
+        table("", "target_kind = \"category\"\n", ""),
+        table("", "target_kind = \"category\"\n", "[train]\nepochs = 3\n"),
+        table("", "", "[train]\nloss = \"cross_entropy\"\n"),
+    ] {
+        let config = resolve(&parse(&text), &facts()).unwrap();
+        assert_eq!(config.train.loss, Loss::CrossEntropy, "{text}");
+        assert!(matches!(config.data.unwrap().layout, Layout::Rows(rows) if rows.classes), "{text}");
+    }
     for (text, sentence) in [
         (
             "[train]\nloss = \"quantil\"\n".to_owned(),
@@ -460,10 +470,13 @@ fn losses_have_names_and_what_they_need() {
             "train.cell_weights: found the number 3, expected a list of numbers",
         ),
         (
-            table("", "", "[train]\nloss = \"cross_entropy\"\n"),
+            table("", "target_kind = \"number\"\n", "[train]\nloss = \"cross_entropy\"\n"),
             "train.loss: is \"cross_entropy\", but the target is a number",
         ),
-        (table("", "target_kind = \"category\"\n", ""), "train.loss: is \"huber\", but the target is a category"),
+        (
+            table("", "target_kind = \"category\"\n", "[train]\nloss = \"huber\"\n"),
+            "train.loss: is \"huber\", but the target is a category",
+        ),
         (classes.replace("\"y\"", "[\"y\", \"z\"]"), "data.rows.target_kind: \"category\" takes one target column"),
         (classes.clone() + "[model]\noutput_range = [0, 1]\n", "model.output_range: means nothing with"),
         (classes.clone() + "cell_weights = [1]\n", "train.cell_weights: means nothing with"),
@@ -471,6 +484,35 @@ fn losses_have_names_and_what_they_need() {
         let found = mistakes(&text);
         assert!(found.iter().any(|line| line.contains(sentence)), "missing: {sentence}\nfound: {found:#?}");
     }
+}
+
+#[test]
+fn a_default_gives_way_to_what_is_said() {
+    let at = |text: &str| resolve(&parse(text), &facts()).unwrap();
+    let model = |text: &str| {
+        let model = at(&format!("[model]\n{text}")).model;
+        (model.d_model, model.heads)
+    };
+    let usual = ModelConfig::default();
+    for d_model in [50, 6, 7, 96] {
+        let (width, heads) = model(&format!("d_model = {d_model}\n"));
+        assert!(width == d_model && width.is_multiple_of(heads) && heads <= usual.heads, "{d_model}: {heads}");
+    }
+    for heads in [3, 5, 12] {
+        let (width, found) = model(&format!("heads = {heads}\n"));
+        assert!(found == heads && width.is_multiple_of(heads) && width >= usual.d_model, "{heads}: {width}");
+    }
+    let split = |text: &str| at(&table("", "", &format!("[data.split]\n{text}"))).data.unwrap().split;
+    assert_eq!((split("val = 0.9\n").val, split("test = 0.9\n").test), (0.9, 0.9));
+    assert!(split("val = 0.9\n").test < 0.1 && split("test = 0.9\n").val < 0.1);
+    assert_eq!((split("val = 0.2\n").test, split("test = 0\n").val), (0.15, 0.15));
+    let missing = |text: &str| at(&table(text, "", "")).data.unwrap().missing;
+    assert_eq!(missing("missing_only = [\"x\"]\n"), ["x"]);
+    assert!(missing("missing_only = []\n").is_empty());
+    assert_eq!(missing("missing = [\"-999\", \"NA\"]\n")[..2], ["NA", "N/A"]);
+    assert_eq!(missing("missing = [\"-999\", \"NA\"]\n").last().unwrap(), "-999");
+    let both = mistakes(&table("missing = \"x\"\nmissing_only = \"y\"\n", "", ""));
+    assert!(both.iter().any(|line| line.contains("data.missing_only: stands in place of")), "{both:?}");
 }
 
 #[test]

@@ -46,9 +46,10 @@ pub(super) const NPROC_MAX: u32 = 1024;
 /// Workers that `auto` starts on a machine without GPUs, at most.
 const NPROC_AUTO_MAX: usize = 8;
 
-pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> TrainConfig {
+/// `[train]`; `loss` is that of the target where none is said.
+pub(super) fn resolve(mut section: Section<'_>, loss: Loss, errors: &mut Vec<ConfigError>) -> TrainConfig {
     let s = &mut section;
-    let default = TrainConfig::default();
+    let default = TrainConfig { loss, ..TrainConfig::default() };
     let train = TrainConfig {
         epochs: s.integer("epochs", 0..=10_000_000, default.epochs),
         batch: s.integer("batch", 0..=1 << 30, default.batch),

@@ -4,7 +4,7 @@
 use super::{
     Piece, Pieces, Request, Source,
     block::{Block, PieceError},
-    clean::Cell,
+    clean::{Cell, Digits},
     typed::{self, Cells, PIECE_ROWS},
 };
 use crate::stage::{error::StageError, scratch::Scratch};
@@ -54,12 +54,12 @@ impl Kind {
             bytes.first_chunk().copied().unwrap_or([0; N])
         }
         let Self::Npy(element) = self else {
-            return Cell::Real(f64::from(half::bf16::from_le_bytes(of(b))));
+            return Cell::Short(f64::from(half::bf16::from_le_bytes(of(b))), Digits::Brain);
         };
         match element {
             Element::F64 => Cell::Real(f64::from_le_bytes(of(b))),
-            Element::F32 => Cell::Real(f64::from(f32::from_le_bytes(of(b)))),
-            Element::F16 => Cell::Real(f64::from(half::f16::from_le_bytes(of(b)))),
+            Element::F32 => Cell::Short(f64::from(f32::from_le_bytes(of(b))), Digits::Single),
+            Element::F16 => Cell::Short(f64::from(half::f16::from_le_bytes(of(b))), Digits::Half),
             Element::I64 => Cell::Integer(i64::from_le_bytes(of(b))),
             Element::I32 => Cell::Integer(i64::from(i32::from_le_bytes(of(b)))),
             Element::I16 => Cell::Integer(i64::from(i16::from_le_bytes(of(b)))),
@@ -70,7 +70,8 @@ impl Kind {
             }
             Element::U32 => Cell::Integer(i64::from(u32::from_le_bytes(of(b)))),
             Element::U16 => Cell::Integer(i64::from(u16::from_le_bytes(of(b)))),
-            Element::U8 | Element::Bool => Cell::Integer(i64::from(b[0])),
+            Element::U8 => Cell::Integer(i64::from(b[0])),
+            Element::Bool => Cell::Truth(b[0] != 0),
         }
     }
 }

@@ -6,7 +6,7 @@
 use super::{
     Piece, Pieces, Request, Source,
     block::{Block, Kind, PieceError},
-    clean::Cell,
+    clean::{Cell, Digits},
     typed::{self, Cells, PIECE_ROWS},
 };
 use crate::stage::{
@@ -105,7 +105,7 @@ impl ArrowSource {
             }
             Container::IpcFile => behind(FileBatches::open(file, Some(columns.to_vec()), ample)?, from as usize),
             Container::IpcStream => {
-                behind(Batches::open(BufReader::new(file), Some(columns.to_vec()), ample)?, from as usize)
+                behind(Batches::open(BufReader::new(file), Some(columns.to_vec()), ample)?.alone(), from as usize)
             }
         })
     }
@@ -178,7 +178,7 @@ impl Source for ArrowSource {
             let field = self.schema.field(*column);
             if !is_wanted(field.data_type(), &request, *column) {
                 let cause = format!(
-                    "column {:?} holds {}, expected numbers, text, times or, for labels, lists of texts",
+                    "column {:?} holds {}, expected numbers, text, times or, for labels, lists of them",
                     field.name(),
                     field.data_type()
                 );
@@ -323,10 +323,10 @@ impl<'a> Column<'a> {
     fn of(array: &'a ArrayRef) -> Option<Self> {
         use types as t;
         let array: &dyn Array = array.as_ref();
-        macro_rules! real {
-            ($kind:ty) => {{
+        macro_rules! short {
+            ($kind:ty, $digits:expr) => {{
                 let values = array.as_primitive::<$kind>().values();
-                Box::new(move |row| Cell::Real(f64::from(values[row])))
+                Box::new(move |row| Cell::Short(f64::from(values[row]), $digits))
             }};
         }
         macro_rules! integer {
@@ -353,9 +353,9 @@ impl<'a> Column<'a> {
                 let values = array.as_primitive::<t::UInt64Type>().values();
                 Box::new(move |row| whole(values[row].into()))
             }
-            DataType::Float16 => real!(t::Float16Type),
-            DataType::Float32 => real!(t::Float32Type),
-            DataType::Float64 => real!(t::Float64Type),
+            DataType::Float16 => short!(t::Float16Type, Digits::Half),
+            DataType::Float32 => short!(t::Float32Type, Digits::Single),
+            DataType::Float64 => reals(array),
             DataType::Decimal128(_, 0) => {
                 let values = array.as_primitive::<t::Decimal128Type>().values();
                 Box::new(move |row| whole(values[row]))
@@ -391,16 +391,22 @@ impl<'a> Column<'a> {
     }
 }
 
+/// The cells of a column of f64.
+fn reals<'a>(array: &'a dyn Array) -> Box<dyn Fn(usize) -> Cell<'a> + 'a> {
+    let values = array.as_primitive::<types::Float64Type>().values();
+    Box::new(move |row| Cell::Real(values[row]))
+}
+
 /// An integer of any size.
 fn whole(value: i128) -> Cell<'static> {
     i64::try_from(value).map_or(Cell::Wide(value), Cell::Integer)
 }
 
-/// The texts of each row, without those that are null; `None` for lists of something else.
+/// The labels of each row as texts, without those that are null; `None` for lists of something else.
 fn lists(array: &dyn Array) -> Option<Vec<Option<Vec<String>>>> {
     let of = |list: ArrayRef| {
-        let texts = Column::of(&list)?;
-        let text = |row| if let Cell::Text(text) = texts.plain(row) { Some(text.to_owned()) } else { None };
+        let labels = Column::of(&list)?;
+        let text = |row| Some(labels.plain(row)).filter(|label| *label != Cell::Missing).map(|label| label.text());
         Some((0..list.len()).filter_map(text).collect())
     };
     let each = |row: usize| match array.data_type() {
@@ -411,10 +417,10 @@ fn lists(array: &dyn Array) -> Option<Vec<Option<Vec<String>>>> {
     (0..array.len()).map(each).collect()
 }
 
-/// Whether cells are lists of texts.
+/// Whether cells are lists of labels.
 fn is_list(kind: &DataType) -> bool {
     let (DataType::List(of) | DataType::LargeList(of)) = kind else { return false };
-    matches!(of.data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+    is_read(of.data_type())
 }
 
 /// Whether a column of the file, of this type, is read as it is wanted.
@@ -425,8 +431,8 @@ fn is_wanted(kind: &DataType, request: &Request, column: usize) -> bool {
 
 /// Dates and time stamps as Unix seconds.
 fn moments<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> Cell<'a> + 'a>> {
+    use crate::stage::timestamp::{DAY_S, SECOND_US};
     use types as t;
-    const DAY_S: i64 = crate::stage::timestamp::DAY_S;
     if let DataType::Date32 = array.data_type() {
         let values = array.as_primitive::<t::Date32Type>().values();
         return Some(Box::new(move |row| Cell::Time(i64::from(values[row]) * DAY_S)));
@@ -445,7 +451,11 @@ fn moments<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> Cell<'a> + '
         }
         _ => return None,
     };
-    Some(Box::new(move |row| Cell::Time(values[row].div_euclid(per_second))))
+    Some(Box::new(move |row| {
+        let (seconds, rest) = (values[row].div_euclid(per_second), values[row].rem_euclid(per_second));
+        let micros = (i128::from(rest) * i128::from(SECOND_US) / i128::from(per_second)) as i64;
+        if micros == 0 { Cell::Time(seconds) } else { Cell::Moment(seconds.saturating_mul(SECOND_US) + micros) }
+    }))
 }
 
 /// Whether a column of this type can be read.

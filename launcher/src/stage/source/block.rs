@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     Index(Index),
     /// Labels, in one text.
     Labels(Labels),
-    /// Unix seconds.
+    /// Microseconds since 1970.
     Time,
     /// Unix seconds whose day and hour count: what may be a year or a month is none.
     Calendar,
@@ -61,7 +61,7 @@ pub(crate) enum Values {
     Numbers(Vec<f64>),
     /// Indices into the block's own list of words, `NO_WORD` where missing.
     Words(Words),
-    /// Unix seconds, `NO_TIME` where missing.
+    /// Unix seconds, or microseconds since 1970 where the kind says so; `NO_TIME` where missing.
     Times(Vec<i64>),
     /// Keys.
     Keys(Vec<Key>),

@@ -2,13 +2,16 @@
 
 use super::block::{CellCounts, Key, Kind, NO_TIME, Values, Want};
 use crate::stage::{error::CellError, multi_hot, timestamp};
-use enn_common::config::data::{Index, Outside};
+use enn_common::{
+    config::data::{Index, Outside},
+    staged::words,
+};
 
 /// Texts that mean "missing". The empty text always does.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct MissingTokens {
     tokens: Vec<String>,
-    /// Values of the tokens that are numbers: a cell with such a value must be compared as text.
+    /// Values of the tokens that are numbers: they are compared as such, `-999` is `-999.0`.
     numbers: Vec<f64>,
 }
 
@@ -20,9 +23,14 @@ impl MissingTokens {
         Self { tokens, numbers }
     }
 
-    /// Whether a trimmed text means "missing".
+    /// Whether a trimmed text means "missing": it is a token, or the same number as one.
     pub(crate) fn contains(&self, text: &str) -> bool {
-        text.is_empty() || self.tokens.iter().any(|token| token == text)
+        text.is_empty() || self.tokens.iter().any(|token| token == text) || self.is_number(text)
+    }
+
+    /// Whether a text is a number that a token is. What is no number as a category, `007`, is none here.
+    fn is_number(&self, text: &str) -> bool {
+        self.has_numbers() && words::number(text).is_some_and(|text| text.parse().is_ok_and(|value| self.may_be(value)))
     }
 
     /// Whether any token is a number.
@@ -30,7 +38,7 @@ impl MissingTokens {
         !self.numbers.is_empty()
     }
 
-    /// Whether a cell with this value may be a token.
+    /// Whether a cell with this value is a token.
     pub(crate) fn may_be(&self, value: f64) -> bool {
         self.numbers.contains(&value)
     }
@@ -113,6 +121,9 @@ pub(crate) fn push_text(
         Values::Numbers(values) => {
             let value =
                 fast_float2::parse::<f64, _>(text).map_err(|_| CellError::NotANumber { found: text.to_string() })?;
+            if missing.may_be(value) {
+                return push_missing(want, column);
+            }
             let (value, found) = judged(value, want)?;
             values.push(value);
             return Ok(found);
@@ -120,8 +131,11 @@ pub(crate) fn push_text(
         Values::Words(words) if want.kind == Kind::Split => words.push(split(text)?),
         Values::Words(words) => words.push(text),
         Values::Times(values) => {
-            let is_coarse = want.kind == Kind::Calendar && timestamp::is_year_or_month(text.as_bytes());
-            let time = timestamp::parse(text.as_bytes()).filter(|_| !is_coarse);
+            let time = match want.kind {
+                Kind::Calendar if timestamp::is_year_or_month(text.as_bytes()) => None,
+                Kind::Calendar => timestamp::parse(text.as_bytes()),
+                _ => timestamp::parse_micros(text.as_bytes()),
+            };
             values.push(time.ok_or_else(|| CellError::NotATime { found: text.to_string() })?);
         }
         Values::Keys(values) => values.push(key(text)),
@@ -160,6 +174,37 @@ pub(crate) fn push_missing(want: &Want, column: &mut Values) -> Result<Found, Ce
     Ok(Found::Missing)
 }
 
+/// How precise a number is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Digits {
+    /// As an f32.
+    Single,
+    /// As an IEEE half.
+    Half,
+    /// As a bfloat16.
+    Brain,
+}
+
+impl Digits {
+    /// The number that is compared with limits and with numbers that mean "missing": as people write it, so that 0.1 is 0.1.
+    pub(crate) fn judged(self, value: f64, want: &Want, has_tokens: bool) -> f64 {
+        let is_compared = has_tokens || want.sentinel.is_some() || want.range != Want::ANY;
+        match is_compared && value.fract() != 0.0 && value.is_finite() {
+            true => self.text(value).parse().unwrap_or(value),
+            false => value,
+        }
+    }
+
+    /// The shortest decimal of a number of this precision.
+    fn text(self, value: f64) -> String {
+        match self {
+            Self::Single => words::single(value as f32),
+            Self::Half => words::rounded(value, |other| f64::from(half::f16::from_f64(other)) == value),
+            Self::Brain => words::rounded(value, |other| f64::from(half::bf16::from_f64(other)) == value),
+        }
+    }
+}
+
 /// A cell of a source that knows types.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Cell<'a> {
@@ -167,6 +212,8 @@ pub(crate) enum Cell<'a> {
     Missing,
     /// A real number.
     Real(f64),
+    /// A real number of fewer digits than an f64 has: as a word it has no more than these.
+    Short(f64, Digits),
     /// An integer.
     Integer(i64),
     /// An integer that may be larger: as a name or a key it keeps all its digits.
@@ -177,21 +224,25 @@ pub(crate) enum Cell<'a> {
     Text(&'a str),
     /// A moment, Unix seconds.
     Time(i64),
+    /// A moment between two seconds, microseconds since 1970.
+    Moment(i64),
     /// Labels.
     List(&'a [String]),
 }
 
 impl Cell<'_> {
     /// The cell as a text, where its column wants one.
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             Self::Missing => String::new(),
-            Self::Real(value) => value.to_string(),
+            Self::Real(value) => words::real(*value),
+            Self::Short(value, digits) => digits.text(*value),
             Self::Integer(value) => value.to_string(),
             Self::Wide(value) => value.to_string(),
             Self::Truth(value) => value.to_string(),
             Self::Text(text) => text.trim().to_string(),
             Self::Time(seconds) => timestamp::text(*seconds),
+            Self::Moment(micros) => timestamp::text_micros(*micros),
             Self::List(labels) => multi_hot::listed(labels),
         }
     }
@@ -200,7 +251,7 @@ impl Cell<'_> {
     pub(crate) fn fingerprint(&self, out: &mut Vec<u8>) {
         let (kind, number) = match self {
             Self::Missing => (0u8, 0),
-            Self::Real(value) => (1, value.to_bits()),
+            Self::Real(value) | Self::Short(value, _) => (1, value.to_bits()),
             Self::Integer(value) => (2, *value as u64),
             Self::Wide(value) => {
                 out.extend_from_slice(&value.to_le_bytes());
@@ -208,6 +259,7 @@ impl Cell<'_> {
             }
             Self::Truth(value) => (7, u64::from(*value)),
             Self::Time(seconds) => (3, *seconds as u64),
+            Self::Moment(micros) => (8, *micros as u64),
             Self::List(labels) => {
                 labels.iter().for_each(|label| Cell::Text(label).fingerprint(out));
                 (5, labels.len() as u64)
@@ -224,6 +276,14 @@ impl Cell<'_> {
     }
 }
 
+/// Appends a time to its column.
+fn push_time(time: i64, column: &mut Values) -> Found {
+    if let Values::Times(times) = column {
+        times.push(time);
+    }
+    Found::Valid
+}
+
 /// Appends a typed cell to its column.
 pub(crate) fn push_cell(
     cell: Cell<'_>,
@@ -231,6 +291,13 @@ pub(crate) fn push_cell(
     missing: &MissingTokens,
     column: &mut Values,
 ) -> Result<Found, CellError> {
+    let exact = if let Cell::Short(value, _) = cell { Some(value) } else { None };
+    let is_name = matches!(want.kind, Kind::Word | Kind::Labels(_) | Kind::Key);
+    let cell = match cell {
+        Cell::Short(value, digits) if !is_name => Cell::Real(digits.judged(value, want, missing.has_numbers())),
+        Cell::Short(value, _) if value.is_nan() => Cell::Real(value),
+        cell => cell,
+    };
     let value = match (cell, want.kind) {
         // Writers have no other way to say that a text is empty.
         (Cell::Missing, Kind::Labels(_)) => return push_text("", want, missing, column),
@@ -242,18 +309,21 @@ pub(crate) fn push_cell(
         (Cell::Integer(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value as f64) => value as f64,
         (Cell::Wide(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value as f64) => value as f64,
         (Cell::Truth(value), Kind::Number | Kind::Index(_)) => f64::from(u8::from(value)),
-        (Cell::Time(seconds), Kind::Time | Kind::Calendar) => {
-            if let Values::Times(times) = column {
-                times.push(seconds);
-            }
-            return Ok(Found::Valid);
+        (Cell::Time(seconds), Kind::Calendar) => return Ok(push_time(seconds, column)),
+        (Cell::Time(seconds), Kind::Time) => {
+            return Ok(push_time(seconds.saturating_mul(timestamp::SECOND_US), column));
         }
+        (Cell::Moment(micros), Kind::Calendar) => {
+            return Ok(push_time(micros.div_euclid(timestamp::SECOND_US), column));
+        }
+        (Cell::Moment(micros), Kind::Time) => return Ok(push_time(micros, column)),
         (Cell::Text(text), _) => return push_text(text.trim(), want, missing, column),
         _ => return push_text(&cell.text(), want, missing, column),
     };
     let (value, found) = judged(value, want)?;
+    let kept = exact.filter(|_| found == Found::Valid && want.kind == Kind::Number).unwrap_or(value);
     if let Values::Numbers(values) = column {
-        values.push(value);
+        values.push(kept);
     }
     Ok(found)
 }
@@ -287,10 +357,39 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_a_number_is_compared_as_text() {
-        let tokens = MissingTokens::new(&["-999".to_string()]);
+    fn a_token_that_is_a_number_is_that_number_in_every_format() {
+        let tokens = MissingTokens::new(&["-999".to_string(), "0.1".to_string()]);
         assert!(tokens.may_be(-999.0) && !tokens.may_be(0.0));
-        assert!(tokens.contains("-999") && !tokens.contains("-999.0"));
+        assert!(["-999", "-999.0", "-9.99e2", "0.10"].into_iter().all(|text| tokens.contains(text)));
+        assert!(!["-0999", "999", "-999.5", "x"].into_iter().any(|text| tokens.contains(text)));
+        for kind in [Kind::Number, Kind::Word] {
+            for text in ["-999.0", "0.10", "-999"] {
+                assert_eq!(cell(text, &Want::new("a", kind), &["-999", "0.1"]).0, Ok(Found::Missing), "{text}");
+            }
+            let tenth = Cell::Short(f64::from(0.1f32), Digits::Single);
+            for typed in [tenth, Cell::Real(-999.0), Cell::Integer(-999), Cell::Wide(-999), Cell::Real(0.1)] {
+                let mut column = Values::new(kind, 1);
+                let found = push_cell(typed, &Want::new("a", kind), &tokens, &mut column);
+                assert_eq!(found, Ok(Found::Missing), "{typed:?}");
+            }
+        }
+        assert_eq!(cell("0999", &Want::new("a", Kind::Number), &["999"]).0, Ok(Found::Missing), "a number is a number");
+        assert_eq!(cell("0999", &Want::new("a", Kind::Word), &["999"]).0, Ok(Found::Valid), "and a text is a text");
+    }
+
+    #[test]
+    fn limits_of_an_f32_are_those_that_are_written() {
+        let mut want = Want::new("a", Kind::Number);
+        want.range = (0.0, 0.1);
+        let tenth = Cell::Short(f64::from(0.1f32), Digits::Single);
+        let push = |want: &Want| {
+            let mut column = Values::new(want.kind, 1);
+            let found = push_cell(tenth, want, &MissingTokens::default(), &mut column);
+            (found, column.numbers()[0] as f32)
+        };
+        assert_eq!(push(&want), (Ok(Found::Valid), 0.1));
+        want.sentinel = Some(0.1);
+        assert_eq!(push(&want).0, Ok(Found::Missing));
     }
 
     #[test]
@@ -301,7 +400,9 @@ mod tests {
             (push_cell(cell, &Want::new("a", kind), &tokens, &mut column), column)
         };
         assert_eq!(push(Cell::Integer(7), Kind::Word).1.words().unwrap().list, ["7"]);
-        assert_eq!(push(Cell::Integer(3600), Kind::Time).1.times(), [3600]);
+        assert_eq!(push(Cell::Integer(3600), Kind::Time).1.times(), [3_600_000_000]);
+        assert_eq!(push(Cell::Moment(1_100_000), Kind::Time).1.times(), [1_100_000]);
+        assert_eq!(push(Cell::Moment(-100_000), Kind::Calendar).1.times(), [-1]);
         let large = u64::MAX;
         assert_eq!(push(Cell::Wide(large.into()), Kind::Key).1.keys(), [Key::Text(large.to_string())]);
         assert_eq!(push(Cell::Wide(large.into()), Kind::Number).1.numbers(), [large as f64]);
@@ -309,7 +410,7 @@ mod tests {
         assert_eq!(push(Cell::Truth(true), Kind::Word).1.words().unwrap().list, ["true"]);
         assert_eq!(push(Cell::Truth(true), Kind::Number).1.numbers(), [1.0]);
         assert!(push(Cell::Truth(true), Kind::Time).0.is_err(), "it is no second of 1970");
-        assert_eq!(push(Cell::Time(5), Kind::Time).1.times(), [5]);
+        assert_eq!(push(Cell::Time(5), Kind::Time).1.times(), [5_000_000]);
         assert_eq!(push(Cell::Integer(-1), Kind::Number).0, Ok(Found::Missing));
         assert_eq!(push(Cell::Real(f64::NAN), Kind::Number).0, Ok(Found::NonFinite));
         assert_eq!(push(Cell::Real(f64::NAN), Kind::Word).0, Ok(Found::Missing));
@@ -323,7 +424,8 @@ mod tests {
         let (calendar, time) = (Want::new("a", Kind::Calendar), Want::new("a", Kind::Time));
         for text in ["2019", "1000", "2999", "202401", "190012"] {
             assert_eq!(cell(text, &calendar, &[]).0, Err(CellError::NotATime { found: text.into() }));
-            assert_eq!(cell(text, &time, &[]).1.times(), [text.parse::<i64>().unwrap()], "steps of a window are any");
+            let micros = text.parse::<i64>().unwrap() * 1_000_000;
+            assert_eq!(cell(text, &time, &[]).1.times(), [micros], "steps of a window are any");
         }
         for text in ["999", "3000", "0", "-2019", "202400", "202413", "1600000000"] {
             assert_eq!(cell(text, &calendar, &[]).1.times(), [text.parse::<i64>().unwrap()]);

@@ -61,6 +61,11 @@ pub(crate) struct Request {
     pub hash_rows: bool,
 }
 
+/// Whether a text means "missing" where these tokens do.
+pub(crate) fn means_missing(tokens: &[String], text: &str) -> bool {
+    MissingTokens::new(tokens).contains(text.trim())
+}
+
 /// The format of a file, from the configuration or its extension.
 pub(crate) fn format_of(path: &Path, format: Option<SourceFormat>) -> Result<SourceFormat, StageError> {
     if let Some(format) = format {

@@ -24,8 +24,8 @@ const HELD_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Bytes of all rows that wait for a place in the spool.
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Bytes of one row in the spool beside its values: cell and row number.
-const RECORD_HEAD: usize = 16;
+/// Bytes of one row in the spool beside its values: cell, row number and time.
+const RECORD_HEAD: usize = 24;
 
 /// Bytes on disk that grids of so many cells and rows may take while one after the other is made.
 pub(crate) fn disk_bytes(grids: impl Iterator<Item = (u64, u64)>, channels: usize) -> u64 {
@@ -85,6 +85,9 @@ struct Fill {
     occupied: u64,
     repeats: u64,
     first_repeat: Option<(u64, u64)>,
+    /// The time of the first row of each cell of `values`.
+    times: Vec<i64>,
+    clashes: u64,
 }
 
 /// A filled grid.
@@ -99,6 +102,8 @@ pub(crate) struct Grid {
     pub repeats: u64,
     /// The earliest of them: row number and cell.
     pub first_repeat: Option<(u64, u64)>,
+    /// Those of another time than the cell's first row.
+    pub clashes: u64,
 }
 
 impl GridWriter {
@@ -118,7 +123,7 @@ impl GridWriter {
         (channels, policy): (usize, DuplicatePolicy),
         (kept, held_bytes): (Option<(&Path, &[Mark])>, u64),
     ) -> Result<Self, StageError> {
-        let bucket = (held_bytes / (channels as u64 * 4)).clamp(1, cells.max(1));
+        let bucket = (held_bytes / (channels as u64 * 4 + 8)).clamp(1, cells.max(1));
         let buckets = cells.div_ceil(bucket);
         let is_held = buckets <= 1;
         let held = if is_held { cells } else { 0 };
@@ -131,6 +136,8 @@ impl GridWriter {
             occupied: 0,
             repeats: 0,
             first_repeat: None,
+            times: vec![0; held as usize],
+            clashes: 0,
         };
         let (mut runs, mut bytes) = (Vec::new(), 0);
         for mark in kept.map_or(&[][..], |(_, marks)| marks) {
@@ -153,13 +160,14 @@ impl GridWriter {
     }
 
     /// Puts a row's values into a cell. Called in reading order.
-    pub(crate) fn put(&mut self, cell: u64, row: u64, values: &[f32]) -> Result<(), StageError> {
+    pub(crate) fn put(&mut self, cell: u64, row: u64, time: i64, values: &[f32]) -> Result<(), StageError> {
         if self.is_held {
-            self.fill.put(cell, row, values);
+            self.fill.put(cell, row, time, values);
         }
         let Some(waiting) = self.waiting.get_mut((cell / self.bucket) as usize) else { return Ok(()) };
         waiting.extend_from_slice(&cell.to_le_bytes());
         waiting.extend_from_slice(&row.to_le_bytes());
+        waiting.extend_from_slice(&time.to_le_bytes());
         waiting.extend_from_slice(mmap::bytes_of(values));
         self.waiting_bytes += RECORD_HEAD + values.len() * 4;
         if self.waiting_bytes < WAITING_BYTES_MAX { Ok(()) } else { self.spill() }
@@ -196,7 +204,7 @@ impl GridWriter {
                 for (value, bytes) in values.iter_mut().zip(rest.chunks_exact(4)) {
                     *value = bytes.first_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes));
                 }
-                self.fill.put(number(head), number(&head[8..]), &values);
+                self.fill.put(number(head), number(&head[8..]), number(&head[16..]) as i64, &values);
             }
         }
         Ok(())
@@ -212,21 +220,24 @@ impl GridWriter {
                 self.fill.first = first;
                 self.fill.values.clear();
                 self.fill.values.resize(cells * self.fill.channels, f32::NAN);
+                self.fill.times.resize(cells, 0);
                 self.refill(bucket)?;
                 self.grid.append(mmap::bytes_of(&self.fill.values))?;
             }
         }
-        let Fill { values, channels, occupied, repeats, first_repeat, .. } = self.fill;
+        let Fill { values, channels, occupied, repeats, first_repeat, clashes, .. } = self.fill;
         let (held, file) = if self.is_held { (values, None) } else { (Vec::new(), Some(self.grid)) };
-        Ok(Grid { held, file, channels, occupied, repeats, first_repeat })
+        Ok(Grid { held, file, channels, occupied, repeats, first_repeat, clashes })
     }
 }
 
 impl Fill {
-    fn put(&mut self, cell: u64, row: u64, values: &[f32]) {
+    fn put(&mut self, cell: u64, row: u64, time: i64, values: &[f32]) {
         let repeats = self.taken.set(cell);
+        let place = (cell - self.first) as usize;
         if repeats {
             self.repeats += 1;
+            self.clashes += u64::from(self.times[place] != time);
             let found = (row, cell);
             self.first_repeat = Some(self.first_repeat.map_or(found, |first| first.min(found)));
             if self.policy != DuplicatePolicy::Last {
@@ -234,8 +245,9 @@ impl Fill {
             }
         } else {
             self.occupied += 1;
+            self.times[place] = time;
         }
-        let at = (cell - self.first) as usize * self.channels;
+        let at = place * self.channels;
         self.values[at..at + self.channels].copy_from_slice(values);
     }
 }
@@ -264,7 +276,7 @@ mod tests {
                 let mut writer = GridWriter::with_bound(dir.path(), 97, (2, policy), (None, bound)).unwrap();
                 for row in 0..150u64 {
                     let cell = row * 41 % 97 % 90;
-                    writer.put(cell, row, &[row as f32, -(row as f32)]).unwrap();
+                    writer.put(cell, row, (row / 2) as i64, &[row as f32, -(row as f32)]).unwrap();
                     if row % 60 == 59 && !writer.waiting.is_empty() {
                         writer.spill().unwrap();
                     }
@@ -272,9 +284,10 @@ mod tests {
                 writer.finish().unwrap()
             });
             assert!(grids[0].file.is_none() && grids[1].file.is_some());
-            let facts = |grid: &Grid| (grid.occupied, grid.repeats, grid.first_repeat);
+            let facts = |grid: &Grid| (grid.occupied, grid.repeats, grid.first_repeat, grid.clashes);
             assert_eq!(facts(&grids[0]), facts(&grids[1]));
             assert_eq!(grids[0].occupied + grids[0].repeats, 150);
+            assert_eq!(grids[0].clashes, grids[0].repeats, "rows of a cell have times of their own");
             let bits = |grid: &Grid| grid.read(3..97).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<u32>>();
             assert_eq!(bits(&grids[0]), bits(&grids[1]));
             assert!(grids[0].read(96..97).unwrap()[0].is_nan());
@@ -288,7 +301,9 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let (path, how) = (spool(dir.path(), 0), (2, DuplicatePolicy::Last));
             let put = |writer: &mut GridWriter, rows: Range<u64>| {
-                rows.for_each(|row| writer.put(row * 41 % 97, row, &[row as f32, -(row as f32)]).unwrap());
+                rows.for_each(|row| {
+                    writer.put(row * 41 % 97, row, (row / 2) as i64, &[row as f32, -(row as f32)]).unwrap()
+                });
             };
             let mut whole = GridWriter::with_bound(dir.path(), 97, how, (None, bound)).unwrap();
             put(&mut whole, 0..150);
@@ -305,7 +320,7 @@ mod tests {
             put(&mut last, 120..150);
             sync(&path).unwrap();
             let [whole, last] = [whole, last].map(|writer| writer.finish().unwrap());
-            let facts = |grid: &Grid| (grid.occupied, grid.repeats, grid.first_repeat);
+            let facts = |grid: &Grid| (grid.occupied, grid.repeats, grid.first_repeat, grid.clashes);
             assert_eq!(facts(&whole), facts(&last));
             let bits = |grid: &Grid| grid.read(0..97).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<u32>>();
             assert_eq!(bits(&whole), bits(&last));

@@ -1,18 +1,26 @@
 //! The first pass over a long table: which entities there are and which time they span.
 
-use super::step_of;
+use super::steps::{self, Gaps};
 use crate::stage::{
     Job, Progress,
+    dictionary::Dictionary,
     error::StageError,
+    form,
     keeper::Keeper,
     source::block::{Block, Kind, NO_TIME, NO_WORD, Want},
     table::{Ask, Sink, Table},
 };
 use enn_common::{
     config::data::WindowsLayout,
-    staged::unfinished::{Kept, Mark},
+    staged::{
+        unfinished::{Kept, Mark},
+        words::Form,
+    },
 };
-use std::collections::BTreeSet;
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashMap},
+};
 
 /// Entities, at most.
 const ENTITIES_MAX: usize = 10_000;
@@ -37,6 +45,8 @@ pub(crate) struct Keys {
     pub strange: u64,
     /// Some of those entities.
     pub strangers: Vec<String>,
+    /// How far apart rows of an entity are that follow each other.
+    pub gaps: Gaps,
     /// Entities that no mark has.
     unkept: Vec<String>,
 }
@@ -46,7 +56,8 @@ impl Keys {
     fn kept(marks: &[Mark]) -> Self {
         let mut keys = Self::default();
         for mark in marks {
-            if let Kept::Keys { entities, steps, rows, strangers } = &mark.kept {
+            if let Kept::Keys { entities, steps, rows, strangers, gaps } = &mark.kept {
+                keys.gaps = Gaps::kept(gaps);
                 keys.entities.extend(entities.iter().cloned());
                 (keys.steps, keys.strangers) = (*steps, strangers.clone());
                 [keys.rows, keys.unkeyed, keys.unaligned, keys.strange] = *rows;
@@ -66,11 +77,24 @@ impl Keys {
         self.unkeyed += part.unkeyed;
         self.unaligned += part.unaligned;
         self.strange += part.strange;
+        self.gaps.merge(&part.gaps);
         for stranger in part.strangers {
             if self.strangers.len() < STRANGERS_MAX && !self.strangers.contains(&stranger) {
                 self.strangers.push(stranger);
             }
         }
+        self
+    }
+
+    /// Share of the steps from the first row to the last that have a row, of all entities.
+    pub(super) fn filled(&self) -> f64 {
+        let steps = self.steps.map_or(0, |(low, high)| high.abs_diff(low) + 1);
+        self.rows as f64 / (steps as f64 * self.entities.len() as f64).max(1.0)
+    }
+
+    /// With the entities in the form that all of `of` have, or as a model knows them.
+    fn settled(mut self, of: &Entities) -> Self {
+        self.entities = self.entities.iter().map(|name| of.name(name).into_owned()).collect();
         self
     }
 
@@ -83,6 +107,38 @@ impl Keys {
     }
 }
 
+/// The one name of each entity, however a file writes it.
+pub(crate) struct Entities {
+    form: Form,
+    /// A model's own.
+    own: Option<Dictionary>,
+}
+
+impl Entities {
+    /// The keys of each source and of all together, with the names of all entities, and what these are.
+    pub(crate) fn settle(job: &Job<'_>, keys: Vec<Keys>) -> (Vec<Keys>, Keys, Self) {
+        let all = keys.iter().cloned().fold(Keys::default(), Keys::and);
+        let names = Self::new(job, &all);
+        let keys = keys.into_iter().map(|keys| keys.settled(&names)).collect();
+        (keys, all.settled(&names), names)
+    }
+
+    /// Of all that were found, or of the model.
+    fn new(job: &Job<'_>, all: &Keys) -> Self {
+        let found: Vec<String> = all.entities.iter().cloned().collect();
+        let own = job.training.and_then(|meta| meta.out_labels.first());
+        Self { form: form::of(&found), own: own.map(|names| Dictionary::of_model(names, None)) }
+    }
+
+    /// The name of an entity.
+    pub(crate) fn name<'a>(&'a self, word: &'a str) -> Cow<'a, str> {
+        match &self.own {
+            Some(own) => own.words().get(own.known(word) as usize).map_or(word, String::as_str).into(),
+            None => form::canonical(word, self.form),
+        }
+    }
+}
+
 /// Reads entity and time of every row.
 pub(crate) fn read(
     job: &Job<'_>,
@@ -91,7 +147,7 @@ pub(crate) fn read(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Keys, StageError> {
     let wants = [Want::new(&layout.entity, Kind::Word), Want::new(&layout.time, Kind::Time)];
-    let known = job.training.and_then(|meta| meta.out_labels.first()).map(|names| names.iter().cloned().collect());
+    let known = job.training.and_then(|meta| meta.out_labels.first()).map(|names| Dictionary::of_model(names, None));
     let ask = Ask { wants: &wants, hash_rows: false, threads: job.threads, keeper: Some(keeper) };
     Ok(table.pass(ask, &KeySink { layout, known }, Keys::kept(keeper.marks()), progress)?.0)
 }
@@ -99,7 +155,7 @@ pub(crate) fn read(
 struct KeySink<'a> {
     layout: &'a WindowsLayout,
     /// Entities of the model, when predicting.
-    known: Option<BTreeSet<String>>,
+    known: Option<Dictionary>,
 }
 
 impl Sink for KeySink<'_> {
@@ -109,8 +165,10 @@ impl Sink for KeySink<'_> {
     fn work(&self, block: Block) -> Result<Keys, StageError> {
         let mut keys = Keys::default();
         let Some(words) = block.columns[0].words() else { return Ok(keys) };
-        let is_strange: Vec<bool> =
-            words.list.iter().map(|word| self.known.as_ref().is_some_and(|known| !known.contains(word))).collect();
+        let is_unknown = |known: &Dictionary, word: &str| known.known(word) as usize == known.len();
+        let is_strange = |word: &String| self.known.as_ref().is_some_and(|known| is_unknown(known, word));
+        let is_strange: Vec<bool> = words.list.iter().map(is_strange).collect();
+        let mut last = HashMap::new();
         for (id, time) in words.ids.iter().zip(block.columns[1].times()) {
             if *id == NO_WORD || *time == NO_TIME {
                 keys.unkeyed += 1;
@@ -121,9 +179,11 @@ impl Sink for KeySink<'_> {
                 continue;
             }
             keys.rows += 1;
-            let local = time.saturating_add(self.layout.time_offset_s);
-            keys.unaligned += u64::from(local.rem_euclid(self.layout.step_s) != 0);
-            let step = step_of(self.layout, *time);
+            if let Some(before) = last.insert(*id, *time) {
+                keys.gaps.add(before, *time);
+            }
+            keys.unaligned += u64::from(!steps::begins_at(self.layout, *time));
+            let step = steps::step_of(self.layout, *time);
             let (low, high) = keys.steps.unwrap_or((step, step));
             keys.steps = Some((low.min(step), high.max(step)));
         }
@@ -153,6 +213,7 @@ impl Sink for KeySink<'_> {
             steps: all.steps,
             rows: [all.rows, all.unkeyed, all.unaligned, all.strange],
             strangers: all.strangers.clone(),
+            gaps: all.gaps.to_keep(),
         })
     }
 }

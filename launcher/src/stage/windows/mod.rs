@@ -13,10 +13,12 @@ mod grid;
 mod keys;
 mod labels;
 mod samples;
+mod steps;
 
 use super::{
     Job, Progress, calendar,
     complete::{self, Draft, Input},
+    duplicates,
     error::StageError,
     keeper::Keeper,
     output::{Extras, Output},
@@ -33,7 +35,7 @@ use enn_common::{
     },
 };
 use grid::GridWriter;
-use keys::Keys;
+use keys::{Entities, Keys};
 use samples::Made;
 
 /// Grid cells per table row beyond which the time stamps cannot be meant so; small tables may be sparser.
@@ -62,8 +64,9 @@ pub(crate) fn draft(
         keys.push(keys::read(job, layout, (table, &keeper), &mut |now| passes.looks(now))?);
         passes.ended(table.bytes());
     }
-    let all = keys.iter().cloned().fold(Keys::default(), Keys::and);
+    let (keys, all, spelt) = Entities::settle(job, keys);
     all.check(layout)?;
+    keys.iter().try_for_each(|keys| keys.gaps.check(layout, keys.filled()))?;
     let entities = entities(job, &all);
     let span = |(table, keys): (&Table, &Keys)| Span::new(table, layout, keys, &entities);
     let spans = tables.iter().zip(&keys).map(span).collect::<Result<Vec<Span>, StageError>>()?;
@@ -85,13 +88,14 @@ pub(crate) fn draft(
         let kept = output.writer().is_kept().then(|| (spool.as_path(), keeper.marks()));
         let writer = GridWriter::new(output.dir(), span.cells(), (channels, job.config.duplicates), kept)?;
         let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads, keeper: Some(&keeper) };
-        let sink = Scatter { plan: &plan, layout, span };
+        let sink = Scatter { plan: &plan, layout, span, names: &spelt };
         let (writer, own) = table.pass(ask, &sink, writer, &mut |now| passes.reads(now))?;
         passes.read(own.rows, table.bytes());
         tally.add(&own);
         let grid = writer.finish()?;
         let refused = grid.first_repeat.filter(|_| job.config.duplicates == DuplicatePolicy::Error);
         refused.map_or(Ok(()), |(row, cell)| Err(span.repeated(layout, table, (row, cell))))?;
+        keys[source as usize].gaps.check_clashes(layout, grid.clashes, keys[source as usize].rows)?;
         found.duplicates += grid.repeats;
         found.absent_cells += span.observed_cells() - grid.occupied;
         let before = made.starts.len();
@@ -100,6 +104,11 @@ pub(crate) fn draft(
     }
     output.rows = made.starts.len() as u64;
     found.dropped_samples = made.dropped;
+    if made.untaught > 0 {
+        let what =
+            "windows of single series have no history, or too few valid targets: these targets count for nothing";
+        found.notes.push(format!("{} {what}", made.untaught));
+    }
     Ok(Draft {
         output,
         inputs: plan.inputs(layout, &entities),
@@ -164,7 +173,10 @@ fn report(
     (each, keys, tally): (&[Keys], &Keys, &Tally),
     entities: &[String],
 ) -> CleaningReport {
+    // Every row that repeats a cell is left out, or the one before it is.
+    let repeated = duplicates::warning(found.duplicates, keys.rows, "entity and time");
     let mut report = CleaningReport {
+        warnings: repeated.into_iter().collect(),
         rows_read: tally.rows + tally.wrong_width,
         wrong_width: tally.wrong_width,
         wrong_width_line: tally.wrong_width_line,
@@ -185,6 +197,10 @@ fn report(
     report
         .notes
         .extend(notes.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
+    let column = report.columns.entry(layout.entity.clone()).or_default();
+    column.words = keys.rows + keys.strange;
+    column.unseen_category = keys.strange;
+    column.strangers.clone_from(&keys.strangers);
     let names = job.config.sources.iter().map(|source| format!(" of source {:?}", source.name));
     for (keys, name) in each.iter().zip(names.chain(std::iter::once(String::new()))) {
         let is_silent = |entity: &&String| !keys.entities.contains(*entity);
@@ -393,22 +409,20 @@ impl Span {
     }
 }
 
-/// The step a time falls in.
-fn step_of(layout: &WindowsLayout, time: i64) -> i64 {
-    time.saturating_add(layout.time_offset_s).div_euclid(layout.step_s)
-}
-
 /// The second pass.
 struct Scatter<'a> {
     plan: &'a Plan,
     layout: &'a WindowsLayout,
     span: &'a Span,
+    names: &'a Entities,
 }
 
 /// Cells of a block.
 struct Cells {
     /// Cell and row within the block.
     places: Vec<(u64, u32)>,
+    /// The time of each.
+    times: Vec<i64>,
     /// Channel values, cell by cell.
     values: Vec<f32>,
 }
@@ -418,9 +432,12 @@ impl Sink for Scatter<'_> {
     type State = GridWriter;
 
     fn work(&self, block: Block) -> Result<Cells, StageError> {
-        let mut cells = Cells { places: Vec::with_capacity(block.rows), values: Vec::new() };
+        let mut cells = Cells { places: Vec::with_capacity(block.rows), times: Vec::new(), values: Vec::new() };
         let Some(words) = block.columns[0].words() else { return Ok(cells) };
-        let known = |word: &String| self.span.entities.iter().position(|entity| entity == word);
+        let known = |word: &String| {
+            let name = self.names.name(word);
+            self.span.entities.iter().position(|entity| *entity == name)
+        };
         let entities: Vec<Option<usize>> = words.list.iter().map(known).collect();
         let count = self.span.entities.len() as u64;
         for (row, (id, time)) in (0..).zip(words.ids.iter().zip(block.columns[1].times())) {
@@ -428,8 +445,9 @@ impl Sink for Scatter<'_> {
                 continue;
             }
             let Some(entity) = entities[*id as usize] else { continue };
-            let step = (step_of(self.layout, *time) - self.span.first) as u64;
+            let step = (steps::step_of(self.layout, *time) - self.span.first) as u64;
             cells.places.push((step * count + entity as u64, row));
+            cells.times.push(*time);
         }
         let width = self.plan.channels.len();
         cells.values = vec![f32::NAN; cells.places.len() * width];
@@ -444,8 +462,9 @@ impl Sink for Scatter<'_> {
 
     fn order(&self, grid: &mut GridWriter, first: u64, cells: &mut Cells) -> Result<(), StageError> {
         let width = self.plan.channels.len();
-        for ((cell, row), values) in cells.places.iter().zip(cells.values.chunks_exact(width)) {
-            grid.put(*cell, first + u64::from(*row), values)?;
+        let rows = cells.places.iter().zip(&cells.times);
+        for (((cell, row), time), values) in rows.zip(cells.values.chunks_exact(width)) {
+            grid.put(*cell, first + u64::from(*row), *time, values)?;
         }
         Ok(())
     }

@@ -19,14 +19,17 @@ const CUT_BYTES: u64 = 4 * 1024 * 1024;
 pub(crate) struct Made {
     /// Begin of every sample's target window: Unix seconds with the offset added. Ascending within a source.
     pub starts: Vec<i64>,
-    /// Windows that make no sample: too little valid target, or no valid history.
+    /// Windows that make no sample: too little valid target, or no valid history, of every series.
     pub dropped: u64,
+    /// Windows of single series whose targets are left out of their samples for that.
+    pub untaught: u64,
 }
 
 /// Writes all samples of a source to `output`, behind those that are `made`.
 ///
-/// Training samples need a target of which at least `target_valid_min` is valid, and a valid cell of history. Samples to predict
-/// need a valid cell of history only, and go one window beyond the last row.
+/// What a series needs is decided for each series: to train a target of which at least `target_valid_min` is valid, and a valid cell of
+/// history; to be predicted a valid cell of history only. A window makes a sample where a series has what it needs. Samples to predict go
+/// one window beyond the last row.
 pub(crate) fn cut(
     (job, layout): (&Job<'_>, &WindowsLayout),
     (plan, span): (&Plan, &Span),
@@ -55,6 +58,7 @@ struct Cutter<'a> {
 struct Cut {
     samples: Samples,
     dropped: u64,
+    untaught: u64,
 }
 
 impl Steps for Cutter<'_> {
@@ -73,13 +77,14 @@ impl Steps for Cutter<'_> {
         let per_step = self.span.entities.len() * self.plan.channels.len();
         // The window to predict may lie behind the last row: nothing is known of it.
         grid.resize((windows.end * steps - from) as usize * per_step, f32::NAN);
-        let mut cut = Cut { samples: Samples::default(), dropped: 0 };
+        let mut cut = Cut { samples: Samples::default(), dropped: 0, untaught: 0 };
         let window = self.layout.steps * per_step;
         for number in windows.clone() {
             let at = (number - windows.start) as usize * window;
             let (past, target) = grid[at..].split_at(self.layout.history * window);
-            if !self.add(number, past, &target[..window], &mut cut.samples) {
-                cut.dropped += 1;
+            match self.add(number, past, &target[..window], &mut cut.samples) {
+                Some(untaught) => cut.untaught += untaught,
+                None => cut.dropped += 1,
             }
         }
         Ok(cut)
@@ -90,6 +95,7 @@ impl Steps for Cutter<'_> {
         let first = made.starts.len() as u64;
         made.starts.extend_from_slice(&cut.samples.ids);
         made.dropped += cut.dropped;
+        made.untaught += cut.untaught;
         Ok(((first, cut.samples), ()))
     }
 
@@ -99,27 +105,37 @@ impl Steps for Cutter<'_> {
 }
 
 impl Cutter<'_> {
-    /// Appends a sample, unless its window makes none.
-    fn add(&self, window: u64, past: &[f32], target: &[f32], samples: &mut Samples) -> bool {
+    /// Appends a sample, unless its window makes none; the series of it that have targets and are not taught.
+    fn add(&self, window: u64, past: &[f32], target: &[f32], samples: &mut Samples) -> Option<u64> {
         let (entities, channels) = (self.span.entities.len(), self.plan.channels.len());
         let cell = |entity: usize, step: usize| target[(step * entities + entity) * channels + self.plan.target];
         let cells = (0..entities).flat_map(|entity| (0..self.layout.steps).map(move |step| (entity, step)));
-        let valid = cells.clone().filter(|(entity, step)| !cell(*entity, *step).is_nan()).count();
         let is_training = self.job.training.is_none();
-        let enough = self.layout.target_valid_min * (entities * self.layout.steps) as f64;
-        if past.iter().all(|value| value.is_nan()) || (is_training && (valid == 0 || (valid as f64) < enough)) {
-            return false;
+        let valid = |entity: &usize| (0..self.layout.steps).filter(|step| !cell(*entity, *step).is_nan()).count();
+        let enough = self.layout.target_valid_min * self.layout.steps as f64;
+        let is_taught = |entity: &usize| valid(entity) > 0 && valid(entity) as f64 >= enough;
+        let has_history = |entity: usize| {
+            let own = past.chunks_exact(channels).skip(entity).step_by(entities);
+            own.flatten().any(|value| !value.is_nan())
+        };
+        let stays: Vec<bool> =
+            (0..entities).map(|entity| has_history(entity) && (!is_training || is_taught(&entity))).collect();
+        if !stays.contains(&true) {
+            return None;
         }
+        let untaught = (0..entities).filter(|entity| is_training && !stays[*entity] && valid(entity) > 0).count();
         let step = self.span.first + (window * self.layout.steps as u64) as i64;
         let start = step * self.layout.step_s;
         samples.x.extend_from_slice(past);
         calendar::values(&self.layout.calendar, start, &mut samples.x);
-        samples.y.extend(cells.map(|(entity, step)| cell(entity, step)));
+        let is_told = |entity: usize| !is_training || stays[entity];
+        let told = |(entity, step)| if is_told(entity) { cell(entity, step) } else { f32::NAN };
+        samples.y.extend(cells.map(told));
         samples.ids.push(start);
         let config = &self.job.config.split;
         if is_training && config.kind == SplitKind::Random {
             samples.split.push(split::by_hash(config, &start.to_le_bytes()) as u8);
         }
-        true
+        Some(untaught as u64)
     }
 }

@@ -155,6 +155,7 @@ impl RunView {
                 self.epochs.push((**report).clone());
             }
             What::Trained { epoch, step, stopped_early, split, samples_per_s, seconds } => {
+                self.classes.clear();
                 self.trained = Some(TrainedView {
                     epoch: *epoch,
                     step: *step,

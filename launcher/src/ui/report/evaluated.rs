@@ -3,6 +3,7 @@
 
 use super::{
     chart::{Chart, Margin},
+    classes,
     grid::Grid,
     heatmap,
     html::{Html, Px},
@@ -50,6 +51,9 @@ pub(super) fn page(evaluation: &Evaluation, meta: &StagedMeta) -> String {
             let floor = floor.iter().any(|mae| mae.is_finite()).then_some(&floor[..]);
             heatmap::write(html, &Grid::new(meta), "these rows", (&errors, floor), &evaluation.units);
         }
+        if let Some(figures) = &evaluation.classes {
+            classes::write(html, figures, "these rows");
+        }
         lines(html, evaluation);
         bars(html, evaluation);
         section(html, "notes", "Notes", |html| {
@@ -70,7 +74,8 @@ fn outcome(evaluation: &Evaluation) -> String {
         let name = figures::label(name);
         format!(", {:.1} % {side} the best baseline, {name}", 100.0 * (model / best - 1.0).abs())
     });
-    format!("An error of {error}{}.", beside.unwrap_or_default())
+    let rows = crate::ui::evaluation::rows(evaluation);
+    format!("An error of {error} on {rows}{}.", beside.unwrap_or_default())
 }
 
 fn contenders(html: &mut Html, evaluation: &Evaluation) {

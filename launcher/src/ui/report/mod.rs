@@ -4,6 +4,7 @@
 //! or is under way gets a report of what there is.
 
 mod chart;
+mod classes;
 mod evaluated;
 mod fit;
 mod forecasts;
@@ -18,7 +19,7 @@ mod tables;
 mod timeline;
 
 pub use page::ReportInputs;
-pub use predictions::TestPredictions;
+pub use predictions::{PredictionsError, TestPredictions};
 
 use super::{error::JournalError, model::RunView};
 use crate::baselines::{self, Baselines, Effort};

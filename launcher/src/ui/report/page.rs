@@ -1,6 +1,7 @@
 //! The page: head, outcome, sections in the order a reader asks for them.
 
 use super::{
+    classes,
     fit::Fit,
     forecasts::{self, Shown},
     grid::Grid,
@@ -11,13 +12,13 @@ use super::{
     tables, timeline,
 };
 use crate::{
-    baselines::{Baselines, Forecaster},
+    baselines::{self, Baselines, Forecaster},
     ui::{
         figures, metrics,
         model::{RunView, SessionView},
     },
 };
-use enn_common::{exit::ExitCode, staged::Staged};
+use enn_common::{artifact::classes::ClassFigures, exit::ExitCode, metrics::Measure, staged::Staged};
 use serde_json::Value;
 
 /// The style sheet.
@@ -82,6 +83,9 @@ fn body(html: &mut Html, inputs: &ReportInputs) {
 }
 
 fn test_split(html: &mut Html, inputs: &ReportInputs) {
+    if let Some(figures) = of_classes(inputs) {
+        return classes::write(html, &figures, "the test rows");
+    }
     let (Some(staged), Some(predictions)) = (&inputs.staged, &inputs.predictions) else { return };
     let Some(fit) = Fit::new(staged, predictions) else { return };
     let grid = Grid::new(staged.meta());
@@ -90,6 +94,15 @@ fn test_split(html: &mut Html, inputs: &ReportInputs) {
     let floor = inputs.baselines.as_ref().and_then(|b| Some(metrics::floor(b.cells.get("test")?)?.mae()));
     let errors = (&fit.cells.mae()[..], floor.as_deref());
     heatmap::write(html, &grid, "the test split", errors, &staged.meta().units);
+}
+
+/// What predictions of classes are worth: as training told it, else by the forecasts that are kept.
+fn of_classes(inputs: &ReportInputs) -> Option<ClassFigures> {
+    let told = inputs.view.classes.get("test").cloned();
+    told.or_else(|| {
+        let (staged, predictions) = (inputs.staged.as_ref()?, inputs.predictions.as_ref()?);
+        baselines::classes(staged, predictions.each())
+    })
 }
 
 /// The baseline with the least test error.
@@ -124,7 +137,7 @@ fn header(html: &mut Html, view: &RunView) {
 fn outcome(view: &RunView) -> String {
     let contenders = metrics::contenders(view);
     let ours = contenders.iter().find(|one| one.ours);
-    let split = if ours.is_some_and(|one| one.errors[1].is_some()) { "test" } else { "validation" };
+    let split = metrics::judged_split(&contenders);
     let error = ours.and_then(metrics::Contender::compared).map(|one| {
         format!("{} {}", figures::brief(one.judged()), one.measure().unit(view.units())).trim_end().to_owned()
     });
@@ -132,7 +145,7 @@ fn outcome(view: &RunView) -> String {
         let side = if difference < 0.0 { "below" } else { "above" };
         let percent = 100.0 * difference.abs();
         let percent = if percent < 10.0 { format!("{percent:.1}") } else { format!("{percent:.0}") };
-        format!(", {percent} % {side} the best baseline, {name}")
+        format!(", {percent} % {side} the best baseline on the {split} rows, {name}")
     });
     let beside = beside.unwrap_or_default();
     let ended = view.session().and_then(|session| session.ended);
@@ -173,10 +186,13 @@ fn lede(view: &RunView) -> String {
     }
     if let Some(staged) = &view.staged {
         let (samples, features) = (figures::plural(staged.rows, "sample"), figures::plural(staged.features, "input"));
-        text.push_str(&format!(
-            " {samples} of {features} each, forecasting a grid of {}.",
-            figures::shape(&staged.out_shape)
-        ));
+        let told = match split_is_of_classes(view) {
+            true => {
+                format!("telling {} apart", figures::plural(staged.out_shape.iter().product::<usize>() as u64, "class"))
+            }
+            false => format!("forecasting a grid of {}", figures::shape(&staged.out_shape)),
+        };
+        text.push_str(&format!(" {samples} of {features} each, {told}."));
     }
     match view.restarts() {
         0 => {}
@@ -184,6 +200,11 @@ fn lede(view: &RunView) -> String {
         n => text.push_str(&format!(" {n} rounds failed and training went on from the last checkpoint each time.")),
     }
     text.trim().to_owned()
+}
+
+/// Whether the model tells classes.
+fn split_is_of_classes(view: &RunView) -> bool {
+    metrics::split(view).values().any(|metrics| metrics.measure() == Measure::LogLoss)
 }
 
 /// The figures below the outcome: name, value, unit.

@@ -79,6 +79,11 @@ impl TestPredictions {
         &self.rows
     }
 
+    /// Every forecast (O) with its staged row.
+    pub fn each(&self) -> impl Iterator<Item = (usize, &[f32])> {
+        self.rows.iter().enumerate().map(|(index, row)| (*row, self.forecast(index)))
+    }
+
     /// Forecast number `index`, (O).
     pub fn forecast(&self, index: usize) -> &[f32] {
         let all: &[f32] = self.values.numbers().unwrap_or(&[]);

@@ -262,7 +262,7 @@ fn cleaning(html: &mut Html, report: &CleaningReport) {
             if clean.len() > names.len() { format!(" and {} more", clean.len() - names.len()) } else { String::new() };
         html.leaf("p", &[("class", &"note")], &format!("Nothing found in {}{more}.", names.join(", ")));
     }
-    for note in &report.notes {
+    for note in report.warnings.iter().chain(&report.notes) {
         html.leaf("p", &[("class", &"note")], note);
     }
 }

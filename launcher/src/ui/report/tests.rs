@@ -169,7 +169,9 @@ fn the_page_is_whole_and_needs_nothing_else() {
     }
     // One shade per cell of the grid, a death, and the best baseline in the headline.
     assert_eq!(html.matches("(cell mean ").count(), 72);
-    assert!(html.contains("was killed by SIGKILL") && html.contains("below the best baseline, ridge."));
+    assert!(
+        html.contains("was killed by SIGKILL") && html.contains("below the best baseline on the test rows, ridge.")
+    );
     assert!(!html.contains("NaN") && !html.contains("inf\""), "a number that is none was drawn");
     assert!(html.len() < 900_000, "{} bytes", html.len());
 }

@@ -126,6 +126,9 @@ impl Screen<'_> {
 
     fn look_at_log(&mut self, rows: &[Row]) {
         let row = rows::selected(rows, &self.state).and_then(|index| rows.get(index));
+        if !self.state.chosen {
+            self.state.suggest(tail::telling(&self.means.logs, row));
+        }
         let path = match (row, self.state.pane) {
             (Some(row), pane @ (Pane::Stderr | Pane::Stdout)) => tail::path(&self.means.logs, row, pane),
             _ => None,

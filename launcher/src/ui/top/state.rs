@@ -74,6 +74,8 @@ pub(super) struct State {
     pub(super) filter: Filter,
     /// What the lower part shows.
     pub(super) pane: Pane,
+    /// Whether a key chose that; until then it is what has something to show.
+    pub(super) chosen: bool,
     /// Only lines with this text are shown in the lower part; empty: all.
     pub(super) search: String,
     /// Whether the search is being typed.
@@ -85,6 +87,14 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Shows `pane`, unless a key chose another one.
+    pub(super) fn suggest(&mut self, pane: Pane) {
+        if !self.chosen && self.pane != pane {
+            self.pane = pane;
+            self.scroll = 0;
+        }
+    }
+
     /// Takes a key; `ranks` are those listed, `shown` the one that is selected now.
     pub(super) fn press(&mut self, key: Key, ranks: &[u32], shown: Option<u32>) -> Outcome {
         if key == Key::Interrupt {
@@ -128,7 +138,9 @@ impl State {
     }
 
     fn turn(&mut self, pane: Pane) {
-        (self.pane, self.scroll) = (pane, 0);
+        self.pane = pane;
+        self.chosen = true;
+        self.scroll = 0;
     }
 
     fn select(&mut self, ranks: &[u32], shown: Option<u32>, to: impl Fn(usize, usize) -> usize) {
@@ -175,6 +187,18 @@ mod tests {
 
     fn typed(text: &str) -> Vec<Key> {
         text.chars().map(Key::Char).collect()
+    }
+
+    #[test]
+    fn what_has_something_to_show_is_shown_until_a_key_chooses() {
+        let mut state = State::default();
+        for pane in [Pane::Reasons, Pane::Stdout, Pane::Stderr] {
+            state.suggest(pane);
+            assert_eq!(state.pane, pane);
+        }
+        state.press(Key::Char('l'), &RANKS, None);
+        state.suggest(Pane::Reasons);
+        assert_eq!(state.pane, Pane::Stdout, "the key chose it");
     }
 
     #[test]

@@ -88,6 +88,15 @@ pub(super) fn path(logs: &[PathBuf], row: &Row, pane: Pane) -> Option<PathBuf> {
     near.chain(below.iter().map(|dir| dir.join(&attempt))).find(|path| path.is_file())
 }
 
+/// What of a worker there is to show: standard error if it wrote any, else standard output, else what happened to the run.
+pub(super) fn telling(logs: &[PathBuf], row: Option<&Row>) -> Pane {
+    let wrote = |pane: &Pane| {
+        let log = row.and_then(|row| path(logs, row, *pane));
+        log.and_then(|log| fs::metadata(log).ok()).is_some_and(|found| found.len() > 0)
+    };
+    [Pane::Stderr, Pane::Stdout].into_iter().find(wrote).unwrap_or(Pane::Reasons)
+}
+
 #[cfg(test)]
 impl Tail {
     /// A log without a file.
@@ -115,6 +124,23 @@ mod tests {
             fs::write(dir.path().join(place), "").unwrap();
             let pane = if place.ends_with("stdout.log") { Pane::Stdout } else { Pane::Stderr };
             assert_eq!(path(&logs, &row(), pane), Some(dir.path().join(place)));
+        }
+    }
+
+    #[test]
+    fn a_log_that_is_empty_is_not_what_is_shown_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = [dir.path().to_owned()];
+        assert_eq!(telling(&logs, None), Pane::Reasons);
+        let folder = dir.path().join("attempt_2/1");
+        fs::create_dir_all(&folder).unwrap();
+        for (name, text, expected) in [
+            ("stderr.log", "", Pane::Reasons),
+            ("stdout.log", "epoch 1\n", Pane::Stdout),
+            ("stderr.log", "warning\n", Pane::Stderr),
+        ] {
+            fs::write(folder.join(name), text).unwrap();
+            assert_eq!(telling(&logs, Some(&row())), expected, "after {name}");
         }
     }
 

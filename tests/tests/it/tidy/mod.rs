@@ -3,6 +3,7 @@
 mod arrows;
 mod names;
 mod pages;
+mod paths;
 mod sizes;
 mod source;
 mod unsafety;

@@ -227,7 +227,9 @@ fn the_variables_that_are_read_are_those_doctor_lists() {
         "edit launcher/src/doctor/variables.rs",
         breaches,
     );
-    assert!(VARIABLES.len() <= 23, "at most 23 variables are for users to set");
+    // Those of torchrun are its own: they are honoured or named, and not for us to make fewer.
+    let own = VARIABLES.iter().filter(|variable| !variable.name.starts_with("TORCH")).count();
+    assert!(own <= 22, "at most 22 variables of our own are for users to set");
 }
 
 #[test]

@@ -19,6 +19,9 @@ use syn::visit::Visit;
 const README_BYTES_MAX: usize = 16 * 1024;
 /// Sections of a configuration.
 const SECTIONS: [&str; 4] = ["data", "train", "model", "cluster"];
+/// A configuration that says nothing but the data.
+const SMALLEST: &str =
+    "[data]\nfiles = [\"t.csv\"]\n[data.rows]\nfeatures = [\"a\"]\ntargets = [\"y\"]\n[data.split]\ncolumn = \"g\"\n";
 /// What stands behind the point where a word is the name of a file.
 const FILE_ENDINGS: [&str; 4] = ["rs", "py", "csv", "pt"];
 /// Sections of a page from which on it lists them.
@@ -110,6 +113,22 @@ impl Page {
             told.extend(pairs.map(|(key, _)| key.trim().to_owned()));
         }
         told
+    }
+
+    /// Settings in the text, `section.key = value`, with their lines.
+    fn settings(&self) -> Vec<(usize, String)> {
+        let mut found = Vec::new();
+        for (index, line) in self.prose.lines().enumerate() {
+            for code in line.split('`').skip(1).step_by(2) {
+                let Some((key, value)) = code.split_once(" = ") else { continue };
+                let is_key = key.contains('.') && SECTIONS.contains(&key.split('.').next().unwrap_or_default());
+                let is_value = !value.is_empty() && !value.contains(['…', ',']) && value != "VALUE";
+                if is_key && is_value {
+                    found.push((index + 1, code.to_owned()));
+                }
+            }
+        }
+        found
     }
 
     /// The blocks of TOML, with the line where each begins.
@@ -345,6 +364,13 @@ fn configurations_in_pages_resolve() {
             let resolved = RawConfig::parse(&text, &page.path).and_then(|raw| resolve(&raw, &facts));
             let errors = resolved.err().unwrap_or_default().into_iter().filter(|error| !left_out(&error.kind));
             breaches.extend(errors.map(|error| format!("the block at {}: {error}", page.at(line))));
+        }
+        // A key that the text sets, in a configuration that says nothing else but the data.
+        for (line, word) in page.settings() {
+            let mut raw = RawConfig::parse(SMALLEST, &page.path).unwrap();
+            let resolved = raw.set(&word).map_err(|error| vec![*error]).and_then(|()| resolve(&raw, &facts));
+            let errors = resolved.err().unwrap_or_default().into_iter();
+            breaches.extend(errors.map(|error| format!("`{word}` at {}: {error}", page.at(line))));
         }
     }
     assert!(tables > 3, "only {tables} blocks were found");

@@ -138,6 +138,7 @@ impl Pieces for Cutter {
             separator: self.separator,
             width: self.width,
             lines_before,
+            is_last: self.done,
             end: self.at - self.rest.len() as u64,
             request: self.request.clone(),
         })))

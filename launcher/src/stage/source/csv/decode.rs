@@ -24,6 +24,8 @@ pub(crate) struct CsvPiece {
     pub width: usize,
     /// Lines of the file before the text, when no piece before counted them.
     pub lines_before: u64,
+    /// Whether the file ends behind the text.
+    pub is_last: bool,
     /// Byte of the file behind the text.
     pub end: u64,
     /// What is wanted.
@@ -89,6 +91,8 @@ struct Decoder<'a> {
     width: usize,
     /// Whether a number must be compared with the missing tokens.
     number_tokens: bool,
+    /// The file ends behind the text, and not with a line end.
+    is_open: bool,
     at: usize,
     /// Lines before `at`, from the beginning of the piece.
     line: u64,
@@ -113,7 +117,8 @@ impl<'a> Decoder<'a> {
         let number_tokens = request.missing.has_numbers();
         let (text, separator, line) = (piece.text.as_slice(), piece.separator, piece.lines_before);
         let width = piece.width;
-        Self { text, separator, request, width, number_tokens, at: 0, line, block, odd_cells: Vec::new() }
+        let is_open = piece.is_last && text.last().is_some_and(|byte| !matches!(byte, b'\n' | b'\r'));
+        Self { text, separator, request, width, number_tokens, is_open, at: 0, line, block, odd_cells: Vec::new() }
     }
 
     fn run(mut self, steps: &[Step]) -> Result<Block, PieceError> {
@@ -256,6 +261,11 @@ impl<'a> Decoder<'a> {
             let column = self.request.wants[wish].column.clone();
             return Err(PieceError::Cell { file: self.request.file, at: line, column, kind });
         }
+        if self.is_open && self.at == self.text.len() && width < self.width {
+            let kind = CellError::CutRecord { found: width, expected: self.width };
+            let column = self.request.wants.last().map(|want| want.column.clone()).unwrap_or_default();
+            return Err(PieceError::Cell { file: self.request.file, at: line, column, kind });
+        }
         self.block.columns.iter_mut().for_each(|column| column.truncate(self.block.rows));
         self.block.wrong_width += 1;
         self.block.wrong_width_at.get_or_insert(line);
@@ -286,8 +296,15 @@ mod tests {
         let columns = (0..kinds.len()).collect();
         let missing = MissingTokens::new(&["NA".to_string()]);
         let request = Arc::new(Request { file: 0, wants, columns, missing, hash_rows: true });
-        let piece =
-            CsvPiece { text: text.as_bytes().to_vec(), separator: b',', width, lines_before: 1, end: 0, request };
+        let piece = CsvPiece {
+            text: text.as_bytes().to_vec(),
+            separator: b',',
+            width,
+            lines_before: 1,
+            is_last: true,
+            end: 0,
+            request,
+        };
         Box::new(piece).decode()
     }
 
@@ -303,7 +320,7 @@ mod tests {
         let words = block.columns[1].words().unwrap();
         assert_eq!(words.list, ["a", "b, \"c\""]);
         assert_eq!(words.ids, [0, 1, super::super::super::block::NO_WORD, 0]);
-        assert_eq!(block.columns[2].times()[1], 7);
+        assert_eq!(block.columns[2].times()[1], 7_000_000);
         assert_eq!(block.counts[0].missing, 1);
         assert_eq!(block.span, 1 + 5);
     }
@@ -317,6 +334,21 @@ mod tests {
         assert_eq!((block.wrong_width, block.wrong_width_at), (3, Some(2)));
         assert_eq!(block.hashes.len(), 2);
         assert_eq!(block.span, 7);
+    }
+
+    #[test]
+    fn a_record_that_the_end_of_the_file_cuts_is_an_error() {
+        for text in ["1,2\n3", "1,2\n\"a\nb\""] {
+            match decode(text, &[Kind::Word, Kind::Word], 2) {
+                Err(PieceError::Cell { at, kind: CellError::CutRecord { found: 1, expected: 2 }, .. }) => {
+                    assert_eq!(at, 2);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        // With a line end it is one of a wrong width; with all its fields it is whole, as far as anybody can tell.
+        assert_eq!(decode("1,2\n3\n", &[Kind::Word, Kind::Word], 2).unwrap().wrong_width, 1);
+        assert_eq!(decode("1,2\n3,", &[Kind::Word, Kind::Word], 2).unwrap().rows, 2);
     }
 
     #[test]

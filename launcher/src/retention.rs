@@ -1,0 +1,253 @@
+//! Which runs of `enn run` are kept: those that are young enough, the newest first, as far as they fit into a size.
+//!
+//! **Invariant:** a run whose launcher lives is never touched, nor one whose end is not known and that was written to lately, nor
+//! a run of `enn train`.
+
+use crate::{
+    logs,
+    run_dir::{self, RunDir},
+};
+use crossbeam_channel::{Receiver, bounded};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+/// Days for which a run is kept unless the user says otherwise.
+const DAYS: u64 = 30;
+/// Bytes of all runs together that are kept unless the user says otherwise.
+const BYTES: u64 = 4 << 30;
+/// A run that did not say its end may go on somewhere, where its lock is not seen, unless it was silent for so long.
+const SILENT_MIN: Duration = Duration::from_secs(24 * 3600);
+/// Longest time that the end of a launch waits for the removal of old runs. What is left is removed after the next launch.
+const WAIT_MAX: Duration = Duration::from_secs(2);
+/// Runs that are removed have this before their names.
+const REMOVED: &str = ".removed-";
+const DAY_S: u64 = 24 * 3600;
+
+/// How long, and how much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// Longest age of a run; `None`: any.
+    pub age_max: Option<Duration>,
+    /// Most bytes of all runs together, and of the output that one run keeps; `None`: any.
+    pub bytes_max: Option<u64>,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { age_max: Some(Duration::from_secs(DAYS * DAY_S)), bytes_max: Some(BYTES) }
+    }
+}
+
+/// What stands for no limit.
+const UNLIMITED: &str = "unlimited";
+
+/// A number of days, or "unlimited".
+pub fn days(text: &str) -> Option<Option<Duration>> {
+    if text == UNLIMITED {
+        return Some(None);
+    }
+    let days: f64 = text.parse().ok()?;
+    Duration::try_from_secs_f64(days * DAY_S as f64).ok().map(Some)
+}
+
+/// A number of bytes with one of the letters K, M, G, T (powers of 1024) or none, or "unlimited".
+pub fn bytes(text: &str) -> Option<Option<u64>> {
+    if text == UNLIMITED {
+        return Some(None);
+    }
+    let text = text.trim_end_matches(['B', 'b']).trim_end_matches(['I', 'i']);
+    let (digits, power) = match text.char_indices().last()? {
+        (at, 'K' | 'k') => (&text[..at], 10),
+        (at, 'M' | 'm') => (&text[..at], 20),
+        (at, 'G' | 'g') => (&text[..at], 30),
+        (at, 'T' | 't') => (&text[..at], 40),
+        _ => (text, 0),
+    };
+    let number: u64 = digits.trim().parse().ok()?;
+    number.checked_mul(1 << power).map(Some)
+}
+
+/// The removal of old runs, in a thread of its own: a launch does not wait for a disk.
+#[derive(Debug)]
+pub(crate) struct Sweeping {
+    done: Receiver<()>,
+}
+
+impl Sweeping {
+    /// Begins to remove what is too old or too much in `runs`.
+    pub(crate) fn start(runs: PathBuf, retention: Retention, now: SystemTime) -> Self {
+        let (end, done) = bounded(1);
+        let body = move || {
+            for removed in sweep(&runs, retention, now) {
+                tracing::info!("removed the old run {}", removed.display());
+            }
+            // Nobody listens when the launch has not waited.
+            let _left = end.send(());
+        };
+        // Without a thread nothing is removed this time.
+        let _refused = std::thread::Builder::new().name("enn-sweep".into()).spawn(body);
+        Self { done }
+    }
+
+    /// Waits a moment until it is done.
+    pub(crate) fn finish(self) {
+        let _late = self.done.recv_timeout(WAIT_MAX);
+    }
+}
+
+/// A run that may be removed.
+struct Old {
+    path: PathBuf,
+    written: SystemTime,
+    bytes: u64,
+}
+
+/// Removes what is too old or too much; returns what it removed.
+fn sweep(runs: &Path, retention: Retention, now: SystemTime) -> Vec<PathBuf> {
+    let entries = fs::read_dir(runs).into_iter().flatten().flatten();
+    let mut bytes_all = 0;
+    let mut old = Vec::new();
+    for path in entries.map(|entry| entry.path()) {
+        if path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(REMOVED.as_bytes())) {
+            // Left by a launcher that ended while it removed it.
+            let _busy = fs::remove_dir_all(&path);
+        } else if run_dir::is_launch(&path) {
+            let bytes = size(&path);
+            bytes_all += bytes;
+            old.extend(removable(&path, now).map(|written| Old { path, written, bytes }));
+        }
+    }
+    old.sort_by_key(|run| run.written);
+    let mut removed = Vec::new();
+    for run in old {
+        let age = now.duration_since(run.written).unwrap_or_default();
+        let too_old = retention.age_max.is_some_and(|max| age > max);
+        let too_much = retention.bytes_max.is_some_and(|max| bytes_all > max);
+        if (too_old || too_much) && remove(&run.path).is_ok_and(|gone| gone) {
+            bytes_all -= run.bytes;
+            removed.push(run.path);
+        }
+    }
+    removed
+}
+
+/// When the run was last written to, if nobody works in it any more.
+fn removable(path: &Path, now: SystemTime) -> Option<SystemTime> {
+    let written = logs::last_written(path)?;
+    let silent = now.duration_since(written).unwrap_or_default();
+    let over = logs::has_ended(path) || silent >= SILENT_MIN;
+    (over && !run_dir::is_living(path)).then_some(written)
+}
+
+/// Removes a run; false when somebody works in it after all.
+fn remove(path: &Path) -> io::Result<bool> {
+    // Held until it is gone, so that nobody begins to work in it.
+    let Ok(_held) = RunDir::open(path) else { return Ok(false) };
+    let mut name = std::ffi::OsString::from(REMOVED);
+    name.push(path.file_name().unwrap_or_default());
+    let aside = path.with_file_name(name);
+    fs::rename(path, &aside)?;
+    fs::remove_dir_all(&aside).map(|()| true)
+}
+
+/// Bytes of all files below a directory. Links are not followed.
+fn size(path: &Path) -> u64 {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(found) if found.is_dir() => size(&entry.path()),
+        Ok(found) if found.is_file() => found.len(),
+        _ => 0,
+    };
+    entries.map(of).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use time::macros::datetime;
+
+    const ENDED: &str =
+        "{\"time\":2.0,\"event\":\"run_ended\",\"code\":0,\"seconds\":1.0,\"restarts\":0,\"rounds\":1}\n";
+
+    /// A run with a log of `bytes` that was written to `days` before `now`; its lock is held.
+    fn run(runs: &Path, name: &str, (days, bytes): (u64, usize), journal: &str, now: SystemTime) -> RunDir {
+        let run = RunDir::create(runs, name, datetime!(2026-01-02 03:04:05 UTC)).unwrap();
+        run.write_launch("x", &[], &run.path().join("logs")).unwrap();
+        fs::create_dir_all(run.path().join("logs/x_1/attempt_0/0")).unwrap();
+        let log = run.path().join("logs/x_1/attempt_0/0/stdout.log");
+        fs::write(&log, vec![b'x'; bytes]).unwrap();
+        fs::write(run.path().join("events.jsonl"), journal).unwrap();
+        let then = now - Duration::from_secs(days * DAY_S);
+        for file in [log, run.path().join("events.jsonl")] {
+            File::options().write(true).open(file).unwrap().set_modified(then).unwrap();
+        }
+        run
+    }
+
+    fn names(removed: &[PathBuf]) -> Vec<String> {
+        let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().split('-').next().unwrap().to_owned();
+        removed.iter().map(name).collect()
+    }
+
+    #[test]
+    fn what_is_too_old_goes_and_what_lives_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let keep = Retention { age_max: Some(Duration::from_secs(10 * DAY_S)), bytes_max: None };
+        drop(run(dir.path(), "old", (11, 10), ENDED, now));
+        drop(run(dir.path(), "young", (9, 10), ENDED, now));
+        let living = run(dir.path(), "living", (40, 10), "", now);
+        let trained = run(dir.path(), "trained", (40, 10), ENDED, now);
+        fs::rename(trained.path().join("launch.json"), trained.path().join("run.json")).unwrap();
+        drop(trained);
+        assert_eq!(names(&sweep(dir.path(), keep, now)), ["old"]);
+        assert!(living.path().join("logs").is_dir());
+        drop(living);
+        assert_eq!(names(&sweep(dir.path(), keep, now)), ["living"]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "the young one and the trained one");
+    }
+
+    #[test]
+    fn the_oldest_go_until_the_others_fit() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        for (name, days) in [("b", 3), ("a", 4), ("c", 2)] {
+            drop(run(dir.path(), name, (days, 100_000), ENDED, now));
+        }
+        // Killed a moment ago, perhaps not everywhere: its end is not known.
+        drop(run(dir.path(), "killed", (0, 100_000), "", now));
+        let keep = |bytes| Retention { age_max: None, bytes_max: Some(bytes) };
+        assert_eq!(names(&sweep(dir.path(), keep(500_000), now)), [""; 0]);
+        assert_eq!(names(&sweep(dir.path(), keep(250_000), now)), ["a", "b"]);
+        assert_eq!(names(&sweep(dir.path(), keep(0), now)), ["c"]);
+        let later = now + 2 * SILENT_MIN;
+        assert_eq!(names(&sweep(dir.path(), keep(0), later)), ["killed"]);
+    }
+
+    #[test]
+    fn half_removed_runs_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join(".removed-x/logs")).unwrap();
+        fs::create_dir_all(dir.path().join("something/else")).unwrap();
+        sweep(dir.path(), Retention::default(), SystemTime::now());
+        assert!(!dir.path().join(".removed-x").exists() && dir.path().join("something/else").exists());
+    }
+
+    #[test]
+    fn limits_are_read() {
+        assert_eq!(days("1.5"), Some(Some(Duration::from_secs(36 * 3600))));
+        assert_eq!((days("unlimited"), days("-1"), days("x"), days("nan")), (Some(None), None, None, None));
+        assert_eq!(
+            ["0", "12", "2K", "3MiB", "1g"].map(bytes).map(Option::flatten),
+            [0, 12, 2048, 3 << 20, 1 << 30].map(Some)
+        );
+        assert_eq!(
+            (bytes("unlimited"), bytes(""), bytes("1.5G"), bytes("99999999999T")),
+            (Some(None), None, None, None)
+        );
+    }
+}

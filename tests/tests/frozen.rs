@@ -1,0 +1,149 @@
+//! Files that released versions wrote, read by this one: configurations, staged data, journals, checkpoints, manifests, predictions
+//! and saved models. `frozen/VERSION.tar.zst` holds them as that version's binaries left them; an archive is never made anew.
+//!
+//! Each archive has `NAME.toml` with its table, `runs/NAME` with its staged data, and `NAME.parquet` with what that version predicted;
+//! `rows` has its model in `rows.safetensors` and `rows.pt`, too. Needs `enn`, `enn-worker` and libtorch, as `make test` sets them.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+
+use arrow_array::{Array, RecordBatch, cast::AsArray, types::Float32Type};
+use enn_common::event::Event;
+use enn_tests::launch;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// Runs of every archive, each with the table that it predicts.
+const RUNS: [&str; 3] = ["rows", "classes", "series"];
+/// Largest difference between what a release predicted and what is predicted now, as a share of the value or of 1.
+const DIFFERENCE_MAX: f32 = 1e-4;
+
+fn archive() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let file = File::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("frozen/0.1.tar.zst")).unwrap();
+    let mut tar = Command::new("tar").arg("x").current_dir(&dir).stdin(Stdio::piped()).spawn().unwrap();
+    tar.stdin.take().unwrap().write_all(&zstd::decode_all(file).unwrap()).unwrap();
+    assert!(tar.wait().unwrap().success());
+    dir
+}
+
+/// Standard output of a command that succeeds.
+fn enn(dir: &Path, arguments: &[&str]) -> String {
+    let output = Command::new(launch::enn()).args(arguments).current_dir(dir).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "enn {}: {error}", arguments.join(" "));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn predictions(path: &Path) -> RecordBatch {
+    let mut batches = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap().build().unwrap();
+    let batch = batches.next().unwrap().unwrap();
+    assert!(batches.next().is_none(), "{} has more than one batch", path.display());
+    batch
+}
+
+/// Holds one prediction against another: the same columns, and numbers that differ by rounding only.
+fn assert_alike(now: &Path, then: &Path) {
+    let (now, then) = (predictions(now), predictions(then));
+    let mut numbers = 0;
+    for (field, was) in then.schema().fields().iter().zip(then.columns()) {
+        let is = now.column_by_name(field.name()).unwrap();
+        assert_eq!(is.len(), was.len(), "{}", field.name());
+        match (is.as_primitive_opt::<Float32Type>(), was.as_primitive_opt::<Float32Type>()) {
+            (Some(is), Some(was)) => {
+                for (row, (is, was)) in is.iter().zip(was.iter()).enumerate() {
+                    let (is, was) = (is.unwrap_or(f32::NAN), was.unwrap_or(f32::NAN));
+                    let alike = (is - was).abs() <= DIFFERENCE_MAX * was.abs().max(1.0) || is.is_nan() && was.is_nan();
+                    assert!(alike, "{} of row {row} is {is} and was {was}", field.name());
+                }
+                numbers += was.len();
+            }
+            _ => assert_eq!(is, was, "{}", field.name()),
+        }
+    }
+    assert!(numbers > 0, "the prediction has no numbers");
+}
+
+/// The table that a run's configuration names.
+fn table(run: &str) -> String {
+    format!("{}.csv", if run == "classes" { "rows" } else { run })
+}
+
+#[test]
+fn configurations_of_0_1_are_staged_and_their_staged_data_are_whole() {
+    let dir = archive();
+    for run in RUNS {
+        enn(dir.path(), &["stage", &format!("{run}.toml"), "--out", "new"]);
+        enn(dir.path(), &["data", "verify", &format!("runs/{run}/staged")]);
+    }
+}
+
+#[test]
+fn journals_of_0_1_have_their_status_and_their_errors() {
+    let dir = archive();
+    for run in RUNS {
+        let place = format!("runs/{run}");
+        let journal = fs::read_to_string(dir.path().join(&place).join("events.jsonl")).unwrap();
+        let events: Vec<Event> = journal.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(events.len() > 10, "{} events", events.len());
+        assert!(enn(dir.path(), &["status", &place]).contains("finished"));
+        assert!(enn(dir.path(), &["metrics", &place]).contains("> ENN"));
+    }
+}
+
+#[test]
+fn checkpoints_of_0_1_predict_what_they_predicted() {
+    let dir = archive();
+    for run in RUNS {
+        let place = format!("runs/{run}");
+        enn(dir.path(), &["ckpt", "verify", &place]);
+        enn(
+            dir.path(),
+            &["predict", &place, "--data", &table(run), "--out", "now.parquet", "--nproc-per-node", "1", "--replace"],
+        );
+        assert_alike(&dir.path().join("now.parquet"), &dir.path().join(format!("{run}.parquet")));
+    }
+}
+
+#[test]
+fn saved_models_of_0_1_are_loaded_and_predict_what_their_run_predicted() {
+    let dir = archive();
+    for model in ["rows.safetensors", "rows.pt"] {
+        let run = enn(dir.path(), &["model", "load", model, "--runs-dir", "loaded"]);
+        let out = format!("{model}.parquet");
+        enn(dir.path(), &["predict", run.trim(), "--data", "rows.csv", "--out", &out, "--nproc-per-node", "1"]);
+        assert_alike(&dir.path().join(out), &dir.path().join("rows.parquet"));
+    }
+}
+
+#[test]
+fn predictions_of_0_1_are_checked_against_their_manifest() {
+    let dir = archive();
+    for run in RUNS {
+        let prediction = format!("{run}.parquet");
+        enn(dir.path(), &["data", "verify", &prediction]);
+        let path = dir.path().join(&prediction);
+        let mut bytes = fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let output =
+            Command::new(launch::enn()).args(["data", "verify", &prediction]).current_dir(&dir).output().unwrap();
+        assert!(!output.status.success(), "{prediction} was changed and counts as whole");
+    }
+}
+
+#[test]
+fn a_run_of_0_1_goes_on() {
+    let dir = archive();
+    enn(
+        dir.path(),
+        &["train", "rows.toml", "--resume", "runs/rows", "--set", "train.epochs=4", "--nproc-per-node", "1"],
+    );
+    let newest = enn(dir.path(), &["ckpt", "verify", "runs/rows/checkpoints/step-00000016"]);
+    assert!(newest.contains("is as it was written"), "{newest}");
+}
