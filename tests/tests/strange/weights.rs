@@ -54,7 +54,7 @@ fn an_evaluation_and_a_cross_validation_weigh_rows_and_cells_as_training_does() 
     for fold in &record.folds {
         let staged = enn_common::staged::Staged::open(&fold.staged).unwrap();
         let of_run: enn_common::metrics::RunMetrics = {
-            let dir = place.path().join("runs").join(&record.run).join(&fold.run);
+            let dir = fold.run.below(&place.path().join("runs").join(&record.run));
             let words = ["metrics", dir.to_str().unwrap(), "--json"];
             serde_json::from_slice(&place.command(&words).output().unwrap().stdout).unwrap()
         };
