@@ -85,12 +85,9 @@ pub(super) fn adopt(
 /// before anything in the run's directory is touched.
 pub(super) fn carried(config: &RunConfig, run: &Path) -> Result<RunConfig, Error> {
     same_layout(config, run)?;
-    let before = match run_dir::read_config(run) {
-        Ok(before) if before.parent.is_some() => before,
-        _ => return Ok(config.clone()),
-    };
-    let model = if config.model.by_rows { before.model } else { config.model.clone() };
-    Ok(RunConfig { parent: before.parent, model, ..config.clone() })
+    let Ok(before) = run_dir::read_config(run) else { return Ok(config.clone()) };
+    let after = config.after(&before);
+    Ok(RunConfig { parent: before.parent.or(after.parent), ..after })
 }
 
 /// Refuses to go on with a run by a configuration that reads other columns.
