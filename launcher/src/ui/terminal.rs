@@ -1,7 +1,9 @@
 //! Whether a stream is a terminal on which lines can be drawn over: one that says it is dumb, or nothing of itself, only takes text.
 
+use crate::process;
 use std::{
     io::IsTerminal,
+    os::fd::AsFd,
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -10,6 +12,14 @@ static IS_DUMB: AtomicBool = AtomicBool::new(false);
 /// Takes down, once and before anything is shown, that `TERM` says the terminal only takes text.
 pub(crate) fn set_dumb(is_dumb: bool) {
     IS_DUMB.store(is_dumb, Ordering::Relaxed);
+}
+
+/// Columns of a terminal that does not say how many it has.
+const COLUMNS_USUAL: u16 = 80;
+
+/// Columns of the window.
+pub(crate) fn columns(stream: &impl AsFd) -> usize {
+    process::window_columns(stream.as_fd()).unwrap_or(COLUMNS_USUAL).into()
 }
 
 /// Whether lines can be drawn over on this stream.
