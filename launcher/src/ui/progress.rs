@@ -7,7 +7,7 @@ use super::{
     lines::{Line, Weight},
     message,
     model::RunView,
-    terminal,
+    terminal::{self, FREE_COLUMNS, Narrowed},
 };
 use enn_common::shown;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -19,9 +19,6 @@ const REDRAWS_PER_S: u8 = 12;
 const BAR_COLUMNS: usize = 24;
 const BAR_COLUMNS_NARROW: usize = 8;
 const NARROW: usize = 72;
-/// Columns that stay free at the end of a line. What is typed is seen there, as the ^C of Ctrl-C: at the end of a full line it would begin
-/// another one, and the bar would be cleared from the wrong one.
-const FREE_COLUMNS: usize = 4;
 
 /// The display. A bar that was cleared never draws again, so each activity has a bar of its own.
 pub(super) struct Progress {
@@ -33,7 +30,10 @@ pub(super) struct Progress {
 impl Progress {
     /// Draws on standard error, once there is something under way.
     pub(super) fn new() -> Self {
-        Self { bar: None, target: || ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_S) }
+        Self {
+            bar: None,
+            target: || ProgressDrawTarget::term_like_with_hz(Box::new(Narrowed::default()), REDRAWS_PER_S),
+        }
     }
 
     /// Prints what is notable above the bar and draws the bar anew.

@@ -283,3 +283,23 @@ fn without_a_home_only_a_directory_of_this_user_stands_for_it() {
         eprintln!("skipped: only root can give a directory to another user");
     }
 }
+
+#[test]
+fn the_description_of_an_artifact_leads_nowhere_else() {
+    let scene = Scene::new();
+    let made = scene.run(&["export", "RUN", "--to", "pt2", "--out", "made"]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let victim = scene.copy(Path::new("made/rows.pt2"));
+    let description = scene.inside().join("made/rows.pt2.json");
+    let whole = fs::read(&description).unwrap();
+    for path in hostile(&victim, 2) {
+        edit(&description, |value| value["files"][0]["path"] = path.clone().into());
+        let predict = ["predict", "made/rows.pt2", "--data", "rows.csv", "--out", "OUT.csv"];
+        refused(&scene, &path, &[&predict]);
+        // Making it anew replaces what is there, and nothing elsewhere.
+        let before = seen(&scene.outside());
+        scene.run(&["export", "RUN", "--to", "pt2", "--out", "made"]);
+        assert_eq!(seen(&scene.outside()), before, "{path}");
+        fs::write(&description, &whole).unwrap();
+    }
+}

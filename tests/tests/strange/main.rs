@@ -10,6 +10,7 @@ mod place;
 mod refusals;
 mod screens;
 mod targets;
+mod terminal;
 mod weights;
 
 pub(crate) use place::{Place, Table, data};

@@ -7,8 +7,9 @@ use super::{
 use syn::{Expr, Item, spanned::Spanned, visit::Visit};
 
 /// Who writes on standard output and error: they let `common::shown` make text harmless, or carry bytes that are not theirs.
-const WRITERS: [(&str, &str); 9] = [
+const WRITERS: [(&str, &str); 10] = [
     ("launcher/src/ui/message.rs", "sentences and the log, made harmless"),
+    ("launcher/src/ui/terminal.rs", "bars, of messages that are harmless"),
     ("launcher/src/ui/sink.rs", "the lines of `ui::lines`, which are harmless, and JSON that is made so"),
     ("launcher/src/cli/output.rs", "text and JSON, made harmless; documents and pages as they are"),
     ("launcher/src/cli/runtime.rs", "a protocol between programs"),
