@@ -494,3 +494,19 @@ fn the_version_is_told_under_every_name() {
     assert_eq!(version("enn", &["run", "--version"]), expected);
     assert_eq!(version("enn-torchrun", &["--version"]), expected.replace("enn ", "enn-torchrun "));
 }
+
+#[test]
+fn a_worker_inherits_no_secret_of_the_launcher() {
+    let place = Place::new("env > seen.$RANK; exit 0");
+    let mut command = place.command(&["--standalone", "--nproc-per-node", "2"]);
+    let ended = end(command.env("ENN_TOKEN", "a secret of thirty-two characters").env("OWN", "kept").spawn().unwrap());
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    for rank in 0..2 {
+        let seen = fs::read_to_string(place.path(&format!("seen.{rank}"))).unwrap();
+        assert!(!seen.contains("ENN_TOKEN") && !seen.contains("a secret of"), "{seen}");
+        assert!(seen.contains("OWN=kept"), "{seen}");
+    }
+    // What a run leaves on the disk does not hold it either.
+    let kept = Command::new("grep").args(["-rl", "a secret of thirty-two"]).arg(place.dir.path()).output().unwrap();
+    assert!(kept.stdout.is_empty(), "{}", String::from_utf8_lossy(&kept.stdout));
+}

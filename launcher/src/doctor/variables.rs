@@ -63,7 +63,6 @@ pub const VARIABLES: &[Variable] = &[
         "enn",
         "turns of a thread that waits before it sleeps; 1000 for workers if it is not set",
     ),
-    variable("TERM", "enn", "dumb, or not set: the terminal only takes text, and nothing is drawn over"),
     variable("ENN_TOKEN", "enn", "secret that the nodes of a run share; never shown"),
     variable(
         "ENN_LAUNCH",

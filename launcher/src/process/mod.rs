@@ -19,5 +19,6 @@ pub(crate) use patient::{GiveUp, PatientWriter};
 pub(crate) use poll::{next_signal, wait_ready};
 pub(crate) use sweep::{MARK_VARIABLE, Mark, end_children, reap_orphans, signal_one, sweep};
 pub(crate) use unix::{
-    Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, copy_window_size, outlive, pidfd, terminal_pair, unread_bytes,
+    Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, copy_window_size, outlive, pidfd, terminal_pair,
+    unread_bytes, window_columns,
 };

@@ -93,6 +93,17 @@ pub(crate) fn copy_window_size(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
     }
 }
 
+/// Columns of a terminal's window, when it has a size.
+pub(crate) fn window_columns(terminal: BorrowedFd<'_>) -> Option<u16> {
+    let mut size = MaybeUninit::<libc::winsize>::zeroed();
+    // SAFETY: the call writes one winsize behind the pointer, which lives here; zeros are a winsize.
+    let (asked, size) = unsafe {
+        let asked = libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, size.as_mut_ptr());
+        (asked, size.assume_init())
+    };
+    (asked == 0).then_some(size.ws_col).filter(|columns| *columns > 0)
+}
+
 /// Bytes that wait in a pipe or terminal; 0 when the system does not say.
 pub(crate) fn unread_bytes(fd: BorrowedFd<'_>) -> u64 {
     let mut count: libc::c_int = 0;

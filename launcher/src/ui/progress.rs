@@ -7,14 +7,18 @@ use super::{
     lines::{Line, Weight},
     message,
     model::RunView,
+    terminal::{self, FREE_COLUMNS, Narrowed},
 };
 use enn_common::shown;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io;
 
 const REDRAWS_PER_S: u8 = 12;
 
-/// Bar of a known length, then what is said of it. The template is ours and known to parse; were it not, indicatif's own is used.
-const TEMPLATE: &str = "{bar:24.cyan/238} {wide_msg}";
+/// Columns of the bar, and of a window that is too narrow for it and what is said.
+const BAR_COLUMNS: usize = 24;
+const BAR_COLUMNS_NARROW: usize = 8;
+const NARROW: usize = 72;
 
 /// The display. A bar that was cleared never draws again, so each activity has a bar of its own.
 pub(super) struct Progress {
@@ -26,7 +30,10 @@ pub(super) struct Progress {
 impl Progress {
     /// Draws on standard error, once there is something under way.
     pub(super) fn new() -> Self {
-        Self { bar: None, target: || ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_S) }
+        Self {
+            bar: None,
+            target: || ProgressDrawTarget::term_like_with_hz(Box::new(Narrowed::default()), REDRAWS_PER_S),
+        }
     }
 
     /// Prints what is notable above the bar and draws the bar anew.
@@ -36,8 +43,9 @@ impl Progress {
         }
         match state(view) {
             Some((position, length, message)) => {
-                let bar = self.bar.get_or_insert_with(|| bar((self.target)()));
-                bar.set_message(shown::line(&message).into_owned());
+                let columns = terminal::columns(&io::stderr());
+                let bar = self.bar.get_or_insert_with(|| bar((self.target)(), bar_columns(columns)));
+                bar.set_message(fitted(&shown::line(&message), columns));
                 bar.set_length(length.max(1));
                 bar.set_position(position);
             }
@@ -65,10 +73,24 @@ impl Drop for Progress {
     }
 }
 
-/// A bar that nothing was drawn of yet.
-fn bar(target: ProgressDrawTarget) -> ProgressBar {
+const fn bar_columns(columns: usize) -> usize {
+    if columns < NARROW { BAR_COLUMNS_NARROW } else { BAR_COLUMNS }
+}
+
+/// What is said, as far as a window of so many columns has room for it behind the bar.
+fn fitted(message: &str, columns: usize) -> String {
+    let room = columns.saturating_sub(bar_columns(columns) + 1 + FREE_COLUMNS).max(1);
+    if message.chars().count() <= room {
+        return message.to_owned();
+    }
+    message.chars().take(room - 1).chain(['…']).collect()
+}
+
+/// A bar of a known length that nothing was drawn of yet, before what is said of it. The template is ours and known to parse; were it not,
+/// indicatif's own is used.
+fn bar(target: ProgressDrawTarget, columns: usize) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(1), target);
-    match ProgressStyle::with_template(TEMPLATE) {
+    match ProgressStyle::with_template(&format!("{{bar:{columns}.cyan/238}} {{msg}}")) {
         Ok(style) => bar.with_style(style.progress_chars("━╸─")),
         Err(_) => bar,
     }
@@ -124,7 +146,7 @@ mod tests {
     use super::*;
     use crate::ui::model::tests::{events, view_after};
     use indicatif::TermLike;
-    use std::{io, sync::Mutex};
+    use std::sync::Mutex;
 
     /// What was drawn on the terminal of the test.
     static DRAWN: Mutex<String> = Mutex::new(String::new());
@@ -182,6 +204,17 @@ mod tests {
         for part in ["staging ", " workers, starting", "━"] {
             assert!(drawn.contains(part), "{part:?} is not drawn: {drawn}");
         }
+    }
+
+    #[test]
+    fn a_line_leaves_room_for_what_is_typed() {
+        let said = "epoch 1/9  step 2/18  loss 0.5  9 samples/s  ETA 3 s  2/2 workers";
+        for columns in [1, 20, 40, 71, 72, 100] {
+            let width = bar_columns(columns) + 1 + fitted(said, columns).chars().count();
+            assert!(width + FREE_COLUMNS <= columns || columns <= 20, "{columns}: {width}");
+        }
+        assert_eq!(fitted(said, 40), "epoch 1/9  step 2/18  loss…");
+        assert_eq!(fitted(said, 100), said);
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod arrows;
 mod names;
 mod pages;
 mod paths;
+mod screens;
 mod sizes;
 mod source;
 mod unsafety;
