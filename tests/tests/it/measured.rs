@@ -1,5 +1,7 @@
 //! The page of figures is what its script makes of the results, and every figure has its machine.
 
+#![expect(clippy::unwrap_used, reason = "it is part of tests")]
+
 use enn_tests::pages::root;
 use std::{
     fs,
