@@ -55,6 +55,7 @@ pub(crate) fn draft(
     let plan = Plan::new(job, layout);
     table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
     let mut passes = Passes::new(progress, table.bytes() * 2);
+    let warnings = table.warnings();
     let tables = table.by_source(job.config);
     let (kept, marks) = begin(job)?;
     let mut keys = Vec::new();
@@ -119,8 +120,9 @@ pub(crate) fn draft(
         persistence: Some(plan.persistence(layout, &entities)),
         names: names(job, &made.starts, &sources),
         starts: made.starts,
+        times: Vec::new(),
         sources: if job.config.sources.is_empty() { Vec::new() } else { sources },
-        report: report(job, &plan, layout, found, (&keys, &all, &tally), &entities),
+        report: report(job, &plan, layout, CleaningReport { warnings, ..found }, (&keys, &all, &tally), &entities),
     })
 }
 
@@ -141,7 +143,7 @@ fn names(job: &Job<'_>, starts: &[i64], rows: &[u64]) -> Vec<String> {
 fn entities(job: &Job<'_>, all: &Keys) -> Vec<String> {
     match job.training {
         Some(meta) => meta.out_labels.first().cloned().unwrap_or_default(),
-        None => all.entities.iter().cloned().collect(),
+        None => all.entities.keys().cloned().collect(),
     }
 }
 
@@ -176,7 +178,7 @@ fn report(
     // Every row that repeats a cell is left out, or the one before it is.
     let repeated = duplicates::warning(found.duplicates, keys.rows, "entity and time");
     let mut report = CleaningReport {
-        warnings: repeated.into_iter().collect(),
+        warnings: found.warnings.iter().cloned().chain(repeated).collect(),
         rows_read: tally.rows + tally.wrong_width,
         wrong_width: tally.wrong_width,
         wrong_width_line: tally.wrong_width_line,
@@ -203,7 +205,7 @@ fn report(
     column.strangers.clone_from(&keys.strangers);
     let names = job.config.sources.iter().map(|source| format!(" of source {:?}", source.name));
     for (keys, name) in each.iter().zip(names.chain(std::iter::once(String::new()))) {
-        let is_silent = |entity: &&String| !keys.entities.contains(*entity);
+        let is_silent = |entity: &&String| !keys.entities.contains_key(*entity);
         let silent: Vec<&str> = entities.iter().filter(is_silent).map(String::as_str).collect();
         if !silent.is_empty() {
             report.notes.push(format!("no row{name} is of {}: those inputs are missing", silent.join(", ")));
@@ -227,7 +229,7 @@ fn check(job: &Job<'_>, layout: &WindowsLayout) -> Result<(), StageError> {
     if job.config.duplicates == DuplicatePolicy::Keep {
         return wrong("data.duplicates", "keep".into(), "first, last or error: one entity and time name one cell");
     }
-    if matches!(job.config.split.kind, SplitKind::Group | SplitKind::Column) {
+    if matches!(job.config.split.kind, SplitKind::Group | SplitKind::Column | SplitKind::InOrder) {
         let found = format!("{:?}", job.config.split.kind).to_lowercase();
         return wrong("data.split.kind", found, "chronological, blocked or random: a window has no column of its own");
     }
