@@ -20,7 +20,7 @@ COMPUTE_SANITIZER ?= /usr/local/cuda/bin/compute-sanitizer
 TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build demo test test-gpu conformance releases aoti makers venv torchft bench bench-gpu cuda asan fuzz doctor lint clean-runs
+.PHONY: help libtorch build demo test test-gpu conformance releases aoti makers pins venv torchft bench bench-gpu measured cuda asan fuzz doctor lint clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -96,6 +96,9 @@ makers: build venv ## What AOTInductor and ExecuTorch make, in their own runtime
 	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_MAKER_ENVS="$(TARGET)/envs" ENN_UV="$(TARGET)/tools/uv/bin/uv"
 	$(CARGO) test --release --workspace --test makers
 
+pins: ## Renew what `enn export --prepare` installs: each package with its version and SHA-256, from the package index by uv
+	@PATH="$(TARGET)/tools/uv/bin:$$PATH" $(PYTHON) export/src/maker/pins/renew.py
+
 torchft: venv ## TorchFT, a peer of the recovery bench, for the PyTorch of target/venv (23 MB)
 	@$(TARGET)/tools/uv/bin/uv pip install --quiet --python "$(ENN_PYTHON)" --target "$(TARGET)/envs/torchft" --no-deps \
 		--requirement tests/conformance/requirements-torchft.txt
@@ -107,6 +110,9 @@ bench: build venv ## Measurements that need no GPU, with the peer beside them
 bench-gpu: cuda venv ## Measurements that need a GPU; an hour of them is torch.compile's
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
 	$(ENN_PYTHON) tests/bench/run.py gpu
+
+measured: ## What the benches measured, with its machine, into tests/bench/MEASURED.md
+	@$(PYTHON) tests/bench/measured.py
 
 cuda: ## The CUDA worker, on any machine, also one without a GPU
 	@$(PYTHON) worker/setup/libtorch.py --cuda

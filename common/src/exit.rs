@@ -24,6 +24,8 @@ pub enum ExitCode {
     NotBetter = 8,
     /// A checkpoint is readable, and may be a mixture of two saves.
     Suspect = 9,
+    /// A fault in ENN itself: a panic, as Rust ends a program of which the main thread panicked.
+    Fault = 101,
     /// A script cannot be read, or a program not executed; as the shell says it.
     NotExecutable = 126,
     /// A script, a program or its interpreter is not there; as the shell says it.
@@ -47,6 +49,7 @@ impl ExitCode {
         (Self::Hung, "no worker made progress within --hang-timeout"),
         (Self::NotBetter, "a cross-validated model is not better than the best baseline"),
         (Self::Suspect, "a checkpoint is readable, and may be a mixture of two saves"),
+        (Self::Fault, "a fault in ENN itself: the message says where its details are"),
         (Self::NotExecutable, "a script cannot be read, or a program not executed"),
         (Self::NotFound, "a script, a program or its interpreter is not there"),
         (Self::Interrupted, "ended by SIGINT, after a checkpoint where there are any"),

@@ -1,7 +1,7 @@
 //! What crosses a process or disk boundary, and nothing else: configuration, messages, staged arrays, checkpoints,
 //! manifests, events. Both ends of each format live here.
 //!
-//! **Invariant:** no libtorch, no sockets opened, no environment read, no clock. Formats (`staged`, `checkpoint`,
+//! **Invariant:** no libtorch, no sockets opened, no environment read, no clock, but for [`panics`]. Formats (`staged`, `checkpoint`,
 //! `artifact`, `fs`) import neither `config` nor `wire`.
 
 pub mod artifact;
@@ -20,7 +20,10 @@ pub mod keys;
 pub mod ledger;
 pub mod metrics;
 pub mod mix;
+pub mod panics;
 pub mod probe;
 pub mod profile;
+pub mod secrets;
+pub mod shown;
 pub mod staged;
 pub mod wire;

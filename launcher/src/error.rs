@@ -8,6 +8,7 @@ use crate::{
     cv::{CrewError, JudgeError},
     gather::GatherError,
     group::GroupError,
+    libtorch::NotFound,
     logs::LogReadError,
     remote::RemoteError,
     rendezvous::RendezvousError,
@@ -98,10 +99,8 @@ pub enum Error {
     #[error("the program enn-worker was found neither beside enn nor by ENN_WORKER\nhint: `make build` builds both")]
     NoWorker,
     /// libtorch is not there.
-    #[error(
-        "libtorch was found neither by ENN_LIBTORCH nor LIBTORCH nor in target/libtorch\nhint: `make libtorch` fetches it"
-    )]
-    NoLibtorch,
+    #[error(transparent)]
+    NoLibtorch(#[from] NotFound),
     /// The nodes of a run cannot meet.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
@@ -417,7 +416,7 @@ impl Error {
             | Self::NoWorker
             | Self::NoEnn
             | Self::Crew(_)
-            | Self::NoLibtorch
+            | Self::NoLibtorch(_)
             | Self::File(_)
             | Self::Output(_) => ExitCode::Machine,
         }

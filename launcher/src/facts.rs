@@ -3,7 +3,11 @@
 //! **Invariant:** the only place of the launcher that reads the environment.
 
 use crate::{
-    doctor::{Surroundings, variables::VARIABLES},
+    doctor::{
+        Surroundings,
+        variables::{OF_TORCHRUN, VARIABLES},
+    },
+    libtorch::{Finder, Places},
     run_dir::RUNS_DIR,
 };
 use enn_common::{
@@ -13,7 +17,7 @@ use enn_common::{
 use std::{
     collections::BTreeMap,
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fmt, fs,
     path::{Path, PathBuf},
 };
@@ -45,8 +49,8 @@ pub struct Facts {
     pub worker: Option<PathBuf>,
     /// Whether the worker program links CUDA.
     pub cuda_worker: bool,
-    /// Where libtorch was found.
-    pub libtorch: Option<Libtorch>,
+    /// Where libtorch is; searched for when it is needed.
+    pub libtorch: Finder,
     /// `LD_LIBRARY_PATH`.
     pub library_path: Option<OsString>,
     /// `OMP_NUM_THREADS`.
@@ -57,6 +61,8 @@ pub struct Facts {
     pub socket_parent: PathBuf,
     /// `ENN_LOG`.
     pub log: Option<String>,
+    /// `TERM` is `dumb` or not set: a terminal that only takes text.
+    pub dumb_terminal: bool,
     /// Directory of runs: `ENN_RUNS`, else `runs` in the working directory.
     pub runs_dir: PathBuf,
     /// Directory of launches of `enn run`: `ENN_RUNS`, else `enn/runs` in the user's state directory.
@@ -101,7 +107,7 @@ pub struct Facts {
     pub file_timer: bool,
     /// `TORCHELASTIC_TIMER_FILE`: where workers are to send their timers.
     pub timer_file: Option<PathBuf>,
-    /// Variables of doctor's table that are set.
+    /// Variables of doctor's tables that are set.
     pub variables: Vec<(String, String)>,
     /// Every variable that Slurm set.
     pub slurm: BTreeMap<String, String>,
@@ -129,15 +135,6 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A libtorch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Libtorch {
-    /// Directory with libtorch_cpu.so.
-    pub lib: PathBuf,
-    /// How it was found.
-    pub from: &'static str,
-}
-
 impl Facts {
     /// Checks the directory that stands for a home where there is none: it lies where every user may make one of its name, and libraries
     /// are loaded from it.
@@ -150,7 +147,7 @@ impl Facts {
         if is_used { private::own_dir(&instead) } else { Ok(()) }
     }
 
-    /// Reads everything. Nothing is started, except `python3` when LIBTORCH_USE_PYTORCH=1 asks for it.
+    /// Reads everything. Nothing is started.
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
     pub fn gather() -> Self {
         let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
@@ -171,21 +168,32 @@ impl Facts {
                 |base| base.join("enn"),
             )
         };
-        let cuda_worker = gpus > 0 && worker.as_deref().is_some_and(links_cuda);
+        let links_cuda = worker.as_deref().is_some_and(links_cuda);
+        let path = variable("PATH");
+        let python_exec = variable("PYTHON_EXEC");
+        let libtorch = Finder::new(Places {
+            given: variable("ENN_LIBTORCH").map(|given| absolute(&given)),
+            python: python(python_exec.as_deref(), path.as_deref()),
+            built: variable("LIBTORCH").map(|built| absolute(&built)),
+            exe: exe.as_deref().map(|exe| exe.canonicalize().unwrap_or_else(|_| exe.to_owned())),
+            library_path: variable("LD_LIBRARY_PATH"),
+            cuda: links_cuda,
+        });
         Self {
             cwd: env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
             argv: env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
             host: nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default(),
             cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             gpus,
-            cuda_worker,
-            libtorch: libtorch(&variable, exe.as_deref()),
+            cuda_worker: gpus > 0 && links_cuda,
+            libtorch,
             worker,
             library_path: variable("LD_LIBRARY_PATH"),
             omp_waits: variable("OMP_WAIT_POLICY").or_else(|| variable("GOMP_SPINCOUNT")).is_some(),
             omp_threads: text("OMP_NUM_THREADS").and_then(|text| text.parse().ok()).filter(|threads| *threads > 0),
             socket_parent: socket_parent(),
             log: text("ENN_LOG"),
+            dumb_terminal: text("TERM").is_none_or(|name| name == "dumb"),
             runs_dir: variable("ENN_RUNS").map_or_else(|| RUNS_DIR.into(), PathBuf::from),
             launches_dir: variable("ENN_RUNS")
                 .map_or_else(|| home("XDG_STATE_HOME", ".local/state").join("runs"), PathBuf::from),
@@ -193,9 +201,9 @@ impl Facts {
             cache_dir: home("XDG_CACHE_HOME", ".cache"),
             runtimes: variable("ENN_RUNTIMES").map(|paths| env::split_paths(&paths).collect()).unwrap_or_default(),
             temporary_dir: env::temp_dir(),
-            path: variable("PATH"),
+            path,
             pet: env::vars_os().filter_map(pet).collect(),
-            python_exec: variable("PYTHON_EXEC"),
+            python_exec,
             log_prefix: text("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
             nccl_async_error_handling: text("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
             visible_devices: env::var("CUDA_VISIBLE_DEVICES").ok(),
@@ -214,6 +222,7 @@ impl Facts {
             timer_file: variable("TORCHELASTIC_TIMER_FILE").map(PathBuf::from),
             variables: VARIABLES
                 .iter()
+                .chain(OF_TORCHRUN)
                 .filter_map(|one| Some((one.name.to_owned(), shown(one.name, text(one.name)?))))
                 .collect(),
             slurm: slurm(env::vars_os()),
@@ -222,13 +231,12 @@ impl Facts {
 
     /// A program on the path.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
-        env::split_paths(self.path.as_ref()?).map(|dir| dir.join(name)).find(|path| path.is_file())
+        program(name, self.path.as_deref())
     }
 
-    /// The Python of tools that have no environment of their own.
+    /// The active Python: of scripts, and of tools that have no environment of their own.
     pub fn python(&self) -> PathBuf {
-        let given = self.python_exec.as_ref().map(PathBuf::from);
-        given.or_else(|| self.program("python3")).unwrap_or_else(|| PathBuf::from("python3"))
+        python(self.python_exec.as_deref(), self.path.as_deref())
     }
 
     /// What is to be said of a number of workers that do not fit on the cores of this process.
@@ -260,13 +268,30 @@ impl From<&Facts> for Surroundings {
     fn from(facts: &Facts) -> Self {
         Self {
             worker: facts.worker.clone(),
-            libtorch_lib: facts.libtorch.as_ref().map(|libtorch| libtorch.lib.clone()),
+            libtorch: facts.libtorch.find().cloned().map_err(ToString::to_string),
+            library_path: facts.libtorch.find().ok().map(|found| found.path(facts.library_path.as_deref())),
             cores: facts.cores,
             gpus: facts.gpus,
             cwd: facts.cwd.clone(),
             variables: facts.variables.clone(),
         }
     }
+}
+
+/// A path that workers, which may work elsewhere, read as this process does.
+fn absolute(path: &OsStr) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path))
+}
+
+/// A program on a path.
+fn program(name: &str, path: Option<&OsStr>) -> Option<PathBuf> {
+    env::split_paths(path?).map(|dir| dir.join(name)).find(|path| path.is_file())
+}
+
+/// The Python that was named, else the first one on a path.
+fn python(given: Option<&OsStr>, path: Option<&OsStr>) -> PathBuf {
+    let on_path = || ["python3", "python"].into_iter().find_map(|name| program(name, path));
+    given.map(PathBuf::from).or_else(on_path).unwrap_or_else(|| PathBuf::from("python3"))
 }
 
 /// A variable of torchrun's, when it is text.
@@ -340,33 +365,6 @@ fn writable(path: &PathBuf) -> bool {
     nix::unistd::access(path, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK).is_ok()
 }
 
-fn libtorch(variable: &dyn Fn(&str) -> Option<OsString>, exe: Option<&Path>) -> Option<Libtorch> {
-    if variable("LIBTORCH_USE_PYTORCH").is_some_and(|value| value == "1")
-        && let Some(lib) = python_torch()
-    {
-        return Some(Libtorch { lib, from: "the PyTorch of python3 (LIBTORCH_USE_PYTORCH=1)" });
-    }
-    for (name, from) in [("ENN_LIBTORCH", "ENN_LIBTORCH"), ("LIBTORCH", "LIBTORCH")] {
-        if let Some(lib) = variable(name).and_then(|dir| lib_of(Path::new(&dir))) {
-            return Some(Libtorch { lib, from });
-        }
-    }
-    let ancestors = exe.into_iter().flat_map(Path::ancestors).skip(1);
-    let mut places = ancestors.flat_map(|dir| [dir.join("libtorch"), dir.join("target/libtorch")]);
-    places.find_map(|dir| lib_of(&dir)).map(|lib| Libtorch { lib, from: "near the program enn" })
-}
-
-fn lib_of(dir: &Path) -> Option<PathBuf> {
-    [dir.join("lib"), dir.to_path_buf()].into_iter().find(|lib| lib.join("libtorch_cpu.so").exists())
-}
-
-/// torch/lib of the PyTorch that python3 would import, without importing it.
-fn python_torch() -> Option<PathBuf> {
-    let script = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])";
-    let output = std::process::Command::new("python3").args(["-c", script]).output().ok()?;
-    lib_of(Path::new(String::from_utf8(output.stdout).ok()?.trim()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -395,20 +393,5 @@ mod tests {
             fs::write(dev.path().join(name), "").unwrap();
         }
         assert_eq!(device_files(dev.path()), 2);
-    }
-
-    #[test]
-    fn libtorch_is_looked_for_in_order() {
-        let dir = tempfile::tempdir().unwrap();
-        for place in ["given/lib", "target/libtorch/lib"] {
-            fs::create_dir_all(dir.path().join(place)).unwrap();
-            fs::write(dir.path().join(place).join("libtorch_cpu.so"), "").unwrap();
-        }
-        let exe = dir.path().join("target/release/enn");
-        let found = libtorch(&|_| None, Some(&exe)).unwrap();
-        assert_eq!(found.lib, dir.path().join("target/libtorch/lib"));
-        let given = dir.path().join("given").into_os_string();
-        let found = libtorch(&|name| (name == "LIBTORCH").then(|| given.clone()), Some(&exe)).unwrap();
-        assert_eq!((found.lib, found.from), (dir.path().join("given/lib"), "LIBTORCH"));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! `cli → api → {stage, agent, gather, convert, cv, evaluation, serve, tasks}` for ENN's own workers, `cli → api → torchrun → group → {rendezvous, logs,
 //! stacks, process}` for any program (LAUNCH.md); `slurm` says where an allocation's nodes meet. `ui` and `baselines` see
-//! only `common`'s types; `facts` is read once and passed on. `remote` moves
+//! only `common`'s types; `facts` is read once and passed on, and `libtorch` is
+//! searched for once, by what is in it. `remote` moves
 //! checkpoints to and from object stores, and knows the runs that are kept in one.
 
 pub mod agent;
@@ -19,6 +20,7 @@ pub mod export;
 pub mod facts;
 pub mod gather;
 pub mod group;
+pub mod libtorch;
 pub mod logs;
 pub mod numa;
 mod process;

@@ -10,10 +10,13 @@ import platform
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OUT = ROOT / "target" / "bench"
+# What the machine did before the bench began.
+LOAD = os.getloadavg()[0]
 
 
 def binary(name: str) -> str:
@@ -43,6 +46,36 @@ def alternate(rounds: int, ours: Callable[[], float], peer: Callable[[], float])
         a.append(ours())
         b.append(peer())
     return a, b
+
+
+def processor() -> str:
+    """What the processor calls itself."""
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.machine()
+
+
+def gpus() -> str:
+    """The GPUs, as `2 × NVIDIA H200`; empty where there are none."""
+    try:
+        asked = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    names = asked.stdout.split("\n")[:-1] if asked.returncode == 0 else []
+    return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
+
+
+def machine() -> dict:
+    """The machine that a figure is from; MEASURED.md names it beside the figure (measured.py)."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(memory / 1e9),
+        "gpus": gpus(),
+        "load": round(LOAD, 1),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
 
 
 def commit() -> str:
@@ -84,7 +117,7 @@ def record(
         "n": len(ours),
         "spread": [min(ours), max(ours)],
         "command": " ".join(["python3", os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]]),
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "machine": machine(),
         "commit": commit(),
         **(more or {}),
     }

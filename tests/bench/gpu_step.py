@@ -169,7 +169,7 @@ class Bench:
             "kernels": result["kernels"],
             "faults": result["faults"],
         }
-        return more | ({"machine": self.machine} if self.machine else {})
+        return more | ({"device": self.machine} if self.machine else {})
 
 
 def say(name: str, more: dict) -> None:

@@ -10,8 +10,10 @@ ENN_PYTHON (with pandas and pyarrow); both use as many threads as there are core
 Writes target/bench/stage_csv_vs_pandas.json and stage_csv_vs_pyarrow.json; fails when a limit or the memory bound is missed.
 """
 
-import argparse, json, os, platform, random, shutil, statistics, subprocess, sys, tempfile
+import argparse, json, os, random, shutil, statistics, subprocess, sys, tempfile
 from pathlib import Path
+
+from _record import commit, machine
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "target" / "bench"
@@ -84,7 +86,6 @@ def main() -> int:
             rows.add(count)
     if len(rows) != 1:
         sys.exit(f"the sides read different numbers of rows: {rows}")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     failed = peak_mb > PEAK_MB_MAX
     for name, limit in LIMITS.items():
         mine, other = statistics.median(times["ours"]), statistics.median(times[name])
@@ -92,7 +93,7 @@ def main() -> int:
         record = {
             "name": f"stage_csv_vs_{name}", "unit": "s", "better": "lower", "ours": mine, "peer": other, "peer_name": f"{name} read_csv",
             "ratio": other / mine, "limit": limit, "n": args.runs, "spread": [ratios[0], ratios[-1]],
-            "command": "python3 tests/bench/stage_csv.py", "machine": f"{os.cpu_count()} cores, {platform.machine()}", "commit": commit,
+            "command": "python3 tests/bench/stage_csv.py", "machine": machine(), "commit": commit(),
             "megabytes": args.mb, "peak_mb": peak_mb, "peak_mb_max": PEAK_MB_MAX,
         }
         (BENCH / f"{record['name']}.json").write_text(json.dumps(record, indent=1) + "\n")

@@ -8,28 +8,18 @@
 
 use arrow_array::{Array, RecordBatch, cast::AsArray, types::Float32Type};
 use enn_common::event::Event;
-use enn_tests::launch;
+use enn_tests::{frozen::archive, launch};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use std::{
     fs::{self, File},
-    io::Write,
     path::Path,
-    process::{Command, Stdio},
+    process::Command,
 };
 
 /// Runs of every archive, each with the table that it predicts.
 const RUNS: [&str; 3] = ["rows", "classes", "series"];
 /// Largest difference between what a release predicted and what is predicted now, as a share of the value or of 1.
 const DIFFERENCE_MAX: f32 = 1e-4;
-
-fn archive() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    let file = File::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("frozen/0.1.tar.zst")).unwrap();
-    let mut tar = Command::new("tar").arg("x").current_dir(&dir).stdin(Stdio::piped()).spawn().unwrap();
-    tar.stdin.take().unwrap().write_all(&zstd::decode_all(file).unwrap()).unwrap();
-    assert!(tar.wait().unwrap().success());
-    dir
-}
 
 /// Standard output of a command that succeeds.
 fn enn(dir: &Path, arguments: &[&str]) -> String {

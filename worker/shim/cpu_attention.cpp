@@ -12,7 +12,8 @@
 #include <limits>
 
 using enn::exponential;
-using enn::Lane;
+using enn::Lane256;
+using enn::Lane512;
 using enn::LANES;
 using enn::load;
 using enn::multiply;
@@ -26,16 +27,19 @@ namespace {
 constexpr int64_t WORK = 1 << 19;
 
 // Scores of a query (`lanes` of them) → their shares, which add up to 1; log Σ exp of the scores.
+template <class L>
 ENN_INLINE float shares(float* scores, int64_t lanes) {
-  Lane most, row;
+  L most, row;
   load(most, scores);
   for (int64_t l = 1; l < lanes; ++l) {
     load(row, scores + l * LANES);
-    most = row > most ? row : most;
+    enn::pick(most, row > most, row, most);
   }
-  float largest = most[0];
-  for (int64_t j = 1; j < LANES; ++j) largest = std::max(largest, most[j]);
-  Lane sum = {};
+  float each[LANES];
+  store(each, most);
+  float largest = each[0];
+  for (int64_t j = 1; j < LANES; ++j) largest = std::max(largest, each[j]);
+  L sum = {};
   for (int64_t l = 0; l < lanes; ++l) {
     load(row, scores + l * LANES);
     row -= largest;
@@ -43,8 +47,9 @@ ENN_INLINE float shares(float* scores, int64_t lanes) {
     sum += row;
     store(scores + l * LANES, row);
   }
+  store(each, sum);
   float total = 0;
-  for (int64_t j = 0; j < LANES; ++j) total += sum[j];
+  for (int64_t j = 0; j < LANES; ++j) total += each[j];
   const float share = 1.0f / total;
   for (int64_t l = 0; l < lanes; ++l) {
     load(row, scores + l * LANES);
@@ -54,9 +59,10 @@ ENN_INLINE float shares(float* scores, int64_t lanes) {
 }
 
 // Scores of a query → shares by a log Σ exp that is known; and what of the shares' gradients `d` reaches the scores, in place.
+template <class L>
 ENN_INLINE void shares_again(float* scores, float* d, float lse, float along, int64_t lanes) {
   for (int64_t l = 0; l < lanes; ++l) {
-    Lane share, gradient;
+    L share, gradient;
     load(share, scores + l * LANES);
     load(gradient, d + l * LANES);
     share -= lse;
@@ -67,16 +73,16 @@ ENN_INLINE void shares_again(float* scores, float* d, float lse, float along, in
 }
 
 ENN_512 void shares_512(float* scores, float* lse, int64_t rows, int64_t lanes) {
-  for (int64_t m = 0; m < rows; ++m) lse[m] = shares(scores + m * lanes * LANES, lanes);
+  for (int64_t m = 0; m < rows; ++m) lse[m] = shares<Lane512>(scores + m * lanes * LANES, lanes);
 }
 ENN_256 void shares_256(float* scores, float* lse, int64_t rows, int64_t lanes) {
-  for (int64_t m = 0; m < rows; ++m) lse[m] = shares(scores + m * lanes * LANES, lanes);
+  for (int64_t m = 0; m < rows; ++m) lse[m] = shares<Lane256>(scores + m * lanes * LANES, lanes);
 }
 ENN_512 void again_512(float* scores, float* d, const float* lse, const float* along, int64_t rows, int64_t lanes) {
-  for (int64_t m = 0; m < rows; ++m) shares_again(scores + m * lanes * LANES, d + m * lanes * LANES, lse[m], along[m], lanes);
+  for (int64_t m = 0; m < rows; ++m) shares_again<Lane512>(scores + m * lanes * LANES, d + m * lanes * LANES, lse[m], along[m], lanes);
 }
 ENN_256 void again_256(float* scores, float* d, const float* lse, const float* along, int64_t rows, int64_t lanes) {
-  for (int64_t m = 0; m < rows; ++m) shares_again(scores + m * lanes * LANES, d + m * lanes * LANES, lse[m], along[m], lanes);
+  for (int64_t m = 0; m < rows; ++m) shares_again<Lane256>(scores + m * lanes * LANES, d + m * lanes * LANES, lse[m], along[m], lanes);
 }
 
 // A head of one row: (tokens, width) with dense rows.

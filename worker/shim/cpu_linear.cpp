@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <vector>
 
-using enn::Lane;
 using enn::LANES;
 using enn::load;
 using enn::multiply;
@@ -32,6 +31,7 @@ constexpr int64_t TERMS = 256;
 // Multiplications that are worth a thread: about 200 µs. One that wakes for less costs more than it does, where it shares a core.
 constexpr int64_t WORK = 1 << 23;
 
+template <class L>
 ENN_INLINE void add_rows(const float* g, int64_t rows, int64_t width, float* __restrict sum) {
   for (int64_t first = 0; first < rows; first += TERMS) {
     const int64_t last = std::min(rows, first + TERMS);
@@ -39,9 +39,9 @@ ENN_INLINE void add_rows(const float* g, int64_t rows, int64_t width, float* __r
       const int64_t count = std::min(LANES, width - lane);
       float part[LANES] = {};
       if (count == LANES) {
-        Lane whole = {};
+        L whole = {};
         for (int64_t i = first; i < last; ++i) {
-          Lane row;
+          L row;
           load(row, g + i * width + lane);
           whole += row;
         }
@@ -55,8 +55,8 @@ ENN_INLINE void add_rows(const float* g, int64_t rows, int64_t width, float* __r
     }
   }
 }
-ENN_512 void add_rows_512(const float* g, int64_t rows, int64_t width, float* sum) { add_rows(g, rows, width, sum); }
-ENN_256 void add_rows_256(const float* g, int64_t rows, int64_t width, float* sum) { add_rows(g, rows, width, sum); }
+ENN_512 void add_rows_512(const float* g, int64_t rows, int64_t width, float* sum) { add_rows<enn::Lane512>(g, rows, width, sum); }
+ENN_256 void add_rows_256(const float* g, int64_t rows, int64_t width, float* sum) { add_rows<enn::Lane256>(g, rows, width, sum); }
 
 // Rows whose sums are in registers together.
 constexpr int64_t BLOCK = 12;

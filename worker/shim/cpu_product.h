@@ -22,11 +22,11 @@ struct Product {
   bool add;
 };
 
-template <int M, int V>
+template <class L, int M, int V>
 ENN_INLINE void tile(const Product& x, int64_t row, int64_t lane) {
-  Lane sum[M][V];
+  L sum[M][V];
   for (int v = 0; v < V; ++v) {
-    Lane begin = {};
+    L begin = {};
     if (x.start) load(begin, x.start + (lane + v) * LANES);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) sum[m][v] = begin;
@@ -34,7 +34,7 @@ ENN_INLINE void tile(const Product& x, int64_t row, int64_t lane) {
   const float* a = x.a + row * x.a_row;
   const float* b = x.b + lane * x.b_lane;
   for (int64_t p = 0; p < x.inner; ++p) {
-    Lane right[V];
+    L right[V];
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) load(right[v], b + p * x.b_step + v * x.b_lane);
 #pragma GCC unroll 16
@@ -48,10 +48,10 @@ ENN_INLINE void tile(const Product& x, int64_t row, int64_t lane) {
     for (int v = 0; v < V; ++v) {
       float* c = x.c + (row + m) * x.c_row + (lane + v) * LANES;
       const int64_t count = std::min(LANES, x.columns - (lane + v) * LANES);
-      Lane whole = sum[m][v];
+      L whole = sum[m][v];
       if (count == LANES) {
         if (x.add) {
-          Lane before;
+          L before;
           load(before, c);
           whole += before;
         }
@@ -67,25 +67,25 @@ ENN_INLINE void tile(const Product& x, int64_t row, int64_t lane) {
   }
 }
 
-template <int M, int V>
+template <class L, int M, int V>
 ENN_INLINE void lanes_of(const Product& x, int64_t row) {
   const int64_t lanes = (x.columns + LANES - 1) / LANES;
   int64_t lane = 0;
-  for (; lane + V <= lanes; lane += V) tile<M, V>(x, row, lane);
-  for (; lane < lanes; ++lane) tile<M, 1>(x, row, lane);
+  for (; lane + V <= lanes; lane += V) tile<L, M, V>(x, row, lane);
+  for (; lane < lanes; ++lane) tile<L, M, 1>(x, row, lane);
 }
 
-template <int M, int V>
+template <class L, int M, int V>
 ENN_INLINE void rows_of(const Product& x, int64_t from, int64_t to) {
   int64_t row = from;
-  for (; row + M <= to; row += M) lanes_of<M, V>(x, row);
-  for (; row + 4 <= to; row += 4) lanes_of<4, V>(x, row);
-  for (; row < to; ++row) lanes_of<1, V>(x, row);
+  for (; row + M <= to; row += M) lanes_of<L, M, V>(x, row);
+  for (; row + 4 <= to; row += 4) lanes_of<L, 4, V>(x, row);
+  for (; row < to; ++row) lanes_of<L, 1, V>(x, row);
 }
 
 // As many sums as there are registers for, beside a row of B and a number of A.
-ENN_512 static void multiply_512(const Product& x, int64_t from, int64_t to) { rows_of<12, 2>(x, from, to); }
-ENN_256 static void multiply_256(const Product& x, int64_t from, int64_t to) { rows_of<6, 1>(x, from, to); }
+ENN_512 static void multiply_512(const Product& x, int64_t from, int64_t to) { rows_of<Lane512, 12, 2>(x, from, to); }
+ENN_256 static void multiply_256(const Product& x, int64_t from, int64_t to) { rows_of<Lane256, 6, 1>(x, from, to); }
 
 inline void multiply(const Product& x, int64_t from, int64_t to) {
   if (enn::best() == Wide::Avx512) multiply_512(x, from, to);

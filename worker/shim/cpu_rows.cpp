@@ -12,9 +12,10 @@
 #include <cmath>
 #include <vector>
 
+using enn::cut;
 using enn::exponential;
-using enn::Lane;
-using enn::LaneInt;
+using enn::Lane256;
+using enn::Lane512;
 using enn::LANES;
 using enn::load_part;
 using enn::padded;
@@ -37,13 +38,12 @@ struct Norm {
   float eps;
 };
 
+template <class L>
 ENN_INLINE void norm(const Norm& n, int64_t from, int64_t to) {
   const float share = 1.0f / static_cast<float>(n.width);
-  const LaneInt place = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const Lane none = {};
   for (int64_t row = from; row < to; ++row) {
     const float* x = n.x + row * n.width;
-    Lane all = {}, squares = {}, a, b;
+    L all = {}, squares = {}, a, b;
     if (n.branch) {
       const float* branch = n.branch + row * n.width;
       float* sum = n.sum + row * n.width;
@@ -65,7 +65,7 @@ ENN_INLINE void norm(const Norm& n, int64_t from, int64_t to) {
     for (int64_t i = 0; i < n.width; i += LANES) {
       load_part(a, x + i, n.width - i);
       a -= mean;
-      if (n.width - i < LANES) a = place < static_cast<int32_t>(n.width - i) ? a : none;
+      if (n.width - i < LANES) cut(a, n.width - i);
       squares += a * a;
     }
     // A row whose squares are too large has no norm, and must not look as if it had: 0 · ∞ is no number.
@@ -88,12 +88,13 @@ struct NormBackward {
   int64_t width;
 };
 
+template <class L>
 ENN_INLINE void norm_backward(const NormBackward& n, int64_t from, int64_t to, float* __restrict dw, float* __restrict db) {
   const float share = 1.0f / static_cast<float>(n.width);
   for (int64_t row = from; row < to; ++row) {
     const float *g = n.g + row * n.width, *x = n.x + row * n.width;
     const float mean = n.mean ? n.mean[row] : 0, rstd = n.rstd[row];
-    Lane all = {}, along = {}, a, hat, b;
+    L all = {}, along = {}, a, hat, b;
     for (int64_t i = 0; i < n.width; i += LANES) {
       load_part(a, g + i, n.width - i), load_part(hat, x + i, n.width - i);
       hat = (hat - mean) * rstd;
@@ -122,27 +123,30 @@ ENN_INLINE void norm_backward(const NormBackward& n, int64_t from, int64_t to, f
   }
 }
 
-ENN_INLINE void sigmoid(const Lane& x, Lane& y) {
-  const Lane none = {};
+template <class L>
+ENN_INLINE void sigmoid(const L& x, L& y) {
+  const L none = {};
   y = -x;
-  y = y > 88.0f ? none + 88.0f : y;
+  enn::pick(y, y > 88.0f, none + 88.0f, y);
   exponential(y);
-  y = x < -88.0f ? none : 1.0f / (1.0f + y);
+  enn::pick(y, x < -88.0f, none, 1.0f / (1.0f + y));
 }
 
 // y = a · sigmoid(a) · b
+template <class L>
 ENN_INLINE void gate(const float* a, const float* b, float* y, int64_t count) {
   for (int64_t i = 0; i < count; i += LANES) {
-    Lane left, right, s;
+    L left, right, s;
     load_part(left, a + i, count - i), load_part(right, b + i, count - i);
     sigmoid(left, s);
     store_part(y + i, left * s * right, count - i);
   }
 }
 
+template <class L>
 ENN_INLINE void gate_backward(const float* g, const float* a, const float* b, float* da, float* db, int64_t count) {
   for (int64_t i = 0; i < count; i += LANES) {
-    Lane whole, left, right, s;
+    L whole, left, right, s;
     load_part(whole, g + i, count - i), load_part(left, a + i, count - i), load_part(right, b + i, count - i);
     sigmoid(left, s);
     store_part(da + i, whole * right * s * (1.0f + left * (1.0f - s)), count - i);
@@ -157,23 +161,25 @@ struct Gate {
   int64_t count, in_row;
 };
 
+template <class L>
 ENN_INLINE void gates(const Gate& x, int64_t from, int64_t to) {
-  for (int64_t i = from; i < to; ++i) gate(x.a + i * x.in_row, x.b + i * x.in_row, x.y + i * x.count, x.count);
+  for (int64_t i = from; i < to; ++i) gate<L>(x.a + i * x.in_row, x.b + i * x.in_row, x.y + i * x.count, x.count);
 }
+template <class L>
 ENN_INLINE void gates_backward(const Gate& x, int64_t from, int64_t to) {
   for (int64_t i = from; i < to; ++i) {
-    gate_backward(x.g + i * x.count, x.a + i * x.in_row, x.b + i * x.in_row, x.da + i * x.in_row, x.db + i * x.in_row, x.count);
+    gate_backward<L>(x.g + i * x.count, x.a + i * x.in_row, x.b + i * x.in_row, x.da + i * x.in_row, x.db + i * x.in_row, x.count);
   }
 }
 
-ENN_512 void norm_512(const Norm& n, int64_t from, int64_t to) { norm(n, from, to); }
-ENN_256 void norm_256(const Norm& n, int64_t from, int64_t to) { norm(n, from, to); }
-ENN_512 void norm_backward_512(const NormBackward& n, int64_t from, int64_t to, float* dw, float* db) { norm_backward(n, from, to, dw, db); }
-ENN_256 void norm_backward_256(const NormBackward& n, int64_t from, int64_t to, float* dw, float* db) { norm_backward(n, from, to, dw, db); }
-ENN_512 void gates_512(const Gate& x, int64_t from, int64_t to) { gates(x, from, to); }
-ENN_256 void gates_256(const Gate& x, int64_t from, int64_t to) { gates(x, from, to); }
-ENN_512 void gates_backward_512(const Gate& x, int64_t from, int64_t to) { gates_backward(x, from, to); }
-ENN_256 void gates_backward_256(const Gate& x, int64_t from, int64_t to) { gates_backward(x, from, to); }
+ENN_512 void norm_512(const Norm& n, int64_t from, int64_t to) { norm<Lane512>(n, from, to); }
+ENN_256 void norm_256(const Norm& n, int64_t from, int64_t to) { norm<Lane256>(n, from, to); }
+ENN_512 void norm_backward_512(const NormBackward& n, int64_t from, int64_t to, float* dw, float* db) { norm_backward<Lane512>(n, from, to, dw, db); }
+ENN_256 void norm_backward_256(const NormBackward& n, int64_t from, int64_t to, float* dw, float* db) { norm_backward<Lane256>(n, from, to, dw, db); }
+ENN_512 void gates_512(const Gate& x, int64_t from, int64_t to) { gates<Lane512>(x, from, to); }
+ENN_256 void gates_256(const Gate& x, int64_t from, int64_t to) { gates<Lane256>(x, from, to); }
+ENN_512 void gates_backward_512(const Gate& x, int64_t from, int64_t to) { gates_backward<Lane512>(x, from, to); }
+ENN_256 void gates_backward_256(const Gate& x, int64_t from, int64_t to) { gates_backward<Lane256>(x, from, to); }
 
 // An operand, dense; or nothing.
 at::Tensor dense(const at::Tensor* x) {

@@ -1,6 +1,7 @@
 //! Configuration: typed text (`raw`) → `resolve` → `RunConfig`, the only thing a worker is told.
 
 pub mod data;
+pub mod effort;
 pub mod error;
 pub mod facts;
 pub mod forest;

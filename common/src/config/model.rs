@@ -149,7 +149,7 @@ impl Default for ModelConfig {
 }
 
 /// Sizes for so many training rows and more: D, depth, tokens of a template, latents, rounds, collector depth, patches.
-const SIZES: [(u64, [usize; 7]); 3] =
+pub(super) const SIZES: [(u64, [usize; 7]); 3] =
     [(0, [32, 1, 8, 16, 1, 1, 64]), (4096, [64, 2, 16, 32, 1, 2, 128]), (65_536, [128, 4, 64, 64, 2, 2, 256])];
 
 impl ModelConfig {

@@ -25,6 +25,8 @@ pub struct TrainConfig {
     pub batch: usize,
     /// Peak learning rate.
     pub lr: f64,
+    /// Whether the configuration names no `lr`, so that it may follow the rows (see `RunConfig::settled`).
+    pub rate_by_rows: bool,
     /// Learning rate at the end of the cosine, as a fraction of `lr`.
     pub lr_min_ratio: f64,
     /// Fraction of all optimizer steps spent warming up linearly.
@@ -306,6 +308,7 @@ impl Default for TrainConfig {
             epochs: 0,
             batch: 0,
             lr: 1e-3,
+            rate_by_rows: false,
             lr_min_ratio: 0.01,
             warmup_ratio: 0.05,
             weight_decay: 1e-2,

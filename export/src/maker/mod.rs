@@ -26,7 +26,7 @@ mod unix;
 use crate::ExportError;
 use cause::Task;
 use child::{Child, Errors, Silence};
-use enn_common::fs::atomic;
+use enn_common::{fs::atomic, secrets};
 use exchange::Exchange;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -123,7 +123,7 @@ impl Tool {
         mut job: Value,
         limits: Limits,
     ) -> Result<Working, ExportError> {
-        let mut command = Command::new(python);
+        let mut command = secrets::command(python);
         // Its libraries are its own: another libtorch found first would be half of each.
         command.env_remove("LD_LIBRARY_PATH");
         command.args(["-I", "-W", "ignore", "-c", &format!("{PREAMBLE}\n{}", self.script)]);

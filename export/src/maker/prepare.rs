@@ -9,7 +9,10 @@ use super::{
     executorch::EXECUTORCH,
 };
 use crate::ExportError;
-use enn_common::fs::{atomic, private};
+use enn_common::{
+    fs::{atomic, private},
+    secrets,
+};
 use nix::fcntl::{Flock, FlockArg};
 use std::{
     ffi::OsStr,
@@ -25,6 +28,8 @@ use std::{
 const SILENCE_MAX: Duration = Duration::from_secs(3600);
 /// Lines of an installer that failed, in the error.
 const LAST_LINES: usize = 12;
+/// Which packages an environment is made of, as the installer reads it.
+const PINNED: &str = "pinned.txt";
 /// Says which packages an environment has, once it has them.
 const COMPLETE: &str = ".complete";
 
@@ -80,6 +85,23 @@ impl Backend {
 
     fn requirements(self) -> Vec<String> {
         self.packages().iter().map(|(name, version)| format!("{name}=={version}")).collect()
+    }
+
+    /// Every package that is installed, with its version and the SHA-256 of its files. pins/renew.py writes them.
+    const fn pinned(self) -> &'static str {
+        match self {
+            Self::Aoti => include_str!("pins/aoti.txt"),
+            Self::ExecuTorch => include_str!("pins/executorch.txt"),
+            Self::OnnxRuntime => include_str!("pins/onnxruntime.txt"),
+            Self::LiteRt => include_str!("pins/litert.txt"),
+            Self::TensorFlow => include_str!("pins/tensorflow.txt"),
+            Self::TensorRt => include_str!("pins/tensorrt.txt"),
+        }
+    }
+
+    /// Whether its packages are installed without running code of theirs. TensorRT's are archives whose code fetches the rest.
+    const fn is_of_wheels(self) -> bool {
+        !matches!(self, Self::TensorRt)
     }
 }
 
@@ -152,14 +174,22 @@ fn install(
     progress: &mut dyn FnMut(&str),
 ) -> Result<PathBuf, ExportError> {
     let python = dir.join("bin/python");
-    let requirements = backend.requirements();
+    let pinned = dir.join(PINNED);
     let mut step = |program: &Path, arguments: &[&OsStr]| {
-        let mut command = Command::new(program);
-        command.args(arguments).args(if arguments.contains(&OsStr::new("install")) { &requirements[..] } else { &[] });
+        let mut command = secrets::command(program);
+        command.args(arguments);
+        if arguments.contains(&OsStr::new("install")) {
+            atomic::write(&pinned, backend.pinned().as_bytes())?;
+            command.args(["--require-hashes", "--requirement"]).arg(&pinned);
+            command.args(if backend.is_of_wheels() { &["--only-binary", ":all:"][..] } else { &[] });
+        }
         run(command, progress).map_err(|why| ExportError::Unavailable {
             what: "the Python environment",
             why,
-            hint: "check the network and the room on the disk, and try again: what was fetched is kept".to_owned(),
+            hint: format!(
+                "check the network, the room on the disk and that {} is Python 3.11 or newer, and try again: what was fetched is kept",
+                installers.python.display()
+            ),
         })
     };
     let text = OsStr::new;
@@ -193,4 +223,40 @@ fn run(command: Command, progress: &mut dyn FnMut(&str)) -> Result<(), String> {
     let status = child.wait().map_err(|error| format!("{name}: {error}"))?;
     let last = said[said.len().saturating_sub(LAST_LINES)..].join("\n  ");
     if status.success() { Ok(()) } else { Err(format!("{name} ended with {status}:\n  {last}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines that the installer joins, without what is said of them.
+    fn pinned(backend: Backend) -> Vec<String> {
+        let lines = backend.pinned().lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>();
+        lines.join("\n").replace("\\\n", "").lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_package_is_pinned_by_its_version_and_its_digests() {
+        for backend in Backend::ALL {
+            let pinned = pinned(backend);
+            for required in backend.requirements() {
+                let is_it = |line: &&String| line.split(' ').next() == Some(&required);
+                assert!(
+                    pinned.iter().any(|line| is_it(&line)),
+                    "{required} is not in pins/{}.txt: run `make pins`",
+                    backend.name()
+                );
+                assert!(backend.pinned().lines().next().unwrap().contains(&required), "{required}");
+            }
+            for line in &pinned {
+                let (requirement, digests) =
+                    line.split_once("--hash").unwrap_or_else(|| panic!("{line} has no digest"));
+                assert!(requirement.split(' ').next().unwrap().contains("=="), "{line}");
+                for digest in digests.split("--hash") {
+                    let digest = digest.trim().strip_prefix("=sha256:").unwrap_or_else(|| panic!("{line}"));
+                    assert!(digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()), "{line}");
+                }
+            }
+        }
+    }
 }

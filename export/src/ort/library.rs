@@ -2,6 +2,7 @@
 
 use super::sys;
 use crate::ExportError;
+use enn_common::panics;
 use ort::environment::Environment;
 use std::{
     path::{Path, PathBuf},
@@ -54,10 +55,7 @@ pub(super) fn load(library: &Path) -> Result<Loaded, ExportError> {
 
 /// What `f` says, or what it panicked with: the crate panics where the library gives what it never should.
 pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(said.unwrap_or("it panicked").to_owned())
-    })
+    panics::caught(NAME, f).unwrap_or_else(|panic| Err(panic.to_string()))
 }
 
 fn suits(version: &str) -> bool {

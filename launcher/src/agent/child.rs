@@ -8,9 +8,12 @@ use super::{
     unix::Page,
 };
 use crate::process::{Binding, Exit, Guard, Inlet, Outlets, Process, StartError};
-use enn_common::wire::{
-    control::{Intent, Phase},
-    hand::Wish,
+use enn_common::{
+    secrets,
+    wire::{
+        control::{Intent, Phase},
+        hand::Wish,
+    },
 };
 use nix::sys::signal::Signal;
 use std::{
@@ -18,7 +21,6 @@ use std::{
     io::{self, Read, Seek, SeekFrom},
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
-    process::Command,
     sync::Arc,
     time::Duration,
 };
@@ -58,7 +60,7 @@ impl Child {
         let stderr_file = File::create(&stderr).map_err(log(&stderr))?;
         let page = Page::create().map_err(|source| AgentError::System { what: "make a control page", source })?;
         let identity = Identity { control_fd: page.fd(), ..identity };
-        let mut command = Command::new(&spec.program);
+        let mut command = secrets::command(&spec.program);
         for name in env::OF_A_SEAT {
             command.env_remove(name);
         }

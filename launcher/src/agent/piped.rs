@@ -6,6 +6,7 @@ use crate::{agent::WorkerSpec, process};
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use enn_common::{
     config::train::Device,
+    secrets,
     wire::serve::{get, put, put_numbers},
 };
 use nix::{
@@ -17,7 +18,7 @@ use std::{
     io::{self, BufReader, Write},
     os::{fd::AsFd, unix::process::CommandExt},
     path::Path,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Stdio},
     time::{Duration, Instant},
 };
 
@@ -74,7 +75,7 @@ impl<R: Send + 'static> Piped<R> {
         scratch: &Path,
         read: Read<R>,
     ) -> Result<Self, PipeError> {
-        let mut command = Command::new(&worker.program);
+        let mut command = secrets::command(&worker.program);
         command.arg(flag).stdin(Stdio::piped()).stdout(Stdio::piped());
         // A Ctrl-C is for enn alone: the worker ends with its input, and clears up.
         command.process_group(0);

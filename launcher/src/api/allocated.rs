@@ -12,14 +12,11 @@ use crate::{
     rendezvous::Settings,
     slurm::{self, Allocation, Leader, Meeting, OnPath, Part, SlurmError, WorkersFrom},
     torchrun::{self, Flags, Launch, Manner, Own},
+    ui::message,
 };
-use enn_common::config::RunConfig;
+use enn_common::{config::RunConfig, secrets};
 use nix::sys::signal::Signal;
-use std::{
-    io::{self, Write},
-    os::unix::process::CommandExt,
-    process::Command,
-};
+use std::{io, os::unix::process::CommandExt};
 
 /// Exit status of a run that was stopped because its time limit is near.
 const STOPPED_EARLY: u8 = 128 + Signal::SIGUSR1 as u8;
@@ -150,7 +147,7 @@ fn through_srun(flags: &Flags, facts: &Facts, allocation: &Allocation) -> SlurmE
     words.extend(facts.argv.iter().skip(2).cloned());
     let elastic = flags.meeting.nnodes.as_deref().is_some_and(|nodes| nodes.contains(':'));
     let srun = slurm::srun(allocation, &words, elastic);
-    failed(Command::new(&srun[0]).args(&srun[1..]).exec())
+    failed(secrets::trusted_command(&srun[0]).args(&srun[1..]).exec())
 }
 
 /// Runs the workers of this node.
@@ -215,11 +212,10 @@ pub fn requeued(facts: &Facts) -> Result<bool, SlurmError> {
 
 /// Says that the job goes back into the queue, and puts it there: Slurm ends this process as soon as it has agreed.
 fn again(job: u64) -> bool {
-    // A standard error that is gone leaves the exit code to tell.
-    let _gone = writeln!(io::stderr(), "stopped before the time limit; putting job {job} back in the queue");
+    message::print(&format!("stopped before the time limit; putting job {job} back in the queue"));
     let asked = slurm::requeue(job, &OnPath);
     if let Err(error) = &asked {
-        let _gone = writeln!(io::stderr(), "job {job} cannot be requeued: {error}");
+        message::print(&format!("job {job} cannot be requeued: {error}"));
     }
     asked.is_ok()
 }

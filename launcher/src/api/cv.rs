@@ -25,12 +25,12 @@ use enn_common::{
         train::{Device, Nproc},
     },
     fs::RelPath,
+    secrets,
     staged::Staged,
 };
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 /// Forecasts of the rows that a fold tests, in its run directory.
@@ -290,7 +290,7 @@ fn task(
         let run = RunDir::create_at(&path)?;
         run.write_config(config)?;
     }
-    let mut command = Command::new(program);
+    let mut command = secrets::command(program);
     command
         .arg("train")
         .arg("--resume")

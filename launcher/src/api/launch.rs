@@ -12,7 +12,7 @@ use enn_common::config::{
     train::{Device, Nproc, Recovery},
 };
 use enn_export::{ExportError, Target, maker::aoti};
-use std::time::Duration;
+use std::{path::PathBuf, sync::Once, time::Duration};
 
 /// Time between two looks at who waits for whom.
 const STRAGGLER_WINDOW: Duration = Duration::from_secs(10);
@@ -101,9 +101,9 @@ pub(super) fn one_worker(config: &RunConfig, facts: &Facts) -> Result<WorkerSpec
 
 /// A worker that shares the machine with others, `world` in all.
 pub(super) fn worker(config: &RunConfig, facts: &Facts, world: u32) -> Result<WorkerSpec, Error> {
-    require_libtorch(facts)?;
+    let library_dir = Some(libtorch(facts)?);
     let device = if config.cluster.device == Device::Cuda { Device::Cuda } else { Device::Cpu };
-    Ok(WorkerSpec { device, ..on_cpu(config, facts, world) })
+    Ok(WorkerSpec { device, library_dir, ..on_cpu(config, facts, world) })
 }
 
 /// What an exported model's runtime shares the machine by: the formats that libtorch runs need a worker, the others none. It is on the
@@ -116,10 +116,9 @@ pub(super) fn runtime_worker(
 ) -> Result<WorkerSpec, Error> {
     let refused = |why| ExportError::Refused { what: "enn", path: packed.path.clone(), why };
     let device = device(packed.said.notes.get(aoti::DEVICE).map(String::as_str), facts.gpus).map_err(refused)?;
-    if matches!(packed.target, Target::Pt2 | Target::Aoti) {
-        require_libtorch(facts)?;
-    }
-    Ok(WorkerSpec { device, ..on_cpu(config, facts, world) })
+    let needs = matches!(packed.target, Target::Pt2 | Target::Aoti);
+    let library_dir = needs.then(|| libtorch(facts)).transpose()?;
+    Ok(WorkerSpec { device, library_dir, ..on_cpu(config, facts, world) })
 }
 
 /// Where an artifact runs that says so itself: a package of AOTInductor.
@@ -135,20 +134,25 @@ fn device(said: Option<&str>, gpus: usize) -> Result<Device, String> {
     }
 }
 
-fn require_libtorch(facts: &Facts) -> Result<(), Error> {
-    match (&facts.worker, &facts.libtorch) {
-        (None, _) => Err(Error::NoWorker),
-        (_, None) => Err(Error::NoLibtorch),
-        _ => Ok(()),
+/// The libraries that the worker program loads. A torch that was passed over is told of, once for a process.
+fn libtorch(facts: &Facts) -> Result<PathBuf, Error> {
+    static TOLD: Once = Once::new();
+    if facts.worker.is_none() {
+        return Err(Error::NoWorker);
     }
+    let found = facts.libtorch.find().map_err(Clone::clone)?;
+    if let Some(note) = &found.note {
+        TOLD.call_once(|| tracing::warn!("{note}; the libtorch in {} is used", found.lib.display()));
+    }
+    Ok(found.lib.clone())
 }
 
-/// A process on the CPU, where the worker and libtorch may be missing.
+/// A process on the CPU, where the worker may be missing, without libtorch.
 fn on_cpu(config: &RunConfig, facts: &Facts, world: u32) -> WorkerSpec {
     WorkerSpec {
         program: facts.worker.clone().unwrap_or_default(),
         args: Vec::new(),
-        library_dir: facts.libtorch.as_ref().map(|found| found.lib.clone()),
+        library_dir: None,
         library_path: facts.library_path.clone(),
         device: Device::Cpu,
         threads: threads(config, facts, world),

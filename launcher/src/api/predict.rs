@@ -116,6 +116,9 @@ pub fn predict(
     gather::writable(&output, options.replace, &inputs)?;
     let options = &PredictOptions { replace: options.replace || output.exists(), ..options.clone() };
     let subject = Subject::of(model, data, facts, options)?;
+    if subject.engine.is_none() {
+        facts.libtorch.begin();
+    }
     if subject.is_alone {
         // There is no run that it could be part of.
         let work = WorkDir::create(&subject.runs)?;

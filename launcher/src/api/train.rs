@@ -272,12 +272,22 @@ pub fn exit_code(ended: &Ended) -> ExitCode {
     }
 }
 
+/// The configuration with what follows from the data, as the run keeps it.
+fn settled(config: &RunConfig, run: &RunDir, meta: &StagedMeta) -> Result<RunConfig, Error> {
+    let settled = config.settled(meta.split_rows[0], meta.features.len(), &meta.out_shape);
+    if settled != *config {
+        run.write_config(&settled)?;
+    }
+    Ok(settled)
+}
+
 fn work(
     config: &RunConfig,
     facts: &Facts,
     (options, others): (&TrainOptions, Option<Lead>),
     (run, announcer, is_at_work): (&RunDir, &Announcer, &Cell<bool>),
 ) -> Result<(Outcome, Option<Baselines>), Error> {
+    facts.libtorch.begin();
     let runs = run.path().parent().unwrap_or(run.path());
     let (staged, seconds) = match &options.staged {
         Some(dir) => (open_staged(dir)?, 0.0),
@@ -294,7 +304,8 @@ fn work(
             run.write_config(&config)?;
             config
         }
-        None => config.clone(),
+        None if options.resume.is_some() => config.clone(),
+        None => settled(config, run, &staged.meta)?,
     };
     let weights = config.train.cell_weights.of_grid(&staged.meta.out_shape)?;
     let job = Job::Train { staged: staged.dir.clone(), init: None };

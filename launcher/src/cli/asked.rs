@@ -9,13 +9,13 @@ use crate::{
     ui::{
         RunView,
         follow::Follower,
+        message,
         standing::{Standing, TAKE_OVER_MAX},
     },
 };
 use clap::Args;
 use enn_common::{exit::ExitCode, wire::command::Request};
 use std::{
-    io::Write,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -64,9 +64,7 @@ fn when_led(run: &Path, mut error: AskError, ask: impl Fn() -> Result<String, As
             return Err(AskError::Headless { run: run.to_owned(), waited }.into());
         }
         if !std::mem::replace(&mut told, true) {
-            let line = format!("{error}; waiting up to {waited} s for another node to lead it");
-            // The answer, or its absence, tells the same.
-            let _gone = writeln!(std::io::stderr(), "{line}");
+            message::print(&format!("{error}; waiting up to {waited} s for another node to lead it"));
         }
         std::thread::park_timeout(ASK_PERIOD);
         match ask() {

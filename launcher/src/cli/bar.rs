@@ -1,19 +1,21 @@
 //! A bar of bytes on standard error, where that is a terminal and nothing else was asked for.
 
+use crate::ui::terminal;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 const REDRAWS_PER_S: u8 = 12;
 /// The template is ours and known to parse; were it not, indicatif's own is used.
 const TEMPLATE: &str = "{msg} {bar:24.cyan/238} {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left";
 
-/// The bar. Hidden where standard error is no terminal.
+/// The bar. Hidden where nothing can be drawn over on standard error.
 pub(super) struct Bar(ProgressBar);
 
 impl Bar {
     /// Begins with what is done, "verifying". `quiet` hides it.
     pub(super) fn new(what: &'static str, quiet: bool) -> Self {
+        let is_hidden = quiet || !terminal::draws(&std::io::stderr());
         let target =
-            if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_S) };
+            if is_hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_S) };
         let bar = ProgressBar::with_draw_target(Some(1), target).with_message(what);
         if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
             bar.set_style(style.progress_chars("━╸─"));

@@ -8,6 +8,7 @@ use crate::{
     export,
     facts::Facts,
     process::{STOP_SIGNALS, Signals, end_children, next_signal, wait_ready},
+    ui::message,
 };
 use enn_common::{config::train::Device, exit::ExitCode};
 use enn_export::{Batch, Precision, Target};
@@ -16,7 +17,7 @@ use nix::{
     sys::signal::Signal,
 };
 use std::{
-    io::{self, Write},
+    io,
     ops::ControlFlow,
     os::fd::AsFd,
     path::{Path, PathBuf},
@@ -101,9 +102,7 @@ impl FromStr for Rows {
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     for target in &args.prepare {
-        let mut tell = |line: &str| {
-            let _gone = writeln!(std::io::stderr(), "{}: {line}", target.name());
-        };
+        let mut tell = |line: &str| message::print(&format!("{}: {line}", target.name()));
         match api::prepare_export(*target, facts, &mut tell)? {
             Some(python) => tell(&format!("ready, {}", python.display())),
             None => tell("needs nothing"),

@@ -23,7 +23,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         let value = serde_json::to_value(book).map_err(|source| Error::Json { path: run, source })?;
         output::json(&value)?;
     } else {
-        output::bytes(ui::kernels::text(&book).as_bytes())?;
+        output::text_line(&ui::kernels::text(&book))?;
     }
     Ok(ExitCode::Success)
 }

@@ -36,13 +36,15 @@ mod task_table;
 mod top;
 mod train;
 
-use crate::{Error, facts::Facts, torchrun::Manner};
-use clap::{CommandFactory, Parser, Subcommand};
-use enn_common::exit::ExitCode;
-use std::{
-    io::{IsTerminal, Write},
-    path::Path,
+use crate::{
+    Error,
+    facts::Facts,
+    torchrun::Manner,
+    ui::{message, terminal},
 };
+use clap::{CommandFactory, Parser, Subcommand};
+use enn_common::{exit::ExitCode, panics, shown};
+use std::path::Path;
 
 /// Elastic training and prediction for libtorch.
 #[derive(Debug, Parser)]
@@ -136,6 +138,7 @@ const TORCHRUN_NAMES: [&str; 2] = ["enn-torchrun", "torchrun"];
 pub fn main() -> std::process::ExitCode {
     let name = std::env::args_os().next().unwrap_or_default();
     let torchrun = Path::new(&name).file_name().is_some_and(|name| TORCHRUN_NAMES.iter().any(|known| name == *known));
+    panics::install(if torchrun { "enn-torchrun" } else { "enn" });
     let parsed = if torchrun {
         run::Torchrun::try_parse().map(|torchrun| Command::Run(Box::new(torchrun.args)))
     } else {
@@ -145,24 +148,34 @@ pub fn main() -> std::process::ExitCode {
         Ok(command) => command,
         Err(error) => {
             // Help and version go to standard output with code 0, mistakes to standard error with 2.
-            let _gone = error.print();
+            print_parsed(&error);
             return (if error.use_stderr() { ExitCode::Usage } else { ExitCode::Success } as u8).into();
         }
     };
     let manner = if torchrun { Manner::Torchrun } else { Manner::Enn };
     let facts = Facts::gather();
     log(&facts);
+    terminal::set_dumb(facts.dumb_terminal);
     let code = match run(command, manner, &facts) {
         Ok(code) => code,
         Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::Success as u8,
         Err(error) => {
-            let lines: Vec<String> = error.to_string().split('\n').map(output::printable).collect();
-            // A standard error that is gone leaves the exit code to tell.
-            let _gone = writeln!(std::io::stderr(), "error: {}", lines.join("\n       "));
+            message::print(&format!("error: {}", error.to_string().replace('\n', "\n       ")));
             failure(&error, manner) as u8
         }
     };
-    code.into()
+    // What a thread of it should have done is not done, and a signal may have been its own.
+    if panics::happened() { (ExitCode::Fault as u8).into() } else { code.into() }
+}
+
+/// Prints help, version or what is wrong with the command line: of that parts may come from elsewhere.
+fn print_parsed(error: &clap::Error) {
+    let text = error.render().to_string();
+    if matches!(shown::lines(&text), std::borrow::Cow::Borrowed(_)) {
+        let _gone = error.print();
+    } else {
+        message::print(text.trim_end());
+    }
 }
 
 /// The exit code of an error. torchrun knows two: 2 of its parser, 1 of everything else.
@@ -231,8 +244,8 @@ fn exit_codes() -> String {
 fn log(facts: &Facts) {
     let filter = tracing_subscriber::EnvFilter::new(facts.log.as_deref().unwrap_or("warn"));
     // A standard error that cannot be written, on a full disk for instance, is no reason to panic.
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let lines = lines.with_ansi(std::io::stderr().is_terminal()).log_internal_errors(false);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| message::Log);
+    let lines = lines.with_ansi(false).log_internal_errors(false);
     // A program that embeds this one may have a subscriber of its own.
     let _set = lines.try_init();
 }

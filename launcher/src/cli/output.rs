@@ -1,35 +1,37 @@
 //! Standard output: JSON and text of the commands that print data.
 
 use crate::{Error, process::PatientWriter};
+use enn_common::shown;
 use serde_json::Value;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 /// One JSON document, indented.
 pub(super) fn json(value: &Value) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Error::Output(error.into()))?;
-    text_line(&text)
+    bytes(format!("{}\n", shown::json(&text)).as_bytes())
 }
 
-/// Text and a line's end.
+/// One JSON document on a line.
+pub(super) fn json_line(value: &Value) -> Result<(), Error> {
+    bytes(format!("{}\n", shown::json(&value.to_string())).as_bytes())
+}
+
+/// Text for people, in which what a terminal obeys is seen and does nothing, and a line's end.
 pub(super) fn text_line(text: &str) -> Result<(), Error> {
+    bytes(format!("{}\n", shown::lines(text.trim_end_matches('\n'))).as_bytes())
+}
+
+/// Text that another program reads: as it is, but on a terminal like [`text_line`].
+pub(super) fn document(text: &str) -> Result<(), Error> {
+    if std::io::stdout().is_terminal() {
+        return text_line(text);
+    }
     bytes(format!("{}\n", text.trim_end_matches('\n')).as_bytes())
 }
 
-/// Lines of which parts come from files: a name in a checkpoint may hold what a terminal obeys, or a line's end.
+/// Lines of which parts come from files: a name in a checkpoint may hold a line's end.
 pub(super) fn lines(lines: &[String]) -> String {
-    lines.iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n")
-}
-
-/// A text in which control characters are seen and do nothing.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().fold(String::with_capacity(text.len()), |mut out, letter| {
-        if letter.is_control() {
-            out.extend(letter.escape_default());
-        } else {
-            out.push(letter);
-        }
-        out
-    })
+    lines.iter().map(|line| shown::line(line)).collect::<Vec<_>>().join("\n")
 }
 
 /// Bytes as they are.

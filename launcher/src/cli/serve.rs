@@ -9,12 +9,12 @@ use crate::{
     api::{self, ServeOptions},
     facts::Facts,
     serve::Limits,
-    ui::metrics_server,
+    ui::{message, metrics_server},
 };
 use enn_common::{config::train::Precision, exit::ExitCode};
 use nix::sys::signal::Signal;
 use serde_json::json;
-use std::{io::Write, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 /// Answer requests for predictions over HTTP with a trained run's best weights, or with an exported model
 ///
@@ -64,7 +64,7 @@ pub(super) struct Args {
     /// Largest body, MiB; larger ones are answered 413, and those that unpack to more than twice as much, where that is more than 64 MiB
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
     body: u16,
-    /// Connections at a time; more are answered 503
+    /// Connections at a time; an idle one makes room for another, else it is answered 503
     #[arg(long, value_name = "N", default_value_t = Limits::default().connections_max, help_heading = "Limits")]
     connections: usize,
     /// Seconds for an answer, waiting included; then it is answered 504, and a worker that computed for so long is replaced
@@ -116,8 +116,6 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         }
     })?;
     let drained = served.drained;
-    let told = format!("{} requests were finished, {} cut off\n", drained.finished, drained.cut);
-    // A standard error that is gone changes nothing.
-    let _gone = std::io::stderr().write_all(told.as_bytes());
+    message::print(&format!("{} requests were finished, {} cut off", drained.finished, drained.cut));
     Ok(if served.signal == Signal::SIGINT { ExitCode::Interrupted } else { ExitCode::Terminated })
 }

@@ -105,7 +105,7 @@ struct Status {
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     match &args.action {
-        Action::Script(job) => output::text_line(&job.script(facts)?)?,
+        Action::Script(job) => output::document(&job.script(facts)?)?,
         Action::Submit(job) => {
             let number = slurm::submit(&job.script(facts)?, &OnPath)?;
             output::text_line(&number.to_string())?;

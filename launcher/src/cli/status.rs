@@ -11,9 +11,10 @@ use crate::{
         openmetrics,
         standing::Standing,
         status::{self, Glance},
+        terminal,
     },
 };
-use enn_common::exit::ExitCode;
+use enn_common::{exit::ExitCode, shown};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -65,7 +66,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
 fn watch(args: &Args, run: &Path) -> Result<ExitCode, Error> {
     let mut follower = Follower::open(run, &run_dir::lock_path(run))?;
     let mut view = RunView::default();
-    let terminal = std::io::stdout().is_terminal();
+    let terminal = terminal::draws(&std::io::stdout());
     let mut shown = None;
     loop {
         let mut news = false;
@@ -97,12 +98,12 @@ fn watch(args: &Args, run: &Path) -> Result<ExitCode, Error> {
 fn show(args: &Args, run: &Path, view: &RunView, before: &str) -> Result<(), Error> {
     let glance = glance(run);
     if args.json && args.watch {
-        return output::text_line(&status::json(view, &glance).to_string());
+        return output::json_line(&status::json(view, &glance));
     }
     if args.json {
         return output::json(&status::json(view, &glance));
     }
-    output::bytes(format!("{before}{}", status::text(view, &glance)).as_bytes())
+    output::bytes(format!("{before}{}", shown::lines(&status::text(view, &glance))).as_bytes())
 }
 
 fn glance(run: &Path) -> Glance {

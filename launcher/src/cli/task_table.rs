@@ -1,13 +1,16 @@
 //! A task forest as a table for people: children stand indented under their parent.
 
-use enn_common::config::forest::{Forest, Part};
+use enn_common::{
+    config::forest::{Forest, Part},
+    shown,
+};
 
 /// Columns are as wide as their widest entry.
 pub(super) fn text(forest: &Forest) -> String {
     let mut rows = vec![["task", "weight", "mode", "tokens", "depth", "mixer", "model"].map(str::to_owned)];
     for (depth, task) in forest.list() {
         let mut row: [String; 7] = Default::default();
-        row[0] = format!("{}{}", "  ".repeat(depth), task.name);
+        row[0] = format!("{}{}", "  ".repeat(depth), shown::line(&task.name));
         row[1] = task.weight.to_string();
         match &task.part {
             Part::Template(template) => {
@@ -15,7 +18,7 @@ pub(super) fn text(forest: &Forest) -> String {
                 row[3] = template.tokens.to_string();
                 row[4] = template.depth.to_string();
                 row[5] = template.mixer.name().to_owned();
-                row[6] = template.model.clone().unwrap_or_default();
+                row[6] = shown::line(template.model.as_deref().unwrap_or_default()).into_owned();
             }
             Part::Fuser { reduction } => row[2] = format!("joins by {}", reduction.name()),
         }

@@ -4,7 +4,7 @@ use super::ConvertError;
 use enn_common::{
     checkpoint::Element,
     fs::{Disk, Storage, mmap::ReadMap},
-    keys,
+    keys, panics,
 };
 use safetensors::SafeTensors;
 use serde_json::{Map, Value, json};
@@ -126,7 +126,9 @@ impl Mapped {
             return Err(ConvertError::Sharded { path: path.to_path_buf(), what });
         }
         let wrong = |source| ConvertError::Safetensors { path: path.to_path_buf(), source };
-        let (header_bytes, header) = SafeTensors::read_metadata(map.bytes()).map_err(wrong)?;
+        let read = panics::caught("safetensors", || SafeTensors::read_metadata(map.bytes()));
+        let read = read.map_err(|panic| ConvertError::Sharded { path: path.to_path_buf(), what: panic.to_string() })?;
+        let (header_bytes, header) = read.map_err(wrong)?;
         let data_at = header_bytes + size_of::<u64>();
         if let Some(name) = keys::twice(map.bytes().get(size_of::<u64>()..data_at).unwrap_or_default()) {
             let what = format!("its header has {name:?} twice; which of the two is meant cannot be told");

@@ -1,34 +1,34 @@
 //! Looks at the machine: what is there, unjudged. Every look that can take time has a limit.
 
-use enn_common::{fs::memory, probe::Probe};
+use crate::{
+    libtorch::Libtorch,
+    process::{OutputError, output_within},
+};
+use enn_common::{fs::memory, probe::Probe, secrets};
 use nix::sys::{
     resource::{RLIM_INFINITY, Resource, getrlimit},
     statvfs::statvfs,
 };
 use std::{
+    ffi::OsString,
     fs,
-    io::Read,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::mpsc,
-    thread,
+    process::Command,
     time::Duration,
 };
 
 /// Longest time the worker may take to load libtorch and say what it is; a cold disk needs ten seconds.
 const PROBE_WAIT_MAX: Duration = Duration::from_secs(60);
-/// Longest time Python may take to name its version of torch.
-const PYTHON_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Bytes of a child's output that are read.
-const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
 /// What the launcher knows already (launcher/src/facts.rs) and doctor builds on.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Surroundings {
     /// The enn-worker that would be started.
     pub worker: Option<PathBuf>,
-    /// Folder of libtorch's libraries that workers would be given.
-    pub libtorch_lib: Option<PathBuf>,
+    /// The libtorch that workers would be given, or all that was tried.
+    pub libtorch: Result<Libtorch, String>,
+    /// `LD_LIBRARY_PATH` that workers would be given; `None` leaves it as it is.
+    pub library_path: Option<OsString>,
     /// Cores this process may run on.
     pub cores: usize,
     /// GPUs this process may use.
@@ -58,8 +58,6 @@ pub struct Findings {
     pub shm_free: Option<u64>,
     /// Soft limits; `None` is unlimited.
     pub limits: Limits,
-    /// Version of the torch that python3 has.
-    pub python_torch: Option<String>,
 }
 
 /// Soft resource limits; `None` is unlimited.
@@ -99,65 +97,22 @@ pub fn look(surroundings: &Surroundings) -> Findings {
             memlock: soft_limit(Resource::RLIMIT_MEMLOCK),
             core: soft_limit(Resource::RLIMIT_CORE),
         },
-        python_torch: python_torch(),
     }
 }
 
 fn probe(surroundings: &Surroundings) -> Result<Probe, ProbeFailure> {
     let worker = surroundings.worker.as_ref().ok_or(ProbeFailure::NoWorker)?;
-    let mut command = Command::new(worker);
+    let mut command = secrets::command(worker);
     command.arg("--probe");
-    if let Some(lib) = &surroundings.libtorch_lib {
-        command.env("LD_LIBRARY_PATH", lib);
+    if let Some(path) = &surroundings.library_path {
+        command.env("LD_LIBRARY_PATH", path);
     }
-    let output = output_within(command, PROBE_WAIT_MAX)?;
+    let output = output_within(command, PROBE_WAIT_MAX).map_err(|error| match error {
+        OutputError::Start(error) => ProbeFailure::Failed(error.to_string()),
+        OutputError::Failed(line) => ProbeFailure::Failed(line),
+        OutputError::TimedOut(limit) => ProbeFailure::TimedOut(limit),
+    })?;
     serde_json::from_str(output.trim()).map_err(|error| ProbeFailure::Failed(format!("{}: {error}", worker.display())))
-}
-
-fn python_torch() -> Option<String> {
-    let mut command = Command::new("python3");
-    command.args(["-c", "import importlib.metadata as m; print(m.version('torch'))"]);
-    let version = output_within(command, PYTHON_WAIT_MAX).ok()?;
-    Some(version.trim().to_owned()).filter(|version| !version.is_empty())
-}
-
-/// Standard output of a child that ends well within `wait_max`; else it is killed and the last line of its errors told.
-fn output_within(mut command: Command, wait_max: Duration) -> Result<String, ProbeFailure> {
-    let failed = |error: std::io::Error| ProbeFailure::Failed(error.to_string());
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
-    let (sender, receiver) = mpsc::channel();
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    // Never joined: a grandchild that outlives a killed child would hold the pipes open.
-    thread::spawn(move || {
-        // Standard error after standard output: a probe writes little to either.
-        let _ = sender.send((read(out), read(err)));
-    });
-    let received = receiver.recv_timeout(wait_max);
-    if received.is_err() {
-        end(&mut child);
-    }
-    let status = child.wait().map_err(failed)?;
-    let (output, errors) = received.map_err(|_| ProbeFailure::TimedOut(wait_max))?;
-    if status.success() {
-        return Ok(output);
-    }
-    let last = errors.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
-    Err(ProbeFailure::Failed(last.trim().to_owned()))
-}
-
-fn read(pipe: Option<impl Read>) -> String {
-    let mut bytes = Vec::new();
-    if let Some(pipe) = pipe {
-        // What was read before an error is still worth showing.
-        let _ = pipe.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn end(child: &mut Child) {
-    // It may have ended meanwhile.
-    let _ = child.kill();
 }
 
 fn nvidia_driver() -> Option<String> {
@@ -195,28 +150,6 @@ fn soft_limit(resource: Resource) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn shell(script: &str) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        command
-    }
-
-    #[test]
-    fn a_child_that_hangs_is_killed_at_its_limit() {
-        let wait_max = Duration::from_millis(200);
-        let begun = std::time::Instant::now();
-        assert_eq!(output_within(shell("exec sleep 60"), wait_max), Err(ProbeFailure::TimedOut(wait_max)));
-        assert!(begun.elapsed() < Duration::from_secs(5));
-    }
-
-    #[test]
-    fn a_child_that_fails_is_quoted() {
-        let failed =
-            output_within(shell("echo first >&2; echo 'libtorch_cpu.so: not found' >&2; exit 127"), PYTHON_WAIT_MAX);
-        assert_eq!(failed, Err(ProbeFailure::Failed("libtorch_cpu.so: not found".into())));
-        assert_eq!(output_within(shell("echo fine"), PYTHON_WAIT_MAX), Ok("fine\n".into()));
-    }
 
     #[test]
     fn gpus_are_counted_by_their_device_files() {

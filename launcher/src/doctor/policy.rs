@@ -4,10 +4,9 @@ use super::{
     findings::{Findings, ProbeFailure},
     report::{Item, Report, State},
 };
+use crate::libtorch::RELEASE as LIBTORCH;
 use enn_common::probe::Probe;
 
-/// Libtorch this release of ENN is written for.
-const LIBTORCH: &str = "2.11";
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 /// A run of the example writes 50 MB; below this a checkpoint may not fit.
@@ -31,7 +30,6 @@ pub fn judge(findings: &Findings) -> Report {
         nofile(findings),
         memlock(findings),
         core_files(findings),
-        python(findings),
     ];
     Report { items: items.into_iter().flatten().collect(), set: findings.surroundings.variables.clone() }
 }
@@ -82,23 +80,26 @@ fn mend_start(line: &str) -> String {
 
 fn libtorch(findings: &Findings) -> Option<Item> {
     const NAME: &str = "libtorch";
-    let place = match &findings.surroundings.libtorch_lib {
-        Some(lib) => lib.display().to_string(),
-        None => "the dynamic linker's path".into(),
+    let there = match &findings.surroundings.libtorch {
+        Ok(there) => there,
+        Err(why) => {
+            let (found, mend) = why.split_once("\nhint: ").unwrap_or((why, "make libtorch"));
+            return missing(NAME, found.to_owned(), mend);
+        }
     };
+    let place = format!("{} ({})", there.lib.display(), there.from);
     let Ok(probe) = &findings.probe else {
-        return match &findings.surroundings.libtorch_lib {
-            Some(_) => note(NAME, format!("in {place}; its version is not known"), "mend enn-worker first"),
-            None => missing(NAME, "not found".into(), "make libtorch"),
-        };
+        return note(NAME, format!("in {place}; its version is not known"), "mend enn-worker first");
     };
     let capability = probe.cpu_capability.as_deref().unwrap_or("unknown");
     let found = format!("{} in {place}, {capability}, {} threads an operation", probe.libtorch, probe.threads);
-    if probe.libtorch == probe.libtorch_built && probe.libtorch.starts_with(LIBTORCH) {
-        ok(NAME, found)
-    } else {
+    if probe.libtorch != probe.libtorch_built || !probe.libtorch.starts_with(LIBTORCH) {
         let found = format!("{found}; enn-worker was built with {}", probe.libtorch_built);
-        missing(NAME, found, format!("make libtorch build, or give it a libtorch {LIBTORCH} by ENN_LIBTORCH"))
+        return missing(NAME, found, format!("make libtorch build, or give it a libtorch {LIBTORCH} by ENN_LIBTORCH"));
+    }
+    match &there.note {
+        Some(line) => note(NAME, found, format!("{line}; nothing needs to be done")),
+        None => ok(NAME, found),
     }
 }
 
@@ -196,14 +197,6 @@ fn core_files(findings: &Findings) -> Option<Item> {
         limit => limited(limit),
     };
     ok("core files", found)
-}
-
-fn python(findings: &Findings) -> Option<Item> {
-    let found = match &findings.python_torch {
-        Some(version) => format!("torch {version}; only the conformance tests and benches use it"),
-        None => "no torch; only the conformance tests and benches use it (make venv)".to_owned(),
-    };
-    ok("python3", found)
 }
 
 fn limited(limit: Option<u64>) -> String {

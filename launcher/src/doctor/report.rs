@@ -1,6 +1,6 @@
 //! What doctor says, as lines and as JSON.
 
-use super::variables::{FOR_WORKERS, VARIABLES};
+use super::variables::{FOR_WORKERS, OF_TORCHRUN, VARIABLES, Variable};
 use enn_common::exit::ExitCode;
 use serde_json::{Value, json};
 use std::fmt::{self, Display};
@@ -63,12 +63,25 @@ impl Report {
             .collect();
         let variables: Vec<Value> = VARIABLES
             .iter()
+            .chain(OF_TORCHRUN)
             .map(|variable| {
                 let value = self.set.iter().find(|(name, _)| name == variable.name).map(|(_, value)| value);
                 json!({"name": variable.name, "reader": variable.reader, "effect": variable.effect, "value": value})
             })
             .collect();
         json!({"ok": self.exit_code() == ExitCode::Success, "items": items, "variables": variables})
+    }
+
+    fn list(&self, f: &mut fmt::Formatter<'_>, variables: &[Variable]) -> fmt::Result {
+        let width = variables.iter().map(|variable| variable.name.len()).max().unwrap_or(0);
+        for variable in variables {
+            write!(f, "  {:width$}  {}", variable.name, variable.effect)?;
+            match self.set.iter().find(|(name, _)| name == variable.name) {
+                Some((_, value)) => writeln!(f, "  = {value}")?,
+                None => writeln!(f)?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -82,15 +95,10 @@ impl Display for Report {
             }
         }
         writeln!(f, "\nenvironment variables (value, when set)")?;
-        let width = VARIABLES.iter().map(|variable| variable.name.len()).max().unwrap_or(0);
-        for variable in VARIABLES {
-            write!(f, "  {:width$}  {}", variable.name, variable.effect)?;
-            match self.set.iter().find(|(name, _)| name == variable.name) {
-                Some((_, value)) => writeln!(f, "  = {value}")?,
-                None => writeln!(f)?,
-            }
-        }
+        self.list(f, VARIABLES)?;
+        writeln!(f, "\ntorchrun's own variables, read by enn run")?;
+        self.list(f, OF_TORCHRUN)?;
         let names: Vec<&str> = FOR_WORKERS.iter().map(|variable| variable.name).collect();
-        writeln!(f, "  set by enn for its workers: {}", names.join(", "))
+        writeln!(f, "\nset by enn for its workers: {}", names.join(", "))
     }
 }

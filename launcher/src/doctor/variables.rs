@@ -18,7 +18,11 @@ const fn variable(name: &'static str, reader: &'static str, effect: &'static str
 /// Read from the user's environment. What `enn` sets for its workers (ENN_BROKER, RANK, …) is not for users to set.
 pub const VARIABLES: &[Variable] = &[
     variable("ENN_WORKER", "enn", "the enn-worker to start, instead of the one beside enn"),
-    variable("ENN_LIBTORCH", "enn", "folder of libtorch's libraries the workers load"),
+    variable(
+        "ENN_LIBTORCH",
+        "enn",
+        "the libtorch 2.11 that workers load, before all others; one that is none is an error",
+    ),
     variable(
         "ENN_LOG",
         "enn, enn-worker",
@@ -40,7 +44,7 @@ pub const VARIABLES: &[Variable] = &[
         "enn",
         "where runtimes of exported models are looked for: libraries, folders, Python environments; with colons",
     ),
-    variable("LIBTORCH", "build, enn", "a libtorch 2.11 to build against and run on, instead of target/libtorch"),
+    variable("LIBTORCH", "build, enn", "a libtorch 2.11 to build against, and to run on behind that of PYTHON_EXEC"),
     variable("LIBTORCH_USE_PYTORCH", "build", "1: build against the libtorch inside Python's torch 2.11"),
     variable("CUDA_VISIBLE_DEVICES", "enn", "GPUs that may be used"),
     variable("LD_LIBRARY_PATH", "enn", "kept for the workers, behind the folder of libtorch"),
@@ -59,13 +63,31 @@ pub const VARIABLES: &[Variable] = &[
         "enn",
         "turns of a thread that waits before it sleeps; 1000 for workers if it is not set",
     ),
+    variable("TERM", "enn", "dumb, or not set: the terminal only takes text, and nothing is drawn over"),
     variable("ENN_TOKEN", "enn", "secret that the nodes of a run share; never shown"),
     variable(
         "ENN_LAUNCH",
         "enn",
         "set for workers: the launch they belong to, so that a launch inside another is known",
     ),
-    variable("PYTHON_EXEC", "enn", "Python that runs scripts and tools of export, instead of python3 on PATH"),
+    variable(
+        "PYTHON_EXEC",
+        "enn",
+        "the active Python, instead of python3 on PATH: it runs scripts and tools of export, and workers load its torch 2.11",
+    ),
+    variable("ENN_KEEP_DAYS", "enn", "days for which runs of `enn run` are kept, instead of 30; as --keep-days"),
+    variable("ENN_KEEP_SIZE", "enn", "size of all kept runs of `enn run` together, instead of 4G; as --keep-size"),
+    variable("XDG_CONFIG_HOME", "enn", "folder of the user's token, instead of ~/.config"),
+    variable(
+        "XDG_CACHE_HOME",
+        "enn, enn-worker",
+        "folder of compiled CUDA kernels and of what `enn export --prepare` installs, instead of ~/.cache",
+    ),
+    variable("SLURM", "enn", "what Slurm sets, all variables that begin so: the allocation that `enn run` runs in"),
+];
+
+/// Read by torchrun's agent, and by `enn run` as it does. They are torchrun's: each is honoured, or what happens instead is said.
+pub const OF_TORCHRUN: &[Variable] = &[
     variable(
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
         "enn",
@@ -77,24 +99,23 @@ pub const VARIABLES: &[Variable] = &[
         "enn",
         "where the first failure of `enn run` is left, as a worker of a launcher leaves its own",
     ),
-    variable("ENN_KEEP_DAYS", "enn", "days for which runs of `enn run` are kept, instead of 30; as --keep-days"),
-    variable("ENN_KEEP_SIZE", "enn", "size of all kept runs of `enn run` together, instead of 4G; as --keep-size"),
     variable("TORCHELASTIC_ENABLE_FILE_TIMER", "enn", "1: workers may set themselves timers, as under torchrun"),
     variable(
         "TORCHELASTIC_TIMER_FILE",
         "enn",
         "the pipe through which they set them, instead of one of a name of its own",
     ),
-    variable("TORCHELASTIC_HEALTH_CHECK_PORT", "enn", "not honoured, which `enn run` says"),
-    variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "enn", "not honoured, which `enn run` says"),
-    variable("TORCH_ELASTIC_WORKER_IDENTICAL", "enn", "not honoured, which `enn run` says"),
-    variable("XDG_CONFIG_HOME", "enn", "folder of the user's token, instead of ~/.config"),
     variable(
-        "XDG_CACHE_HOME",
-        "enn, enn-worker",
-        "folder of compiled CUDA kernels and of what `enn export --prepare` installs, instead of ~/.cache",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+        "enn",
+        "not honoured: workers share the store that enn serves at MASTER_ADDR:MASTER_PORT, which is empty at the beginning of every round",
     ),
-    variable("SLURM", "enn", "what Slurm sets, all variables that begin so: the allocation that `enn run` runs in"),
+    variable(
+        "TORCHELASTIC_HEALTH_CHECK_PORT",
+        "enn",
+        "not honoured: no health check server is started (torchrun 2.11 starts none either); --metrics-addr serves the state of the run",
+    ),
+    variable("TORCH_ELASTIC_WORKER_IDENTICAL", "enn", "not honoured: ranks are the same with and without it"),
 ];
 
 /// Set by `enn` for each worker, with torchrun's RANK, WORLD_SIZE, … for programs that know those.

@@ -2,7 +2,7 @@
 
 use super::{Artifact, EngineRunner};
 use crate::agent::WorkerSpec;
-use enn_common::{config::train::Device, fs::memory, wire::engine::Engine};
+use enn_common::{config::train::Device, fs::memory, secrets, wire::engine::Engine};
 use enn_export::{
     ExportError, Model, Runner, Target, litert,
     maker::{
@@ -175,7 +175,7 @@ impl Tools {
 
     /// Another enn, for a library.
     fn runtime(&self, enn: &Path, whose: Library, library: &Path) -> Command {
-        let mut command = Command::new(enn);
+        let mut command = secrets::command(enn);
         command.arg("runtime").arg(whose.name()).arg(library);
         command.arg("--threads").arg(self.worker.threads.to_string());
         command

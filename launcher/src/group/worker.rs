@@ -12,7 +12,7 @@ use crate::{
     rendezvous::RoundPlan,
     stacks,
 };
-use enn_common::failure::Failure;
+use enn_common::{failure::Failure, secrets};
 use nix::{errno::Errno, sched::CpuSet, sys::signal::Signal};
 use std::{
     io,
@@ -62,7 +62,7 @@ impl Worker {
         let Streams { stdout, stderr, error_file, tail } = streams;
         let progress = spec.run_dir.join("progress").join(ranks.local_rank.to_string());
         let files = Files { error: &error_file, progress: &progress };
-        let mut command = std::process::Command::new(&spec.command.program);
+        let mut command = secrets::command(&spec.command.program);
         command
             .args(&spec.command.args)
             .envs(&spec.variables)

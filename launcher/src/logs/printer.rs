@@ -94,7 +94,7 @@ fn object(log: &LogFile, line: &[u8], out: &mut Vec<u8>) {
     let line = String::from_utf8_lossy(line);
     let line = line.strip_suffix('\r').unwrap_or(&line);
     let object = serde_json::json!({ "attempt": log.attempt, "rank": log.rank, "stream": log.stream(), "line": line });
-    out.extend_from_slice(object.to_string().as_bytes());
+    out.extend_from_slice(enn_common::shown::json(&object.to_string()).as_bytes());
     out.push(b'\n');
 }
 

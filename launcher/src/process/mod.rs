@@ -4,6 +4,7 @@
 
 mod cgroup;
 mod child;
+mod output;
 mod patient;
 mod poll;
 mod sweep;
@@ -13,6 +14,7 @@ mod unix;
 pub(crate) use cgroup::Cgroup;
 
 pub(crate) use child::{Exit, Inlet, Outlet, Outlets, Process, StartError};
+pub(crate) use output::{OutputError, output_within};
 pub(crate) use patient::{GiveUp, PatientWriter};
 pub(crate) use poll::{next_signal, wait_ready};
 pub(crate) use sweep::{MARK_VARIABLE, Mark, end_children, reap_orphans, signal_one, sweep};

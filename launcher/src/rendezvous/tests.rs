@@ -684,3 +684,48 @@ fn a_node_whose_letters_nobody_reads_is_lost() {
     };
     assert!(lost.contains("wait to be read"), "{lost}");
 }
+
+/// The limit is this process's: run each test in a process of its own.
+#[test]
+fn nodes_without_descriptors_keep_their_round_and_let_another_in() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 128, hard).unwrap();
+    let common = of(2, 3);
+    let nodes = start(2, &common);
+    let (port, other) = (nodes[0].store().1, round(&nodes[0]).nodes[1]);
+    round(&nodes[1]);
+    // Strangers that say nothing, until neither side has a descriptor left.
+    let mut crowd = Vec::new();
+    while let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
+        crowd.push(stream);
+    }
+    assert!(crowd.len() > 20, "{}", crowd.len());
+    nodes[0].post(Some(other), b"to whom is there".to_vec());
+    assert_eq!(letter(&nodes[1]).1, b"to whom is there");
+    // Test and nodes share one table of descriptors: what the test gives back, the host may take for connections that still wait.
+    let late = loop {
+        let node = Settings { place: at(port, false), host: "late".into(), ..common.clone() };
+        match Rendezvous::start(node) {
+            Ok(rendezvous) => break rendezvous,
+            Err(_) => drop(crowd.pop().expect("room before the last of the crowd has gone")),
+        }
+        std::thread::park_timeout(Duration::from_millis(20));
+    };
+    late.join();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for one in crowd {
+                std::thread::park_timeout(Duration::from_millis(50));
+                drop(one);
+            }
+        });
+        for node in &nodes {
+            assert_eq!(round_end(node), RoundEnd::NodeWaiting { host: "late".into() });
+            node.join();
+        }
+        for node in nodes.iter().chain([&late]) {
+            assert_eq!(round(node).members.len(), 3);
+        }
+    });
+}

@@ -8,7 +8,7 @@ use super::{
     ServeError, Settings,
     engine::{Answers, Engine, Failure, Lost, Start},
     figures::Figures,
-    job::Job,
+    job::EngineJob,
     policy::{self, Order, Pace},
     problem::Problem,
     queue::{Jobs, Work, queue},
@@ -164,8 +164,9 @@ impl Hand {
     }
 
     /// Computes jobs together and tells each that is done; an engine that cannot go on is counted.
-    fn compute(&mut self, engine: &mut dyn Engine, batch: Vec<Job>) -> Result<(), Gone> {
-        let (mut streams, mut alone): (Vec<Job>, Vec<Job>) = batch.into_iter().partition(Job::is_stream);
+    fn compute(&mut self, engine: &mut dyn Engine, batch: Vec<EngineJob>) -> Result<(), Gone> {
+        let (mut streams, mut alone): (Vec<EngineJob>, Vec<EngineJob>) =
+            batch.into_iter().partition(EngineJob::is_stream);
         if let Err(lost) = self.alone(engine, &mut alone) {
             alone.append(&mut streams);
             return Err(self.lost(&lost, alone));
@@ -178,7 +179,7 @@ impl Hand {
         Ok(())
     }
 
-    fn lost(&self, lost: &Lost, jobs: Vec<Job>) -> Gone {
+    fn lost(&self, lost: &Lost, jobs: Vec<EngineJob>) -> Gone {
         // Whoever is told of it finds it in the figures.
         self.figures.engine_down(&match lost {
             Lost::Late(time) => format!("it gave no answer within {} s", time.as_secs()),
@@ -189,7 +190,7 @@ impl Hand {
     }
 
     /// Computes the parts of jobs whose rows have nothing to do with each other.
-    fn alone(&mut self, engine: &mut dyn Engine, jobs: &mut [Job]) -> Result<(), Lost> {
+    fn alone(&mut self, engine: &mut dyn Engine, jobs: &mut [EngineJob]) -> Result<(), Lost> {
         let rows: usize = jobs.iter().map(|job| job.part).sum();
         if rows == 0 {
             return Ok(());
@@ -211,10 +212,10 @@ impl Hand {
     }
 
     /// Computes the rows of streams, one row of each at a time, until all are done or the time of a part is over.
-    fn streams(&mut self, engine: &mut dyn Engine, jobs: &mut [Job]) -> Result<(), Lost> {
+    fn streams(&mut self, engine: &mut dyn Engine, jobs: &mut [EngineJob]) -> Result<(), Lost> {
         let until = Instant::now() + policy::PART_TIME;
         loop {
-            let mut here: Vec<&mut Job> =
+            let mut here: Vec<&mut EngineJob> =
                 jobs.iter_mut().filter(|job| job.left() > 0 && job.reply.is_wanted()).collect();
             if here.is_empty() {
                 return Ok(());
@@ -281,7 +282,7 @@ struct Gone;
 /// What is to be done.
 enum Next {
     /// These, together.
-    Batch(Vec<Job>),
+    Batch(Vec<EngineJob>),
     /// Nothing: the engine has ended.
     Ended,
     /// Nothing ever.

@@ -11,7 +11,10 @@ use super::{
     problem::Problem,
     route::{Answer, Asked, Head, Router, Step, Wanted},
 };
-use enn_common::descriptors::{self, Reserve};
+use enn_common::{
+    descriptors::{self, Reserve},
+    panics,
+};
 use http_body_util::{BodyExt, Full};
 use hyper::{
     Request, Response, StatusCode,
@@ -103,6 +106,7 @@ impl Http {
             .enable_io()
             .enable_time()
             .max_blocking_threads(BLOCKING_THREADS_MAX)
+            .on_thread_start(panics::isolate_thread)
             .build()?;
         let listener = {
             let _inside = runtime.enter();
@@ -128,7 +132,8 @@ impl Http {
         });
         let thread = std::thread::Builder::new().name("enn-http".into()).spawn(move || {
             let entrance = Entrance { listener, again: spare_listener, reserve: Reserve::new() };
-            let drained = runtime.block_on(serve(entrance, shared, stopped, hurried));
+            // A request whose task panics is not answered; the others are.
+            let drained = panics::isolating(|| runtime.block_on(serve(entrance, shared, stopped, hurried)));
             // What still computes for somebody who is gone is not waited for.
             runtime.shutdown_background();
             drained

@@ -12,7 +12,7 @@ pub(super) trait Reply: Send {
 }
 
 /// Rows to be computed for somebody.
-pub(super) struct Job {
+pub(super) struct EngineJob {
     /// Inputs (rows, F).
     x: Vec<f32>,
     rows: usize,
@@ -29,7 +29,7 @@ pub(super) struct Job {
     pub(super) part: usize,
 }
 
-impl Job {
+impl EngineJob {
     pub(super) fn new(x: Vec<f32>, rows: usize, reply: Box<dyn Reply>, share: Share, turn: Option<Turn>) -> Self {
         let state = turn.as_ref().map_or_else(Vec::new, |turn| turn.state().to_vec());
         Self { x, rows, reply, share, turn, state, done: Answers::default(), part: 0 }

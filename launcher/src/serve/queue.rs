@@ -1,7 +1,7 @@
 //! Jobs that wait for an engine. Long ones come back between their parts, so that short ones do not wait for their end.
 
 use super::{
-    job::Job,
+    job::EngineJob,
     policy::{self, Order, Part},
 };
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Oldest first, those that were computed in part behind all that came before their part.
-type Waiting = Arc<Mutex<VecDeque<Job>>>;
+type Waiting = Arc<Mutex<VecDeque<EngineJob>>>;
 
 /// Where jobs go.
 #[derive(Clone)]
@@ -47,13 +47,13 @@ pub(super) fn queue(most: usize, engines: usize) -> (Jobs, Work) {
     (jobs, Work { waiting, wake, woken })
 }
 
-fn locked(waiting: &Waiting) -> MutexGuard<'_, VecDeque<Job>> {
+fn locked(waiting: &Waiting) -> MutexGuard<'_, VecDeque<EngineJob>> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Jobs {
     /// Puts a job behind the others.
-    pub(super) fn push(&self, job: Job) -> Result<(), NotTaken> {
+    pub(super) fn push(&self, job: EngineJob) -> Result<(), NotTaken> {
         let mut waiting = locked(&self.waiting);
         if waiting.len() >= self.most {
             waiting.retain(|job| job.reply.is_wanted());
@@ -88,10 +88,10 @@ impl Work {
     }
 
     /// The jobs to compute next, with the rows of each: of one job at most `part_max`, of all together at most `rows_max`.
-    pub(super) fn take(&self, part_max: usize, rows_max: usize, order: Order) -> Vec<Job> {
+    pub(super) fn take(&self, part_max: usize, rows_max: usize, order: Order) -> Vec<EngineJob> {
         let mut waiting = locked(&self.waiting);
         waiting.retain(|job| job.reply.is_wanted());
-        let left: Vec<usize> = waiting.iter().map(Job::left).collect();
+        let left: Vec<usize> = waiting.iter().map(EngineJob::left).collect();
         let mut parts = policy::parts(&left, part_max, rows_max, order);
         // From the last place to the first, so that those before stay where they are.
         parts.sort_by_key(|part| std::cmp::Reverse(part.at));
@@ -111,12 +111,12 @@ impl Work {
     }
 
     /// Tells the answers of jobs that are done; the others wait for their next part.
-    pub(super) fn settle(&self, jobs: Vec<Job>) {
-        let (done, more): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.left() == 0);
+    pub(super) fn settle(&self, jobs: Vec<EngineJob>) {
+        let (done, more): (Vec<EngineJob>, Vec<EngineJob>) = jobs.into_iter().partition(|job| job.left() == 0);
         if !more.is_empty() {
             locked(&self.waiting).extend(more);
             let _full = self.wake.try_send(());
         }
-        done.into_iter().for_each(Job::finish);
+        done.into_iter().for_each(EngineJob::finish);
     }
 }

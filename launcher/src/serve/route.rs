@@ -5,7 +5,7 @@ use super::{
     budget::Share,
     figures::Figures,
     inputs::{Inputs, sheet_rows},
-    job::{Job, Reply},
+    job::{EngineJob, Reply},
     problem::Problem,
     queue::{Jobs, NotTaken},
     rows::{Columns, RowsError},
@@ -268,7 +268,7 @@ impl Router {
         share.shrink(bytes);
         let asked = Asked { form, objects, names: encoded.names };
         let turn = stream.map(|name| self.streams()?.turn(&name, Instant::now())).transpose()?;
-        match self.jobs.push(Job::new(encoded.x, encoded.rows, reply, share, turn)) {
+        match self.jobs.push(EngineJob::new(encoded.x, encoded.rows, reply, share, turn)) {
             Ok(()) => Ok(asked),
             Err(NotTaken::Full) => Err(Problem::Busy),
             Err(NotTaken::Closed) => Err(Problem::NoWorker { cause: self.figures.engines().2 }),

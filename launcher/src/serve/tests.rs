@@ -190,10 +190,14 @@ impl Bench {
     }
 
     fn send(&self, request: &[u8]) -> TcpStream {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(WAIT)).unwrap();
-        stream.write_all(request).unwrap();
-        stream
+        self.try_send(request).unwrap()
+    }
+
+    fn try_send(&self, request: &[u8]) -> std::io::Result<TcpStream> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(WAIT))?;
+        stream.write_all(request)?;
+        Ok(stream)
     }
 
     fn ask(&self, request: &[u8]) -> Told {
@@ -240,14 +244,19 @@ impl Told {
 }
 
 /// The rest of what a connection says.
-fn told(mut stream: TcpStream) -> Told {
+fn told(stream: TcpStream) -> Told {
+    try_told(stream).unwrap()
+}
+
+fn try_told(mut stream: TcpStream) -> std::io::Result<Told> {
     let mut all = Vec::new();
-    stream.read_to_end(&mut all).unwrap();
-    let split = memchr::memmem::find(&all, b"\r\n\r\n").unwrap_or_else(|| panic!("no answer: {all:?}"));
+    // One that is reset behind its answer has answered.
+    let _reset = stream.read_to_end(&mut all);
+    let split = memchr::memmem::find(&all, b"\r\n\r\n").ok_or(std::io::ErrorKind::UnexpectedEof)?;
     let head = String::from_utf8(all[..split].to_vec()).unwrap();
     let bytes = all[split + 4..].to_vec();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Told { status, head, text: String::from_utf8_lossy(&bytes).into_owned(), bytes }
+    Ok(Told { status, head, text: String::from_utf8_lossy(&bytes).into_owned(), bytes })
 }
 
 fn request(kind: &str, body: &[u8], more: &str) -> Vec<u8> {

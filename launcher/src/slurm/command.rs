@@ -1,6 +1,7 @@
 //! Running a command of Slurm: bounded in time and output, its words kept for the error.
 
 use super::SlurmError;
+use enn_common::secrets;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -8,11 +9,14 @@ use nix::{
 use std::{
     ffi::OsString,
     io::{self, Read, Write},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     sync::mpsc,
     thread,
     time::Duration,
 };
+
+/// Hands in jobs.
+pub(super) const SUBMIT: &str = "sbatch";
 
 /// Longest answer of a command.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -46,7 +50,8 @@ impl Commands for OnPath {
             io::ErrorKind::NotFound => SlurmError::NoProgram { program },
             _ => SlurmError::Run { program, source },
         };
-        let mut command = Command::new(program);
+        // A job script that is handed in takes the environment along, and the nodes of the job meet by its token.
+        let mut command = if program == SUBMIT { secrets::trusted_command(program) } else { secrets::command(program) };
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().map_err(failed)?;
         let pid = Pid::from_raw(i32::try_from(child.id()).map_err(|_| failed(io::ErrorKind::InvalidData.into()))?);

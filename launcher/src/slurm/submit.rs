@@ -2,18 +2,18 @@
 
 use super::{
     SlurmError, State,
-    command::{Commands, answer},
+    command::{Commands, SUBMIT, answer},
     records::Record,
 };
 use std::fmt;
 
 /// Hands over a script; the job's number.
 pub fn submit(script: &str, commands: &dyn Commands) -> Result<u64, SlurmError> {
-    let said = answer(commands, "sbatch", &["--parsable".into()], script)?;
+    let said = answer(commands, SUBMIT, &["--parsable".into()], script)?;
     // "JOB" or "JOB;CLUSTER", after whatever a site's plugin has to say.
     let number = |line: &str| line.split(';').next().and_then(|job| job.trim().parse().ok());
     said.lines().rev().find_map(number).ok_or_else(|| SlurmError::Answer {
-        program: "sbatch",
+        program: SUBMIT,
         answer: said.trim().to_owned(),
         expected: "the number of a job",
     })

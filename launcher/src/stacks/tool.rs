@@ -1,8 +1,9 @@
 //! A tool that prints the stacks of a process, run as a child with a deadline.
 
 use crate::process::{Binding, Inlet, Outlets, Process, StartError, wait_ready};
+use enn_common::secrets;
 use nix::poll::{PollFd, PollFlags};
-use std::{ffi::OsString, fs::File, io, process::Command, time::Instant};
+use std::{ffi::OsString, fs::File, io, time::Instant};
 
 /// The programs; names without a slash are looked up on PATH.
 #[derive(Debug, Clone)]
@@ -81,7 +82,7 @@ impl Tool {
     }
 
     fn start(&self, out: &File) -> io::Result<Process> {
-        let mut command = Command::new(&self.program);
+        let mut command = secrets::command(&self.program);
         command.args(&self.args);
         let outlets = Outlets { stdin: Inlet::Empty, stdout: out.try_clone()?.into(), stderr: out.try_clone()?.into() };
         Process::start_unguarded(&command, outlets, Binding::default())

@@ -12,12 +12,11 @@ use arrow_ipc::{
     root_as_footer, root_as_message,
 };
 use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
-use enn_common::fs::memory;
+use enn_common::{fs::memory, panics};
 use std::{
     fs::File,
     io::{self, BufReader, Cursor, Read},
     os::unix::fs::FileExt,
-    panic::{AssertUnwindSafe, catch_unwind},
     vec,
 };
 
@@ -395,10 +394,8 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Iterator for Batches<R, M> {
 }
 
 /// What panics inside of the format's reader is an error.
-pub(super) fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
-        Err(ArrowError::IpcError("it is damaged: what it says of its own buffers does not fit them".to_owned()))
-    })
+fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
+    panics::caught("arrow-ipc", read).unwrap_or_else(|panic| Err(ArrowError::IpcError(panic.to_string())))
 }
 
 #[cfg(test)]

@@ -5,8 +5,10 @@ use super::{
     values::{self, Expected},
 };
 use crate::{
+    doctor::variables::OF_TORCHRUN,
     facts::Facts,
     group::GroupSpec,
+    libtorch,
     logs::{LogPlan, StdByRank},
     numa::{self, Mode},
     rendezvous::Settings,
@@ -14,7 +16,7 @@ use crate::{
 };
 use std::{
     collections::BTreeMap,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     hash::{BuildHasher, Hasher, RandomState},
     path::{Path, PathBuf},
     time::Duration,
@@ -24,19 +26,6 @@ use std::{
 const GRACE: Duration = Duration::from_secs(30);
 /// Signals that stop a run.
 const SIGNALS: &str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
-/// Variables that torchrun's agent reads and that have no effect here, and why.
-const UNHONOURED: [(&str, &str); 3] = [
-    (
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
-        "workers share the store that enn serves at MASTER_ADDR:MASTER_PORT, which is empty at the beginning of every round",
-    ),
-    (
-        "TORCHELASTIC_HEALTH_CHECK_PORT",
-        "no health check server is started (torchrun 2.11 starts none either); --metrics-addr serves the state of the run",
-    ),
-    ("TORCH_ELASTIC_WORKER_IDENTICAL", "ranks are the same with and without it"),
-];
-
 /// How torchrun starts functions; programs are always started in the same way.
 const START_METHODS: [&str; 3] = ["spawn", "fork", "forkserver"];
 
@@ -91,6 +80,7 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
     }
     notes.extend(facts.unhonoured.iter().filter_map(|(name, value)| unhonoured(name, value)));
     let (command, name) = program::command(&flags, &flags.command, facts)?;
+    variables.extend(libraries(&command.program, facts, &mut notes).map(|path| ("LD_LIBRARY_PATH".to_owned(), path)));
     let spec = GroupSpec {
         command,
         rendezvous,
@@ -110,6 +100,25 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
     // torchrun takes /dev/null for "no logs".
     let log_dir = flags.output.log_dir.as_deref().filter(|dir| *dir != "/dev/null").map(|dir| facts.cwd.join(dir));
     Ok(Launch { spec, name, log_dir, retention: own.retention(facts)?, notes })
+}
+
+/// The libraries of a program that is linked to libtorch and would not find it: as `enn train` finds them for its workers.
+fn libraries(program: &OsStr, facts: &Facts, notes: &mut Vec<String>) -> Option<OsString> {
+    let on_path = program.to_str().filter(|name| !name.contains('/')).and_then(|name| facts.program(name));
+    let program = on_path.unwrap_or_else(|| facts.cwd.join(program));
+    if !libtorch::needs_libtorch(&program, facts.library_path.as_deref()) {
+        return None;
+    }
+    match facts.libtorch.find() {
+        Ok(found) => {
+            notes.extend(found.note.clone());
+            Some(found.path(facts.library_path.as_deref()))
+        }
+        Err(why) => {
+            notes.push(format!("{} needs libtorch: {why}", program.display()));
+            None
+        }
+    }
 }
 
 impl Flags {
@@ -195,8 +204,8 @@ fn timer_file(facts: &Facts) -> PathBuf {
 
 /// What is said of a variable of torchrun's agent that has no effect here.
 fn unhonoured(name: &str, value: &str) -> Option<String> {
-    let (_, why) = UNHONOURED.iter().find(|(known, _)| *known == name)?;
-    Some(format!("{name}={value} is not honoured: {why}"))
+    let variable = OF_TORCHRUN.iter().find(|variable| variable.name == name)?;
+    Some(format!("{name}={value} is {}", variable.effect))
 }
 
 /// CPUs of each worker; none are bound without `--numa-binding`.

@@ -39,8 +39,10 @@ pub enum JournalError {
 /// Failures of `enn top`.
 #[derive(Debug, Error)]
 pub enum TopError {
-    /// Input or output is no terminal.
-    #[error("enn top needs a terminal\nhint: `enn status --watch` needs none")]
+    /// Input or output is no terminal, or only takes text.
+    #[error(
+        "enn top needs a terminal that it can draw on: one for input and output, and not TERM=dumb\nhint: `enn status --watch` needs none"
+    )]
     NoTerminal,
     /// The journal cannot be read.
     #[error(transparent)]

@@ -8,6 +8,7 @@ use enn_common::{
     exit::ExitCode,
     id::Rank,
     metrics::Metrics,
+    shown,
     staged::meta::CleaningReport,
 };
 use std::collections::BTreeMap;
@@ -38,8 +39,13 @@ pub struct Line {
     pub text: String,
 }
 
-/// The lines for `event`; `view` holds it already.
+/// The lines for `event`; `view` holds it already. Nothing in them is obeyed by a terminal.
 pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
+    let harmless = |line: Line| Line { text: shown::lines(&line.text).into_owned(), ..line };
+    told(event, view).into_iter().map(harmless).collect()
+}
+
+fn told(event: &Event, view: &RunView) -> Vec<Line> {
     match &event.what {
         What::RunStarted { .. }
         | What::StageProgressed { .. }

@@ -3,8 +3,11 @@
 //! **Invariant:** only what the journal says; errors are in the target's unit, over valid cells.
 
 use super::{classes, error::JournalError, figures, model::RunView};
-use enn_common::metrics::{self, Measure, Metrics, RunMetrics};
-use std::{collections::BTreeMap, fmt::Write, path::Path};
+use enn_common::{
+    metrics::{self, Measure, Metrics, RunMetrics},
+    shown,
+};
+use std::{borrow::Cow, collections::BTreeMap, fmt::Write, path::Path};
 
 /// Names of the baseline every model must beat: the per-cell training mean; of classes how often each occurs.
 pub const FLOORS: [&str; 2] = ["cell_mean", "class_rates"];
@@ -233,12 +236,15 @@ fn probabilities(view: &RunView) -> String {
 
 /// Rows as a table: the first column to the left, the others to the right.
 pub(super) fn aligned(rows: &[Vec<String>]) -> String {
+    // A name with a line's end would end the row.
+    let rows: Vec<Vec<Cow<'_, str>>> =
+        rows.iter().map(|row| row.iter().map(|cell| shown::line(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
         .map(|i| rows.iter().filter_map(|row| row.get(i)).map(|c| c.chars().count()).max().unwrap_or(0))
         .collect();
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         for (index, (cell, width)) in row.iter().zip(&widths).enumerate() {
             let pad = " ".repeat(width - cell.chars().count());
             let _ = if index == 0 { write!(text, "{cell}{pad}") } else { write!(text, "  {pad}{cell}") };

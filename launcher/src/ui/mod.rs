@@ -17,6 +17,7 @@ pub mod follow;
 pub mod journal;
 pub mod kernels;
 pub mod lines;
+pub(crate) mod message;
 pub mod metrics;
 pub mod metrics_server;
 pub mod model;
@@ -32,6 +33,7 @@ mod sink;
 pub mod standing;
 pub mod status;
 pub mod tensorboard;
+pub(crate) mod terminal;
 pub mod top;
 pub mod trace;
 

@@ -1,6 +1,8 @@
 //! What programs of others printed, made harmless for a page of ours.
 //!
-//! **Invariant:** pure and total; no control character is left.
+//! **Invariant:** pure and total; no control character is left, and no other that a terminal obeys.
+
+use enn_common::shown;
 
 /// Rows one long line may take.
 const ROWS_MAX: usize = 4;
@@ -29,6 +31,7 @@ fn without_escapes(line: &str) -> String {
             }
             '\t' => out.push_str("    "),
             c if c.is_control() => {}
+            c if shown::is_obeyed(c) => out.extend(c.escape_default()),
             c => out.push(c),
         }
     }

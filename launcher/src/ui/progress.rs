@@ -5,10 +5,11 @@
 use super::{
     figures,
     lines::{Line, Weight},
+    message,
     model::RunView,
 };
+use enn_common::shown;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{self, Write};
 
 const REDRAWS_PER_S: u8 = 12;
 
@@ -36,7 +37,7 @@ impl Progress {
         match state(view) {
             Some((position, length, message)) => {
                 let bar = self.bar.get_or_insert_with(|| bar((self.target)()));
-                bar.set_message(message);
+                bar.set_message(shown::line(&message).into_owned());
                 bar.set_length(length.max(1));
                 bar.set_position(position);
             }
@@ -44,13 +45,11 @@ impl Progress {
         }
     }
 
-    /// A terminal that is gone is no reason to end a run: what cannot be written is dropped.
     fn print(&self, text: &str) {
-        let print = || writeln!(io::stderr(), "{text}");
-        let _gone = match &self.bar {
-            Some(bar) => bar.suspend(print),
-            None => print(),
-        };
+        match &self.bar {
+            Some(bar) => bar.suspend(|| message::print(text)),
+            None => message::print(text),
+        }
     }
 
     fn clear(&mut self) {
@@ -125,7 +124,7 @@ mod tests {
     use super::*;
     use crate::ui::model::tests::{events, view_after};
     use indicatif::TermLike;
-    use std::sync::Mutex;
+    use std::{io, sync::Mutex};
 
     /// What was drawn on the terminal of the test.
     static DRAWN: Mutex<String> = Mutex::new(String::new());

@@ -10,12 +10,15 @@ use super::{
     metrics_server::MetricsServer,
     model::RunView,
     progress::Progress,
-    tensorboard,
+    tensorboard, terminal,
 };
 use crate::process::{GiveUp, PatientWriter};
-use enn_common::event::{Event, What};
+use enn_common::{
+    event::{Event, What},
+    shown,
+};
 use std::{
-    io::{self, IsTerminal, Write},
+    io::{self, Write},
     os::fd::AsFd,
     path::Path,
 };
@@ -93,10 +96,9 @@ impl Sink {
 
     /// Shows events without a run directory: for commands such as `enn stage` that have none.
     pub fn bare(mode: Mode) -> Self {
-        let terminal = io::stderr().is_terminal();
         let give_up = GiveUp::new().ok();
         let face = match mode {
-            Mode::Auto if terminal => Face::Progress(Progress::new()),
+            Mode::Auto if terminal::draws(&io::stderr()) => Face::Progress(Progress::new()),
             Mode::Auto | Mode::Lines => {
                 Face::Lines { out: patient(&io::stderr(), give_up.as_ref()), epoch_shown: f64::NEG_INFINITY }
             }
@@ -198,9 +200,8 @@ impl Sink {
                 }
             }
             Face::Json(out) => {
-                if let Ok(mut line) = serde_json::to_vec(event) {
-                    line.push(b'\n');
-                    let _ = out.write_all(&line);
+                if let Ok(line) = serde_json::to_string(event) {
+                    let _ = out.write_all(format!("{}\n", shown::json(&line)).as_bytes());
                 }
             }
         }

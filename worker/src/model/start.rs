@@ -23,6 +23,11 @@ const SIDE_MAX: i64 = 2048;
 const DUAL_ROWS_MAX: i64 = 2048;
 /// Rows used at most: bounds the memory of the products.
 const ROWS_MAX: i64 = 65_536;
+/// Multiplications of a product of the features with themselves, about a second of two cores: with more features fewer rows are used, but
+/// `ROWS_PER_SIDE` for each.
+const PRODUCT_MAX: i64 = 1 << 34;
+/// Rows for each feature that say enough of it.
+const ROWS_PER_SIDE: i64 = 8;
 /// Share of the degrees of freedom that is left to the residuals, at least.
 const UNSEEN_MIN: f64 = 0.1;
 /// With fewer rows than this nothing can be learned in closed form.
@@ -45,8 +50,8 @@ impl Model {
     /// linear branch the ridge solution into its weight and the bias (the components are then of its residuals).
     ///
     /// `x` (n, F), `x_valid`, `y` (n, O) and `y_valid` are training rows in the user's units, as for [`Model::forward`] and
-    /// [`Model::targets`]. Missing targets count as the cell's mean; rows without any do not count. More than 65 536 rows are thinned evenly (2 048 where
-    /// features or cells are more than 2 048). The result depends on the rows only; give all ranks rank 0's result.
+    /// [`Model::targets`]. Missing targets count as the cell's mean; rows without any do not count. Rows are thinned evenly to 65 536, where features or
+    /// cells are many to fewer (see `thinned`). The result depends on the rows only; give all ranks rank 0's result.
     ///
     /// # Errors
     /// When shapes do not fit, or libtorch's eigensolver fails.
@@ -149,9 +154,14 @@ impl Model {
     }
 }
 
-/// Indices of the rows used, evenly spread.
+/// Indices of the rows used, evenly spread; `side`: features or cells, whichever are more.
 fn thinned(rows: i64, side: i64) -> Raw {
-    let cap = if side > SIDE_MAX { DUAL_ROWS_MAX } else { ROWS_MAX };
+    let side = side.max(1);
+    let cap = if side > SIDE_MAX {
+        DUAL_ROWS_MAX
+    } else {
+        (PRODUCT_MAX / (side * side)).max(ROWS_PER_SIDE * side).min(ROWS_MAX)
+    };
     let kept = rows.min(cap);
     Raw::from_slice(&(0..kept).map(|i| i * rows / kept).collect::<Vec<i64>>())
 }
@@ -172,6 +182,8 @@ mod tests {
         assert_eq!(many.len() as i64, DUAL_ROWS_MAX);
         assert!(many.windows(2).all(|w| (w[1] - w[0] - 488).abs() <= 1));
         assert_eq!(thinned(1_000_000, 5).size(), [ROWS_MAX]);
+        assert_eq!([500, 1000, 2048].map(|side| thinned(1_000_000, side).size()[0]), [ROWS_MAX, 17_179, 16_384]);
+        assert!((1..=SIDE_MAX).all(|side| thinned(4096, side).size()[0] == 4096), "small tables are used whole");
         assert_eq!(thinned(0, 5).size(), [0]);
     }
 }

@@ -66,6 +66,7 @@ use crate::{block::SubModels, kernel::Extra, probe::libtorch_version};
 use enn_common::{
     config::RunConfig,
     kernels::Quarantined,
+    panics,
     staged::StagedMeta,
     wire::{
         control::Phase,
@@ -192,12 +193,15 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, SessionError> {
     serde_json::from_slice(&text).map_err(|source| SessionError::Parse { path: path.to_owned(), source })
 }
 
-/// A panic is a bug: the launcher hears of it too, with its place.
+/// A panic is a fault of ours: the launcher hears of it too, with its place.
 fn tell_panics(link: &Link) {
     let sender = link.sender();
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let error = format!("enn-worker panicked, which is a bug: {panic}");
+        if panics::is_caught() {
+            return before(panic);
+        }
+        let error = panics::sentence("enn-worker", panic);
         if let Err(lost) = sender.send(&FromWorker::Failed { error }) {
             tracing::error!(%lost, "could not tell the launcher");
         }

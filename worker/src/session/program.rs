@@ -2,6 +2,7 @@
 
 use super::{Own, SessionError, boot::Environment, engine, export, run_with, serve, unix};
 use crate::probe;
+use enn_common::{panics, shown};
 use std::{io::Write, process::ExitCode};
 use tracing_subscriber::EnvFilter;
 
@@ -9,6 +10,7 @@ use tracing_subscriber::EnvFilter;
 /// `--serve` it answers a stream, with `--engine` it runs an exported artifact, with `--export` it makes a graph of a
 /// checkpoint's model.
 pub fn program(own: &Own) -> ExitCode {
+    panics::install("enn-worker");
     match std::env::args_os().nth(1) {
         Some(flag) if flag == "--probe" => return probe::print(),
         Some(flag) if flag == "--serve" => {
@@ -45,6 +47,6 @@ fn ended(life: Result<(), SessionError>) -> ExitCode {
 
 /// Into the worker's log file, which is its standard error; it may be full.
 fn fail(sentence: &str) -> ExitCode {
-    let _full = writeln!(std::io::stderr(), "enn-worker: {sentence}");
+    let _full = writeln!(std::io::stderr(), "enn-worker: {}", shown::lines(sentence));
     ExitCode::FAILURE
 }

@@ -38,7 +38,7 @@ pub fn resolve(raw: &RawConfig, facts: &Facts) -> Result<RunConfig, Vec<ConfigEr
     }
     let loss = sayings.loss(data.as_ref().and_then(Option::as_ref));
     let train = root.section("train").map(|section| train::resolve(section, loss, &mut inner));
-    let train = train.unwrap_or_else(|| TrainConfig { loss, ..TrainConfig::default() });
+    let train = train.unwrap_or_else(|| TrainConfig { loss, rate_by_rows: true, ..TrainConfig::default() });
     if let Some(Some(data)) = &data {
         check_classes(&root, (data, &model, &train), &mut inner);
     }

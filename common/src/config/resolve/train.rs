@@ -53,6 +53,7 @@ pub(super) fn resolve(mut section: Section<'_>, loss: Loss, errors: &mut Vec<Con
     let train = TrainConfig {
         epochs: s.integer("epochs", 0..=10_000_000, default.epochs),
         batch: s.integer("batch", 0..=1 << 30, default.batch),
+        rate_by_rows: rate_by_rows(s),
         lr: s.number("lr", 1e-12..=1e3, default.lr),
         lr_min_ratio: s.number("lr_min_ratio", 0.0..=1.0, default.lr_min_ratio),
         warmup_ratio: s.number("warmup_ratio", 0.0..=1.0, default.warmup_ratio),
@@ -107,6 +108,12 @@ pub(super) fn resolve(mut section: Section<'_>, loss: Loss, errors: &mut Vec<Con
     }
     section.finish(errors);
     train
+}
+
+/// Whether the learning rate follows the rows: as a run's own file says, or where none is named.
+fn rate_by_rows(s: &mut Section<'_>) -> bool {
+    let unsaid = !s.has("lr");
+    s.truth("rate_by_rows", unsaid)
 }
 
 /// Rising levels within (0, 1), the median among them.

@@ -1,7 +1,10 @@
 //! A machine for every verdict.
 
 use super::*;
-use crate::doctor::findings::{Limits, Surroundings};
+use crate::{
+    doctor::findings::{Limits, Surroundings},
+    libtorch::Libtorch,
+};
 use enn_common::exit::ExitCode;
 use std::{path::PathBuf, time::Duration};
 
@@ -9,7 +12,8 @@ fn good() -> Findings {
     Findings {
         surroundings: Surroundings {
             worker: Some("/opt/enn-worker".into()),
-            libtorch_lib: Some("/opt/libtorch/lib".into()),
+            libtorch: Ok(Libtorch { lib: "/opt/libtorch/lib".into(), from: "ENN_LIBTORCH".into(), note: None }),
+            library_path: Some("/opt/libtorch/lib".into()),
             cores: 8,
             gpus: 0,
             cwd: PathBuf::from("/work"),
@@ -32,7 +36,6 @@ fn good() -> Findings {
         disk_free: Some(100 * GIB),
         shm_free: Some(GIB),
         limits: Limits { nofile: Some(65_536), memlock: None, core: Some(0) },
-        python_torch: None,
     }
 }
 
@@ -77,6 +80,20 @@ fn another_libtorch_than_the_one_built_against_is_missing() {
     assert_eq!(item(&report, "libtorch").state, State::Missing);
     assert!(item(&report, "libtorch").found.contains("2.12.0") && item(&report, "libtorch").found.contains("2.11.0"));
     assert_eq!(report.exit_code(), ExitCode::Machine);
+}
+
+#[test]
+fn no_libtorch_says_all_that_was_tried_and_one_that_was_passed_over_is_a_note() {
+    let report = with(|f| {
+        f.probe = Err(ProbeFailure::Failed("libtorch_cpu.so: cannot open shared object file".into()));
+        f.surroundings.libtorch = Err("no libtorch 2.11 was found: a; b\nhint: `make libtorch`".into());
+    });
+    assert_eq!(item(&report, "libtorch").found, "no libtorch 2.11 was found: a; b");
+    assert_eq!(mend(&report, "libtorch"), "`make libtorch`");
+    let passed_over = "the torch of python3 is passed over: /t is torch 2.5.1, expected 2.11";
+    let report = with(|f| f.surroundings.libtorch.as_mut().unwrap().note = Some(passed_over.into()));
+    assert!(mend(&report, "libtorch").starts_with(passed_over));
+    assert_eq!(report.exit_code(), ExitCode::Success);
 }
 
 #[test]

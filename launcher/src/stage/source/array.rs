@@ -15,7 +15,7 @@ use crate::stage::{
 use enn_common::{
     config::data::SourceFormat,
     fs::{FileError, mmap::ReadMap, regular, space},
-    keys,
+    keys, panics,
     staged::{
         StagedError,
         npy::{Element, HEADER_BYTES_MAX, Header},
@@ -31,6 +31,10 @@ use std::{
     sync::Arc,
 };
 use zip::ZipArchive;
+
+/// Formats, in messages.
+const NPZ: &str = "a zip of NumPy arrays";
+const SAFETENSORS: &str = "safetensors";
 
 /// Entries of a zip, at most.
 const ENTRIES_MAX: usize = 10_000;
@@ -155,10 +159,20 @@ impl RowBytes {
 /// The arrays of a file. Arrays of a zip are unpacked below `scratch`.
 pub(crate) fn open(path: &Path, format: SourceFormat, scratch: &Path) -> Result<Vec<NamedArray>, StageError> {
     match format {
-        SourceFormat::Npz => npz(path, scratch),
-        SourceFormat::Safetensors => safetensors(path),
+        SourceFormat::Npz => caught("zip", path, NPZ, || npz(path, scratch)),
+        SourceFormat::Safetensors => caught("safetensors", path, SAFETENSORS, || safetensors(path)),
         _ => Ok(vec![npy(path)?]),
     }
+}
+
+/// A panic of the library that reads the format is an error like any other.
+fn caught<T>(
+    library: &'static str,
+    path: &Path,
+    format: &'static str,
+    read: impl FnOnce() -> Result<T, StageError>,
+) -> Result<T, StageError> {
+    panics::caught(library, read).unwrap_or_else(|panic| Err(unreadable(path, format, panic)))
 }
 
 fn unreadable(
@@ -188,26 +202,21 @@ fn npy(path: &Path) -> Result<NamedArray, StageError> {
 }
 
 fn npz(path: &Path, scratch: &Path) -> Result<Vec<NamedArray>, StageError> {
-    const FORMAT: &str = "a zip of NumPy arrays";
     let file = regular::open(path)?;
-    let mut archive = ZipArchive::new(io::BufReader::new(file)).map_err(|cause| unreadable(path, FORMAT, cause))?;
+    let mut archive = ZipArchive::new(io::BufReader::new(file)).map_err(|cause| unreadable(path, NPZ, cause))?;
     if archive.len() > ENTRIES_MAX {
-        return Err(unreadable(
-            path,
-            FORMAT,
-            format!("it has {} entries, at most {ENTRIES_MAX} are read", archive.len()),
-        ));
+        return Err(unreadable(path, NPZ, format!("it has {} entries, at most {ENTRIES_MAX} are read", archive.len())));
     }
     std::fs::create_dir_all(scratch).map_err(FileError::of("make the directory", scratch))?;
     let mut unpacked = Scratch::new(scratch);
     let mut headers = Vec::new();
     for index in 0..archive.len() {
-        let mut entry = archive.by_index(index).map_err(|cause| unreadable(path, FORMAT, cause))?;
-        let name = entry.name().map_err(|cause| unreadable(path, FORMAT, cause))?.into_owned();
+        let mut entry = archive.by_index(index).map_err(|cause| unreadable(path, NPZ, cause))?;
+        let name = entry.name().map_err(|cause| unreadable(path, NPZ, cause))?.into_owned();
         let Some(name) = name.strip_suffix(".npy").map(str::to_string) else { continue };
         let start = unpacked.bytes();
         let header = unpack(&mut entry, &mut unpacked, scratch).map_err(|error| match error {
-            Unpacked::Cause(cause) => unreadable(path, FORMAT, format!("array {name:?}: {cause}")),
+            Unpacked::Cause(cause) => unreadable(path, NPZ, format!("array {name:?}: {cause}")),
             Unpacked::Stage(error) => error,
         })?;
         headers.push((name, start + header.data_offset as u64, header));
@@ -256,7 +265,6 @@ fn unpack(entry: &mut impl Read, to: &mut Scratch, scratch: &Path) -> Result<Hea
 }
 
 fn safetensors(path: &Path) -> Result<Vec<NamedArray>, StageError> {
-    const FORMAT: &str = "safetensors";
     // Mapped for its header only; the data are read where they are needed.
     let map = ReadMap::open(path)?;
     let names = keys::names_bytes(map.bytes());
@@ -266,9 +274,9 @@ fn safetensors(path: &Path) -> Result<Vec<NamedArray>, StageError> {
         return Err(BoundError::new(path, found, format!("at most {}", keys::NAMES_BYTES_MAX), hint).into());
     }
     let (length, metadata) =
-        SafeTensors::read_metadata(map.bytes()).map_err(|cause| unreadable(path, FORMAT, cause))?;
+        SafeTensors::read_metadata(map.bytes()).map_err(|cause| unreadable(path, SAFETENSORS, cause))?;
     if let Some(name) = keys::twice(map.bytes().get(8..8 + length).unwrap_or_default()) {
-        return Err(unreadable(path, FORMAT, format!("its header has {name:?} twice")));
+        return Err(unreadable(path, SAFETENSORS, format!("its header has {name:?} twice")));
     }
     let place = Place::File(Arc::new(regular::open(path)?));
     let mut arrays = Vec::new();

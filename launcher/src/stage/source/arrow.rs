@@ -11,12 +11,15 @@ use super::{
     typed::{self, Cells, PIECE_ROWS},
 };
 use crate::stage::{
-    batches::{Batches, FileBatches, ample, guarded, text_bytes},
+    batches::{Batches, FileBatches, ample, text_bytes},
     error::StageError,
 };
 use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray, types};
 use arrow_schema::{ArrowError, DataType, Schema, SchemaRef, TimeUnit};
-use enn_common::fs::{FileError, regular};
+use enn_common::{
+    fs::{FileError, regular},
+    panics,
+};
 use parquet::arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder};
 use std::{
     fs::File,
@@ -125,6 +128,10 @@ impl ArrowSource {
 }
 
 /// The format's own reader panics on some damaged files; here that is an error like any other.
+fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
+    panics::caught("parquet", read).unwrap_or_else(|panic| Err(ArrowError::ParquetError(panic.to_string())))
+}
+
 fn parquet(file: File) -> Result<ParquetRecordBatchReaderBuilder<File>, ArrowError> {
     guarded(|| Ok(ParquetRecordBatchReaderBuilder::try_new(file)?))
 }
@@ -248,8 +255,9 @@ impl Pieces for ArrowPieces {
         let batch = batch.slice(0, rows);
         // Where cells share a text, each may become a copy of it.
         ample(text_bytes(&batch)).map_err(|cause| unreadable(&self.path, self.container, cause.into()))?;
-        let piece =
-            ArrowPiece { batch, place: self.place.clone(), first: self.row, bytes, request: self.request.clone() };
+        let file = (self.path.clone(), self.container);
+        let (place, request) = (self.place.clone(), self.request.clone());
+        let piece = ArrowPiece { file, batch, place, first: self.row, bytes, request };
         self.row += rows as u64;
         Ok(Some(Box::new(piece)))
     }
@@ -262,10 +270,13 @@ pub(crate) fn decode(batch: RecordBatch, request: Arc<Request>) -> Result<Result
         return Err(*column);
     }
     let place = Arc::new((0..batch.num_columns()).map(Some).collect());
-    Ok(Box::new(ArrowPiece { batch, place, first: 0, bytes: 0, request }).decode())
+    let file = (PathBuf::from("rows"), Container::IpcStream);
+    Ok(Box::new(ArrowPiece { file, batch, place, first: 0, bytes: 0, request }).decode())
 }
 
 struct ArrowPiece {
+    /// Where it is from, for messages.
+    file: (PathBuf, Container),
     batch: RecordBatch,
     place: Arc<Vec<Option<usize>>>,
     first: u64,
@@ -275,9 +286,14 @@ struct ArrowPiece {
 
 impl Piece for ArrowPiece {
     fn decode(self: Box<Self>) -> Result<Block, PieceError> {
-        let columns: Vec<Option<Column<'_>>> =
-            self.place.iter().map(|place| place.and_then(|index| Column::of(self.batch.column(index)))).collect();
-        typed::block(&self.request, &BatchCells { piece: &self, columns }, self.bytes)
+        let decode = || {
+            let columns: Vec<Option<Column<'_>>> =
+                self.place.iter().map(|place| place.and_then(|index| Column::of(self.batch.column(index)))).collect();
+            typed::block(&self.request, &BatchCells { piece: &self, columns }, self.bytes)
+        };
+        let (path, container) = &self.file;
+        panics::caught("arrow-array", decode)
+            .unwrap_or_else(|panic| Err(unreadable(path, *container, panic.into()).into()))
     }
 
     fn end(&self) -> u64 {

@@ -55,7 +55,6 @@ pub(crate) fn draft(
     let plan = Plan::new(job, layout);
     table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
     let mut passes = Passes::new(progress, table.bytes() * 2);
-    let warnings = table.warnings();
     let tables = table.by_source(job.config);
     let (kept, marks) = begin(job)?;
     let mut keys = Vec::new();
@@ -73,8 +72,7 @@ pub(crate) fn draft(
     let spans = tables.iter().zip(&keys).map(span).collect::<Result<Vec<Span>, StageError>>()?;
     let (channels, width) = (plan.channels.len(), plan.width(layout, &entities));
     let windows: u64 = spans.iter().map(|span| span.steps / layout.steps as u64 + 1).sum();
-    let grids = spans.iter().zip(&keys).map(|(span, keys)| (span.cells(), keys.rows));
-    let grids = grid::disk_bytes(grids, channels);
+    let grids = grid::disk_bytes(spans.iter().zip(&keys).map(|(span, keys)| (span.cells(), keys.rows)), channels);
     let needed = windows * Output::sample_bytes(width, entities.len() * layout.steps) + grids;
     space::require(job.out, needed.saturating_sub(kept.taken_bytes()))?;
     let out_shape = vec![entities.len(), layout.steps];
@@ -105,11 +103,8 @@ pub(crate) fn draft(
     }
     output.rows = made.starts.len() as u64;
     found.dropped_samples = made.dropped;
-    if made.untaught > 0 {
-        let what =
-            "windows of single series have no history, or too few valid targets: these targets count for nothing";
-        found.notes.push(format!("{} {what}", made.untaught));
-    }
+    found.notes.extend(untaught(&made));
+    found.warnings = tables.iter().flat_map(Table::warnings).collect();
     Ok(Draft {
         output,
         inputs: plan.inputs(layout, &entities),
@@ -122,8 +117,14 @@ pub(crate) fn draft(
         starts: made.starts,
         times: Vec::new(),
         sources: if job.config.sources.is_empty() { Vec::new() } else { sources },
-        report: report(job, &plan, layout, CleaningReport { warnings, ..found }, (&keys, &all, &tally), &entities),
+        report: report(job, &plan, layout, found, (&keys, &all, &tally), &entities),
     })
+}
+
+/// Says how many windows of single series teach nothing.
+fn untaught(made: &Made) -> Option<String> {
+    let what = "windows of single series have no history, or too few valid targets: these targets count for nothing";
+    (made.untaught > 0).then(|| format!("{} {what}", made.untaught))
 }
 
 /// When each sample begins, and of which source it is.

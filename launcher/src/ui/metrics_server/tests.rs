@@ -107,16 +107,22 @@ fn a_server_without_descriptors_answers_whoever_asks() {
     while let Ok(stream) = TcpStream::connect(server.address()) {
         crowd.push(stream);
     }
-    drop(crowd.split_off(crowd.len() - 2));
-    // One that is closed before it has asked may ask again.
+    assert!(crowd.len() > 30, "{}", crowd.len());
+    // Test and server share one table of descriptors: what the test gives back, the server may take for connections that still wait. One
+    // that is closed before it has asked may ask again.
     let began = Instant::now();
     loop {
-        let mut stream = TcpStream::connect(server.address()).unwrap();
+        let Ok(mut stream) = TcpStream::connect(server.address()) else {
+            drop(crowd.pop().expect("room before the last of the crowd has gone"));
+            std::thread::park_timeout(Duration::from_millis(20));
+            continue;
+        };
         let mut reply = String::new();
         let asked = stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
         if asked.is_ok() && stream.read_to_string(&mut reply).is_ok() && reply.starts_with("HTTP/1.1 200 ") {
             break;
         }
-        assert!(began.elapsed() < 2 * CONNECTION_MAX, "{reply}");
+        assert!(began.elapsed() < 4 * CONNECTION_MAX, "{reply}");
     }
+    assert!(!crowd.is_empty());
 }

@@ -3,6 +3,7 @@
 //! **Invariant:** every string that is not a constant of this crate passes through [`Html::text`] or an attribute; elements are
 //! closed by the call that opened them.
 
+use enn_common::shown;
 use std::fmt::{self, Display, Write};
 
 /// Attributes of an element: name and value.
@@ -81,7 +82,7 @@ impl Write for Escaping<'_> {
                 '>' => self.0.push_str("&gt;"),
                 '"' => self.0.push_str("&quot;"),
                 '\n' | '\t' => self.0.push(character),
-                control if control.is_control() => self.0.push('\u{FFFD}'),
+                obeyed if shown::is_obeyed(obeyed) => self.0.extend(obeyed.escape_default()),
                 other => self.0.push(other),
             }
         }
@@ -115,7 +116,7 @@ mod tests {
             prop_assert_eq!(out.matches('<').count(), 2);
             prop_assert_eq!(out.matches('>').count(), 2);
             prop_assert_eq!(out.matches('"').count(), 2);
-            prop_assert!(!out.contains('\0'));
+            prop_assert!(!out.chars().any(|character| shown::is_obeyed(character) && !matches!(character, '\n' | '\t')));
         }
     }
 

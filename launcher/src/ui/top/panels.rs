@@ -12,6 +12,7 @@ use crate::ui::{
     standing::{Standing, WorkerStanding},
     status::{moment, node_state, regroupings},
 };
+use enn_common::shown;
 use ratatui::{
     Frame,
     layout::{Constraint, Rect},
@@ -216,7 +217,7 @@ fn worker(row: &Row) -> TableRow<'static> {
     let gpu_memory = load.gpu.and_then(|gpu| gpu.used_bytes).map_or_else(absent, figures::bytes);
     let cells = [
         row.rank.to_string(),
-        row.host.clone(),
+        shown::line(&row.host).into_owned(),
         row.process.map_or_else(absent, |(pid, _)| pid.to_string()),
         row.process.map_or_else(|| "of its node".to_owned(), |(_, standing)| standing.to_string()),
         load.cpu_percent.map_or_else(absent, |percent| format!("{percent:.0}")),

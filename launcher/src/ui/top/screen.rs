@@ -10,7 +10,7 @@ use super::{
     tail::{self, Tail},
     view::{self, Scene},
 };
-use crate::ui::{error::TopError, follow::Follower, status::Glance};
+use crate::ui::{error::TopError, follow::Follower, status::Glance, terminal};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -52,7 +52,7 @@ pub struct Means<'a> {
 /// # Errors
 /// There is no terminal or no journal.
 pub fn run(means: &Means<'_>) -> Result<(), TopError> {
-    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+    if !io::stdin().is_terminal() || !terminal::draws(&io::stdout()) {
         return Err(TopError::NoTerminal);
     }
     let system = |what| move |source| TopError::System { what, source };

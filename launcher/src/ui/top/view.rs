@@ -9,11 +9,12 @@ use super::{
     tail::Tail,
 };
 use crate::ui::{plain, status::Glance};
+use enn_common::shown;
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
     style::{Modifier, Style},
-    text::Line,
+    text::{Line, Span},
     widgets::{Block, Clear, Paragraph},
 };
 
@@ -52,14 +53,20 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
     let nodes = panels::nodes(scene);
     let heights = heights(area.height, overview.len(), nodes.len(), rows.len());
     let [top, node_area, worker_area, lower, foot] = Layout::vertical(heights).areas(area);
-    frame.render_widget(Paragraph::new(overview), top);
-    frame.render_widget(Paragraph::new(nodes), node_area);
+    frame.render_widget(Paragraph::new(harmless(overview)), top);
+    frame.render_widget(Paragraph::new(harmless(nodes)), node_area);
     panels::workers(frame, worker_area, scene, &rows);
     lower_part(frame, lower, scene, &rows);
     frame.render_widget(Paragraph::new(panels::footer(scene)), foot);
     if scene.state.help {
         help(frame, area);
     }
+}
+
+/// Lines in which what a terminal obeys is seen: names of runs and hosts and what programs say come from elsewhere.
+fn harmless(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
+    let span = |span: Span<'_>| Span::styled(shown::line(&span.content).into_owned(), span.style);
+    lines.into_iter().map(|line| Line { spans: line.spans.into_iter().map(span).collect(), ..line }).collect()
 }
 
 /// Heights of overview, nodes, workers, lower part and footer.
@@ -98,7 +105,7 @@ fn lower_part(frame: &mut Frame<'_>, area: Rect, scene: &Scene<'_>, rows: &[Row]
     let rows = lines[end.saturating_sub(visible)..end].iter().flat_map(|line| wrapped(line, width, hang));
     let mut shown: Vec<Line<'_>> = rows.collect();
     shown.drain(..shown.len().saturating_sub(visible));
-    frame.render_widget(Paragraph::new(shown).block(block), area);
+    frame.render_widget(Paragraph::new(harmless(shown)).block(block), area);
 }
 
 /// A line in rows of `width` columns, in its own style; rows after the first begin at column `hang`.

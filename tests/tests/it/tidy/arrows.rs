@@ -185,11 +185,16 @@ fn t2_launcher_modules_keep_their_direction() {
             ("chaos", _) => ["process", "run_dir", "ui"].contains(&other),
             ("slurm", _) => other == "rendezvous",
             ("group", _) => ["process", "logs", "rendezvous", "stacks"].contains(&other),
-            ("torchrun", _) => ["group", "logs", "numa", "rendezvous", "retention", "facts"].contains(&other),
+            ("torchrun", _) => {
+                ["group", "logs", "numa", "rendezvous", "retention", "facts", "libtorch", "doctor"].contains(&other)
+            }
+            ("libtorch", _) => other == "process",
+            // It tells what the search finds, and asks programs what they are.
+            ("doctor", "libtorch" | "process") => true,
             ("retention", _) => ["logs", "run_dir"].contains(&other),
             (leaf, _) if LAUNCHER_LEAVES.contains(&leaf) => ["error", "facts"].contains(&other),
             // Doctor's table says which variables there are to read.
-            ("facts", "doctor") => true,
+            ("facts", "doctor" | "libtorch") => true,
             ("facts" | "run_dir" | "error", _) => ["facts", "run_dir", "error"].contains(&other) || own == "error",
             _ => true,
         },

@@ -10,7 +10,7 @@ use std::{
 use syn::{Attribute, Item, UseTree, spanned::Spanned, visit::Visit};
 
 /// Crates in the order of their floors.
-pub(super) const CRATES: [&str; 7] = ["common", "broker", "export", "launcher", "worker", "tests", "examples"];
+pub(super) use enn_tests::pages::CRATES;
 
 /// One file under a crate's `src`.
 pub(super) struct Source {

@@ -1,8 +1,10 @@
 //! Descriptors from rank to rank: each listens at an address that only the ranks know, and takes from processes of its own user.
 
 use crate::comm::shm::mmap::nonce;
+use enn_common::descriptors;
 use nix::{
     cmsg_space,
+    errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{
         ControlMessage, ControlMessageOwned, MsgFlags, getsockopt, recvmsg, sendmsg, sockopt::PeerCredentials,
@@ -17,11 +19,14 @@ use std::{
         linux::net::SocketAddrExt,
         unix::net::{SocketAddr, UnixListener, UnixStream},
     },
+    thread,
     time::{Duration, Instant},
 };
 
 /// How long one rank waits for the descriptors of the others.
 const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Rest where the system has no descriptor.
+const REST: Duration = Duration::from_millis(10);
 /// The address it was sent to, the sender's rank, and how often it has passed something before.
 const MESSAGE_BYTES: usize = 24;
 
@@ -57,14 +62,14 @@ impl Post {
         own: Option<BorrowedFd<'_>>,
     ) -> io::Result<Vec<Option<OwnedFd>>> {
         let time = self.passed.replace(self.passed.get().wrapping_add(1));
+        let deadline = Instant::now() + WAIT_MAX;
         for (other, address) in addresses.iter().enumerate() {
             if other != rank {
-                send(*address, [rank as u32, time], own)?;
+                patient(deadline, || send(*address, [rank as u32, time], own))?;
             }
         }
         let mut taken: Vec<Option<Option<OwnedFd>>> = addresses.iter().map(|_| None).collect();
         taken[rank] = Some(None);
-        let deadline = Instant::now() + WAIT_MAX;
         while taken.iter().any(Option::is_none) {
             let stream = self.accept(deadline)?;
             if getsockopt(&stream, PeerCredentials)?.uid() != geteuid().as_raw() {
@@ -85,7 +90,7 @@ impl Post {
 
     fn accept(&self, deadline: Instant) -> io::Result<UnixStream> {
         loop {
-            match self.listener.accept() {
+            match patient(deadline, || self.listener.accept()) {
                 Ok((stream, _)) => return Ok(stream),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => until_readable(&self.listener, deadline)?,
                 Err(error) => return Err(error),
@@ -95,6 +100,8 @@ impl Post {
 
     fn receive(&self, stream: &UnixStream, deadline: Instant) -> io::Result<Option<([u32; 2], Option<OwnedFd>)>> {
         until_readable(stream, deadline)?;
+        // A descriptor for which there is no number is lost with its message: it is not taken before there is one.
+        drop(patient(deadline, || stream.try_clone())?);
         let mut message = [0; MESSAGE_BYTES];
         let mut space = cmsg_space!(RawFd);
         let mut into = [IoSliceMut::new(&mut message)];
@@ -113,11 +120,24 @@ impl Post {
                 }
             }
         }
+        if received.flags.contains(MsgFlags::MSG_CTRUNC) && descriptor.is_none() {
+            return Err(Errno::EMFILE.into());
+        }
         let word = |at: usize| message.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let half = |at: usize| message.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
         let known = bytes == MESSAGE_BYTES && [word(0), word(8)] == self.address.map(Some);
         let from = half(16).zip(half(20)).filter(|_| known);
         Ok(from.map(|(from, time)| ([from, time], descriptor)))
+    }
+}
+
+/// Tries again while the system has no descriptor, which others may give back, until the deadline.
+fn patient<T>(deadline: Instant, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match attempt() {
+            Err(error) if descriptors::are_exhausted(&error) && Instant::now() < deadline => thread::park_timeout(REST),
+            other => return other,
+        }
     }
 }
 
@@ -140,7 +160,7 @@ fn until_readable(socket: &impl AsFd, deadline: Instant) -> io::Result<()> {
     let timeout = PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::MAX);
     match poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], timeout) {
         Ok(0) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("nothing came within {WAIT_MAX:?}"))),
-        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
@@ -148,10 +168,10 @@ fn until_readable(socket: &impl AsFd, deadline: Instant) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
     use std::{
         fs::File,
         io::{Read, Write},
-        thread,
     };
 
     #[test]
@@ -183,5 +203,33 @@ mod tests {
         assert_eq!(ended[0], (vec![false, true, false], vec![1, 2]));
         assert_eq!(ended[1], (vec![true, false, false], vec![0, 2]));
         assert_eq!(ended[2], (vec![true, true, false], vec![]));
+    }
+
+    /// The limit is this process's: run each test in a process of its own.
+    #[test]
+    fn ranks_without_descriptors_wait_for_some() {
+        let posts: Vec<Post> = (0..3).map(|_| Post::open().unwrap()).collect();
+        let addresses: Vec<Address> = posts.iter().map(|post| post.address).collect();
+        let (_reader, writer) = io::pipe().unwrap();
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();
+        let mut crowd: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        assert!(crowd.len() > 20, "{}", crowd.len());
+        thread::scope(|scope| {
+            let ranks = posts.into_iter().enumerate().map(|(rank, post)| {
+                let (addresses, own) = (&addresses, writer.as_fd());
+                scope.spawn(move || post.pass(rank, addresses, Some(own)))
+            });
+            let ranks: Vec<_> = ranks.collect();
+            // One by one they come back, fewer at first than all ranks need at once.
+            while let Some(one) = crowd.pop() {
+                thread::park_timeout(Duration::from_millis(20));
+                drop(one);
+            }
+            for (rank, taken) in ranks.into_iter().enumerate() {
+                let taken: Vec<bool> = taken.join().unwrap().unwrap().iter().map(Option::is_some).collect();
+                assert_eq!(taken, [rank != 0, rank != 1, rank != 2]);
+            }
+        });
     }
 }

@@ -15,14 +15,16 @@ use super::{
 use crate::stage::{bound::BoundError, error::StageError, timestamp};
 use calamine::{Data, Reader, Xls, Xlsb, Xlsx, open_workbook};
 use compound::Refusal;
-use enn_common::fs::{FileError, regular};
+use enn_common::{
+    fs::{FileError, regular},
+    panics,
+};
 use grid::{CELLS_MAX, Full, Grid, TEXT_BYTES_MAX};
 use ods::OdsError;
 use package::Kind;
 use std::{
     error::Error,
     io::{BufReader, Read, Seek},
-    panic::catch_unwind,
     path::Path,
     sync::Arc,
 };
@@ -41,8 +43,7 @@ impl SheetSource {
     /// other.
     pub(crate) fn open(path: &Path, name: Option<&str>) -> Result<Self, StageError> {
         let book = Book { path, wanted: name };
-        catch_unwind(|| book.read())
-            .unwrap_or_else(|_| Err(book.unreadable("it is damaged: what it says of its own parts does not fit them")))
+        panics::caught("calamine", || book.read()).unwrap_or_else(|panic| Err(book.unreadable(panic)))
     }
 
     /// Of the cells of a sheet.

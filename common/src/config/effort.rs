@@ -1,0 +1,166 @@
+//! What a step of training costs, estimated from sizes alone before one is taken, and the defaults that follow from it on a CPU.
+
+use super::{
+    RunConfig,
+    forest::Part,
+    model::{ModelConfig, SIZES},
+    train::Device,
+};
+
+/// Operations on numbers that the training of a run may take on a CPU before smaller sizes are taken: two cores do as many in about two
+/// minutes where products are small.
+const OPERATIONS_MAX: f64 = 2.4e12;
+/// Training rows below which the sizes and the batch are small by the rows alone.
+const ROWS_MIN: u64 = 4096;
+/// Samples of a step, and the highest learning rate, with the smallest sizes on many rows: more and shorter steps learn more per row.
+const BATCH: usize = 64;
+const RATE: f64 = 4e-3;
+/// Numbers of a token's width that a block keeps for its backward pass; measured at a width of 128.
+const KEPT_PER_TOKEN: f64 = 20.0;
+
+/// What forward and backward over one row take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowCost {
+    /// Operations on numbers.
+    pub operations: f64,
+    /// Bytes of activations.
+    pub bytes: f64,
+}
+
+impl RowCost {
+    /// Of a model of these sizes (already [`ModelConfig::sized`]) with so many inputs and this output shape. Tasks beside the preset's
+    /// templates count as the templates they are.
+    #[must_use]
+    pub fn of(model: &ModelConfig, inputs: usize, out_shape: &[usize]) -> Self {
+        let width = model.d_model as f64;
+        let square = width * width;
+        let feed = 3.0 * width * (width * model.mlp_ratio * 2.0 / 3.0).floor();
+        let block = 4.0 * square + feed;
+        let (mut products, mut kept) = (0.0, 0.0);
+        let mut tokens = 0.0;
+        for task in model.preset_tasks().iter().chain(model.tasks.tasks()) {
+            let Part::Template(template) = &task.part else { continue };
+            let count = template.tokens as f64;
+            products += count * (template.depth as f64 * block + inputs as f64 * width);
+            kept += count * template.depth as f64;
+            tokens += count;
+        }
+        let (latents, rounds) = (model.fuser_latents as f64, model.fuser_rounds as f64);
+        let read = 2.0 * square * (latents + tokens) + 2.0 * latents * tokens * width + latents * feed;
+        let layers = model.fuser_self_layers as f64;
+        products += rounds * (read + layers * latents * (block + 2.0 * latents * width));
+        kept += rounds * latents * (1.0 + layers);
+        let patches: f64 =
+            out_shape.iter().enumerate().map(|(axis, &cells)| cells.div_ceil(patch_at(model, axis)) as f64).product();
+        let depth = model.collector_depth as f64;
+        products +=
+            2.0 * square * (latents + patches) + 2.0 * patches * latents * width + patches * (feed + depth * block);
+        kept += patches * (1.0 + depth);
+        // A product and its two gradients; a multiplication and an addition each.
+        Self { operations: 6.0 * products, bytes: kept * width * KEPT_PER_TOKEN * size_of::<f32>() as f64 }
+    }
+}
+
+fn patch_at(model: &ModelConfig, axis: usize) -> usize {
+    model.patch.get(axis).copied().unwrap_or(1).max(1)
+}
+
+impl RunConfig {
+    /// The configuration with sizes, batch and learning rate that were left open chosen for so many training rows, inputs and this output
+    /// shape, where a CPU trains on many rows: the largest sizes up to those of the rows with which training stays below a number of
+    /// operations, at least the smallest. Everything else, and whatever was named, stays.
+    ///
+    /// It looks at the data and the kind of device, never at timing or the number of cores, so that every machine trains the same model.
+    #[must_use]
+    pub fn settled(&self, train_rows: u64, inputs: usize, out_shape: &[usize]) -> Self {
+        if !self.model.by_rows || self.cluster.device == Device::Cuda || train_rows < ROWS_MIN {
+            return self.clone();
+        }
+        let mut settled = self.clone();
+        let passed = train_rows as f64 * self.train.passes(train_rows) as f64;
+        let fits = |model: &ModelConfig| RowCost::of(model, inputs, out_shape).operations * passed <= OPERATIONS_MAX;
+        let known = SIZES.iter().rev().map(|(least, _)| *least).filter(|least| *least <= train_rows);
+        let mut sized = known.map(|least| self.model.sized(least, out_shape));
+        let smallest = self.model.sized(0, out_shape);
+        settled.model = sized.find(fits).unwrap_or_else(|| smallest.clone());
+        let is_smallest = settled.model == smallest;
+        settled.model.by_rows = false;
+        if is_smallest && self.train.batch == 0 {
+            settled.train.batch = BATCH;
+            if self.train.rate_by_rows {
+                settled.train.lr = RATE;
+            }
+        }
+        settled.train.rate_by_rows = false;
+        settled
+    }
+
+    /// What a run's configuration chose goes on with it, where this one leaves it open.
+    #[must_use]
+    pub fn after(&self, before: &Self) -> Self {
+        let mut after = self.clone();
+        if self.model.by_rows {
+            after.model = before.model.clone();
+        }
+        if self.train.batch == 0 {
+            after.train.batch = before.train.batch;
+        }
+        if self.train.rate_by_rows {
+            (after.train.lr, after.train.rate_by_rows) = (before.train.lr, before.train.rate_by_rows);
+        }
+        after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{facts::Facts, raw::RawConfig, resolve};
+
+    fn facts() -> Facts {
+        Facts { cores: 8, gpus: 0, cuda_worker: false, cwd: "/home/u".into() }
+    }
+
+    fn config(text: &str) -> RunConfig {
+        let raw = RawConfig::parse(text, std::path::Path::new("a.toml")).unwrap();
+        resolve(&raw, &facts()).unwrap()
+    }
+
+    #[test]
+    fn many_rows_on_a_cpu_train_small_sizes_in_short_steps() {
+        let open = config("");
+        for rows in [4_096, 70_000, 700_000] {
+            let settled = open.settled(rows, 10, &[1]);
+            let cost = RowCost::of(&settled.model, 10, &[1]);
+            assert!((settled.model.d_model, settled.model.by_rows) == (32, false), "{rows}");
+            assert_eq!((settled.train.batch, settled.train.lr), (64, 4e-3));
+            assert!(cost.bytes * 64.0 < f64::from(100 << 20), "{cost:?}");
+            assert_eq!(settled.settled(rows, 10, &[1]), settled);
+            assert_eq!(open.after(&settled), settled);
+        }
+        assert_eq!(open.settled(4_095, 10, &[1]), open);
+    }
+
+    #[test]
+    fn what_is_named_stays() {
+        let sizes = config("[model]\nd_model = 64\n");
+        assert_eq!(sizes.settled(70_000, 10, &[1]), sizes);
+        let rate = config("[train]\nlr = 1e-3\n").settled(70_000, 10, &[1]);
+        assert_eq!((rate.train.batch, rate.train.lr), (64, 1e-3));
+        let batch = config("[train]\nbatch = 512\n").settled(70_000, 10, &[1]);
+        assert_eq!((batch.train.batch, batch.train.lr), (512, 1e-3));
+        let mut gpu = config("");
+        gpu.cluster.device = Device::Cuda;
+        assert_eq!(gpu.settled(70_000, 10, &[1]), gpu);
+    }
+
+    #[test]
+    fn the_estimate_is_near_what_was_counted() {
+        // The profile of a step counted 3.75 million operations of linear layers a row.
+        let smallest = RowCost::of(&config("").model.sized(0, &[1]), 12, &[1]);
+        assert!((3.0e6..5.0e6).contains(&smallest.operations), "{smallest:?}");
+        // 1,024 rows at the largest sizes took 7.8 GB.
+        let largest = RowCost::of(&config("").model.sized(1 << 20, &[1]), 10, &[1]);
+        assert!((5e9..11e9).contains(&(1024.0 * largest.bytes)), "{largest:?}");
+    }
+}

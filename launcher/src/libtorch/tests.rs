@@ -1,0 +1,127 @@
+//! The order of the search, and what it says where nothing fits.
+
+use super::*;
+
+/// A directory that looks like a libtorch of a release.
+fn made(root: &Path, at: &str, release: &str) -> PathBuf {
+    let dir = root.join(at);
+    fs::create_dir_all(dir.join("lib")).unwrap();
+    fs::write(dir.join("lib").join(CPU_LIBRARY), "").unwrap();
+    fs::write(dir.join("build-version"), release).unwrap();
+    dir
+}
+
+fn nothing(_: &Path) -> Answer {
+    Answer::None("the Python python3 has no torch".to_owned())
+}
+
+#[test]
+fn libtorch_is_looked_for_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("a path with spaces");
+    let given = made(&root, "given", "2.11.0");
+    let torch = made(&root, "python/torch", "2.11.0+cu130");
+    let built = made(&root, "built", "2.11.0");
+    let near = made(&root, "target/libtorch", "2.11.0");
+    let has_torch = |_: &Path| Answer::At(torch.clone());
+    let mut places = Places {
+        given: Some(given.join("lib")),
+        python: "python3".into(),
+        built: Some(built.clone()),
+        exe: Some(root.join("target/release/enn")),
+        ..Places::default()
+    };
+    let found = |places: &Places, ask: Ask<'_>| search(places, ask).map(|found| (found.lib, found.from)).unwrap();
+    assert_eq!(found(&places, &has_torch), (given.join("lib"), "ENN_LIBTORCH".to_owned()));
+    places.given = None;
+    assert_eq!(found(&places, &has_torch), (torch.join("lib"), "the torch of python3".to_owned()));
+    assert_eq!(found(&places, &nothing), (built.join("lib"), "LIBTORCH".to_owned()));
+    places.built = None;
+    assert_eq!(found(&places, &nothing), (near.join("lib"), "near the program enn".to_owned()));
+    let elsewhere = made(&root, "elsewhere", "2.11.0").join("lib");
+    places.exe = None;
+    places.library_path = Some(elsewhere.clone().into_os_string());
+    assert_eq!(found(&places, &nothing), (elsewhere, "LD_LIBRARY_PATH".to_owned()));
+}
+
+#[test]
+fn a_torch_of_another_release_is_passed_over_with_a_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let torch = made(dir.path(), "torch", "2.5.1");
+    let near = made(dir.path(), "target/libtorch", "2.11.0");
+    let places =
+        Places { python: "python3".into(), exe: Some(dir.path().join("target/release/enn")), ..Places::default() };
+    let found = search(&places, &|_| Answer::At(torch.clone())).unwrap();
+    assert_eq!(found.lib, near.join("lib"));
+    let note = found.note.unwrap();
+    assert!(
+        note.starts_with("the torch of python3 is passed over: ")
+            && note.ends_with("is torch 2.5.1, expected a libtorch 2.11")
+    );
+    assert_eq!(search(&places, &nothing).unwrap().note, None);
+    let broken = search(&places, &|_| Answer::Broken("the Python python3 did not say".to_owned())).unwrap();
+    assert_eq!((broken.lib, broken.note.as_deref()), (near.join("lib"), Some("the Python python3 did not say")));
+}
+
+#[test]
+fn what_was_named_and_is_wrong_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = made(dir.path(), "old", "2.1.0");
+    let empty = dir.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    let near = Some(made(dir.path(), "target/libtorch", "2.11.0").join("../release/enn"));
+    let divided = made(dir.path(), "a:b", "2.11.0");
+    let cases = [
+        (divided, "has a colon or semicolon in its name"),
+        (old, "old is torch 2.1.0, expected a libtorch 2.11"),
+        (empty, "empty has no libtorch_cpu.so"),
+        (dir.path().join("absent"), "absent does not exist"),
+    ];
+    for (given, why) in cases {
+        let places = Places { given: Some(given), exe: near.clone(), ..Places::default() };
+        let said = search(&places, &nothing).unwrap_err().to_string();
+        assert!(said.starts_with("ENN_LIBTORCH: ") && said.contains(why) && said.contains("\nhint: "), "{said}");
+    }
+}
+
+#[test]
+fn where_nothing_fits_all_that_was_tried_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = made(dir.path(), "target/libtorch", "2.4.0");
+    let places = Places {
+        python: "python3".into(),
+        built: Some(dir.path().join("absent")),
+        exe: Some(dir.path().join("target/release/enn")),
+        ..Places::default()
+    };
+    let said = search(&places, &nothing).unwrap_err().to_string();
+    let old = format!("{} is torch 2.4.0", old.display());
+    for part in ["ENN_LIBTORCH is not set", "python3 has no torch", "absent does not exist", &old, "make libtorch"] {
+        assert!(said.contains(part), "{part} is not in: {said}");
+    }
+    let alone = Places { exe: Some("/nowhere/enn".into()), ..Places::default() };
+    let said = search(&alone, &nothing).unwrap_err().to_string();
+    assert!(said.contains("no target/libtorch is near the program enn"), "{said}");
+}
+
+#[test]
+fn a_worker_for_gpus_needs_the_libraries_for_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let torch = made(dir.path(), "torch", "2.11.0+cpu");
+    let places = Places { cuda: true, ..Places::default() };
+    let said = search(&places, &|_| Answer::At(torch.clone())).unwrap_err().to_string();
+    assert!(said.contains("has no libtorch_cuda.so"), "{said}");
+    fs::write(torch.join("lib").join(CUDA_LIBRARY), "").unwrap();
+    assert_eq!(search(&places, &|_| Answer::At(torch.clone())).unwrap().lib, torch.join("lib"));
+}
+
+#[test]
+fn no_libtorch_is_taken_from_where_every_user_may_put_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = dir.path().join("everybodys");
+    made(&put, "libtorch", "2.11.0");
+    let places = Places { exe: Some(put.join("mine/enn")), ..Places::default() };
+    assert!(search(&places, &nothing).is_ok());
+    fs::set_permissions(&put, fs::Permissions::from_mode(0o1777)).unwrap();
+    assert!(search(&places, &nothing).is_err());
+}
