@@ -102,9 +102,7 @@ pub(crate) fn draft(
         sources.push((made.starts.len() - before) as u64);
     }
     output.rows = made.starts.len() as u64;
-    found.dropped_samples = made.dropped;
-    found.notes.extend(untaught(&made));
-    found.warnings = tables.iter().flat_map(Table::warnings).collect();
+    account(&mut found, &made, &tables);
     Ok(Draft {
         output,
         inputs: plan.inputs(layout, &entities),
@@ -121,10 +119,12 @@ pub(crate) fn draft(
     })
 }
 
-/// Says how many windows of single series teach nothing.
-fn untaught(made: &Made) -> Option<String> {
+/// Notes what of the tables became nothing, and what people should know of them.
+fn account(found: &mut CleaningReport, made: &Made, tables: &[Table]) {
     let what = "windows of single series have no history, or too few valid targets: these targets count for nothing";
-    (made.untaught > 0).then(|| format!("{} {what}", made.untaught))
+    found.dropped_samples = made.dropped;
+    found.notes.extend((made.untaught > 0).then(|| format!("{} {what}", made.untaught)));
+    found.warnings = tables.iter().flat_map(Table::warnings).collect();
 }
 
 /// When each sample begins, and of which source it is.
