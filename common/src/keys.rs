@@ -3,6 +3,15 @@
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::{collections::HashSet, fmt};
 
+/// Bytes of the names and shapes at the beginning of a safetensors file, at most: each of its tensors takes about a hundred, and several
+/// times that in memory.
+pub const NAMES_BYTES_MAX: u64 = 32 << 20;
+
+/// How many bytes of names and shapes a safetensors file says that it has.
+pub fn names_bytes(file: &[u8]) -> u64 {
+    file.first_chunk().map_or(0, |length| u64::from_le_bytes(*length))
+}
+
 /// The first key that comes twice in one object, at any depth; `None` where there is none, and for what is no JSON.
 pub fn twice(json: &[u8]) -> Option<String> {
     let mut found = None;

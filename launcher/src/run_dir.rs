@@ -9,7 +9,7 @@
 
 use enn_common::{
     config::RunConfig,
-    fs::{FileError, atomic},
+    fs::{FileError, atomic, regular},
     id::Round,
 };
 use nix::fcntl::{Flock, FlockArg};
@@ -291,6 +291,10 @@ pub fn find_cv(runs: &Path, reference: &str) -> Result<PathBuf, RunDirError> {
 
 fn find_where(runs: &[PathBuf], reference: &str, fits: fn(&Path) -> bool) -> Result<PathBuf, RunDirError> {
     runs.iter().try_for_each(|runs| local(runs))?;
+    let place = Path::new(reference);
+    if place.exists() && !place.is_dir() {
+        regular::check(place).map_err(|error| io_error("read", place)(error.source))?;
+    }
     let named = runs.iter().map(|runs| runs.join(reference));
     if let Some(path) = std::iter::once(PathBuf::from(reference)).chain(named).find(|path| fits(path)) {
         return Ok(path);

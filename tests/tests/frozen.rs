@@ -137,3 +137,63 @@ fn a_run_of_0_1_goes_on() {
     let newest = enn(dir.path(), &["ckpt", "verify", "runs/rows/checkpoints/step-00000016"]);
     assert!(newest.contains("is as it was written"), "{newest}");
 }
+
+/// Bytes between two places that a file is cut at.
+const CUT_BYTES: usize = 1024;
+
+/// A file, or all below a directory, that are not empty.
+fn files(place: &Path) -> Vec<std::path::PathBuf> {
+    if place.is_file() {
+        return vec![place.to_owned()];
+    }
+    let below = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path());
+    below.flat_map(|path| files(&path)).filter(|path| path.metadata().unwrap().len() > 0).collect()
+}
+
+/// Every file of these that is cut at a kibibyte makes the command fail, with the name of the file.
+fn assert_cuts_are_told(dir: &Path, words: &[&str], place: &str) {
+    let arguments = [words, &[place]].concat();
+    enn(dir, &arguments);
+    let mut cuts = 0;
+    for path in files(&dir.join(place)) {
+        let whole = fs::read(&path).unwrap();
+        let name = path.file_name().unwrap().to_string_lossy();
+        for cut in (0..whole.len()).step_by(CUT_BYTES).chain([whole.len() / 2]) {
+            fs::write(&path, &whole[..cut]).unwrap();
+            let output = Command::new(launch::enn()).args(&arguments).current_dir(dir).output().unwrap();
+            let told = [output.stdout, output.stderr].concat();
+            let told = String::from_utf8_lossy(&told);
+            assert!(!output.status.success(), "{name}, cut at byte {cut} of {}, counts as whole: {told}", whole.len());
+            assert!(told.contains(&*name) && !told.contains("panicked"), "{name}, cut at byte {cut}: {told}");
+            cuts += 1;
+        }
+        fs::write(&path, whole).unwrap();
+    }
+    assert!(cuts > 3, "{cuts} cuts of {place}");
+}
+
+#[test]
+fn staged_data_that_are_cut_are_told() {
+    let dir = archive();
+    for run in RUNS {
+        assert_cuts_are_told(dir.path(), &["data", "verify"], &format!("runs/{run}/staged"));
+    }
+}
+
+#[test]
+fn checkpoints_that_are_cut_are_told() {
+    let dir = archive();
+    let newest = fs::read_dir(dir.path().join("runs/series/checkpoints")).unwrap().next().unwrap().unwrap();
+    let newest = format!("runs/series/checkpoints/{}", newest.file_name().to_string_lossy());
+    for place in [newest.as_str(), "rows.pt", "rows.safetensors"] {
+        assert_cuts_are_told(dir.path(), &["ckpt", "verify"], place);
+    }
+}
+
+#[test]
+fn predictions_that_are_cut_are_told() {
+    let dir = archive();
+    for run in RUNS {
+        assert_cuts_are_told(dir.path(), &["data", "verify"], &format!("{run}.parquet"));
+    }
+}

@@ -4,7 +4,7 @@
 
 use crate::{
     finite,
-    fs::{FileError, RelPath, atomic},
+    fs::{FileError, RelPath, atomic, regular},
     metrics::{self, Measure, Metrics},
 };
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,8 @@ use std::{
 pub const FILE: &str = "cv.json";
 /// Version that is written and read.
 pub const VERSION: u32 = 1;
+/// Largest record.
+const RECORD_BYTES_MAX: u64 = 1 << 30;
 /// The `format` field.
 pub const FORMAT: &str = "enn-cv";
 /// Name of the trained model among those that are compared.
@@ -170,7 +172,7 @@ impl CvRecord {
     /// It is not there, damaged, or of another version.
     pub fn read(dir: &Path) -> Result<Self, CvError> {
         let path = dir.join(FILE);
-        let text = std::fs::read(&path).map_err(FileError::of("read", &path))?;
+        let text = regular::read(&path, RECORD_BYTES_MAX)?;
         let found: Self =
             serde_json::from_slice(&text).map_err(|source| CvError::Json { path: path.clone(), source })?;
         if (found.format.as_str(), found.version) != (FORMAT, VERSION) {

@@ -6,7 +6,7 @@
 //! ```
 //! The digest is over text, not over values, so that checking needs no second serializer that agrees on every float.
 
-use crate::fs::{FileError, Storage, atomic};
+use crate::fs::{FileError, Storage, atomic, regular};
 use serde::{Serialize, de::DeserializeOwned};
 use std::path::{Path, PathBuf};
 
@@ -74,7 +74,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, SealError> {
     if length > MANIFEST_BYTES_MAX {
         return Err(SealError::Damaged { path: path.to_path_buf(), what: "it is larger than any manifest" });
     }
-    unseal(path, &std::fs::read(path).map_err(FileError::of("read", path))?)
+    unseal(path, &regular::read(path, MANIFEST_BYTES_MAX)?)
 }
 
 /// Writes a sealed file atomically.

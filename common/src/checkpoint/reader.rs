@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     artifact::seal::SealError,
-    fs::{FileError, RelPath, digest},
+    fs::{FileError, RelPath, digest, regular},
 };
 use std::{
     collections::BTreeMap,
@@ -459,7 +459,7 @@ impl Checkpoint {
             return Ok(Arc::clone(file));
         }
         let path = name.locate(&self.dir)?;
-        let file = File::open(&path).map_err(FileError::of("open", &path))?;
+        let file = regular::open(&path)?;
         let bytes = file.metadata().map_err(FileError::of("look at", &path))?.len();
         let file = Arc::new((file, bytes));
         files.insert(name.clone(), Arc::clone(&file));
@@ -551,7 +551,7 @@ fn read_metadata(dir: &Path) -> Result<(Metadata, String), ReadError> {
         if length > METADATA_BYTES_MAX {
             return Err(ReadError::Size { path, found: length, expected: METADATA_BYTES_MAX });
         }
-        let bytes = std::fs::read(&path).map_err(FileError::of("read", &path))?;
+        let bytes = regular::read(&path, METADATA_BYTES_MAX)?;
         let found = Metadata::parse(&bytes).and_then(|metadata| all.absorb(metadata));
         found.map_err(|source| ReadError::Metadata { path, source })?;
         digest = blake3::hash(&bytes).to_hex().to_string();

@@ -17,8 +17,7 @@ use super::{
     value::Value,
     zip::Builder,
 };
-use crate::fs::RelPath;
-use crate::fs::{FileError, Storage};
+use crate::fs::{FileError, RelPath, Storage, regular};
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -128,7 +127,7 @@ struct Found {
 impl StateFile {
     /// Reads names, shapes and values; no tensor data.
     pub fn open(path: &Path) -> Result<Self, StateFileError> {
-        let file = File::open(path).map_err(FileError::of("open", path))?;
+        let file = regular::open(path)?;
         let length = file.metadata().map_err(FileError::of("look at", path))?.len();
         let wrong = |source| StateFileError::Item { path: path.to_path_buf(), name: None, source };
         let place = Place { file: RelPath::own("data.pkl"), offset: 0, length, transforms: Vec::new() };

@@ -349,7 +349,7 @@ pub struct SplitConfig {
     pub test: f64,
     /// Seed of the random and group rules.
     pub seed: u64,
-    /// Column of the group and column rules.
+    /// Column of the group and column rules, or of the times of the chronological one.
     pub column: Option<String>,
 }
 
@@ -359,8 +359,11 @@ pub struct SplitConfig {
 pub enum SplitKind {
     /// Each sample by a keyed hash of its row id: stable when rows are added.
     Random,
-    /// In order of time (windows) or of reading (rows): train, then val, then test.
+    /// In order of time (windows, rows by a column) or of reading (arrays): train, then val, then test.
     Chronological,
+    /// In the order of reading, which is that of time: train, then val, then test.
+    #[serde(rename = "in_order")]
+    InOrder,
     /// All samples of a group together, by a keyed hash of the group's name.
     Group,
     /// By a column that says train, val or test.

@@ -1,7 +1,7 @@
 //! Checksums of files, read in blocks.
 
-use super::FileError;
-use std::{fs::File, io::Read, path::Path};
+use super::{FileError, regular};
+use std::{io::Read, path::Path};
 
 /// Bytes hashed at a time.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -23,7 +23,7 @@ pub fn crc32_of_file(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<u32, 
 }
 
 fn blocks(path: &Path, progress: &mut dyn FnMut(u64), take: &mut dyn FnMut(&[u8])) -> Result<u64, FileError> {
-    let mut file = File::open(path).map_err(FileError::of("open", path))?;
+    let mut file = regular::open(path)?;
     let mut block = vec![0; BLOCK_BYTES];
     let mut bytes = 0;
     loop {

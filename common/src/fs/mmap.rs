@@ -3,7 +3,7 @@
 //! **Invariant:** the only `unsafe` of this crate. A mapped file that is being read must not be truncated by anyone: our
 //! formats never change a finished file in place, they replace it under a new name.
 
-use super::FileError;
+use super::{FileError, regular};
 use memmap2::{Advice, Mmap, MmapMut, MmapOptions, MmapRaw};
 use std::{
     fs::File,
@@ -33,7 +33,7 @@ pub struct ReadMap {
 impl ReadMap {
     /// Maps the whole file.
     pub fn open(path: &Path) -> Result<Self, FileError> {
-        let file = File::open(path).map_err(FileError::of("open", path))?;
+        let file = regular::open(path)?;
         // SAFETY: the map is read-only and private to this value; finished files are never changed in place (see above).
         let map = unsafe { Mmap::map(&file) }.map_err(FileError::of("map", path))?;
         Ok(Self { map })

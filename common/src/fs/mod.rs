@@ -11,6 +11,7 @@ pub mod memory;
 pub mod mmap;
 pub mod owned;
 pub mod private;
+pub mod regular;
 pub mod relative;
 pub mod space;
 pub mod storage;

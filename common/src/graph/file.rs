@@ -2,7 +2,7 @@
 
 use super::{DType, Data, Dim, Graph, Id, Known, Node, Value, infer::GraphError, infer::infer};
 use crate::{
-    fs::{FileError as WriteError, atomic},
+    fs::{FileError as WriteError, atomic, regular},
     keys,
 };
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
@@ -17,6 +17,9 @@ const VERSION: u32 = 1;
 /// The two files of a graph.
 const STRUCTURE: &str = "graph.json";
 const TENSORS: &str = "graph.safetensors";
+/// Most that is read of each.
+const STRUCTURE_BYTES_MAX: u64 = 1 << 30;
+const TENSORS_BYTES_MAX: u64 = 1 << 40;
 /// In front of the header of a safetensors file.
 const LENGTH_BYTES: usize = 8;
 
@@ -142,10 +145,12 @@ pub fn digest(graph: &Graph) -> String {
 /// What the system says, or what is wrong with the files.
 pub fn read(dir: &Path) -> Result<Graph, FileError> {
     let (path, tensors) = (dir.join(STRUCTURE), dir.join(TENSORS));
-    let load = |path: &Path| std::fs::read(path).map_err(|source| FileError::Io { path: path.to_owned(), source });
-    let written: Written =
-        serde_json::from_slice(&load(&path)?).map_err(|source| FileError::Json { path: path.clone(), source })?;
-    let bytes = load(&tensors)?;
+    let load = |path: &Path, bytes_max| {
+        regular::read(path, bytes_max).map_err(|error| FileError::Io { path: path.to_owned(), source: error.source })
+    };
+    let written: Written = serde_json::from_slice(&load(&path, STRUCTURE_BYTES_MAX)?)
+        .map_err(|source| FileError::Json { path: path.clone(), source })?;
+    let bytes = load(&tensors, TENSORS_BYTES_MAX)?;
     let wrong = |source| FileError::Tensors { path: tensors.clone(), source };
     let (header_bytes, _) = SafeTensors::read_metadata(&bytes).map_err(wrong)?;
     let loaded = SafeTensors::deserialize(&bytes).map_err(wrong)?;

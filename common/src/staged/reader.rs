@@ -5,11 +5,14 @@ use super::{
     npy::{Element, Header, NpyError},
 };
 use crate::fs::{
-    FileError,
     mmap::{Plain, ReadMap},
+    regular,
 };
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+
+/// Largest metadata; names of samples and categories make most of them.
+const META_BYTES_MAX: u64 = 1 << 30;
 
 /// Hexadecimal digits of a digest.
 const DIGEST_CHARS: usize = 64;
@@ -123,7 +126,7 @@ impl Staged {
             version: u32,
         }
         let path = dir.join(META);
-        let text = std::fs::read(&path).map_err(FileError::of("read", &path)).map_err(|error| {
+        let text = regular::read(&path, META_BYTES_MAX).map_err(|error| {
             if error.is_missing() { StagedError::NotStaged { path: dir.to_path_buf() } } else { error.into() }
         })?;
         let wrong = |source| StagedError::Meta { path: path.clone(), source };

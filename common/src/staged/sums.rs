@@ -5,7 +5,7 @@
 use super::{ArrayName, StagedError};
 use crate::{
     artifact::seal::{self, SealError},
-    fs::{Disk, FileError, RelPath},
+    fs::{Disk, FileError, RelPath, regular},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -118,7 +118,7 @@ impl Sums {
     ) -> Result<(), StagedError> {
         let path = name.below(dir);
         let Some(sums) = self.files.get(name) else { return Ok(()) };
-        let file = File::open(&path).map_err(FileError::of("open", &path))?;
+        let file = regular::open(&path)?;
         let length = file.metadata().map_err(FileError::of("look at", &path))?.len();
         let wrong =
             |what, found: String, expected: String| StagedError::Mismatch { path: path.clone(), what, found, expected };
@@ -155,7 +155,7 @@ fn sealed(error: SealError) -> StagedError {
 }
 
 fn blocks(path: &Path, length: u64) -> Result<Vec<u32>, StagedError> {
-    let file = File::open(path).map_err(FileError::of("open", path))?;
+    let file = regular::open(path)?;
     let sums =
         (0..length.div_ceil(BLOCK_BYTES)).map(|block| block_of(&file, path, (block, BLOCK_BYTES), length, &mut |_| {}));
     sums.collect()

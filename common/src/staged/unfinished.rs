@@ -90,8 +90,11 @@ pub enum Kept {
     },
     /// The keys of a long table.
     Keys {
-        /// Entities that are new since the mark before.
+        /// Entities that are new since the mark before, or have rows before or behind those that they had.
         entities: Vec<String>,
+        /// First and last step of each of them, where it has rows with a time.
+        #[serde(default)]
+        spans: Vec<Option<(i64, i64)>>,
         /// First and last step with a row.
         steps: Option<(i64, i64)>,
         /// Rows that are keyed, lack a key, lie between steps, are of entities that the model does not know.

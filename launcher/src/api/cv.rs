@@ -142,6 +142,9 @@ fn begin(config: &RunConfig, facts: &Facts, options: &CvOptions) -> Result<(RunD
     let place = facts.cwd.join(&options.runs_dir).join(train::STAGED_DIR);
     let staged = train::stage_data(&staging, None, &place, &announcer)?;
     drop(announcer);
+    if data.split.kind == SplitKind::Chronological {
+        stager::require_order(data, &place)?;
+    }
     let seed = options.seed.unwrap_or(config.seed);
     let wanted = Wanted { folds: options.folds, val: data.split.val, seed };
     let (rule, sentence) = folds_of(data, &staged.dir, wanted)?;
@@ -185,7 +188,7 @@ fn folds_of(data: &DataConfig, staged: &Path, wanted: Wanted) -> Result<(Rule, S
     let (samples, folds) = (staged.rows(), wanted.folds);
     let val = format!("{:.0} % of the others validate", 100.0 * wanted.val);
     let (rule, units, sentence) = match data.split.kind {
-        SplitKind::Chronological | SplitKind::Blocked => {
+        SplitKind::Chronological | SplitKind::InOrder | SplitKind::Blocked => {
             let sources: Vec<usize> = staged.meta().sources.iter().map(|source| source.rows() as usize).collect();
             let of_each = if sources.is_empty() { "" } else { " of each source" };
             let sentence = format!(

@@ -1,7 +1,7 @@
 //! Models as such: `new_model` with seeded initial weights, `save_model` and `load_model` in the forms people share, and the tasks of a
 //! configuration.
 
-use super::{address::find_run, announce::Announcer, launch, train};
+use super::{address::find_run, announce::Announcer, launch, settings::CONFIG_BYTES_MAX, train};
 use crate::{
     Error,
     agent::{self, Durable, Ended, Job},
@@ -14,7 +14,7 @@ use crate::{
 use enn_common::{
     checkpoint::Checkpoint,
     config::{Forest, RunConfig},
-    fs::atomic,
+    fs::{atomic, regular},
     staged::StagedMeta,
 };
 use std::path::{Path, PathBuf};
@@ -97,7 +97,8 @@ pub fn edit_tasks(path: &Path, edit: &TaskEdit, facts: &Facts) -> Result<Forest,
 }
 
 fn read(file: &Path) -> Result<String, Error> {
-    std::fs::read_to_string(file).map_err(|source| Error::Read { path: file.to_owned(), source })
+    let read = regular::read_text(file, CONFIG_BYTES_MAX);
+    read.map_err(|error| Error::Read { path: file.to_owned(), source: error.source })
 }
 
 #[cfg(test)]

@@ -1,13 +1,19 @@
 //! From a file and flags to a resolved configuration.
 
 use crate::{Error, error::Usage, facts::Facts, stage};
-use enn_common::config::{
-    Place, RawConfig, RunConfig,
-    model::SIZE_KEYS,
-    raw::{Entry, Node, Value},
-    resolve,
+use enn_common::{
+    config::{
+        Place, RawConfig, RunConfig,
+        model::SIZE_KEYS,
+        raw::{Entry, Node, Value},
+        resolve,
+    },
+    fs::regular,
 };
 use std::path::Path;
+
+/// Largest configuration.
+pub(super) const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// A setting given by a flag of its own.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +43,8 @@ pub fn load_config(path: &Path, overrides: &[Override], facts: &Facts) -> Result
     if stage::is_data(&path) {
         return Err(Error::Usage(Usage::DataForConfig { path }));
     }
-    let text = std::fs::read_to_string(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+    let read = regular::read_text(&path, CONFIG_BYTES_MAX);
+    let text = read.map_err(|error| Error::Read { path: path.clone(), source: error.source })?;
     // People read places; a path as short as possible reads best.
     let shown = path.strip_prefix(&facts.cwd).unwrap_or(&path);
     let raw = RawConfig::parse(&text, shown).map_err(Error::Config)?;

@@ -120,6 +120,11 @@ pub(super) struct Mapped {
 impl Mapped {
     pub(super) fn open(path: &Path) -> Result<Self, ConvertError> {
         let map = ReadMap::open(path)?;
+        let names = keys::names_bytes(map.bytes());
+        if names > keys::NAMES_BYTES_MAX {
+            let what = format!("its header is said to have {names} bytes, expected at most {}", keys::NAMES_BYTES_MAX);
+            return Err(ConvertError::Sharded { path: path.to_path_buf(), what });
+        }
         let wrong = |source| ConvertError::Safetensors { path: path.to_path_buf(), source };
         let read = panics::caught("safetensors", || SafeTensors::read_metadata(map.bytes()));
         let read = read.map_err(|panic| ConvertError::Sharded { path: path.to_path_buf(), what: panic.to_string() })?;

@@ -8,7 +8,7 @@ use super::{
 };
 use enn_common::{
     checkpoint::{Element, Region, check_coverage, paste},
-    fs::{FileError, RelPath, atomic},
+    fs::{FileError, RelPath, atomic, regular},
     keys,
 };
 use serde_json::Value;
@@ -276,7 +276,7 @@ fn weight_map(index: &Path) -> Result<BTreeMap<String, RelPath>, ConvertError> {
     if length > INDEX_BYTES_MAX {
         return Err(wrong("it is larger than any index"));
     }
-    let text = fs::read(index).map_err(FileError::of("read", index))?;
+    let text = regular::read(index, INDEX_BYTES_MAX)?;
     let json: Value = serde_json::from_slice(&text).map_err(|_| wrong("it is no JSON"))?;
     if let Some(name) = keys::twice(&text) {
         return Err(wrong(&format!("it has {name:?} twice; which of the two is meant cannot be told")));

@@ -2,11 +2,11 @@
 
 use enn_common::{
     artifact::export::ArtifactFile,
-    fs::{FileError, RelPath},
+    fs::{FileError, RelPath, regular},
 };
 use sha2::{Digest as _, Sha256};
 use std::{
-    fs::{self, File},
+    fs,
     io::{ErrorKind, Read},
     path::{Path, PathBuf},
 };
@@ -99,7 +99,7 @@ fn hex(sha256: Sha256) -> String {
 
 /// Hands on the bytes of a file; how many.
 fn read(path: &Path, take: &mut dyn FnMut(&[u8])) -> Result<u64, FileError> {
-    let mut file = File::open(path).map_err(FileError::of("read", path))?;
+    let mut file = regular::open(path)?;
     let mut block = vec![0; BLOCK_BYTES];
     let mut bytes = 0;
     loop {

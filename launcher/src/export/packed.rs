@@ -5,6 +5,7 @@ use crate::{Error, error::Usage};
 use enn_common::{
     artifact::export::{Port, Sidecar, VERSION},
     config::{data::DataConfig, train::Precision},
+    fs::regular,
 };
 use enn_export::{ExportError, Target};
 use std::path::{Path, PathBuf};
@@ -101,7 +102,7 @@ fn read(path: &Path) -> Result<Sidecar, Error> {
     if path.metadata().map_err(failed)?.len() > SAID_BYTES_MAX {
         return Err(failed(std::io::ErrorKind::FileTooLarge.into()));
     }
-    let text = std::fs::read(path).map_err(failed)?;
+    let text = regular::read(path, SAID_BYTES_MAX).map_err(|error| failed(error.source))?;
     let json = |source| Error::Json { path: path.to_owned(), source };
     let Versioned { version } = serde_json::from_slice(&text).map_err(json)?;
     if version != VERSION {

@@ -1,7 +1,7 @@
 //! The arrays layout: inputs (N, F) and targets (N, S[, T[, U]]) that are arrays already. NaN means "missing".
 
 use super::{
-    Job, Progress,
+    Job, Progress, bound,
     complete::{self, Draft, Input},
     crew::{self, Keep, Steps},
     duplicates::Hashes,
@@ -86,6 +86,7 @@ pub(crate) fn draft(
         classes: None,
         names: Vec::new(),
         starts: Vec::new(),
+        times: Vec::new(),
         sources: super::source_rows(job.config, &set.x.file_rows(&job.config.files)),
         report,
     };
@@ -192,6 +193,9 @@ impl Set {
         let x = &self.x.parts[0];
         if x.shape.len() > 2 || self.x.width == 0 {
             return Err(wrong_shape(x, "(rows, inputs)".into()));
+        }
+        for stack in [&self.x].into_iter().chain(&self.y) {
+            bound::width(&stack.parts[0].path, &stack.parts[0].name, stack.width as u64)?;
         }
         if let Some(training) = job.training.filter(|training| training.features.len() > self.x.width) {
             return Err(wrong_shape(

@@ -52,6 +52,8 @@ pub(crate) struct Draft {
     pub names: Vec<String>,
     /// Times of the samples, ascending within a source, before any is dropped; empty where samples have no time.
     pub starts: Vec<i64>,
+    /// Times of the samples by which they are divided, in reading order; empty where they are not divided by a column of times.
+    pub times: Vec<i64>,
     /// Samples of each source, one below the other; empty when there is only one.
     pub sources: Vec<u64>,
     /// What cleaning found so far.
@@ -66,6 +68,7 @@ impl Draft {
             return Err(self.nothing(job));
         }
         self.divide(job)?;
+        self.note_timeless();
         self.purge(job)?;
         let (has_classes, class_form) = (self.classes.is_some(), self.class_form(job));
         self.classify(job)?;
@@ -151,6 +154,7 @@ impl Draft {
                     let starts = &self.starts[own.start as usize..own.end as usize];
                     self.output.divide(&split::blocked_months(config, own.start, starts))
                 }
+                SplitKind::Chronological if !self.times.is_empty() => self.divide_by_time(job, own),
                 SplitKind::Blocked => self.output.divide(&split::blocked_rows(config, own)),
                 _ => self.output.divide(&split::chronological(config, own)),
             }),

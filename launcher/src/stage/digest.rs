@@ -9,7 +9,7 @@ use super::{
 };
 use enn_common::{
     config::data::DataConfig,
-    fs::{FileError, atomic},
+    fs::{FileError, atomic, regular},
     staged::{
         StagedMeta,
         known::{FileIdentity, KnownSource, KnownSources},
@@ -106,7 +106,7 @@ pub(crate) fn file(path: &Path, threads: usize) -> Result<String, StageError> {
     if !path.is_file() {
         return Err(StageError::MissingFile { path: path.to_path_buf() });
     }
-    let file = File::open(path).map_err(FileError::of("open", path))?;
+    let file = regular::open(path)?;
     let bytes = file.metadata().map_err(FileError::of("measure", path))?.len();
     let mut blocks = 0..bytes.div_ceil(BLOCK_BYTES);
     let steps = Blocks { file: &file, path, bytes };

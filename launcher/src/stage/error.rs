@@ -2,7 +2,7 @@
 
 use super::timestamp;
 use enn_common::{
-    fs::{FileError, space::SpaceError},
+    fs::{FileError, regular, space::SpaceError},
     staged::StagedError,
 };
 use std::{
@@ -450,6 +450,9 @@ pub enum StageError {
     /// The disk is too small.
     #[error(transparent)]
     Space(#[from] SpaceError),
+    /// A source says, or unpacks to, more than is read of one.
+    #[error(transparent)]
+    Bound(#[from] super::bound::BoundError),
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
@@ -493,8 +496,11 @@ fn nearest(near: &[String]) -> String {
 
 fn missing(path: &Path) -> String {
     let (shown, each) = (path.display(), "a list in data.files, or --data once for each");
-    if path.exists() && !path.is_dir() {
-        return format!("{shown} is a pipe or a device, expected a regular file: write what it gives to a file first");
+    let kind = path.metadata().ok().and_then(|found| regular::other_kind(found.file_type()));
+    if let Some(what) = kind.filter(|_| !path.is_dir()) {
+        return format!(
+            "{shown} is {what}, expected a regular file: write what it gives to a file first, it is read twice"
+        );
     }
     let is_pattern = path.file_name().is_some_and(|name| name.to_string_lossy().contains(['*', '?']));
     match (path.is_dir(), is_pattern) {

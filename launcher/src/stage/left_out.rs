@@ -23,6 +23,8 @@ impl Draft {
         let mut row = 0..;
         self.names.retain(|_| row.next().is_some_and(|row| !dropped.get(row)));
         let mut row = 0..;
+        self.times.retain(|_| row.next().is_some_and(|row| !dropped.get(row)));
+        let mut row = 0..;
         self.starts.retain(|_| row.next().is_some_and(|row| !dropped.get(row)));
         Ok(())
     }

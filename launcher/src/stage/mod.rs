@@ -12,11 +12,16 @@
 mod arrays;
 mod batches;
 mod bits;
+#[cfg(test)]
+mod bombs_tests;
+mod bound;
 mod calendar;
 mod categories;
 mod coarse;
 mod complete;
 mod crew;
+#[cfg(test)]
+mod cuts_tests;
 mod dictionary;
 mod digest;
 mod duplicates;
@@ -35,6 +40,7 @@ mod known;
 mod labels;
 mod left_out;
 mod multi_hot;
+mod order;
 mod output;
 mod purge;
 mod redivide;
@@ -56,6 +62,7 @@ mod windows;
 mod words_tests;
 
 pub use batches::{Batches, FileBatches, ample, text_bytes};
+pub use bound::BoundError;
 pub(crate) use complete::ROW_NAMES_MAX;
 pub(crate) use dictionary::same_words;
 pub use encode::{EncodeError, Encoder};
@@ -64,6 +71,7 @@ pub use input::labels_of;
 pub use known::{Acquaintance, Unseen, judge_classes};
 pub use labels::labels;
 pub use multi_hot::listed;
+pub use order::require_order;
 pub use purge::purge;
 pub use redivide::redivide;
 pub use source::is_data;

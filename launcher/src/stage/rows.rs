@@ -9,7 +9,7 @@ use super::{
     error::StageError,
     form,
     keeper::Keeper,
-    multi_hot,
+    multi_hot, order,
     output::{Extras, Output, Samples},
     source::block::{Block, Key, Kind, NO_TIME, NO_WORD, Want, Words},
     split,
@@ -47,7 +47,12 @@ pub(crate) fn draft(
     let found = StagedWriter::resume(job.out, &job.digest)?;
     let sets: Vec<Want> = plan.wants.iter().filter(|want| matches!(want.kind, Kind::Labels(_))).cloned().collect();
     let looks = !sets.is_empty() && job.training.is_none();
-    let mut passes = Passes::new(progress, table.bytes() * if looks { 2 } else { 1 });
+    let is_timed = job.training.is_none() && job.config.split.kind == SplitKind::Chronological;
+    let mut passes = Passes::new(progress, table.bytes() * (1 + u64::from(looks) + u64::from(is_timed)));
+    let times = order::times(job, layout, &table, &mut |now| passes.looks(now))?;
+    if is_timed {
+        passes.ended(table.bytes());
+    }
     if looks {
         let labels = multi_hot::find(job, &table, &sets, (&found.0, &found.1), &mut |now| passes.looks(now))?;
         passes.ended(table.bytes());
@@ -72,7 +77,9 @@ pub(crate) fn draft(
     let sink = RowSink { job, plan: &plan, output: &output };
     let (state, tally) = table.pass(ask, &sink, state, &mut |now| passes.reads(now))?;
     output.rows = tally.rows;
-    finish(job, layout, plan, (output, state, tally))
+    let mut draft = finish(job, layout, plan, (output, state, tally), times)?;
+    draft.report.warnings.extend(table.warnings());
+    Ok(draft)
 }
 
 /// What happens once all rows are read: repeated and untaught rows go, ids are settled.
@@ -81,6 +88,7 @@ fn finish(
     layout: &RowsLayout,
     plan: Plan,
     (output, state, tally): (Output, State, Tally),
+    times: Vec<i64>,
 ) -> Result<Draft, StageError> {
     let mut report = CleaningReport {
         rows_read: tally.rows + tally.wrong_width,
@@ -133,6 +141,7 @@ fn finish(
         classes,
         names,
         starts: Vec::new(),
+        times,
         sources: super::source_rows(job.config, &tally.file_rows),
         report,
     };

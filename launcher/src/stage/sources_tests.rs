@@ -114,6 +114,7 @@ fn windows() -> Bench {
     bench.config.files.push(bench.dir.path().join("two.csv"));
     let source = |name: &str, weight| DataSource { name: name.into(), files: 1, weight: Some(weight) };
     bench.config.sources = vec![source("one", 1.0), source("two", 3.0)];
+    bench.config.split.kind = SplitKind::Chronological;
     bench.config.layout = Layout::Windows(WindowsLayout {
         entity: "who".into(),
         time: "when".into(),

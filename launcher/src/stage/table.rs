@@ -106,6 +106,11 @@ impl Table {
         Ok(Self { files, sources, missing: MissingTokens::new(&config.missing), lines, bytes })
     }
 
+    /// What people should know of the files.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.files.iter().filter_map(|(_, source)| source.warning()).collect()
+    }
+
     /// The first file, to name the table by.
     pub(crate) fn path(&self) -> PathBuf {
         self.files[0].0.clone()

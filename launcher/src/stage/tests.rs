@@ -40,7 +40,7 @@ impl Bench {
             missing: vec!["NA".into()],
             duplicates: DuplicatePolicy::First,
             layout: Layout::Rows(layout),
-            split: SplitConfig { kind: SplitKind::Chronological, val: 0.0, test: 0.0, seed: 1, column: None },
+            split: SplitConfig { kind: SplitKind::InOrder, val: 0.0, test: 0.0, seed: 1, column: None },
             units: "°F".into(),
             input_units: Default::default(),
             ranges: vec![],
@@ -101,7 +101,7 @@ fn rows_become_samples_with_masks_statistics_and_a_report() {
     ];
     bench.layout().row_id = Some("k".into());
     bench.config.ranges = vec![ColumnRange { column: "a".into(), low: 0.0, high: 10.0 }];
-    bench.config.split = SplitConfig { kind: SplitKind::Chronological, val: 0.0, test: 0.25, seed: 1, column: None };
+    bench.config.split = SplitConfig { kind: SplitKind::InOrder, val: 0.0, test: 0.25, seed: 1, column: None };
     let (staged, arrays) = bench.stage();
     let meta = arrays.meta();
     // Row 12 has no target: dropped. Row 15 has the wrong width.
@@ -142,7 +142,7 @@ fn a_categorical_target_becomes_a_cell_for_each_class() {
     let text = "a,y\n1,red\n2,blue\n3,NA\n4,red\n5,green\n6,blue\n";
     let mut bench = Bench::rows("t.csv", text.as_bytes());
     bench.layout().classes = true;
-    bench.config.split = SplitConfig { kind: SplitKind::Chronological, val: 0.0, test: 0.4, seed: 1, column: None };
+    bench.config.split = SplitConfig { kind: SplitKind::InOrder, val: 0.0, test: 0.4, seed: 1, column: None };
     let (staged, arrays) = bench.stage();
     let meta = arrays.meta();
     assert!(meta.has_classes && !meta.has_weights);

@@ -215,6 +215,7 @@ fn entities_are_the_same_in_every_format() {
     use enn_common::config::data::WindowsLayout;
     let windows = |bench: &mut Bench| {
         bench.config.duplicates = DuplicatePolicy::First;
+        bench.config.split.kind = enn_common::config::data::SplitKind::Chronological;
         bench.config.layout = Layout::Windows(WindowsLayout {
             entity: "who".into(),
             time: "when".into(),

@@ -4,7 +4,10 @@
 //! reader skips what it cannot understand (a torn end, an event of a later version) and says which lines those were.
 
 use super::error::JournalError;
-use enn_common::event::{Event, What};
+use enn_common::{
+    event::{Event, What},
+    fs::regular,
+};
 use std::{
     collections::VecDeque,
     fs::{File, OpenOptions},
@@ -171,9 +174,9 @@ fn whole_bytes(file: &mut File) -> io::Result<u64> {
 /// The journal is missing or the disk fails.
 pub fn read(run_dir: &Path, mut each: impl FnMut(Event)) -> Result<Vec<u64>, JournalError> {
     let path = run_dir.join(FILE);
-    let file = match File::open(&path) {
+    let file = match regular::open(&path) {
         Ok(file) => file,
-        Err(source) => return Err(JournalError::Open { path, what: "read", source }),
+        Err(error) => return Err(JournalError::Open { path, what: "read", source: error.source }),
     };
     let mut reader = BufReader::new(file);
     let (mut line, mut number, mut unreadable) = (Vec::new(), 0, Vec::new());
@@ -228,6 +231,27 @@ mod tests {
         file.write_all(b"{\"time\":2.0,\"event\":\"teleported\",\"to\":\"Mars\"}\n").unwrap();
         Writer::open(dir.path()).unwrap().write(&event(3.0)).unwrap();
         assert_eq!(all(dir.path()), (vec![event(1.0), event(3.0)], vec![2]));
+    }
+
+    #[test]
+    fn a_journal_that_is_cut_has_all_events_up_to_there_and_names_the_line_that_is_begun() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open(dir.path()).unwrap();
+        (0..400).for_each(|at| writer.write(&event(f64::from(at))).unwrap());
+        drop(writer);
+        let path = dir.path().join(FILE);
+        let whole = fs::read(&path).unwrap();
+        assert!(whole.len() > 20 << 10, "{} bytes", whole.len());
+        let ends = whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).step_by(40);
+        for cut in (0..whole.len()).step_by(1024).chain(ends) {
+            fs::write(&path, &whole[..cut]).unwrap();
+            let (events, unreadable) = all(dir.path());
+            let lines = whole[..cut].iter().filter(|byte| **byte == b'\n').count();
+            // A line of which only its end is missing is whole.
+            let begun = cut > 0 && whole[cut - 1] != b'\n' && whole[cut] != b'\n';
+            assert_eq!(events.len(), lines + usize::from(cut > 0 && whole[cut] == b'\n'), "cut at {cut}");
+            assert_eq!(unreadable, if begun { vec![lines as u64 + 1] } else { vec![] }, "cut at {cut}");
+        }
     }
 
     #[test]

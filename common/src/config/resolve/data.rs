@@ -68,6 +68,7 @@ const CALENDARS: &[(&str, Calendar)] = &[
 const SPLITS: &[(&str, SplitKind)] = &[
     ("random", SplitKind::Random),
     ("chronological", SplitKind::Chronological),
+    ("in_order", SplitKind::InOrder),
     ("group", SplitKind::Group),
     ("column", SplitKind::Column),
     ("blocked", SplitKind::Blocked),

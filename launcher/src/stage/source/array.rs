@@ -7,10 +7,14 @@ use super::{
     clean::{Cell, Digits},
     typed::{self, Cells, PIECE_ROWS},
 };
-use crate::stage::{error::StageError, scratch::Scratch};
+use crate::stage::{
+    bound::{self, BoundError},
+    error::StageError,
+    scratch::Scratch,
+};
 use enn_common::{
     config::data::SourceFormat,
-    fs::{FileError, mmap::ReadMap},
+    fs::{FileError, mmap::ReadMap, regular, space},
     keys, panics,
     staged::{
         StagedError,
@@ -32,8 +36,6 @@ use zip::ZipArchive;
 const NPZ: &str = "a zip of NumPy arrays";
 const SAFETENSORS: &str = "safetensors";
 
-/// Columns of a table, at most: each has a name.
-const COLUMNS_MAX: u64 = 1_000_000;
 /// Entries of a zip, at most.
 const ENTRIES_MAX: usize = 10_000;
 
@@ -102,6 +104,11 @@ pub(crate) struct NamedArray {
 }
 
 impl NamedArray {
+    /// Whether there is something in its rows: of rows without a number there may be said to be any number.
+    fn has_cells(&self) -> bool {
+        !self.shape.contains(&0)
+    }
+
     /// Rows; 0 for a scalar.
     pub(crate) fn rows(&self) -> u64 {
         self.shape.first().copied().unwrap_or(0)
@@ -177,7 +184,7 @@ fn unreadable(
 }
 
 fn npy(path: &Path) -> Result<NamedArray, StageError> {
-    let file = File::open(path).map_err(FileError::of("open", path))?;
+    let file = regular::open(path)?;
     let mut head = Vec::new();
     (&file).take(HEADER_BYTES_MAX as u64 + 12).read_to_end(&mut head).map_err(FileError::of("read", path))?;
     let header = Header::parse(&head).map_err(|kind| StagedError::Npy { path: path.to_path_buf(), kind })?;
@@ -195,7 +202,7 @@ fn npy(path: &Path) -> Result<NamedArray, StageError> {
 }
 
 fn npz(path: &Path, scratch: &Path) -> Result<Vec<NamedArray>, StageError> {
-    let file = File::open(path).map_err(FileError::of("open", path))?;
+    let file = regular::open(path)?;
     let mut archive = ZipArchive::new(io::BufReader::new(file)).map_err(|cause| unreadable(path, NPZ, cause))?;
     if archive.len() > ENTRIES_MAX {
         return Err(unreadable(path, NPZ, format!("it has {} entries, at most {ENTRIES_MAX} are read", archive.len())));
@@ -208,13 +215,10 @@ fn npz(path: &Path, scratch: &Path) -> Result<Vec<NamedArray>, StageError> {
         let name = entry.name().map_err(|cause| unreadable(path, NPZ, cause))?.into_owned();
         let Some(name) = name.strip_suffix(".npy").map(str::to_string) else { continue };
         let start = unpacked.bytes();
-        io::copy(&mut entry, &mut unpacked).map_err(|cause| unreadable(path, NPZ, cause))?;
-        let mut head = vec![0; (unpacked.bytes() - start).min(HEADER_BYTES_MAX as u64 + 12) as usize];
-        unpacked.read(start, &mut head)?;
-        let header = Header::parse(&head).map_err(|kind| unreadable(path, NPZ, format!("array {name:?}: {kind}")))?;
-        if unpacked.bytes() - start < header.data_offset as u64 + header.data_bytes() {
-            return Err(unreadable(path, NPZ, format!("array {name:?} ends early")));
-        }
+        let header = unpack(&mut entry, &mut unpacked, scratch).map_err(|error| match error {
+            Unpacked::Cause(cause) => unreadable(path, NPZ, format!("array {name:?}: {cause}")),
+            Unpacked::Stage(error) => error,
+        })?;
         headers.push((name, start + header.data_offset as u64, header));
     }
     let place = Place::Scratch(Arc::new(unpacked));
@@ -229,15 +233,52 @@ fn npz(path: &Path, scratch: &Path) -> Result<Vec<NamedArray>, StageError> {
     Ok(headers.into_iter().map(array).collect())
 }
 
+/// Why an array of a zip cannot be unpacked.
+enum Unpacked {
+    Cause(String),
+    Stage(StageError),
+}
+
+/// Unpacks an array: as many bytes as its shape asks for, and only where they have room.
+fn unpack(entry: &mut impl Read, to: &mut Scratch, scratch: &Path) -> Result<Header, Unpacked> {
+    let cause = |cause: io::Error| Unpacked::Cause(cause.to_string());
+    let stage = |error: StageError| Unpacked::Stage(error);
+    let mut head = Vec::new();
+    entry.by_ref().take(HEADER_BYTES_MAX as u64 + 12).read_to_end(&mut head).map_err(cause)?;
+    let header = Header::parse(&head).map_err(|kind| Unpacked::Cause(kind.to_string()))?;
+    let needed = header.data_offset as u64 + header.data_bytes();
+    space::require(scratch, needed).map_err(|error| stage(error.into()))?;
+    head.truncate(usize::try_from(needed).unwrap_or(usize::MAX));
+    let left = needed - head.len() as u64;
+    to.append(&head).map_err(stage)?;
+    let copied = io::copy(&mut entry.by_ref().take(left), to).map_err(cause)?;
+    if copied < left {
+        let found = format!("it ends early: {} bytes for shape {:?}", head.len() as u64 + copied, header.shape);
+        return Err(Unpacked::Cause(found));
+    }
+    // What follows is not of the array; the checksum is behind it.
+    let more = io::copy(&mut entry.by_ref().take(1), &mut io::sink()).map_err(cause)?;
+    if more > 0 {
+        return Err(Unpacked::Cause(format!("it has more bytes than shape {:?} asks for", header.shape)));
+    }
+    Ok(header)
+}
+
 fn safetensors(path: &Path) -> Result<Vec<NamedArray>, StageError> {
     // Mapped for its header only; the data are read where they are needed.
     let map = ReadMap::open(path)?;
+    let names = keys::names_bytes(map.bytes());
+    if names > keys::NAMES_BYTES_MAX {
+        let (found, hint) =
+            (format!("a header of {names} bytes"), "keep the arrays that are used in a file of their own");
+        return Err(BoundError::new(path, found, format!("at most {}", keys::NAMES_BYTES_MAX), hint).into());
+    }
     let (length, metadata) =
         SafeTensors::read_metadata(map.bytes()).map_err(|cause| unreadable(path, SAFETENSORS, cause))?;
     if let Some(name) = keys::twice(map.bytes().get(8..8 + length).unwrap_or_default()) {
         return Err(unreadable(path, SAFETENSORS, format!("its header has {name:?} twice")));
     }
-    let place = Place::File(Arc::new(File::open(path).map_err(FileError::of("open", path))?));
+    let place = Place::File(Arc::new(regular::open(path)?));
     let mut arrays = Vec::new();
     for name in metadata.offset_keys() {
         let Some(info) = metadata.info(&name) else { continue };
@@ -283,7 +324,8 @@ pub(crate) struct ArraySource {
 impl ArraySource {
     /// Opens a file of arrays as a table.
     pub(crate) fn open(path: &Path, format: SourceFormat, scratch: &Path) -> Result<Self, StageError> {
-        let arrays = open(path, format, scratch)?;
+        let mut arrays = open(path, format, scratch)?;
+        arrays.retain(NamedArray::has_cells);
         let rows = arrays.first().map_or(0, NamedArray::rows);
         if rows == 0 {
             let found = "the first array has no rows".to_string();
@@ -291,10 +333,7 @@ impl ArraySource {
         }
         let wide = arrays.iter().filter(|array| array.rows() == rows).map(|array| array.width() as u64);
         let columns = wide.fold(0, u64::saturating_add);
-        if columns > COLUMNS_MAX {
-            let why = format!("its arrays have {columns} columns, at most {COLUMNS_MAX} make a table");
-            return Err(unreadable(path, "a table of arrays", why));
-        }
+        bound::columns(path, columns)?;
         let (mut header, mut places) = (Vec::new(), Vec::new());
         for (index, array) in arrays.iter().enumerate().filter(|(_, array)| array.rows() == rows) {
             match array.shape.len() {

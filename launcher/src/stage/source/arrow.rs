@@ -7,6 +7,7 @@ use super::{
     Piece, Pieces, Request, Source,
     block::{Block, Kind, PieceError},
     clean::{Cell, Digits},
+    pages,
     typed::{self, Cells, PIECE_ROWS},
 };
 use crate::stage::{
@@ -15,7 +16,10 @@ use crate::stage::{
 };
 use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray, types};
 use arrow_schema::{ArrowError, DataType, Schema, SchemaRef, TimeUnit};
-use enn_common::{fs::FileError, panics};
+use enn_common::{
+    fs::{FileError, regular},
+    panics,
+};
 use parquet::arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder};
 use std::{
     fs::File,
@@ -67,6 +71,7 @@ impl ArrowSource {
     pub(crate) fn parquet(path: &Path) -> Result<Self, StageError> {
         let builder = parquet(open(path)?).map_err(|cause| unreadable(path, Container::Parquet, cause.into()))?;
         let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
+        pages::check_rows(path, rows, path.metadata().map_err(FileError::of("measure", path))?.len())?;
         Self::new(path, Container::Parquet, builder.schema().clone(), Some(rows))
     }
 
@@ -90,6 +95,17 @@ impl ArrowSource {
         // IPC does not say; four bytes a cell is a guess that the disk check can live with.
         let rows = rows.unwrap_or(bytes / (4 * header.len().max(1) as u64));
         Ok(Self { path: path.to_path_buf(), container, schema, header, rows, bytes })
+    }
+
+    /// Refuses pages of these columns that unpack to more than is read at once.
+    fn check_pages(&self, columns: &[usize]) -> Result<(), StageError> {
+        if self.container != Container::Parquet {
+            return Ok(());
+        }
+        let file = open(&self.path)?;
+        let again = file.try_clone().map_err(FileError::of("read", &self.path))?;
+        let found = parquet(again).map_err(|cause| unreadable(&self.path, self.container, cause.into()))?;
+        Ok(pages::check(&self.path, &file, found.metadata(), columns)?)
     }
 
     /// Begins to read the columns with these indices, ascending, from a row on.
@@ -153,7 +169,7 @@ fn behind(
 }
 
 fn open(path: &Path) -> Result<File, StageError> {
-    let mut file = File::open(path).map_err(FileError::of("open", path))?;
+    let mut file = regular::open(path)?;
     file.seek(SeekFrom::Start(0)).map_err(FileError::of("read", path))?;
     Ok(file)
 }
@@ -192,6 +208,7 @@ impl Source for ArrowSource {
         let mut place = vec![None; self.header.len()];
         columns.iter().enumerate().for_each(|(index, column)| place[*column] = Some(index));
         let row = from.unwrap_or(0);
+        self.check_pages(&columns)?;
         let batches = self.batches(&columns, row).map_err(|cause| unreadable(&self.path, self.container, cause))?;
         Ok(Box::new(ArrowPieces {
             path: self.path.clone(),

@@ -10,10 +10,11 @@ pub(crate) mod arrow;
 pub(crate) mod block;
 pub(crate) mod clean;
 mod csv;
+mod pages;
 mod sheet;
 mod typed;
 
-use super::error::StageError;
+use super::{bound, error::StageError};
 use block::{Block, PieceError, Want};
 use clean::MissingTokens;
 use enn_common::config::data::{DataConfig, SourceFormat};
@@ -26,6 +27,11 @@ pub(crate) trait Source: Send + Sync {
 
     /// About how many rows there are: exact where the format says so. For the disk check only.
     fn rows_estimate(&self) -> u64;
+
+    /// What people should know of the file, if there is anything.
+    fn warning(&self) -> Option<String> {
+        None
+    }
 
     /// Begins a pass over all rows, or over those from a place on that a piece ended at.
     fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError>;
@@ -96,7 +102,7 @@ pub(crate) fn open(path: &Path, config: &DataConfig, scratch: &Path) -> Result<B
         return Err(StageError::MissingFile { path: path.to_path_buf() });
     }
     let format = format_of(path, config.format)?;
-    Ok(match format {
+    let source: Box<dyn Source> = match format {
         SourceFormat::Csv => Box::new(csv::CsvSource::open(path)?),
         SourceFormat::Parquet => Box::new(arrow::ArrowSource::parquet(path)?),
         SourceFormat::Arrow => Box::new(arrow::ArrowSource::ipc(path)?),
@@ -104,5 +110,7 @@ pub(crate) fn open(path: &Path, config: &DataConfig, scratch: &Path) -> Result<B
         SourceFormat::Npy | SourceFormat::Npz | SourceFormat::Safetensors => {
             Box::new(array::ArraySource::open(path, format, scratch)?)
         }
-    })
+    };
+    bound::columns(path, source.header().len() as u64)?;
+    Ok(source)
 }

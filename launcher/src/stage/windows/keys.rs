@@ -19,7 +19,7 @@ use enn_common::{
 };
 use std::{
     borrow::Cow,
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
 };
 
 /// Entities, at most.
@@ -28,13 +28,16 @@ const ENTITIES_MAX: usize = 10_000;
 /// Unknown entities that are named in a note.
 const STRANGERS_MAX: usize = 5;
 
+/// First and last step with a row; `None` where no row has a time.
+type Steps = Option<(i64, i64)>;
+
 /// What the first pass found.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Keys {
-    /// Entities, sorted by name.
-    pub entities: BTreeSet<String>,
+    /// Entities, sorted by name, and the first and last step of each.
+    pub entities: BTreeMap<String, Steps>,
     /// First and last step with a row, in steps since 1970.
-    pub steps: Option<(i64, i64)>,
+    pub steps: Steps,
     /// Rows with entity and time.
     pub rows: u64,
     /// Rows without entity or time.
@@ -47,8 +50,8 @@ pub(crate) struct Keys {
     pub strangers: Vec<String>,
     /// How far apart rows of an entity are that follow each other.
     pub gaps: Gaps,
-    /// Entities that no mark has.
-    unkept: Vec<String>,
+    /// Entities that no mark has as they are.
+    unkept: BTreeSet<String>,
 }
 
 impl Keys {
@@ -56,9 +59,11 @@ impl Keys {
     fn kept(marks: &[Mark]) -> Self {
         let mut keys = Self::default();
         for mark in marks {
-            if let Kept::Keys { entities, steps, rows, strangers, gaps } = &mark.kept {
+            if let Kept::Keys { entities, spans, steps, rows, strangers, gaps } = &mark.kept {
                 keys.gaps = Gaps::kept(gaps);
-                keys.entities.extend(entities.iter().cloned());
+                // Marks of an older release have no spans.
+                let spans = spans.iter().copied().chain(std::iter::repeat(*steps));
+                keys.entities.extend(entities.iter().cloned().zip(spans));
                 (keys.steps, keys.strangers) = (*steps, strangers.clone());
                 [keys.rows, keys.unkeyed, keys.unaligned, keys.strange] = *rows;
             }
@@ -67,12 +72,9 @@ impl Keys {
     }
 
     /// These and those of rows behind them.
-    pub(crate) fn and(mut self, mut part: Self) -> Self {
-        self.entities.append(&mut part.entities);
-        self.steps = match (self.steps, part.steps) {
-            (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
-            (a, b) => a.or(b),
-        };
+    pub(crate) fn and(mut self, part: Self) -> Self {
+        part.entities.into_iter().for_each(|(name, span)| widen(&mut self.entities, name, span));
+        self.steps = both(self.steps, part.steps);
         self.rows += part.rows;
         self.unkeyed += part.unkeyed;
         self.unaligned += part.unaligned;
@@ -86,15 +88,17 @@ impl Keys {
         self
     }
 
-    /// Share of the steps from the first row to the last that have a row, of all entities.
+    /// Share of the steps from the first row of an entity to its last that have a row, of all entities: each has its own time.
     pub(super) fn filled(&self) -> f64 {
-        let steps = self.steps.map_or(0, |(low, high)| high.abs_diff(low) + 1);
-        self.rows as f64 / (steps as f64 * self.entities.len() as f64).max(1.0)
+        let steps = |(low, high): &(i64, i64)| high.abs_diff(*low) as f64 + 1.0;
+        self.rows as f64 / self.entities.values().flatten().map(steps).sum::<f64>().max(1.0)
     }
 
     /// With the entities in the form that all of `of` have, or as a model knows them.
     fn settled(mut self, of: &Entities) -> Self {
-        self.entities = self.entities.iter().map(|name| of.name(name).into_owned()).collect();
+        let mut named = BTreeMap::new();
+        self.entities.iter().for_each(|(name, span)| widen(&mut named, of.name(name).into_owned(), *span));
+        self.entities = named;
         self
     }
 
@@ -105,6 +109,20 @@ impl Keys {
         }
         Err(StageError::TooManyEntities { column: layout.entity.clone(), entities_max: ENTITIES_MAX })
     }
+}
+
+/// From the first step of two stretches to the last.
+fn both(a: Steps, b: Steps) -> Steps {
+    match (a, b) {
+        (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Makes the stretch of an entity hold these steps, too.
+fn widen(entities: &mut BTreeMap<String, Steps>, name: String, steps: Steps) {
+    let own = entities.entry(name).or_default();
+    *own = both(*own, steps);
 }
 
 /// The one name of each entity, however a file writes it.
@@ -125,7 +143,7 @@ impl Entities {
 
     /// Of all that were found, or of the model.
     fn new(job: &Job<'_>, all: &Keys) -> Self {
-        let found: Vec<String> = all.entities.iter().cloned().collect();
+        let found: Vec<String> = all.entities.keys().cloned().collect();
         let own = job.training.and_then(|meta| meta.out_labels.first());
         Self { form: form::of(&found), own: own.map(|names| Dictionary::of_model(names, None)) }
     }
@@ -169,6 +187,7 @@ impl Sink for KeySink<'_> {
         let is_strange = |word: &String| self.known.as_ref().is_some_and(|known| is_unknown(known, word));
         let is_strange: Vec<bool> = words.list.iter().map(is_strange).collect();
         let mut last = HashMap::new();
+        let mut spans = vec![None; words.list.len()];
         for (id, time) in words.ids.iter().zip(block.columns[1].times()) {
             if *id == NO_WORD || *time == NO_TIME {
                 keys.unkeyed += 1;
@@ -184,19 +203,19 @@ impl Sink for KeySink<'_> {
             }
             keys.unaligned += u64::from(!steps::begins_at(self.layout, *time));
             let step = steps::step_of(self.layout, *time);
-            let (low, high) = keys.steps.unwrap_or((step, step));
-            keys.steps = Some((low.min(step), high.max(step)));
+            keys.steps = both(keys.steps, Some((step, step)));
+            spans[*id as usize] = both(spans[*id as usize], Some((step, step)));
         }
-        for (word, strange) in words.list.iter().zip(is_strange) {
-            if strange { keys.strangers.push(word.clone()) } else { keys.entities.extend([word.clone()]) }
+        for ((word, strange), span) in words.list.iter().zip(is_strange).zip(spans) {
+            if strange { keys.strangers.push(word.clone()) } else { widen(&mut keys.entities, word.clone(), span) }
         }
         Ok(keys)
     }
 
     fn order(&self, all: &mut Keys, _: u64, part: &mut Keys) -> Result<(), StageError> {
-        for name in &part.entities {
-            if !all.entities.contains(name) {
-                all.unkept.push(name.clone());
+        for (name, span) in &part.entities {
+            if all.entities.get(name).is_none_or(|own| both(*own, *span) != *own) {
+                all.unkept.insert(name.clone());
             }
         }
         *all = std::mem::take(all).and(std::mem::take(part));
@@ -208,8 +227,10 @@ impl Sink for KeySink<'_> {
     }
 
     fn keep(&self, all: &mut Keys) -> Result<Kept, StageError> {
+        let entities: Vec<String> = std::mem::take(&mut all.unkept).into_iter().collect();
         Ok(Kept::Keys {
-            entities: std::mem::take(&mut all.unkept),
+            spans: entities.iter().filter_map(|name| all.entities.get(name).copied()).collect(),
+            entities,
             steps: all.steps,
             rows: [all.rows, all.unkeyed, all.unaligned, all.strange],
             strangers: all.strangers.clone(),

@@ -72,8 +72,7 @@ pub(crate) fn draft(
     let spans = tables.iter().zip(&keys).map(span).collect::<Result<Vec<Span>, StageError>>()?;
     let (channels, width) = (plan.channels.len(), plan.width(layout, &entities));
     let windows: u64 = spans.iter().map(|span| span.steps / layout.steps as u64 + 1).sum();
-    let grids = spans.iter().zip(&keys).map(|(span, keys)| (span.cells(), keys.rows));
-    let grids = grid::disk_bytes(grids, channels);
+    let grids = grid::disk_bytes(spans.iter().zip(&keys).map(|(span, keys)| (span.cells(), keys.rows)), channels);
     let needed = windows * Output::sample_bytes(width, entities.len() * layout.steps) + grids;
     space::require(job.out, needed.saturating_sub(kept.taken_bytes()))?;
     let out_shape = vec![entities.len(), layout.steps];
@@ -103,8 +102,7 @@ pub(crate) fn draft(
         sources.push((made.starts.len() - before) as u64);
     }
     output.rows = made.starts.len() as u64;
-    found.dropped_samples = made.dropped;
-    found.notes.extend(untaught(&made));
+    account(&mut found, &made, &tables);
     Ok(Draft {
         output,
         inputs: plan.inputs(layout, &entities),
@@ -115,15 +113,18 @@ pub(crate) fn draft(
         persistence: Some(plan.persistence(layout, &entities)),
         names: names(job, &made.starts, &sources),
         starts: made.starts,
+        times: Vec::new(),
         sources: if job.config.sources.is_empty() { Vec::new() } else { sources },
         report: report(job, &plan, layout, found, (&keys, &all, &tally), &entities),
     })
 }
 
-/// Says how many windows of single series teach nothing.
-fn untaught(made: &Made) -> Option<String> {
+/// Notes what of the tables became nothing, and what people should know of them.
+fn account(found: &mut CleaningReport, made: &Made, tables: &[Table]) {
     let what = "windows of single series have no history, or too few valid targets: these targets count for nothing";
-    (made.untaught > 0).then(|| format!("{} {what}", made.untaught))
+    found.dropped_samples = made.dropped;
+    found.notes.extend((made.untaught > 0).then(|| format!("{} {what}", made.untaught)));
+    found.warnings = tables.iter().flat_map(Table::warnings).collect();
 }
 
 /// When each sample begins, and of which source it is.
@@ -143,7 +144,7 @@ fn names(job: &Job<'_>, starts: &[i64], rows: &[u64]) -> Vec<String> {
 fn entities(job: &Job<'_>, all: &Keys) -> Vec<String> {
     match job.training {
         Some(meta) => meta.out_labels.first().cloned().unwrap_or_default(),
-        None => all.entities.iter().cloned().collect(),
+        None => all.entities.keys().cloned().collect(),
     }
 }
 
@@ -178,7 +179,7 @@ fn report(
     // Every row that repeats a cell is left out, or the one before it is.
     let repeated = duplicates::warning(found.duplicates, keys.rows, "entity and time");
     let mut report = CleaningReport {
-        warnings: repeated.into_iter().collect(),
+        warnings: found.warnings.iter().cloned().chain(repeated).collect(),
         rows_read: tally.rows + tally.wrong_width,
         wrong_width: tally.wrong_width,
         wrong_width_line: tally.wrong_width_line,
@@ -205,7 +206,7 @@ fn report(
     column.strangers.clone_from(&keys.strangers);
     let names = job.config.sources.iter().map(|source| format!(" of source {:?}", source.name));
     for (keys, name) in each.iter().zip(names.chain(std::iter::once(String::new()))) {
-        let is_silent = |entity: &&String| !keys.entities.contains(*entity);
+        let is_silent = |entity: &&String| !keys.entities.contains_key(*entity);
         let silent: Vec<&str> = entities.iter().filter(is_silent).map(String::as_str).collect();
         if !silent.is_empty() {
             report.notes.push(format!("no row{name} is of {}: those inputs are missing", silent.join(", ")));
@@ -229,7 +230,7 @@ fn check(job: &Job<'_>, layout: &WindowsLayout) -> Result<(), StageError> {
     if job.config.duplicates == DuplicatePolicy::Keep {
         return wrong("data.duplicates", "keep".into(), "first, last or error: one entity and time name one cell");
     }
-    if matches!(job.config.split.kind, SplitKind::Group | SplitKind::Column) {
+    if matches!(job.config.split.kind, SplitKind::Group | SplitKind::Column | SplitKind::InOrder) {
         let found = format!("{:?}", job.config.split.kind).to_lowercase();
         return wrong("data.split.kind", found, "chronological, blocked or random: a window has no column of its own");
     }

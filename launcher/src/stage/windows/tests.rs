@@ -263,3 +263,29 @@ fn a_random_split_of_windows_is_the_same_for_more_data() {
     assert_eq!(long.rows(), short.rows() + 1);
     assert!(long.rows_of(Split::Test).count() > 0);
 }
+
+#[test]
+fn the_step_is_judged_by_the_time_of_each_entity() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = small(dir.path(), "");
+    layout(&mut config).step_s = 3600;
+    layout(&mut config).inputs = strings(&["v"]);
+    // Twelve entities of four days each, a month after one another, by the hour of the day and then by the day: rows that follow each
+    // other are a day apart, and every hour of an entity's own four days has one.
+    let mut text = String::from("who,when,v\n");
+    for entity in 0..12 {
+        for hour in 0..24 {
+            for day in 0..4 {
+                text.push_str(&format!("e{entity},{},{}\n", ((entity * 30 + day) * 24 + hour) * 3600, day * hour));
+            }
+        }
+    }
+    fs::write(&config.files[0], text).unwrap();
+    let (staged, _) = run(&config, None);
+    assert_eq!(staged.meta.report.rows_read, 12 * 96);
+    // Rows a day apart in steps of an hour are refused all the same.
+    let rows = (0..12).flat_map(|entity| (0..40).map(move |day| format!("e{entity},{},{day}\n", day * 86_400)));
+    fs::write(&config.files[0], format!("who,when,v\n{}", rows.collect::<String>())).unwrap();
+    let error = error(&config);
+    assert!(error.contains("set data.windows.step_s = 86400"), "{error}");
+}

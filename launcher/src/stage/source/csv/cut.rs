@@ -9,7 +9,7 @@ use crate::stage::{
     error::{Place, Spot, StageError},
     source::{Piece, Pieces, Request},
 };
-use enn_common::fs::FileError;
+use enn_common::fs::{FileError, regular};
 use std::{
     fs::File,
     os::unix::fs::FileExt,
@@ -48,7 +48,7 @@ impl Cutter {
         request: Arc<Request>,
         from: Option<u64>,
     ) -> Result<Self, StageError> {
-        let file = File::open(path).map_err(FileError::of("open", path))?;
+        let file = regular::open(path)?;
         Ok(Self {
             file,
             path: path.to_path_buf(),

@@ -1,8 +1,8 @@
 //! What the beginning of a text table says: separator, column names, where the data begin.
 
 use crate::stage::error::{Place, Spot, StageError};
-use enn_common::fs::FileError;
-use std::{fs::File, io::Read, path::Path};
+use enn_common::fs::{FileError, regular};
+use std::{io::Read, path::Path};
 
 /// Separators, the likeliest first.
 const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
@@ -37,7 +37,7 @@ pub(crate) struct Dialect {
 
 /// Reads the beginning of the file; also gives its length in bytes.
 pub(crate) fn read(path: &Path) -> Result<(Dialect, u64), StageError> {
-    let mut file = File::open(path).map_err(FileError::of("open", path))?;
+    let mut file = regular::open(path)?;
     let bytes = file.metadata().map_err(FileError::of("measure", path))?.len();
     let mut head = Vec::new();
     // A short look is enough for all but tables of many thousand columns.

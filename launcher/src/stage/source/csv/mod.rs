@@ -12,7 +12,9 @@ use super::{Pieces, Request, Source};
 use crate::stage::error::StageError;
 use cut::Cutter;
 use dialect::Dialect;
+use enn_common::fs::{FileError, regular};
 use std::{
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -23,13 +25,18 @@ pub(crate) struct CsvSource {
     path: PathBuf,
     dialect: Dialect,
     bytes: u64,
+    /// The last line ends like the others.
+    is_ended: bool,
 }
 
 impl CsvSource {
     /// Opens the file and reads its header.
     pub(crate) fn open(path: &Path) -> Result<Self, StageError> {
         let (dialect, bytes) = dialect::read(path)?;
-        Ok(Self { path: path.to_path_buf(), dialect, bytes })
+        let mut last = [b'\n'];
+        let read = regular::open(path)?.read_exact_at(&mut last, bytes.saturating_sub(1));
+        read.map_err(FileError::of("read", path))?;
+        Ok(Self { path: path.to_path_buf(), dialect, bytes, is_ended: matches!(last[0], b'\n' | b'\r') })
     }
 }
 
@@ -40,6 +47,16 @@ impl Source for CsvSource {
 
     fn rows_estimate(&self) -> u64 {
         (self.bytes.saturating_sub(self.dialect.data_at) as f64 / self.dialect.record_bytes) as u64 + 1
+    }
+
+    fn warning(&self) -> Option<String> {
+        (!self.is_ended).then(|| {
+            format!(
+                "{}: its last line has no line end: if the file was cut, the last cell is cut, too\n  hint: end the last line, where the \
+                 file is whole",
+                self.path.display()
+            )
+        })
     }
 
     fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError> {

@@ -1,0 +1,277 @@
+//! Workbooks: xlsx, xls, xlsb, ods, told apart by what is in them. A sheet is read whole, so its size is bounded, and so is what its file
+//! unpacks to; the first row that holds anything is the header.
+
+mod compound;
+mod grid;
+mod ods;
+mod package;
+
+use super::{
+    Piece, Pieces, Request, Source,
+    block::{Block, PieceError},
+    clean::Cell,
+    typed::{self, Cells, PIECE_ROWS},
+};
+use crate::stage::{bound::BoundError, error::StageError, timestamp};
+use calamine::{Data, Reader, Xls, Xlsb, Xlsx, open_workbook};
+use compound::Refusal;
+use enn_common::{
+    fs::{FileError, regular},
+    panics,
+};
+use grid::{CELLS_MAX, Full, Grid, TEXT_BYTES_MAX};
+use ods::OdsError;
+use package::Kind;
+use std::{
+    error::Error,
+    io::{BufReader, Read, Seek},
+    path::Path,
+    sync::Arc,
+};
+use zip::ZipArchive;
+
+/// An open sheet.
+#[derive(Debug)]
+pub(crate) struct SheetSource {
+    sheet: Arc<Grid>,
+    header: Vec<String>,
+    bytes: u64,
+}
+
+impl SheetSource {
+    /// Opens a sheet, the first when none is named. The format's own reader panics on some damaged ones; here that is an error like any
+    /// other.
+    pub(crate) fn open(path: &Path, name: Option<&str>) -> Result<Self, StageError> {
+        let book = Book { path, wanted: name };
+        panics::caught("calamine", || book.read()).unwrap_or_else(|panic| Err(book.unreadable(panic)))
+    }
+
+    /// Of the cells of a sheet.
+    fn of(path: &Path, name: &str, sheet: Grid) -> Result<Self, StageError> {
+        let bytes = path.metadata().map_err(FileError::of("measure", path))?.len();
+        let sheet = sheet.settled();
+        // The grid begins with the first row that holds anything.
+        let header: Vec<String> = (0..sheet.width())
+            .map(|column| sheet.get(0, column).map_or_else(String::new, |cell| text(cell).trim().to_string()))
+            .collect();
+        if sheet.height() <= 1 {
+            let found = format!("sheet {name:?} holds no row below a header");
+            return Err(StageError::ZeroRows { path: path.to_path_buf(), found, hint: String::new() });
+        }
+        Ok(Self { sheet: Arc::new(sheet), header, bytes })
+    }
+}
+
+/// A workbook, and the sheet that is wanted of it.
+#[derive(Debug, Clone, Copy)]
+struct Book<'a> {
+    path: &'a Path,
+    wanted: Option<&'a str>,
+}
+
+impl Book<'_> {
+    fn unreadable(&self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> StageError {
+        StageError::Unreadable { path: self.path.to_path_buf(), format: "a workbook", cause: cause.into() }
+    }
+
+    fn too_large(&self, sheet: &str, full: Full) -> StageError {
+        let path = self.path.to_path_buf();
+        match full {
+            Full::Cells(cells) => {
+                StageError::SheetTooLarge { path, sheet: sheet.to_owned(), cells, cells_max: CELLS_MAX }
+            }
+            Full::Text(bytes) => {
+                let found = format!("sheet {sheet:?} with {bytes} bytes of text or more");
+                BoundError::new(self.path, found, format!("at most {TEXT_BYTES_MAX}"), package::HINT).into()
+            }
+        }
+    }
+
+    /// The wanted sheet of those that there are.
+    fn choose(&self, found: Vec<String>) -> Result<String, StageError> {
+        let chosen = found.iter().find(|sheet| self.wanted.is_none_or(|wanted| wanted == *sheet)).cloned();
+        chosen.ok_or_else(|| StageError::NoSheet {
+            path: self.path.to_path_buf(),
+            sheet: self.wanted.unwrap_or_default().to_owned(),
+            found,
+        })
+    }
+
+    fn read(&self) -> Result<SheetSource, StageError> {
+        let mut file = regular::open(self.path)?;
+        let mut magic = Vec::new();
+        (&mut file)
+            .take(compound::MAGIC.len() as u64)
+            .read_to_end(&mut magic)
+            .map_err(FileError::of("read", self.path))?;
+        if magic == compound::MAGIC {
+            return self.compound();
+        }
+        file.rewind().map_err(FileError::of("read", self.path))?;
+        let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|cause| self.unreadable(cause))?;
+        let (name, grid) = match Kind::of(&archive) {
+            Kind::Ods => self.ods(&mut archive)?,
+            Kind::Xlsx => {
+                package::check(self.path, &mut archive, Kind::Xlsx)?;
+                self.xlsx()?
+            }
+            Kind::Xlsb => {
+                package::check(self.path, &mut archive, Kind::Xlsb)?;
+                self.xlsb()?
+            }
+        };
+        SheetSource::of(self.path, &name, grid)
+    }
+
+    fn ods(&self, archive: &mut package::Archive) -> Result<(String, Grid), StageError> {
+        let found = ods::read(self.path, archive, self.wanted).map_err(|error| match error {
+            OdsError::Bound(error) => error.into(),
+            OdsError::Full(full, sheet) => self.too_large(&sheet, full),
+            error => self.unreadable(error),
+        })?;
+        match found.sheet {
+            Some(sheet) => Ok(sheet),
+            None => Err(self.choose(found.sheets).err().unwrap_or_else(|| self.unreadable("it has no sheet"))),
+        }
+    }
+
+    fn xlsx(&self) -> Result<(String, Grid), StageError> {
+        let mut book: Xlsx<_> =
+            open_workbook(self.path).map_err(|cause: calamine::XlsxError| self.unreadable(cause))?;
+        let name = self.choose(book.sheet_names())?;
+        let mut cells = book.worksheet_cells_reader(&name).map_err(|cause| self.unreadable(cause))?;
+        let mut grid = Grid::default();
+        while let Some(cell) = cells.next_cell().map_err(|cause| self.unreadable(cause))? {
+            let pushed = grid.push(cell.get_position(), cell.get_value().clone().into());
+            pushed.map_err(|full| self.too_large(&name, full))?;
+        }
+        Ok((name, grid))
+    }
+
+    fn xlsb(&self) -> Result<(String, Grid), StageError> {
+        let mut book: Xlsb<_> =
+            open_workbook(self.path).map_err(|cause: calamine::XlsbError| self.unreadable(cause))?;
+        let name = self.choose(book.sheet_names())?;
+        let mut cells = book.worksheet_cells_reader(&name).map_err(|cause| self.unreadable(cause))?;
+        let mut grid = Grid::default();
+        while let Some(cell) = cells.next_cell().map_err(|cause| self.unreadable(cause))? {
+            let pushed = grid.push(cell.get_position(), cell.get_value().clone().into());
+            pushed.map_err(|full| self.too_large(&name, full))?;
+        }
+        Ok((name, grid))
+    }
+
+    fn compound(&self) -> Result<SheetSource, StageError> {
+        let bytes = regular::read(self.path, compound::BYTES_MAX)?;
+        compound::check(self.path, &bytes).map_err(|refusal| match refusal {
+            Refusal::Damaged(why) => self.unreadable(why),
+            Refusal::Bound(error) => error.into(),
+        })?;
+        drop(bytes);
+        let mut book: Xls<_> = open_workbook(self.path).map_err(|cause: calamine::XlsError| self.unreadable(cause))?;
+        let name = self.choose(book.sheet_names())?;
+        let mut grid = Grid::default();
+        for (row, column, value) in book.worksheet_range(&name).map_err(|cause| self.unreadable(cause))?.used_cells() {
+            let pushed = grid.push((row as u32, column as u32), value.clone());
+            pushed.map_err(|full| self.too_large(&name, full))?;
+        }
+        SheetSource::of(self.path, &name, grid)
+    }
+}
+
+/// A cell as text.
+fn text(cell: &Data) -> String {
+    match cell {
+        Data::String(text) | Data::DateTimeIso(text) | Data::DurationIso(text) => text.clone(),
+        Data::DateTime(_) => seconds(cell).map_or_else(String::new, timestamp::text),
+        other => other.to_string(),
+    }
+}
+
+/// A date cell as Unix seconds: workbooks have no time zone, it is taken as UTC.
+fn seconds(cell: &Data) -> Option<i64> {
+    let Data::DateTime(moment) = cell else { return None };
+    let (year, month, day, hour, minute, second, _) = moment.to_ymd_hms_milli();
+    timestamp::parse(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}").as_bytes())
+}
+
+impl Source for SheetSource {
+    fn header(&self) -> &[String] {
+        &self.header
+    }
+
+    fn rows_estimate(&self) -> u64 {
+        self.sheet.height() as u64 - 1
+    }
+
+    fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError> {
+        let bytes_per_row = self.bytes / self.rows_estimate().max(1);
+        let at = from.map_or(1, |row| row as usize);
+        Ok(Box::new(SheetPieces { sheet: self.sheet.clone(), at, bytes_per_row, request }))
+    }
+}
+
+struct SheetPieces {
+    sheet: Arc<Grid>,
+    at: usize,
+    bytes_per_row: u64,
+    request: Arc<Request>,
+}
+
+impl Pieces for SheetPieces {
+    fn next(&mut self) -> Result<Option<Box<dyn Piece>>, StageError> {
+        let rows = (self.sheet.height() - self.at).min(PIECE_ROWS);
+        if rows == 0 {
+            return Ok(None);
+        }
+        let (sheet, request) = (self.sheet.clone(), self.request.clone());
+        let piece = SheetPiece { sheet, first: self.at, rows, bytes: self.bytes_per_row * rows as u64, request };
+        self.at += rows;
+        Ok(Some(Box::new(piece)))
+    }
+}
+
+struct SheetPiece {
+    sheet: Arc<Grid>,
+    first: usize,
+    rows: usize,
+    bytes: u64,
+    request: Arc<Request>,
+}
+
+impl Piece for SheetPiece {
+    fn decode(self: Box<Self>) -> Result<Block, PieceError> {
+        typed::block(&self.request, &*self, self.bytes)
+    }
+
+    fn end(&self) -> u64 {
+        (self.first + self.rows) as u64
+    }
+}
+
+impl Cells for SheetPiece {
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn width(&self) -> usize {
+        self.sheet.width()
+    }
+
+    fn cell(&self, row: usize, column: usize) -> Cell<'_> {
+        match self.sheet.get(self.first + row, column) {
+            None | Some(Data::Empty | Data::Error(_)) => Cell::Missing,
+            Some(Data::Int(value)) => Cell::Integer(*value),
+            // A workbook has only floating numbers; whole ones are meant as integers.
+            Some(Data::Float(value)) if value.fract() == 0.0 && value.abs() < 1e15 => Cell::Integer(*value as i64),
+            Some(Data::Float(value)) => Cell::Real(*value),
+            Some(Data::Bool(value)) => Cell::Truth(*value),
+            Some(Data::String(text) | Data::DateTimeIso(text) | Data::DurationIso(text)) => Cell::Text(text),
+            Some(moment @ Data::DateTime(_)) => seconds(moment).map_or(Cell::Missing, Cell::Time),
+        }
+    }
+
+    fn is_blank(&self, row: usize) -> bool {
+        self.sheet.is_blank(self.first + row)
+    }
+}

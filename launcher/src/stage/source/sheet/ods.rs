@@ -1,0 +1,348 @@
+//! Sheets of OpenDocument, read as a stream: a cell or a row that is repeated takes room when it is put into the grid, which has a bound.
+//!
+//! A cell is what its `office:…-value` says, else the text in it; formulas and notes are passed over.
+
+use super::{
+    grid::{self, Full, Grid},
+    package::{self, Allowance, Archive, Metered},
+};
+use crate::stage::bound::BoundError;
+use calamine::Data;
+use quick_xml::{
+    escape::{resolve_xml_entity, unescape},
+    events::{BytesStart, Event},
+};
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+};
+
+/// Rows and columns of a sheet, at most.
+const ROWS_MAX: u32 = 1 << 20;
+const COLUMNS_MAX: u32 = 1 << 14;
+/// Bytes of the text of a cell, at most.
+const TEXT_BYTES_MAX: usize = 4 << 20;
+/// Sheets, at most.
+const SHEETS_MAX: usize = 10_000;
+/// The part that holds the sheets.
+const CONTENT: &str = "content.xml";
+
+/// Why a sheet cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OdsError {
+    /// The zip is damaged.
+    #[error(transparent)]
+    Zip(#[from] zip::result::ZipError),
+    /// The XML is damaged.
+    #[error("its {CONTENT} is damaged: {0}")]
+    Xml(#[from] quick_xml::Error),
+    /// The text ends inside a sheet, or a value is not what it is said to be.
+    #[error("its {CONTENT} is damaged: {0}")]
+    Content(&'static str),
+    /// It is protected.
+    #[error("it is protected by a password; save it without one")]
+    Password,
+    /// It says more than is read.
+    #[error(transparent)]
+    Bound(#[from] BoundError),
+    /// The sheet is too large.
+    #[error("its sheet is too large")]
+    Full(Full, String),
+}
+
+/// What was found in a workbook.
+pub(super) struct Found {
+    /// Names of the sheets, in order.
+    pub sheets: Vec<String>,
+    /// The wanted one: its name and its cells.
+    pub sheet: Option<(String, Grid)>,
+}
+
+/// Reads the sheet of that name, the first where there is none.
+pub(super) fn read(path: &Path, archive: &mut Archive, wanted: Option<&str>) -> Result<Found, OdsError> {
+    let allowance = Allowance::new();
+    if let Ok(manifest) = archive.by_name("META-INF/manifest.xml") {
+        let refused = is_encrypted(BufReader::new(Metered::new(manifest, &allowance)), &allowance);
+        if let Some(refusal) = allowance.refusal(path, "META-INF/manifest.xml") {
+            return Err(refusal.into());
+        }
+        if refused {
+            return Err(OdsError::Password);
+        }
+    }
+    let content = archive.by_name(CONTENT)?;
+    let mut sheets = Content {
+        xml: package::xml(BufReader::new(Metered::new(content, &allowance))),
+        allowance: &allowance,
+        buffer: Vec::new(),
+    };
+    // What is read after the allowance is spent is an error of the XML.
+    sheets.read(wanted).map_err(|error| allowance.refusal(path, CONTENT).map_or(error, OdsError::Bound))
+}
+
+fn is_encrypted(input: impl BufRead, allowance: &Allowance) -> bool {
+    let mut xml = package::xml(input);
+    let mut buffer = Vec::new();
+    loop {
+        allowance.refill();
+        buffer.clear();
+        match xml.read_event_into(&mut buffer) {
+            Ok(Event::Start(start)) if start.local_name().as_ref() == "encryption-data" => return true,
+            Ok(Event::Eof) | Err(_) => return false,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// The sheets being read.
+struct Content<'a, R> {
+    xml: quick_xml::Reader<R>,
+    allowance: &'a Allowance,
+    buffer: Vec<u8>,
+}
+
+/// A cell that holds something, the first column that it is in, and in how many it is.
+struct Repeated {
+    value: Data,
+    column: u32,
+    columns: u32,
+}
+
+impl<R: BufRead> Content<'_, R> {
+    fn next(&mut self) -> Result<Event<'_>, OdsError> {
+        self.allowance.refill();
+        self.buffer.clear();
+        match self.xml.read_event_into(&mut self.buffer)? {
+            Event::Eof => Err(OdsError::Content("it ends inside of a sheet")),
+            event => Ok(event),
+        }
+    }
+
+    fn read(&mut self, wanted: Option<&str>) -> Result<Found, OdsError> {
+        let mut found = Found { sheets: Vec::new(), sheet: None };
+        let mut is_whole = false;
+        loop {
+            let event = match self.next() {
+                Err(OdsError::Content(_)) if is_whole => return Ok(found),
+                event => event?,
+            };
+            let name = match event {
+                Event::Start(start) if start.name().as_ref() == "table:table" => attribute(&start, "table:name")?,
+                Event::End(end) => {
+                    is_whole |= end.name().as_ref() == "office:document-content";
+                    continue;
+                }
+                _ => continue,
+            };
+            let Some(name) = name else { continue };
+            if found.sheets.len() == SHEETS_MAX {
+                return Err(OdsError::Content("it has more sheets than any workbook"));
+            }
+            let is_wanted = found.sheet.is_none() && wanted.is_none_or(|wanted| wanted == name);
+            found.sheets.push(name.clone());
+            if is_wanted {
+                let grid = self.table(&name)?;
+                found.sheet = Some((name, grid));
+            }
+        }
+    }
+
+    /// The rows of a sheet.
+    fn table(&mut self, name: &str) -> Result<Grid, OdsError> {
+        let mut grid = Grid::default();
+        let mut row = 0_u32;
+        let mut depth = 0;
+        loop {
+            let (rows, is_row) = match self.next()? {
+                Event::Start(start) if start.name().as_ref() == "table:table-row" => {
+                    (repeats(&start, "table:number-rows-repeated")?, true)
+                }
+                // A sheet in a sheet, as charts have them.
+                Event::Start(start) if start.name().as_ref() == "table:table" => {
+                    depth += 1;
+                    (0, false)
+                }
+                Event::End(end) if end.name().as_ref() == "table:table" => {
+                    if depth == 0 {
+                        return Ok(grid);
+                    }
+                    depth -= 1;
+                    (0, false)
+                }
+                _ => (0, false),
+            };
+            if is_row && depth == 0 {
+                let cells = self.row(name)?;
+                put(&mut grid, &cells, row, rows).map_err(|full| OdsError::Full(full, name.to_owned()))?;
+                row = row.saturating_add(rows);
+            }
+        }
+    }
+
+    /// The cells of a row.
+    fn row(&mut self, name: &str) -> Result<Vec<Repeated>, OdsError> {
+        let mut cells = Vec::new();
+        let mut columns = 0;
+        let mut text_bytes = 0;
+        loop {
+            let cell = match self.next()? {
+                Event::Start(start)
+                    if matches!(start.name().as_ref(), "table:table-cell" | "table:covered-table-cell") =>
+                {
+                    Some((value(&start)?, repeats(&start, "table:number-columns-repeated")?))
+                }
+                Event::End(end) if end.name().as_ref() == "table:table-row" => return Ok(cells),
+                _ => None,
+            };
+            let Some((said, repeated)) = cell else { continue };
+            let value = said.cell(self.text()?);
+            let repeated = repeated.min(COLUMNS_MAX - columns);
+            if let Data::String(text) | Data::DateTimeIso(text) | Data::DurationIso(text) = &value {
+                text_bytes += text.len() as u64;
+            }
+            if text_bytes > grid::TEXT_BYTES_MAX {
+                return Err(OdsError::Full(Full::Text(text_bytes), name.to_owned()));
+            }
+            if repeated > 0 && !matches!(value, Data::Empty) {
+                cells.push(Repeated { value, column: columns, columns: repeated });
+            }
+            columns += repeated;
+        }
+    }
+
+    /// The text of a cell, up to its end: paragraphs are lines, notes are left out.
+    fn text(&mut self) -> Result<String, OdsError> {
+        let mut text = String::new();
+        let mut paragraphs = 0;
+        let mut notes = 0;
+        loop {
+            let more = match self.next()? {
+                Event::End(end) => match end.name().as_ref() {
+                    "table:table-cell" | "table:covered-table-cell" if notes == 0 => return Ok(text),
+                    "office:annotation" => {
+                        notes -= i32::from(notes > 0);
+                        continue;
+                    }
+                    _ => continue,
+                },
+                Event::Start(start) if start.name().as_ref() == "office:annotation" => {
+                    notes += 1;
+                    continue;
+                }
+                _ if notes > 0 => continue,
+                Event::Text(part) => part.xml10_content().into_owned(),
+                Event::CData(part) => part.xml10_content().into_owned(),
+                Event::GeneralRef(entity) => match resolve_xml_entity(&entity) {
+                    Some(known) => known.to_owned(),
+                    None => entity.resolve_char_ref()?.map_or_else(String::new, String::from),
+                },
+                Event::Start(start) => match start.name().as_ref() {
+                    "text:p" => {
+                        paragraphs += 1;
+                        if paragraphs > 1 { "\n".to_owned() } else { String::new() }
+                    }
+                    "text:s" => " ".repeat((repeats(&start, "text:c")? as usize).min(TEXT_BYTES_MAX)),
+                    "text:tab" => "\t".to_owned(),
+                    "text:line-break" => "\n".to_owned(),
+                    _ => continue,
+                },
+                _ => continue,
+            };
+            if text.len() + more.len() > TEXT_BYTES_MAX {
+                return Err(OdsError::Content("the text of a cell is longer than any can be"));
+            }
+            text.push_str(&more);
+        }
+    }
+}
+
+/// Puts a row into the grid, as often as it is there.
+fn put(grid: &mut Grid, cells: &[Repeated], row: u32, rows: u32) -> Result<(), Full> {
+    if cells.is_empty() {
+        return Ok(());
+    }
+    let end = row.saturating_add(rows).min(ROWS_MAX);
+    let times = u64::from(end.saturating_sub(row));
+    let each = |cell: &Repeated| match &cell.value {
+        Data::String(text) | Data::DateTimeIso(text) | Data::DurationIso(text) => text.len() as u64,
+        _ => 0,
+    };
+    let columns: u64 = cells.iter().map(|cell| u64::from(cell.columns)).sum();
+    let text: u64 = cells.iter().map(|cell| u64::from(cell.columns).saturating_mul(each(cell))).sum();
+    grid.has_room(columns.saturating_mul(times), text.saturating_mul(times))?;
+    for row in row..end {
+        for Repeated { value, column, columns } in cells {
+            (*column..column + columns).try_for_each(|column| grid.push((row, column), value.clone()))?;
+        }
+    }
+    Ok(())
+}
+
+/// What the attributes of a cell say of its value.
+#[derive(Debug, Default)]
+struct Said {
+    value: Option<Data>,
+    is_text: bool,
+    is_error: bool,
+}
+
+impl Said {
+    /// The cell with this text in it.
+    fn cell(self, text: String) -> Data {
+        match self.value {
+            Some(Data::String(said)) if said.is_empty() && self.is_error => Data::String(text),
+            Some(value) => value,
+            None if self.is_text => Data::String(text),
+            None => Data::Empty,
+        }
+    }
+}
+
+fn value(start: &BytesStart<'_>) -> Result<Said, OdsError> {
+    let mut said = Said::default();
+    for attribute in start.attributes().with_checks(false) {
+        let attribute = attribute.map_err(quick_xml::Error::from)?;
+        let key = attribute.key.as_ref();
+        let value = attribute.value.as_ref();
+        let text = || unescape(value).map(|text| text.into_owned()).map_err(quick_xml::Error::from);
+        let found = match key {
+            "office:value" => {
+                let number = value.trim().parse().map_err(|_| OdsError::Content("a value is said to be a number"))?;
+                Data::Float(number)
+            }
+            "office:string-value" => Data::String(text()?),
+            "office:date-value" => Data::DateTimeIso(text()?),
+            "office:time-value" => Data::DurationIso(text()?),
+            "office:boolean-value" => Data::Bool(value.eq_ignore_ascii_case("true")),
+            "office:value-type" => {
+                said.is_text = value == "string";
+                continue;
+            }
+            "calcext:value-type" => {
+                said.is_error = value == "error";
+                continue;
+            }
+            _ => continue,
+        };
+        said.value.get_or_insert(found);
+    }
+    Ok(said)
+}
+
+fn attribute(start: &BytesStart<'_>, key: &str) -> Result<Option<String>, OdsError> {
+    let found = start.try_get_attribute(key).map_err(quick_xml::Error::from)?;
+    let text = found.map(|found| unescape(&found.value).map(|text| text.into_owned()).map_err(quick_xml::Error::from));
+    Ok(text.transpose()?)
+}
+
+/// How often something is repeated; once where that is not said.
+fn repeats(start: &BytesStart<'_>, key: &str) -> Result<u32, OdsError> {
+    match attribute(start, key)? {
+        None => Ok(1),
+        // More than any sheet has is as much as a sheet has.
+        Some(text) => match text.trim().parse::<u64>() {
+            Ok(times) => Ok(u32::try_from(times).unwrap_or(u32::MAX)),
+            Err(_) => Err(OdsError::Content("what is repeated does not say how often")),
+        },
+    }
+}
