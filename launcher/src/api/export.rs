@@ -13,6 +13,7 @@ use crate::{
     error::Usage,
     export::{Draft, Exported, Forms, Packed, Ports, Subject, Tools, alone, digest, is_packed, programs, sidecar},
     facts::Facts,
+    stage::believed,
 };
 use enn_common::{
     artifact::export::{Level, Sidecar, Source, Verified},
@@ -165,6 +166,8 @@ fn prepared(
     }
     let mut worker = launch::one_worker(&trained.config, facts)?;
     worker.device = Device::Cpu;
+    let data = trained.config.data.as_ref();
+    let believed = data.map(|data| believed(data, &trained.meta)).transpose()?.unwrap_or_default();
     let staged = Some(model.join(STAGED_LINK)).filter(|staged| staged.exists());
     let job = Job {
         protocol: PROTOCOL,
@@ -175,6 +178,7 @@ fn prepared(
         quantiles: options.quantiles,
         stream: options.stream,
         threads: worker.threads,
+        bounds: believed.bounds.clone(),
     };
     let from = graph_by(&job, &worker, dir)?;
     let cases = read_cases(&dir.join(CASES), from)?;
@@ -191,6 +195,7 @@ fn prepared(
         graph_digest,
         batch: options.batch,
         quantiles: options.quantiles,
+        believed,
         versions: train::versions(),
     };
     Ok((subject, cases, tools))

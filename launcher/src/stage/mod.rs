@@ -11,6 +11,7 @@
 
 mod arrays;
 mod batches;
+mod believed;
 mod bits;
 mod calendar;
 mod categories;
@@ -56,6 +57,7 @@ mod windows;
 mod words_tests;
 
 pub use batches::{Batches, FileBatches, ample, text_bytes};
+pub use believed::{Believed, believed};
 pub(crate) use complete::ROW_NAMES_MAX;
 pub use encode::{EncodeError, Encoder};
 pub use error::StageError;
