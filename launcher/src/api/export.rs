@@ -11,7 +11,9 @@ use crate::{
     Error,
     agent::{PipeError, Piped, WorkerSpec},
     error::Usage,
-    export::{Draft, Exported, Forms, Packed, Ports, Subject, Tools, alone, digest, is_packed, programs, sidecar},
+    export::{
+        Draft, Exported, Forms, Packed, Ports, Pythons, Subject, Tools, alone, digest, is_packed, programs, sidecar,
+    },
     facts::Facts,
     stage::believed,
 };
@@ -212,7 +214,7 @@ pub(super) fn tools(worker: WorkerSpec, facts: &Facts) -> Tools {
         worker,
         places: facts.runtimes.clone(),
         environments: facts.cache_dir.join(ENVIRONMENTS),
-        python: facts.python(),
+        pythons: Pythons::new(facts.pythons()),
         enn: cv::program(facts).ok(),
     }
 }

@@ -122,7 +122,7 @@ fn python_torch() -> Option<String> {
 }
 
 /// Standard output of a child that ends well within `wait_max`; else it is killed and the last line of its errors told.
-fn output_within(mut command: Command, wait_max: Duration) -> Result<String, ProbeFailure> {
+pub(crate) fn output_within(mut command: Command, wait_max: Duration) -> Result<String, ProbeFailure> {
     let failed = |error: std::io::Error| ProbeFailure::Failed(error.to_string());
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
