@@ -81,6 +81,8 @@ pub struct Facts {
     pub pet: BTreeMap<String, String>,
     /// `PYTHON_EXEC`: the Python that runs scripts.
     pub python_exec: Option<OsString>,
+    /// `VIRTUAL_ENV`, then `CONDA_PREFIX`: environments of Python that are active.
+    pub environments: [Option<PathBuf>; 2],
     /// `TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`.
     pub log_prefix: Option<String>,
     /// `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
@@ -204,6 +206,7 @@ impl Facts {
             path,
             pet: env::vars_os().filter_map(pet).collect(),
             python_exec,
+            environments: [variable("VIRTUAL_ENV"), variable("CONDA_PREFIX")].map(|dir| dir.map(PathBuf::from)),
             log_prefix: text("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
             nccl_async_error_handling: text("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
             visible_devices: env::var("CUDA_VISIBLE_DEVICES").ok(),
@@ -237,6 +240,27 @@ impl Facts {
     /// The active Python: of scripts, and of tools that have no environment of their own.
     pub fn python(&self) -> PathBuf {
         python(self.python_exec.as_deref(), self.path.as_deref())
+    }
+
+    /// The Pythons that a user works with, the first one first: that of VIRTUAL_ENV, python3 on PATH, that of CONDA_PREFIX; where
+    /// PYTHON_EXEC names one, that alone.
+    pub fn pythons(&self) -> Vec<PathBuf> {
+        if let Some(given) = &self.python_exec {
+            let on_path = given.to_str().filter(|name| !name.contains('/')).and_then(|name| self.program(name));
+            return vec![on_path.unwrap_or_else(|| PathBuf::from(given))];
+        }
+        let [virtual_env, conda] = &self.environments;
+        let of = |dir: &Option<PathBuf>| {
+            let names = ["bin/python3", "bin/python"].map(|name| dir.as_ref().map(|dir| self.cwd.join(dir).join(name)));
+            names.into_iter().flatten().find(|path| path.is_file())
+        };
+        let mut found: Vec<PathBuf> = Vec::new();
+        for python in [of(virtual_env), self.program("python3"), of(conda)].into_iter().flatten() {
+            if !found.contains(&python) {
+                found.push(python);
+            }
+        }
+        found
     }
 
     /// What is to be said of a number of workers that do not fit on the cores of this process.
@@ -368,6 +392,29 @@ fn writable(path: &PathBuf) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_python_of_a_user_is_that_of_the_environment_before_that_on_the_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let python = |name: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            path
+        };
+        let (venv, path, conda) = (python("venv/bin/python3"), python("usr/python3"), python("conda/bin/python"));
+        let environments = [Some(dir.path().join("venv")), Some(dir.path().join("conda"))];
+        let on_path = Some(dir.path().join("usr").into_os_string());
+        let facts = Facts { environments, path: on_path, python_exec: None, ..Facts::gather() };
+        assert_eq!(facts.pythons(), [venv.clone(), path.clone(), conda]);
+        assert_eq!(facts.python(), venv);
+        let facts = Facts { environments: [Some("absent".into()), None], ..facts };
+        assert_eq!(facts.pythons(), [path.clone()]);
+        let facts = Facts { python_exec: Some("/else/python".into()), ..facts };
+        assert_eq!(facts.pythons(), [PathBuf::from("/else/python")], "what is named is the one");
+        let facts = Facts { python_exec: Some("python3".into()), ..facts };
+        assert_eq!(facts.pythons(), [path]);
+    }
 
     #[test]
     fn visible_devices_as_cuda_counts_them() {

@@ -163,8 +163,13 @@ fn configure(dir: &Path, name: &str, change: impl Fn(&str) -> String) -> PathBuf
 }
 
 /// A run in `dir` that `enn` trained on them for two epochs with one worker, and with `more` on its command line.
-pub fn trained(mut enn: Command, dir: &Path, more: &[&str]) -> PathBuf {
-    let config = write(dir);
+pub fn trained(enn: Command, dir: &Path, more: &[&str]) -> PathBuf {
+    trained_on(enn, &write(dir), more)
+}
+
+/// The same of a configuration, in its directory.
+pub fn trained_on(mut enn: Command, config: &Path, more: &[&str]) -> PathBuf {
+    let dir = config.parent().unwrap();
     enn.arg("train").arg(config).args(["--quiet", "--nproc-per-node", "1", "--set", "train.epochs=2"]);
     let done = enn.args(more).arg("--runs-dir").arg(dir.join("runs")).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

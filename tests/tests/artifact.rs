@@ -9,9 +9,15 @@
     reason = "a test's helpers fail the test by panicking and look again until a deadline"
 )]
 
-use enn_common::{artifact::prediction::PredictionManifest, staged::reader::NpyMap};
+use enn_common::{
+    artifact::{export::Sidecar, prediction::PredictionManifest},
+    staged::reader::NpyMap,
+    wire::engine::Engine,
+};
+use enn_export::{Runner, Tensor, ort};
+use enn_launcher::export::{Artifact, EngineRunner};
 use enn_tests::{
-    artifact::{gone, played, until},
+    artifact::{gone, played, until, worker},
     data::{self, mix},
     launch,
 };
@@ -247,4 +253,72 @@ fn runtimes_at_work_together_answer_their_own_rows_and_end_with_enn() {
         gone(name["process-".len()..].parse().unwrap());
         [name.as_str(), "hangs"].iter().for_each(|name| fs::remove_file(at(name)).unwrap());
     }
+}
+
+/// Numbers at, within and beyond what is believed: `a` has a declared range, the other columns what training has; −3 means "missing".
+const DOUBTFUL: [[f32; 3]; 14] = [
+    [0.5, 0.2, -0.1],
+    [-9999.0, 0.2, -0.1],
+    [f32::NAN, 0.2, -0.1],
+    [9999.0, 0.2, -0.1],
+    [5.0, 0.2, -0.1],
+    [5.000_001, 0.2, -0.1],
+    [0.5, -3.0, -0.1],
+    [0.5, -3e8, -0.1],
+    [0.5, f32::NAN, -0.1],
+    [0.5, 0.2, 1e30],
+    [0.5, 0.2, f32::INFINITY],
+    [0.5, 100.0, -100.0],
+    [-9999.0, -3.0, 1e30],
+    [-3.0, 0.2, f32::NEG_INFINITY],
+];
+
+/// What a runtime answers to numbers that nobody has looked at.
+fn raw(runner: &mut dyn Runner) -> Vec<f32> {
+    let (name, shape) = ("x".to_owned(), vec![DOUBTFUL.len(), 3]);
+    let outputs = runner.run(&[Tensor { name, shape, values: DOUBTFUL.concat() }]).unwrap();
+    outputs[0].values.clone()
+}
+
+/// A number that `enn predict` takes for missing is missing for whoever has nothing but the artifact, too.
+#[test]
+fn numbers_that_prediction_does_not_believe_are_missing_inside_an_artifact() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let more = ["--set", "data.ranges={a=[-5,5]}", "--set", "data.missing=[\"NA\",\"-3\"]"];
+    let run = data::trained(enn(), dir.path(), &more);
+    let lines = DOUBTFUL.iter().enumerate().map(|(row, [a, b, c])| format!("{row},{a},{b},{c}\n"));
+    fs::write(at("new.csv"), format!("id,a,b,c\n{}", lines.collect::<String>().replace("NaN", ""))).unwrap();
+    let done = predict(&run, &at("new.csv"), &at("expected"), &["--quiet"]);
+    assert!(done.status.success(), "{}", said(&done));
+    let expected = NpyMap::open(&at("expected").join("pred.npy")).unwrap();
+    let expected = expected.numbers::<f32>().unwrap();
+    assert!(expected[12].is_nan() && expected.iter().filter(|value| value.is_nan()).count() == 1, "{expected:?}");
+    assert!((expected[0] - expected[1]).abs() > 1e-3 && (expected[1] - expected[2]).abs() < 1e-6, "{expected:?}");
+    export(&run, &at("out"), &[]);
+    let (inputs, outputs, path) = (vec!["x".to_owned()], vec!["y".to_owned()], at("out").join("model.pt2"));
+    let artifact = Artifact { engine: Engine::Pt2, path, inputs, outputs };
+    let mut runners: Vec<Box<dyn Runner>> =
+        vec![Box::new(EngineRunner::start(&worker(), artifact, dir.path()).unwrap())];
+    // And in onnxruntime, where it is.
+    if let Some(places) = std::env::var_os("ENN_RUNTIMES") {
+        let mut command = enn();
+        command.env("ENN_RUNTIMES", &places).arg("export").arg(&run);
+        let done = command.args(["--to", "onnx", "--name", "model", "--out"]).arg(at("out")).output().unwrap();
+        assert!(done.status.success(), "{}", said(&done));
+        let library = ort::find::library(&std::env::split_paths(&places).collect::<Vec<_>>()).unwrap();
+        let runtime = ort::Runtime { library: &library, threads: 1 };
+        runners.push(Box::new(ort::OrtRunner::load(&at("out").join("model.onnx"), runtime).unwrap()));
+    }
+    for mut runner in runners {
+        let found = raw(runner.as_mut());
+        for (row, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let same = (found.is_nan() && expected.is_nan()) || (found - expected).abs() < 1e-4;
+            assert!(same, "{}, row {row} {:?}: {found}, expected {expected}", runner.version(), DOUBTFUL[row]);
+        }
+    }
+    let beside: Sidecar = serde_json::from_slice(&fs::read(at("out").join("model.pt2.json")).unwrap()).unwrap();
+    let bounds = &beside.columns[0].bounds;
+    assert_eq!((bounds.low, bounds.high, bounds.missing.as_slice()), (Some(-5.0), Some(5.0), &[-3.0][..]));
+    assert!(beside.columns[1].bounds.low.is_some_and(|low| low < -1e5), "{:?}", beside.columns[1]);
 }

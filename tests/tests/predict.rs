@@ -394,3 +394,50 @@ fn a_stream_that_is_not_like_the_training_data_ends_with_a_sentence() {
     assert_eq!(answers.schema().fields().len(), 3);
     assert!(done.status.success() && answers.count() == 0);
 }
+
+/// As `enn predict` of a table does, a stream names the series that have no history, and gives the others their numbers.
+#[test]
+fn a_stream_names_series_without_history() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = data::trained_on(enn(), &data::write_windows(dir.path(), "waves"), &[]);
+    let strings = |values: Vec<&str>| Arc::new(StringArray::from(values)) as Arc<dyn Array>;
+    let batch = |series: &[&str]| {
+        let all = || (0..8).flat_map(|step| series.iter().map(move |who| (step, *who)));
+        let whens = Arc::new(Int64Array::from_iter_values(all().map(|(step, _)| step * 3600))) as Arc<dyn Array>;
+        let values =
+            Arc::new(Float64Array::from_iter_values(all().map(|(step, _)| step as f64 / 8.0))) as Arc<dyn Array>;
+        let columns = [("who", strings(all().map(|(_, who)| who).collect())), ("when", whens), ("v", values)];
+        RecordBatch::try_from_iter(columns).unwrap()
+    };
+    let mut bytes = Vec::new();
+    let mut questions = StreamWriter::try_new(&mut bytes, &batch(&["a"]).schema()).unwrap();
+    for series in [&["a"][..], &["a", "b"], &["b"]] {
+        questions.write(&batch(series)).unwrap();
+    }
+    questions.finish().unwrap();
+    drop(questions);
+    let mut command = enn();
+    command.arg("predict").arg(&run).args(["--data", "-", "--out", "-"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&bytes).unwrap();
+    let answers = StreamReader::try_new(child.stdout.take().unwrap(), None).unwrap();
+    let told = answers.map(|answer| {
+        let answer = answer.unwrap();
+        assert_eq!(answer.num_rows(), 1);
+        let names: Vec<String> = answer.schema_ref().fields().iter().map(|field| field.name().clone()).collect();
+        let there = |series: &str| {
+            let own = names.iter().enumerate().filter(|(_, name)| name.starts_with(series));
+            let cells: Vec<bool> = own.map(|(at, _)| answer.column(at).is_valid(0)).collect();
+            assert!(cells.len() == 4 && cells.iter().all(|cell| *cell == cells[0]), "{cells:?}");
+            cells[0]
+        };
+        let failed = answer.column_by_name("failed").unwrap().as_string::<i32>();
+        (there("a."), there("b."), failed.is_valid(0).then(|| failed.value(0).to_owned()))
+    });
+    let without = |series: &str| Some(format!("no history, and so no numbers, of {series}"));
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [(true, false, without("b")), (true, true, None), (false, true, without("a"))]
+    );
+    assert!(child.wait().unwrap().success());
+}

@@ -387,3 +387,49 @@ fn a_worker_that_is_killed_under_load_costs_only_what_it_held() {
     assert_eq!(server.figure("enn_serve_restarts_total"), 1);
     assert_eq!(server.stop(), Some(143));
 }
+
+/// Rows of windows in which series b has no history; those of a are as many as two windows have steps.
+fn lacking() -> Vec<(u32, f64)> {
+    (0..8).map(|step| (step * 3600, f64::from(step % 5) / 5.0)).collect()
+}
+
+/// A series without history has no numbers, whoever is asked, and is named; the other one has its own.
+#[test]
+fn a_series_without_history_is_named_by_predict_and_by_servers() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let run = data::trained_on(enn(), &data::write_windows(dir.path(), "waves"), &[]);
+    let lines = lacking().into_iter().map(|(when, v)| format!("a,{when},{v}\n")).collect::<String>();
+    fs::write(at("new.csv"), format!("who,when,v\n{lines}")).unwrap();
+    let mut command = enn();
+    command.arg("predict").arg(&run).args(["--quiet", "--data"]).arg(at("new.csv")).arg("--out").arg(at("told.csv"));
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let expected = "no history, and so no numbers, of b";
+    let text = fs::read_to_string(at("told.csv")).unwrap();
+    let (head, row) = text.trim_end().split_once('\n').unwrap();
+    assert!(row.ends_with(&format!(",\"{expected}\"")) && !row.contains('\n'), "{text}");
+    let cells = || head.split(',').zip(row.split(','));
+    let own =
+        |series: &str| cells().filter(|(name, _)| name.starts_with(series)).map(|(_, cell)| cell).collect::<Vec<_>>();
+    assert!(own("b.").len() == 4 && own("b.").iter().all(|cell| cell.is_empty()), "{text}");
+    let predicted: Vec<f64> = own("a.").iter().map(|cell| cell.parse().unwrap()).collect();
+    assert_eq!(predicted.len(), 4);
+    let mut command = enn();
+    command.arg("export").arg(&run).args(["--to", "pt2", "--name", "model", "--out"]).arg(at("out"));
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+    let rows = lacking().into_iter().map(|(when, v)| json!({"who": "a", "when": when, "v": v})).collect::<Vec<_>>();
+    for model in [&run, &at("out").join("model.pt2")] {
+        let server = Server::start(model, 1);
+        let (status, told) = server.post(&json!({ "rows": rows }));
+        assert_eq!((status, &told["rows"][0]["failed"]), (200, &json!(expected)), "{told}");
+        let row = told["rows"][0].as_object().unwrap();
+        let numbers = |series: &str| row.iter().filter(|(name, _)| name.starts_with(series)).collect::<Vec<_>>();
+        assert!(numbers("b.").len() == 4 && numbers("b.").iter().all(|(_, value)| value.is_null()), "{told}");
+        let near =
+            |((_, found), expected): (&(&String, &Value), &f64)| (found.as_f64().unwrap() - expected).abs() < 1e-4;
+        assert!(numbers("a.").iter().zip(&predicted).all(near), "{told}, expected {predicted:?}");
+        assert_eq!(server.stop(), Some(143));
+    }
+}

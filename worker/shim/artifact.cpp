@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -64,9 +65,16 @@ struct Archive : Artifact {
 
 struct Package : Artifact {
   Package(const char* path, int32_t device)
-      : loader(path, MODEL, false, 1, static_cast<c10::DeviceIndex>(device)) {}
+      : loader(checked(path), MODEL, false, 1, static_cast<c10::DeviceIndex>(device)) {}
 
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) override { return loader.run(inputs); }
+
+  // The code of a package takes what it is given for tensors of the types, sizes and strides that it was compiled for. It looks at them
+  // only where this is set, and asks once.
+  static const char* checked(const char* path) {
+    TORCH_CHECK(setenv("AOTI_RUNTIME_CHECK_INPUTS", "1", 1) == 0, "the check of its inputs cannot be asked for");
+    return path;
+  }
 
   torch::inductor::AOTIModelPackageLoader loader;
 };

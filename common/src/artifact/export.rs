@@ -1,5 +1,6 @@
 //! What is said beside an exported model, in `ARTIFACT.json`: what goes in, what comes out, where it comes from, and how it was checked.
 
+use super::bounds::Bounds;
 use crate::fs::RelPath;
 use crate::staged::{StagedMeta, meta::LabelMeta};
 use serde::{Deserialize, Serialize};
@@ -102,7 +103,7 @@ pub struct Port {
 }
 
 /// A column of the input.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Column {
     /// Name.
     pub name: String,
@@ -123,6 +124,9 @@ pub struct Column {
     pub how: String,
     /// Whether training has seen it missing. NaN stands for a missing value.
     pub may_be_missing: bool,
+    /// Which of its numbers count, and which are missing: the artifact has these rules inside.
+    #[serde(default, skip_serializing_if = "Bounds::is_open")]
+    pub bounds: Bounds,
 }
 
 /// Rows of one call.

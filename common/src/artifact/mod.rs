@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** a manifest is written last and atomically; what it names exists if and only if the manifest does.
 
+pub mod bounds;
 pub mod card;
 pub mod chunk;
 pub mod classes;

@@ -19,6 +19,7 @@
 //! header, length and count before it hands out a slice.
 
 pub mod error;
+pub mod history;
 pub mod known;
 pub mod meta;
 pub mod mix;
@@ -31,6 +32,7 @@ pub mod words;
 pub mod writer;
 
 pub use error::StagedError;
+pub use history::Histories;
 pub use meta::StagedMeta;
 pub use reader::{LEFT_OUT, Split, Staged};
 pub use stats::Moments;

@@ -6,6 +6,7 @@
 //! ```
 //! The worker leaves the graph (`crate::graph::file`) and [`CASES`] in the job's directory.
 
+use crate::artifact::bounds::Bounds;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -40,6 +41,9 @@ pub struct Job {
     pub stream: bool,
     /// Intra-op threads.
     pub threads: u32,
+    /// Which numbers of each input are believed; empty: all that are finite.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bounds: Vec<Bounds>,
 }
 
 /// What the worker says.

@@ -10,12 +10,35 @@ use std::{
 pub(crate) struct Wheel {
     /// The runtime, in error messages.
     pub(crate) what: &'static str,
+    /// The format that it is of, as `enn export` calls it.
+    pub(crate) format: &'static str,
     /// The wheel.
     pub(crate) package: &'static str,
     /// The directory in `site-packages`.
     pub(crate) dir: &'static str,
     /// The library in that.
     pub(crate) file: &'static str,
+}
+
+/// Places that are told where a library was not found.
+const PLACES_TOLD: usize = 6;
+
+/// Where a library was looked for.
+pub(crate) fn looked_in(candidates: &[PathBuf]) -> String {
+    let told: Vec<String> = candidates.iter().take(PLACES_TOLD).map(|path| path.display().to_string()).collect();
+    match candidates.len().saturating_sub(PLACES_TOLD) {
+        _ if told.is_empty() => "there is no place to look in".to_owned(),
+        0 => format!("not in {}", told.join(", ")),
+        more => format!("not in {} and {more} more", told.join(", ")),
+    }
+}
+
+/// What a user may do to have a library.
+pub(crate) fn how_to_get(format: &str, package: &str, file: &str) -> String {
+    format!(
+        "`enn export --prepare {format}` installs it for enn alone, or `python3 -m pip install {package}` in your Python; or let \
+         ENN_RUNTIMES name the path of {file}"
+    )
 }
 
 impl Wheel {
@@ -25,20 +48,14 @@ impl Wheel {
     /// Where it was looked for.
     pub(crate) fn library(&self, candidates: &[PathBuf]) -> Result<PathBuf, ExportError> {
         candidates.iter().find_map(|candidate| self.below(candidate)).ok_or_else(|| {
-            let places: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
-            let places =
-                if places.is_empty() { "nowhere to look".to_owned() } else { format!("not in {}", places.join(", ")) };
-            ExportError::Unavailable {
-                what: self.what,
-                why: format!("{} was not found: {places}", self.file),
-                hint: self.hint(),
-            }
+            let why = format!("{} was not found: {}", self.file, looked_in(candidates));
+            ExportError::Unavailable { what: self.what, why, hint: self.hint() }
         })
     }
 
     /// How to get it.
     pub(crate) fn hint(&self) -> String {
-        format!("python3 -m pip install {}, or name the path of {}", self.package, self.file)
+        how_to_get(self.format, self.package, self.file)
     }
 
     fn below(&self, candidate: &Path) -> Option<PathBuf> {
@@ -77,7 +94,7 @@ mod tests {
         fs::create_dir_all(library.parent().unwrap()).unwrap();
         fs::create_dir(packages.join("ai_thing-2.3.0.dist-info")).unwrap();
         fs::write(&library, "").unwrap();
-        let wheel = Wheel { what: "Thing", package: "ai-thing", dir: "ai_thing", file: "libThing.so" };
+        let wheel = Wheel { what: "Thing", format: "thing", package: "ai-thing", dir: "ai_thing", file: "libThing.so" };
         for candidate in [&library, &packages.join("ai_thing"), &packages, &dir.path().join("venv")] {
             assert_eq!(wheel.library(&[dir.path().join("absent"), candidate.clone()]).unwrap(), library);
         }
@@ -85,5 +102,6 @@ mod tests {
         assert_eq!(wheel.version(&dir.path().join("venv/lib")), None);
         let said = wheel.library(&[dir.path().join("absent")]).unwrap_err().to_string();
         assert!(said.contains("not in ") && said.contains("absent") && said.contains("pip install ai-thing"), "{said}");
+        assert!(said.contains("`enn export --prepare thing` "), "{said}");
     }
 }

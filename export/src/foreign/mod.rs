@@ -3,7 +3,7 @@
 mod find;
 pub(crate) mod sys;
 
-pub(crate) use find::Wheel;
+pub(crate) use find::{Wheel, how_to_get, looked_in};
 
 /// Whether a tensor has as many values as its shape says.
 pub(crate) fn agrees(tensor: &crate::Tensor) -> Result<(), String> {

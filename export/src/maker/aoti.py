@@ -12,6 +12,8 @@ from torch.export.graph_signature import InputKind
 PROGRAM, WEIGHTS = "extra/enn.program", "extra/enn.weights"
 # A number that is compiled in could not be replaced.
 KEPT = {"always_keep_tensor_constants": True, "joint_graph_constant_folding": False}
+# What a package says of itself where its check of what it is given lets a single row pass.
+ONE_ROW = "ENN_ONE_ROW"
 # Each weight begins at a multiple of it.
 ALIGN = 64
 
@@ -69,13 +71,22 @@ def placed(file, weights):
     return library, places
 
 
+def checked(program):
+    """How the code looks at what it is given: PyTorch takes every size that is open for 2 at least, and the code refuses a single row for
+    that where it is not told otherwise, though it computes with one as with many."""
+    fewest = min((bounds.lower for bounds in program.range_constraints.values()), default=1)
+    if fewest > 1:
+        return {}
+    return {"aot_inductor.check_lowerbound": False, "aot_inductor.metadata": {ONE_ROW: "1"}}
+
+
 def compiled(program, out):
     one_library()
     if job["device"] != "cpu":
-        torch._inductor.aoti_compile_and_package(program, package_path=out)
+        torch._inductor.aoti_compile_and_package(program, package_path=out, inductor_configs=checked(program))
         return
     weights = known(program)
-    torch._inductor.aoti_compile_and_package(program, package_path=out, inductor_configs=KEPT)
+    torch._inductor.aoti_compile_and_package(program, package_path=out, inductor_configs=KEPT | checked(program))
     with zipfile.ZipFile(out) as file:
         root = file.namelist()[0].split("/")[0]
         places = placed(file, weights)[1]

@@ -79,6 +79,17 @@ impl Backend {
         }
     }
 
+    /// Whether a directory of packages has the first of what is needed, in the version that is used.
+    pub fn fits(self, packages: &Path) -> bool {
+        let (name, version) = self.packages()[0];
+        is_installed(packages, name, version)
+    }
+
+    /// The same in any version.
+    pub fn is_in(self, packages: &Path) -> bool {
+        is_installed(packages, self.packages()[0].0, "")
+    }
+
     fn dir(self, root: &Path) -> PathBuf {
         root.join(format!("{}-{}", self.name(), self.packages()[0].1))
     }
@@ -103,6 +114,16 @@ impl Backend {
     const fn is_of_wheels(self) -> bool {
         !matches!(self, Self::TensorRt)
     }
+}
+
+/// Whether a package is described among others, in a version that begins so: `torch-2.11.0+cu130.dist-info`.
+fn is_installed(packages: &Path, package: &str, version: &str) -> bool {
+    let is_it = |name: String| {
+        let (found, of) = name.strip_suffix(".dist-info")?.split_once('-')?;
+        Some(found == package.replace('-', "_") && of.starts_with(version))
+    };
+    let names = fs::read_dir(packages).into_iter().flatten().flatten();
+    names.filter_map(|entry| entry.file_name().into_string().ok()).any(|name| is_it(name) == Some(true))
 }
 
 /// What installs.

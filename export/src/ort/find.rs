@@ -1,7 +1,10 @@
 //! Where onnxruntime's library lies: among the files of a Python that has the package, or of an unpacked release.
 
 use super::library::NAME;
-use crate::ExportError;
+use crate::{
+    ExportError,
+    foreign::{how_to_get, looked_in},
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -24,14 +27,8 @@ pub fn library(candidates: &[PathBuf]) -> Result<PathBuf, ExportError> {
         }
     });
     found.ok_or_else(|| {
-        let places: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
-        let places =
-            if places.is_empty() { "nowhere to look".to_owned() } else { format!("not in {}", places.join(", ")) };
-        ExportError::Unavailable {
-            what: NAME,
-            why: format!("libonnxruntime.so was not found: {places}"),
-            hint: "python3 -m pip install onnxruntime, or name the path of libonnxruntime.so".to_owned(),
-        }
+        let why = format!("libonnxruntime.so was not found: {}", looked_in(candidates));
+        ExportError::Unavailable { what: NAME, why, hint: how_to_get("onnx", "onnxruntime", "libonnxruntime.so") }
     })
 }
 
@@ -99,6 +96,10 @@ mod tests {
             Some(root.join("release/lib/libonnxruntime.so.1.9.0"))
         );
         let said = library(&places(&["absent"])).unwrap_err().to_string();
-        assert!(said.contains("not in ") && said.contains("absent") && said.contains("hint: "), "{said}");
+        assert!(said.contains("not in ") && said.contains("absent"), "{said}");
+        assert!(
+            said.contains("hint: `enn export --prepare onnx` ") && said.contains("pip install onnxruntime`"),
+            "{said}"
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! onnxruntime's library in this process: one, loaded once.
 
 use super::sys;
-use crate::ExportError;
 use enn_common::panics;
+use crate::{ExportError, foreign::how_to_get};
 use ort::environment::Environment;
 use std::{
     path::{Path, PathBuf},
@@ -35,7 +35,7 @@ pub(super) fn load(library: &Path) -> Result<Loaded, ExportError> {
         }
         None => {}
     }
-    let install = "python3 -m pip install onnxruntime, or name the path of another libonnxruntime.so";
+    let install = &how_to_get("onnx", "onnxruntime", "another libonnxruntime.so");
     let version = sys::version(library).map_err(|why| unavailable(why, install))?;
     if !suits(&version) {
         let why = format!("{} is version {version}, expected 1.{MINOR_MIN} or newer", library.display());

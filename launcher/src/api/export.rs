@@ -11,8 +11,11 @@ use crate::{
     Error,
     agent::{PipeError, Piped, WorkerSpec},
     error::Usage,
-    export::{Draft, Exported, Forms, Packed, Ports, Subject, Tools, alone, digest, is_packed, programs, sidecar},
+    export::{
+        Draft, Exported, Forms, Packed, Ports, Pythons, Subject, Tools, alone, digest, is_packed, programs, sidecar,
+    },
     facts::Facts,
+    stage::believed,
 };
 use enn_common::{
     artifact::export::{Level, Sidecar, Source, Verified},
@@ -165,6 +168,8 @@ fn prepared(
     }
     let mut worker = launch::one_worker(&trained.config, facts)?;
     worker.device = Device::Cpu;
+    let data = trained.config.data.as_ref();
+    let believed = data.map(|data| believed(data, &trained.meta)).transpose()?.unwrap_or_default();
     let staged = Some(model.join(STAGED_LINK)).filter(|staged| staged.exists());
     let job = Job {
         protocol: PROTOCOL,
@@ -175,6 +180,7 @@ fn prepared(
         quantiles: options.quantiles,
         stream: options.stream,
         threads: worker.threads,
+        bounds: believed.bounds.clone(),
     };
     let from = graph_by(&job, &worker, dir)?;
     let cases = read_cases(&dir.join(CASES), from)?;
@@ -191,6 +197,7 @@ fn prepared(
         graph_digest,
         batch: options.batch,
         quantiles: options.quantiles,
+        believed,
         versions: train::versions(),
     };
     Ok((subject, cases, tools))
@@ -207,7 +214,7 @@ pub(super) fn tools(worker: WorkerSpec, facts: &Facts) -> Tools {
         worker,
         places: facts.runtimes.clone(),
         environments: facts.cache_dir.join(ENVIRONMENTS),
-        python: facts.python(),
+        pythons: Pythons::new(facts.pythons()),
         enn: cv::program(facts).ok(),
     }
 }

@@ -70,6 +70,12 @@ pub const VARIABLES: &[Variable] = &[
         "set for workers: the launch they belong to, so that a launch inside another is known",
     ),
     variable(
+        "VIRTUAL_ENV",
+        "enn",
+        "active environment of Python, in which runtimes and makers of export are looked for first",
+    ),
+    variable("CONDA_PREFIX", "enn", "another one, in which they are looked for after python3 on PATH"),
+    variable(
         "PYTHON_EXEC",
         "enn",
         "the active Python, instead of python3 on PATH: it runs scripts and tools of export, and workers load its torch 2.11",

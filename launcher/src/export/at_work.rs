@@ -6,6 +6,7 @@ use crossbeam_channel::Receiver;
 use enn_common::{
     artifact::{chunk::RowStatus, export::Port},
     graph::Dim,
+    staged::Histories,
 };
 use enn_export::{ExportError, Runner, Tensor};
 use std::{path::Path, time::Duration};
@@ -42,6 +43,8 @@ struct Shape {
     rows: (usize, usize),
     /// Cells of which training has seen nothing.
     blind: Vec<bool>,
+    /// The inputs that are the history of each series, where rows have series.
+    histories: Option<Histories>,
 }
 
 /// A tensor of a stream's state.
@@ -79,6 +82,15 @@ impl Shape {
             states,
             rows: (said.batch.min.max(1) as usize, said.batch.max.max(1) as usize),
             blind: said.staged.y_stats.iter().map(|stats| stats.n == 0).collect(),
+            histories: Histories::of(&said.staged),
+        }
+    }
+
+    /// What became of a row `x`, of which so much is said.
+    fn judged(&self, x: &[f32], told: &mut [f32]) -> RowStatus {
+        match &self.histories {
+            Some(histories) => histories.judged(x, told, &self.blind),
+            None => RowStatus::judged(x, told, &self.blind),
         }
     }
 
@@ -200,7 +212,8 @@ impl AtWork {
     fn add(&self, said: &mut Said, x: &[f32], told: &[f32], rows: usize) {
         let (inputs, outputs) = ((x.len() / rows).max(1), (told.len() / rows).max(1));
         for (x, told) in x.chunks(inputs).zip(told.chunks(outputs)) {
-            let status = RowStatus::judged(x, told, &self.shape.blind);
+            let mut told = told.to_vec();
+            let status = self.shape.judged(x, &mut told);
             let is_nothing = status == RowStatus::NoInput;
             said.values.extend(told.iter().map(|value| if is_nothing { f32::NAN } else { *value }));
             said.status.push(status as u8);
@@ -241,7 +254,8 @@ mod tests {
 
     fn at_work(states: Vec<State>) -> (AtWork, Arc<Mutex<Vec<usize>>>) {
         let calls = Arc::new(Mutex::new(Vec::new()));
-        let shape = Shape { input: "x".to_owned(), answer: 1, states, rows: (2, 3), blind: vec![false] };
+        let shape =
+            Shape { input: "x".to_owned(), answer: 1, states, rows: (2, 3), blind: vec![false], histories: None };
         (AtWork { runner: Box::new(Sums(Arc::clone(&calls))), shape }, calls)
     }
 

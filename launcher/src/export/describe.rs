@@ -1,6 +1,7 @@
 //! What is said beside an artifact.
 
 use super::{Digest, Form, Ports, usage};
+use crate::stage::Believed;
 use enn_common::{
     artifact::{
         export::{Column, Origin, Port, Rows, Sidecar, Source, VERSION, Verified},
@@ -18,6 +19,9 @@ use enn_common::{
 };
 use enn_export::{Batch, Precision, Reduction, Target, maker::Made, onnx};
 use std::collections::BTreeMap;
+
+/// The note on rules that are not inside an artifact.
+pub(super) const OUTSIDE: &str = "outside";
 
 /// A model on its way out.
 #[derive(Debug)]
@@ -38,6 +42,8 @@ pub struct Subject {
     pub batch: Batch,
     /// Whether quantiles are answered.
     pub quantiles: bool,
+    /// Which numbers of its inputs are believed.
+    pub believed: Believed,
     /// Versions of what makes it.
     pub versions: BTreeMap<String, String>,
 }
@@ -58,7 +64,8 @@ impl Subject {
     }
 
     fn columns(&self) -> Vec<Column> {
-        let column = |feature: &FeatureMeta| Column {
+        let bounds = |at: usize| self.believed.bounds.get(at).cloned().unwrap_or_default();
+        let column = |(at, feature): (usize, &FeatureMeta)| Column {
             name: feature.name.clone(),
             units: feature.units.clone(),
             categories: feature.categories.clone(),
@@ -66,8 +73,22 @@ impl Subject {
             label: feature.label.clone(),
             how: how(feature, self.config.data.as_ref().map(|data| &data.layout)),
             may_be_missing: feature.has_missing,
+            bounds: bounds(at),
         };
-        self.meta.features.iter().map(column).collect()
+        self.meta.features.iter().enumerate().map(column).collect()
+    }
+
+    /// Rules of prediction that are not inside an artifact.
+    fn outside(&self) -> Option<(String, String)> {
+        let columns = &self.believed.unseen;
+        let told = || {
+            let columns = columns.join(", ");
+            format!(
+                "data.ranges and numbers that mean \"missing\" of {columns} are rules of an angle, and its sine and cosine go in: give NaN \
+                 for both where the angle counts as missing"
+            )
+        };
+        (!columns.is_empty()).then(|| (OUTSIDE.to_owned(), told()))
     }
 
     /// How rows are read, without anything that tells of those of the training or where they lie.
@@ -170,7 +191,12 @@ pub fn sidecar(
         versions,
         graph: subject.graph_digest.clone(),
         source,
-        notes: made.about.into_iter().chain(reduced(target.reduction(precision), form)).collect(),
+        notes: made
+            .about
+            .into_iter()
+            .chain(reduced(target.reduction(precision), form))
+            .chain(subject.outside())
+            .collect(),
         verified,
         config: serde_json::to_value(&subject.config.model).unwrap_or_default(),
         scaler: [scaled(&subject.meta.x_stats), scaled(&subject.meta.y_stats)],

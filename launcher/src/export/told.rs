@@ -1,5 +1,6 @@
 //! What came of each format, and how it is shown.
 
+use super::describe::OUTSIDE;
 use crate::ui::figures;
 use enn_common::artifact::export::{Level, Sidecar};
 use enn_export::{ExportError, Target};
@@ -17,7 +18,7 @@ pub struct Exported {
     pub seconds: f64,
 }
 
-/// One line of a format: its file, its size, how it was checked; or why there is none.
+/// One line of a format: its file, its size, how it was checked; or why there is none. What it leaves to whoever calls it follows.
 pub fn line(exported: &Exported) -> String {
     let name = exported.target.name();
     let (path, sidecar) = match &exported.outcome {
@@ -34,7 +35,8 @@ pub fn line(exported: &Exported) -> String {
         Level::Structure => format!("read again and holds together; {}", checked.runtime),
         Level::None => format!("not verified: {}", checked.runtime),
     };
-    format!("{name:<11} {file}  {size}  made in {:.2} s  {said}", exported.seconds)
+    let outside = sidecar.notes.get(OUTSIDE).map(|note| format!("\n  note: {note}")).unwrap_or_default();
+    format!("{name:<11} {file}  {size}  made in {:.2} s  {said}{outside}", exported.seconds)
 }
 
 /// All formats as a document.

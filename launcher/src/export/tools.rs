@@ -1,6 +1,6 @@
 //! Who makes an artifact of another, and who runs one: libraries and environments where they were found, and a worker for libtorch's own.
 
-use super::{Artifact, EngineRunner};
+use super::{Artifact, EngineRunner, Pythons};
 use crate::agent::WorkerSpec;
 use enn_common::{config::train::Device, fs::memory, secrets, wire::engine::Engine};
 use enn_export::{
@@ -29,12 +29,14 @@ pub struct Tools {
     pub places: Vec<PathBuf>,
     /// Directory of environments that `enn export --prepare` made.
     pub environments: PathBuf,
-    /// Of tools that no environment was made for.
-    pub python: PathBuf,
+    /// Of tools that no environment was made for, and where runtimes are looked for last.
+    pub pythons: Pythons,
     /// This program, which runs what may bring it down in a process of its own; `None` in another program without it.
     pub enn: Option<PathBuf>,
 }
 
+/// What is started where no Python was found, so that the system says so.
+const PYTHON: &str = "python3";
 /// Longest time to load an artifact, and to answer until another is set.
 const RUNS_TIME_MAX: Duration = Duration::from_secs(600);
 /// Memory that everyone may ask for, bytes, however little is free: libraries ask for more than they use.
@@ -198,15 +200,16 @@ impl Tools {
         ort::find::library(&self.places_of(Backend::OnnxRuntime))
     }
 
-    /// Where a backend's libraries may lie: what was named, then the environment that was made for it.
+    /// Where a backend's libraries may lie: what was named, then the environment that was made for it, then the user's own Python.
     fn places_of(&self, backend: Backend) -> Vec<PathBuf> {
         let prepared = prepare::prepared(backend, &self.environments);
         let environment = prepared.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_owned);
-        self.places.iter().cloned().chain(environment).collect()
+        self.places.iter().cloned().chain(environment).chain(self.pythons.places()).collect()
     }
 
-    /// The interpreter of a backend's environment, or whichever there is: it says itself what it lacks.
+    /// The interpreter of a backend's environment, or of the user's own that has what it needs: it says itself what it lacks.
     fn environment(&self, backend: Backend) -> PathBuf {
-        prepare::prepared(backend, &self.environments).unwrap_or_else(|| self.python.clone())
+        let prepared = prepare::prepared(backend, &self.environments);
+        prepared.or_else(|| self.pythons.for_tools(backend)).unwrap_or_else(|| PathBuf::from(PYTHON))
     }
 }

@@ -116,6 +116,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn code_of_aoti_is_told_to_look_at_its_inputs_before_it_is_loaded() {
+        for (language, body) in bodies(Target::Aoti) {
+            let asks = body.find("\"AOTI_RUNTIME_CHECK_INPUTS\"").unwrap();
+            assert!(body[asks..].contains("@ARTIFACT@") && !body[..asks].contains("@ARTIFACT@"), "{}", language.end);
+        }
+    }
+
+    #[test]
+    fn no_program_takes_rows_of_another_width() {
+        for language in [PYTHON, CPP, RUST] {
+            let refused = language.head.find("@WIDTH@").unwrap();
+            assert!(refused < language.head.find("@X@").unwrap(), "{}", language.end);
+        }
+        // A number that is left of a row of another width would be taken for one of the next.
+        assert!(!CPP.head.contains("rows.size() % ") && !RUST.head.contains("rows.len() % "));
+    }
+
+    #[test]
     fn an_artifact_may_be_called_as_a_place_is() {
         let own = [("@ARTIFACT@", "@ROWS@.onnx".to_owned()), ("@ROWS@", "[[1]]".to_owned())];
         assert_eq!(filled("ort@=2 \"@ARTIFACT@\" @ROWS@ @", &own), "ort@=2 \"@ROWS@.onnx\" [[1]] @");

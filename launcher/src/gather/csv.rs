@@ -6,7 +6,7 @@ use super::{
     predictions::{Begun, Out},
     table::Table,
 };
-use enn_common::{artifact::chunk::RowStatus, fs::FileError, staged::StagedMeta};
+use enn_common::{fs::FileError, staged::StagedMeta};
 use std::{
     borrow::Cow,
     fmt::Write as _,
@@ -37,6 +37,7 @@ impl Out for CsvOut {
     fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError> {
         let (layout, places) = self.table.layout();
         let labels = if layout.classes { layout.labels(rows) } else { Vec::new() };
+        let failed = layout.failed(rows);
         let mut text = String::new();
         for (row, values) in rows.values.chunks(layout.numbers().max(1)).enumerate() {
             // Writing to a String cannot fail.
@@ -51,8 +52,7 @@ impl Out for CsvOut {
                 let label = labels[row].map_or("", |at| &layout.columns[at]);
                 let _ = write!(text, ",{}", quoted(label));
             }
-            let failed = RowStatus::of(rows.status[row]).and_then(RowStatus::reason).unwrap_or_default();
-            let _ = writeln!(text, ",{}", quoted(failed));
+            let _ = writeln!(text, ",{}", quoted(failed[row].as_deref().unwrap_or_default()));
         }
         Ok(self.file.write_all(text.as_bytes()).map_err(FileError::of("write", &self.path))?)
     }

@@ -11,7 +11,6 @@ mod arrow;
 mod columns;
 mod csv;
 mod error;
-mod history;
 mod layout;
 mod ledger;
 mod npy;

@@ -4,7 +4,6 @@ use super::{
     GatherError,
     arrow::ArrowOut,
     csv::CsvOut,
-    history::Histories,
     layout::{Layout, Rows},
     ledger::Ledger,
     npy::{self, NpyOut},
@@ -18,7 +17,7 @@ use enn_common::{
         seal,
     },
     fs::{Disk, FileError, RelPath, Storage, atomic, digest, displace, space},
-    staged::{StagedMeta, reader::Staged},
+    staged::{Histories, StagedMeta, reader::Staged},
 };
 use std::{
     collections::BTreeMap,
@@ -189,7 +188,7 @@ pub fn predictions(
         let mut values = found_layout.told(open.predictions()?, request.point);
         let mut status = open.status().to_vec();
         if let Some(histories) = &histories {
-            histories.hold_all(&staged, found.start as usize, values.to_mut(), &mut status);
+            hold(histories, &staged, found.start as usize, values.to_mut(), &mut status);
         }
         non_finite += values.iter().filter(|value| !value.is_finite()).count() as u64;
         for reason in status.iter().filter_map(|number| RowStatus::of(*number)?.reason()) {
@@ -222,6 +221,16 @@ pub fn predictions(
     publish((&whole, &partial), output, format, &manifest)?;
     Disk.remove_dir(&partial)?;
     Ok(Gathered { path: output.to_path_buf(), manifest: manifest_path, files: count, bytes, rows, non_finite, failed })
+}
+
+/// Takes the numbers of series without history out of rows from `first` on, and says so in their status: chunks of an older worker may
+/// have them.
+fn hold(histories: &Histories, staged: &Staged, first: usize, values: &mut [f32], status: &mut [u8]) {
+    let each = (values.len() / status.len().max(1)).max(1);
+    for (at, (values, status)) in values.chunks_mut(each).zip(status).enumerate() {
+        let valid = staged.x_mask_row(first + at);
+        histories.hold(|column| valid[column] != 0, values, status);
+    }
 }
 
 /// Sorted chunks must tile the rows.

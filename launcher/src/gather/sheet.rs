@@ -6,7 +6,7 @@ use super::{
 };
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::ArrowError;
-use enn_common::{artifact::chunk::RowStatus, staged::StagedMeta};
+use enn_common::staged::StagedMeta;
 use serde_json::Value;
 
 /// What is said of rows, in the order in which they were asked for.
@@ -16,7 +16,7 @@ pub struct SheetRows<'a> {
     pub names: &'a [String],
     /// Numbers, row-major.
     pub values: &'a [f32],
-    /// What became of each row, numbers of [`RowStatus`].
+    /// What became of each row, numbers of `RowStatus`.
     pub status: &'a [u8],
 }
 
@@ -60,11 +60,12 @@ impl Sheet {
         let ids = vec![0; rows.status.len()];
         let all = Rows { ids: &ids, names: rows.names, values: rows.values, status: rows.status };
         let labels = if layout.classes { layout.labels(&all) } else { Vec::new() };
+        let reasons = layout.failed(&all);
         let mut text = String::from("{");
         let texts = |row: usize| {
             let name = rows.names.get(row).map(|name| ("row_name", Some(name.as_str())));
             let label = labels.get(row).map(|label| ("label", label.map(|at| layout.columns[at].as_str())));
-            let failed = RowStatus::of(rows.status[row]).and_then(RowStatus::reason);
+            let failed = reasons[row].as_deref();
             // Arrays have a place for it; objects have it where there is something to say.
             let failed = (!objects || failed.is_some()).then_some(("failed", failed));
             (name, label.into_iter().chain(failed))

@@ -3,7 +3,7 @@
 use super::layout::{Layout, Rows};
 use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
-use enn_common::{artifact::chunk::RowStatus, staged::StagedMeta};
+use enn_common::staged::StagedMeta;
 use rayon::prelude::*;
 use std::{collections::HashMap, sync::Arc};
 
@@ -91,8 +91,7 @@ impl Table {
             let name = |label: Option<usize>| self.layout.columns.get(label?);
             arrays.push(Arc::new(StringArray::from_iter(labels.map(name))));
         }
-        let reasons = rows.status.iter().map(|number| RowStatus::of(*number)?.reason());
-        arrays.push(Arc::new(StringArray::from_iter(reasons)));
+        arrays.push(Arc::new(StringArray::from_iter(self.layout.failed(rows))));
         RecordBatch::try_new(Arc::clone(&self.schema), arrays)
     }
 }

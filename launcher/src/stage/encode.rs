@@ -3,20 +3,25 @@
 //! **Invariant:** the same cells give the same numbers as staged to be predicted; nothing is written.
 
 use super::{
-    Job,
+    believed,
     error::{CellError, StageError},
     implausible::{Limits, Range, hold},
     input::lift_inputs,
     rows::Plan,
-    source::{Request, arrow, block::PieceError, clean::MissingTokens},
+    source::{
+        Request, arrow,
+        block::{Kind, PieceError},
+        clean::MissingTokens,
+    },
 };
 use arrow_array::RecordBatch;
 use arrow_schema::DataType;
 use enn_common::{
-    config::data::{DataConfig, Feature, FeatureKind, Layout, RowsLayout},
+    artifact::bounds::Bounds,
+    config::data::{DataConfig, Feature, FeatureKind, Layout, Outside, RowsLayout},
     staged::StagedMeta,
 };
-use std::{collections::HashMap, path::Path, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 /// Rows that a model's inputs cannot be made of.
 #[derive(Debug, thiserror::Error)]
@@ -80,15 +85,7 @@ impl Encoder {
             if is_table { (config.missing.clone(), config.ranges.clone()) } else { Default::default() };
         let columns = layout.features.clone();
         let config = DataConfig { layout: Layout::Rows(layout.clone()), missing, ranges, ..config.clone() };
-        let job = Job {
-            config: &config,
-            out: Path::new(""),
-            threads: 1,
-            training: Some(training),
-            digest: String::new(),
-            marking: super::keeper::Marking::default(),
-        };
-        let plan = Plan::new(&job, &layout, &|_| false, &HashMap::new())?;
+        let plan = Plan::new(&believed::job(&config, training), &layout, &|_| false, &HashMap::new())?;
         let place = |name: &String| training.features.iter().position(|feature| feature.name == *name);
         let places: Vec<Option<usize>> = plan.inputs.iter().map(|input| place(&input.name)).collect();
         if !places.iter().flatten().copied().eq(0..training.features.len()) {
@@ -113,6 +110,21 @@ impl Encoder {
         lift_inputs(&plan.inputs, &config.ranges, &mut limits);
         let kept = places.iter().map(Option::is_some).collect();
         Ok(Some(Self { plan, columns, limits, kept, missing: MissingTokens::new(&config.missing) }))
+    }
+
+    /// Which numbers of each of the model's inputs are believed.
+    pub(super) fn believed(&self) -> Vec<Bounds> {
+        let of = |(at, limit): (usize, &Range)| {
+            let want = self.plan.source_of(at);
+            let index = want.and_then(|want| if let Kind::Index(index) = want.kind { Some(index) } else { None });
+            // Of an index its row goes in.
+            let offset = index.map_or(0.0, |index| index.offset as f64);
+            let clamped = index.filter(|index| index.outside == Outside::Clamp);
+            let nearest = clamped.map(|index| [0.0, index.rows.saturating_sub(1) as f32]);
+            Bounds { nearest, ..believed::bounds((want, offset), &self.missing, *limit) }
+        };
+        let kept = self.limits.iter().enumerate().filter(|(at, _)| self.kept[*at]);
+        kept.map(of).collect()
     }
 
     /// The columns that rows have, in the order of the configuration.

@@ -11,6 +11,7 @@
 
 mod arrays;
 mod batches;
+mod believed;
 mod bits;
 #[cfg(test)]
 mod bombs_tests;
@@ -63,6 +64,7 @@ mod words_tests;
 
 pub use batches::{Batches, FileBatches, ample, text_bytes};
 pub use bound::BoundError;
+pub use believed::{Believed, believed};
 pub(crate) use complete::ROW_NAMES_MAX;
 pub(crate) use dictionary::same_words;
 pub use encode::{EncodeError, Encoder};

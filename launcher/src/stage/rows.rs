@@ -299,6 +299,12 @@ impl Plan {
         (x, words)
     }
 
+    /// The column that an input's numbers are read from; `None` where it holds no number of the source.
+    pub(super) fn source_of(&self, input: usize) -> Option<&Want> {
+        let is_its = |slot: &&Slot| slot.column == input && matches!(slot.kind, Kind::Number | Kind::Index(_));
+        self.wants.get(self.slots.iter().find(is_its)?.want)
+    }
+
     /// The inputs of a block (n, F) by a model's own categories, NaN where missing.
     pub(super) fn encoded(&self, block: &Block) -> Vec<f32> {
         let (mut x, words) = self.scatter(block);

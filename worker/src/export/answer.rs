@@ -1,7 +1,7 @@
 //! What an exported model says: of each row the prediction in the user's units, as `enn predict` gives it, and what else is asked for.
 
 use super::{
-    ExportError,
+    ExportError, Screen,
     trace::{self, BATCHES, Recording},
 };
 use crate::{
@@ -12,16 +12,18 @@ use crate::{
     model::{Answer, Model, Output},
     params::Params,
 };
-use enn_common::graph::Graph;
+use enn_common::{graph::Graph, staged::Histories};
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind, Tensor as Raw};
 
 /// Name of the input: (batch, features) f32 in the user's units, NaN where missing, categories by number.
-const X: &str = "x";
+pub const X: &str = "x";
 /// Name of the prediction: (batch, *output shape) f32.
 const Y: &str = "y";
 /// Name of the quantiles: (batch, levels, *output shape) f32.
 const QUANTILES: &str = "quantiles";
+/// What is said of rows, beside states.
+pub const ANSWERS: [&str; 2] = [Y, QUANTILES];
 /// What is put before the name of a state that goes in, for the one that comes out.
 const NEXT: &str = "next_";
 
@@ -47,6 +49,10 @@ pub struct Answered<'a> {
     pub blind: Option<Raw>,
     /// What is answered beside the prediction.
     pub extras: Extras,
+    /// Which numbers of the input count; without, all that are finite.
+    pub screen: Option<Screen>,
+    /// The inputs that are the history of each series; what is said of a series without is NaN.
+    pub histories: Option<&'a Histories>,
 }
 
 /// The function of a model as a graph.
@@ -118,8 +124,11 @@ impl Answered<'_> {
         state: &StreamState,
     ) -> Result<(Tensor, Vec<(String, Tensor)>), ExportError> {
         let input = cx.input(x.shallow_clone());
-        let valid = functional::is_finite(cx, &input)?;
-        let (output, states) = self.forward(cx, (&input, &valid), state)?;
+        let (x, valid) = match &self.screen {
+            Some(screen) => screen.admitted(cx, &input)?,
+            None => (input.clone(), functional::is_finite(cx, &input)?),
+        };
+        let (output, states) = self.forward(cx, (&x, &valid), state)?;
         let answer = self.model.answer(cx, &output)?;
         let mut outputs = self.said(cx, &answer, &valid)?;
         outputs.extend(states);
@@ -142,11 +151,28 @@ impl Answered<'_> {
         Ok((output, named.collect()))
     }
 
-    /// Nothing is said of a row without any input, nor of a blind cell.
+    /// Which series (B, S, 1) have a history; `None` where there are no series.
+    fn series_known(&self, cx: &Cx<'_>, valid: &Tensor) -> Result<Option<Tensor>, OpError> {
+        let Some(columns) = self.histories.map(Histories::columns) else { return Ok(None) };
+        // As many inputs of each: one that comes again changes nothing.
+        let most = columns.iter().map(Vec::len).max().unwrap_or(0);
+        if most == 0 || columns.iter().any(Vec::is_empty) {
+            return Ok(None);
+        }
+        let even = |own: &Vec<usize>| (0..most).map(|at| own[at % own.len()] as i64).collect::<Vec<i64>>();
+        let places: Vec<i64> = columns.iter().flat_map(even).collect();
+        let places = cx.constant(Raw::from_slice(&places));
+        let own = functional::index_select(cx, &functional::cast(cx, valid, Kind::Float)?, 1, &places)?;
+        let own = functional::reshape(cx, &own, &[valid.dim(0), columns.len() as i64, most as i64])?;
+        functional::at_least(cx, &functional::max_dim(cx, &own, 2, true)?, 0.5).map(Some)
+    }
+
+    /// Nothing is said of a row without any input, of a series without history, nor of a blind cell.
     fn said(&self, cx: &Cx<'_>, answer: &Answer, valid: &Tensor) -> Result<Vec<(String, Tensor)>, OpError> {
         let rows = valid.dim(0);
         let any = functional::max_dim(cx, &functional::cast(cx, valid, Kind::Float)?, 1, true)?;
         let known = functional::at_least(cx, &any, 0.5)?;
+        let series = self.series_known(cx, valid)?;
         let nothing = cx.constant(Raw::from(f32::NAN));
         let shape: Vec<i64> = self.out_shape.iter().map(|size| *size as i64).collect();
         let cells: i64 = shape.iter().product();
@@ -159,7 +185,10 @@ impl Answered<'_> {
             let known = functional::reshape(cx, &known, &[&[rows], ones.as_slice(), &[1]].concat())?;
             let value = functional::reshape(cx, &value, &[&[rows], levels, &[cells]].concat())?;
             let value = functional::where_(cx, &known, &value, &nothing)?;
-            functional::reshape(cx, &value, &[&[rows], levels, shape.as_slice()].concat())
+            let value = functional::reshape(cx, &value, &[&[rows], levels, shape.as_slice()].concat())?;
+            let Some(series) = &series else { return Ok(value) };
+            let series = functional::reshape(cx, series, &[&[rows], ones.as_slice(), &[series.dim(1), 1]].concat())?;
+            functional::where_(cx, &series, &value, &nothing)
         };
         let mut said = vec![(Y.to_owned(), told(&answer.point, &[])?)];
         if self.extras.quantiles && !answer.quantiles.is_empty() {

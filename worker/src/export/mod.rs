@@ -7,10 +7,12 @@
 
 mod answer;
 mod error;
+mod screen;
 mod trace;
 
-pub use answer::{Answered, Extras, graph, next};
+pub use answer::{ANSWERS, Answered, Extras, X, graph, next};
 pub use error::ExportError;
+pub use screen::Screen;
 
 #[cfg(test)]
 mod tests;

@@ -1,17 +1,21 @@
 //! Models of many configurations, as graphs, against themselves.
 
-use super::{Answered, Extras, graph};
+use super::{Answered, Extras, Screen, graph};
 use crate::{
     model::{Head, Model, ModelSpec},
     params::{ParamBuilder, Params},
 };
 use enn_common::{
+    artifact::bounds::Bounds,
     config::{
         forest::{Forest, Mixer, Mode, Reduction, Task, TemplateConfig},
         model::{Gate, ModelConfig, Norm, Preset},
     },
     graph::{Binary, Graph, Id, Node, Op, eval},
-    staged::meta::{FeatureMeta, Stats},
+    staged::{
+        Histories, StagedMeta,
+        meta::{CleaningReport, FeatureMeta, Stats},
+    },
 };
 use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor as Raw};
@@ -113,7 +117,15 @@ fn distance(graph: &Graph, given: &BTreeMap<String, Raw>, own: &BTreeMap<String,
 
 fn check(name: &str, config: &ModelConfig, spec: &ModelSpec, (extras, blind): (Extras, Option<Raw>)) {
     let (model, params) = model(config, spec);
-    let answered = Answered { model: &model, params: &params, out_shape: &spec.out_shape, blind, extras };
+    let answered = Answered {
+        model: &model,
+        params: &params,
+        out_shape: &spec.out_shape,
+        blind,
+        extras,
+        screen: None,
+        histories: None,
+    };
     let graph = graph(&answered).unwrap_or_else(|error| panic!("{name}: {error}"));
     let given = answered.inputs(&rows()).unwrap();
     let own = answered.run(&given).unwrap();
@@ -226,7 +238,15 @@ fn states_of_tasks_that_are_called_alike_stay_apart() {
     let spec = spec(&[2, 3], Head::Point);
     let (model, params) = model(&config, &spec);
     let extras = Extras { quantiles: false, stream: true };
-    let answered = Answered { model: &model, params: &params, out_shape: &spec.out_shape, blind: None, extras };
+    let answered = Answered {
+        model: &model,
+        params: &params,
+        out_shape: &spec.out_shape,
+        blind: None,
+        extras,
+        screen: None,
+        histories: None,
+    };
     let inputs = answered.inputs(&rows()).unwrap();
     let names: Vec<&str> = inputs.keys().map(String::as_str).collect();
     assert_eq!(names, ["stream_a_b_0", "stream_a_b_0_2", "stream_fr_h_0", "x"]);
@@ -239,7 +259,15 @@ fn both_parts_of_a_mean_are_subtracted_one_after_the_other() {
     let spec = spec(&[2, 3], Head::Point);
     let (model, params) = model(&config(), &spec);
     let extras = Extras::default();
-    let answered = Answered { model: &model, params: &params, out_shape: &spec.out_shape, blind: None, extras };
+    let answered = Answered {
+        model: &model,
+        params: &params,
+        out_shape: &spec.out_shape,
+        blind: None,
+        extras,
+        screen: None,
+        histories: None,
+    };
     let graph = graph(&answered).unwrap();
     let is_sub = |node: &Node| node.op == Op::Binary(Binary::Sub);
     let made = |id: Id| graph.nodes().iter().find(|node| node.out == id);
@@ -249,4 +277,100 @@ fn both_parts_of_a_mean_are_subtracted_one_after_the_other() {
     let [(second, first)] = pairs[..] else { panic!("{pairs:?}") };
     assert!(is_known(first.ins[1]) && !is_known(second.ins[1]), "{first:?} {second:?}");
     assert_eq!(made(second.ins[1]).map(|node| &node.op), Some(&Op::Where));
+}
+
+/// What a graph with the rules of prediction answers to rows is what the model answers to rows that were held to them.
+#[test]
+fn numbers_that_do_not_count_are_missing_inside_the_graph() {
+    let spec = spec(&[2, 3], Head::Point);
+    let (model, params) = model(&config(), &spec);
+    let between = |low: f32, high: f32| Bounds { low: Some(low), high: Some(high), ..Bounds::default() };
+    let bounds = [
+        Bounds { missing: vec![0.0, -99.0], ..between(-5.0, 20.5) },
+        Bounds { missing: vec![-99.0], ..Bounds::default() },
+        Bounds { high: Some(2e6), ..Bounds::default() },
+        Bounds { nearest: Some([0.0, 3.0]), ..Bounds::default() },
+        Bounds { low: Some(0.0), ..Bounds::default() },
+    ];
+    let nan = f32::NAN;
+    let values = [
+        [10.5, 0.3, 1e6, 2.0, 1.0],
+        [-9999.0, 0.3, 1e6, 2.0, 1.0],
+        [1e30, 0.3, 1e6, 2.0, 1.0],
+        [20.5, 0.3, 2e6, 9.0, 1.0],
+        [-5.0, -99.0, 1e6, -4.0, -1.0],
+        [0.0, 1e20, 3e6, nan, f32::INFINITY],
+        [-0.0, -98.0, f32::NEG_INFINITY, 3.0, 2.0],
+        [-99.0, nan, 3e6, nan, -1.0],
+    ];
+    let held = values.map(|row| std::array::from_fn::<f32, 5, _>(|column| bounds[column].held(row[column])));
+    let of = |screen| {
+        let (extras, out_shape) = (Extras::default(), &spec.out_shape[..]);
+        Answered { model: &model, params: &params, out_shape, blind: None, extras, screen, histories: None }
+    };
+    let (plain, whole) = (of(None), of(Some(Screen::of(&bounds).unwrap())));
+    let given = plain.inputs(&Raw::from_slice2(&values)).unwrap();
+    let expected = plain.run(&plain.inputs(&Raw::from_slice2(&held)).unwrap()).unwrap();
+    let y = array(&expected["y"]).values;
+    assert!(y[42..].iter().all(|value| value.is_nan()) && !y[..42].iter().any(|value| value.is_nan()), "{y:?}");
+    let off = distance(&graph(&whole).unwrap(), &given, &expected);
+    assert!(off < 1e-5, "off by {off}");
+    let own = array(&plain.run(&given).unwrap()["y"]).values;
+    assert!(
+        own[6..12].iter().zip(&y[6..12]).any(|(a, b)| (a - b).abs() > 1e-3),
+        "without the rules it is another answer"
+    );
+}
+
+#[test]
+fn series_without_history_have_no_numbers_in_the_graph() {
+    let names = ["v[a,-2d,0s]", "v[b,-2d,0s]", "w[b,-1d,0s]", "v[b,-1d,0s]", "v[a,-1d,0s]", "weekday.sin"];
+    let feature = |name: &&str| FeatureMeta { name: (*name).to_owned(), ..FeatureMeta::default() };
+    let stats = Stats { n: 32, mean: 0.5, std: 2.0, min: -4.0, max: 4.0 };
+    let meta = StagedMeta {
+        version: 1,
+        digest: String::new(),
+        rows: 1,
+        features: names.iter().map(feature).collect(),
+        out_shape: vec![2, 3],
+        out_labels: vec![vec!["a".to_owned(), "b".to_owned()], vec![]],
+        units: String::new(),
+        persistence: Some(vec![4, 4, 4, 3, 3, 3]),
+        has_targets: true,
+        has_classes: false,
+        class_form: None,
+        has_weights: false,
+        split_rows: [32, 0, 0],
+        sources: vec![],
+        row_names: vec![],
+        x_stats: vec![stats; 6],
+        y_stats: vec![stats; 6],
+        report: CleaningReport::default(),
+    };
+    let levels = Head::Quantiles { levels: vec![0.1, 0.5, 0.9] };
+    let spec = ModelSpec { features: meta.features.clone(), x_stats: meta.x_stats.clone(), ..spec(&[2, 3], levels) };
+    let (model, params) = model(&config(), &spec);
+    let histories = Histories::of(&meta);
+    let extras = Extras { quantiles: true, stream: false };
+    let (out_shape, histories) = (&spec.out_shape[..], histories.as_ref());
+    let whole = Answered { model: &model, params: &params, out_shape, blind: None, extras, screen: None, histories };
+    let nan = f32::NAN;
+    let rows = [
+        [1.0, 0.5, 2.0, 1.0, 1.0, 0.1],
+        [1.0, nan, nan, nan, nan, 0.1],
+        [nan, nan, 1.0, nan, nan, 0.1],
+        [nan, nan, nan, nan, nan, 0.1],
+        [nan, nan, nan, nan, nan, nan],
+    ];
+    let given = whole.inputs(&Raw::from_slice2(&rows)).unwrap();
+    let own = whole.run(&given).unwrap();
+    let is_told = |name: &str, row: usize| -> Vec<bool> {
+        array(&own[name]).values.chunks(own[name].numel() / 5).nth(row).unwrap().iter().map(|v| !v.is_nan()).collect()
+    };
+    let (a, b) = ([true, true, true, false, false, false], [false, false, false, true, true, true]);
+    for (row, expected) in [[true; 6], a, b, [false; 6], [false; 6]].iter().enumerate() {
+        assert_eq!(is_told("y", row), expected, "row {row}");
+        assert_eq!(is_told("quantiles", row), expected.repeat(3), "row {row}");
+    }
+    assert!(distance(&graph(&whole).unwrap(), &given, &own) < 1e-5);
 }

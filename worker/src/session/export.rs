@@ -7,10 +7,11 @@ use super::{
     predict::{fits, load},
     saved::SavedModel,
 };
-use crate::export::{self, Answered, Extras};
+use crate::export::{self, Answered, Extras, Screen};
 use enn_common::{
+    artifact::bounds::Bounds,
     graph::file,
-    staged::{Split, meta::Stats},
+    staged::{Histories, Split, meta::Stats},
     wire::{
         export::{ANSWERED, CASES, CENTRE, GIVEN, Job, Reply, SPREAD},
         message::PROTOCOL,
@@ -28,6 +29,8 @@ use tch::{Device, Kind, Tensor};
 const FAR: f64 = 1e9;
 /// A number of no category.
 const NO_CATEGORY: f64 = 1e6;
+/// Rows in which the same is wrong with a part of the columns each; of a narrow table with one column.
+const SPOILED_ROWS_MAX: usize = 16;
 
 /// Does the job on `input`, with modules of the program's own.
 ///
@@ -52,22 +55,65 @@ fn exported(job: &Job, own: &Own) -> Result<String, SessionError> {
     tch::set_num_threads(job.threads.max(1).cast_signed());
     let saved = SavedModel::open(&job.checkpoint)?;
     let (model, params) = load(&saved, &own.models, Device::Cpu)?;
+    let columns = saved.meta.features.len();
+    if !job.bounds.is_empty() && job.bounds.len() != columns {
+        let error = format!("enn has rules for {} inputs, the model has {columns}", job.bounds.len());
+        return Err(SessionError::Refused { error });
+    }
     let blind: Vec<bool> = saved.meta.y_stats.iter().map(|one| one.n == 0).collect();
     let blind = blind.contains(&true).then(|| Tensor::f_from_slice(&blind)).transpose()?;
     let extras = Extras { quantiles: job.quantiles, stream: job.stream };
-    let answered = Answered { model: &model, params: &params, out_shape: &saved.meta.out_shape, blind, extras };
-    let graph = export::graph(&answered)?;
+    let histories = Histories::of(&saved.meta);
+    let of = |blind, screen, histories| {
+        let (model, params, out_shape) = (&model, &params, &saved.meta.out_shape[..]);
+        Answered { model, params, out_shape, blind, extras, screen, histories }
+    };
+    let screen = Screen::of(&job.bounds)?;
+    let whole = of(blind.as_ref().map(Tensor::shallow_clone), Some(screen), histories.as_ref());
+    let graph = export::graph(&whole)?;
     file::write(&graph, &job.out).map_err(SessionError::Graph)?;
     let (rows, from) = match &job.staged {
         Some(staged) => held_out(staged, &saved, job.rows)?,
         None => (drawn(&saved.meta.x_stats, &saved, job.rows)?, "drawn"),
     };
-    let rows = Tensor::f_cat(&[&rows, &spoiled(&rows, &saved)?], 0)?;
-    let given = answered.inputs(&rows)?;
-    let given = if job.stream { carried(&answered, given)? } else { given };
-    let said = answered.run(&given)?;
+    let rows = Tensor::f_cat(&[&rows, &spoiled(&rows, &saved, &job.bounds)?], 0)?;
+    // The answers are those of the model without the rules, to rows that were held to them one number after the other, as prediction
+    // does it: a graph that lacks a rule is found out.
+    let (plain, held) = (of(blind, None, None), held(&rows, &job.bounds)?);
+    let given = plain.inputs(&held)?;
+    let mut given = if job.stream { carried(&plain, given)? } else { given };
+    let mut said = plain.run(&given)?;
+    if let Some(histories) = &histories {
+        blank(histories, &held, &mut said)?;
+    }
+    given.insert(export::X.to_owned(), rows);
     write_cases(&given, &said, &saved, &job.out.join(CASES))?;
     Ok(from.to_owned())
+}
+
+/// Rows as prediction takes them by the rules of each column: NaN where a number counts as missing.
+fn held(rows: &Tensor, bounds: &[Bounds]) -> Result<Tensor, SessionError> {
+    if bounds.is_empty() {
+        return Ok(rows.shallow_clone());
+    }
+    let mut values = Vec::<f32>::try_from(rows.f_contiguous()?.f_view([-1])?)?;
+    values.iter_mut().zip(bounds.iter().cycle()).for_each(|(value, bounds)| *value = bounds.held(*value));
+    Ok(Tensor::f_from_slice(&values)?.f_view(rows.size().as_slice())?)
+}
+
+/// Takes what is said of series without history in some rows out of the answers.
+fn blank(histories: &Histories, rows: &Tensor, said: &mut BTreeMap<String, Tensor>) -> Result<(), SessionError> {
+    let (count, x) = (rows.size()[0] as usize, Vec::<f32>::try_from(rows.f_contiguous()?.f_view([-1])?)?);
+    let width = x.len() / count.max(1);
+    for (_, answer) in said.iter_mut().filter(|(name, _)| export::ANSWERS.contains(&name.as_str())) {
+        let mut values = Vec::<f32>::try_from(answer.f_contiguous()?.f_view([-1])?)?;
+        let each = (values.len() / count.max(1)).max(1);
+        for (row, values) in values.chunks_mut(each).enumerate() {
+            histories.blank(|column| x[row * width + column].is_finite(), values);
+        }
+        *answer = Tensor::f_from_slice(&values)?.f_view(answer.size().as_slice())?;
+    }
+    Ok(())
 }
 
 /// Rows that training has not seen, as far as there are any; NaN where a value is missing. And which split they are of.
@@ -101,36 +147,49 @@ fn drawn(stats: &[Stats], saved: &SavedModel, count: u64) -> Result<Tensor, Sess
     Ok(Tensor::f_from_slice(&values)?.f_view([count as i64, stats.len() as i64])?)
 }
 
-/// The first row with something wrong: nothing known, one value missing or infinite or huge, categories that are none.
-fn spoiled(rows: &Tensor, saved: &SavedModel) -> Result<Tensor, SessionError> {
-    let first = rows.f_narrow(0, 0, 1)?;
-    let columns = saved.meta.features.len() as i64;
-    let with = |value: f64, at: &[i64]| -> Result<Tensor, SessionError> {
-        let row = first.f_add_scalar(0.0)?;
-        for column in at {
-            let _ = row.f_narrow(1, *column, 1)?.f_fill_(value)?;
-        }
-        Ok(row)
+/// The first row with something wrong: nothing known, categories that are none, numbers at the very bounds of what is believed and far
+/// from all others; and in each column a number that is missing, infinite, below and above its bounds, and one that means "missing".
+fn spoiled(rows: &Tensor, saved: &SavedModel, bounds: &[Bounds]) -> Result<Tensor, SessionError> {
+    let first = Vec::<f32>::try_from(rows.f_narrow(0, 0, 1)?.f_contiguous()?.f_view([-1])?)?;
+    let columns = saved.meta.features.len();
+    let is_number = |column: &usize| saved.meta.features[*column].categories.is_empty();
+    let open = Bounds::default();
+    let bounds_of = |column: usize| bounds.get(column).unwrap_or(&open);
+    let last = (0..columns).rev().find(is_number);
+    let is_last = |column: usize| last == Some(column);
+    let stats = |column: usize| &saved.meta.x_stats[column];
+    let far = |column: usize| (stats(column).mean + FAR * stats(column).std) as f32;
+    let low = |column: usize| bounds_of(column).low.map(|low| beyond(low, -1.0, stats(column)));
+    let high = |column: usize| bounds_of(column).high.map(|high| beyond(high, 1.0, stats(column)));
+    let mut made: Vec<f32> = Vec::new();
+    let mut row = |value: &dyn Fn(usize) -> Option<f32>| {
+        made.extend(first.iter().enumerate().map(|(column, old)| value(column).unwrap_or(*old)));
     };
-    let is_category = |column: &i64| !saved.meta.features[*column as usize].categories.is_empty();
-    let (categories, numbers): (Vec<i64>, Vec<i64>) = (0..columns).partition(is_category);
-    let some: Vec<i64> = numbers.iter().copied().take(1).collect();
-    let last: Vec<i64> = numbers.iter().copied().rev().take(1).collect();
-    let all: Vec<i64> = (0..columns).collect();
-    let far = last.first().map_or(FAR, |column| {
-        let stats = &saved.meta.x_stats[*column as usize];
-        stats.mean + FAR * stats.std
-    });
-    let made = [
-        with(f64::NAN, &all)?,
-        with(f64::NAN, &some)?,
-        with(f64::INFINITY, &some)?,
-        with(f64::NEG_INFINITY, &last)?,
-        with(far, &last)?,
-        with(NO_CATEGORY, &categories)?,
-        with(-1.0, &categories)?,
-    ];
-    Ok(Tensor::f_cat(&made, 0)?)
+    row(&|_| Some(f32::NAN));
+    row(&|column| Some(low(column).unwrap_or(f32::NAN)));
+    row(&|column| Some(high(column).unwrap_or(f32::NAN)));
+    row(&|column| is_last(column).then(|| bounds_of(column).low.unwrap_or(far(column))));
+    row(&|column| is_last(column).then(|| bounds_of(column).high.unwrap_or(far(column))));
+    row(&|column| (!is_number(&column)).then_some(NO_CATEGORY as f32));
+    row(&|column| (!is_number(&column)).then_some(-1.0));
+    let groups = columns.min(SPOILED_ROWS_MAX);
+    for group in 0..groups {
+        let in_group = |column: usize| column % groups == group;
+        row(&|column| in_group(column).then_some(f32::NAN));
+        row(&|column| in_group(column).then_some(f32::INFINITY));
+        row(&|column| in_group(column).then_some(f32::NEG_INFINITY));
+        row(&|column| low(column).filter(|_| in_group(column)));
+        row(&|column| high(column).filter(|_| in_group(column)));
+        row(&|column| bounds_of(column).missing.first().copied().filter(|_| in_group(column)));
+    }
+    let count = (made.len() / columns.max(1)) as i64;
+    Ok(Tensor::f_from_slice(&made)?.f_view([count, columns as i64])?)
+}
+
+/// A number that is not at the edge of what is outside a bound.
+fn beyond(bound: f32, side: f32, stats: &Stats) -> f32 {
+    let step = (10.0 * stats.std as f32).max(bound.abs()).max(1.0);
+    bound + side * step
 }
 
 /// The same rows as the second call of a stream, whose first they were: a state that is not zero.

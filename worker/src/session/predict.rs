@@ -26,7 +26,7 @@ use crate::{
 use enn_common::{
     artifact::chunk::{self, RowStatus},
     config::train::Precision as Wanted,
-    staged::{StagedMeta, meta::Stats},
+    staged::{Histories, StagedMeta, meta::Stats},
     wire::{control::Phase, message::FromWorker},
 };
 use std::path::{Path, PathBuf};
@@ -156,6 +156,23 @@ impl Answers {
         }));
         Ok(())
     }
+
+    /// Takes the numbers of series without history out of the last rows, which are those of a batch, and says so in their status.
+    fn hold(&mut self, histories: &Histories, batch: &Batch, targets: &[Stats]) -> Result<(), SessionError> {
+        let x = batch.x.f_where_scalarother(&batch.x_mask, f64::NAN)?;
+        let (rows, x) =
+            (x.size()[0] as usize, Vec::<f32>::try_from(x.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?)?);
+        let blind: Vec<bool> = targets.iter().map(|one| one.n == 0).collect();
+        let first = self.status.len() - rows;
+        let (width, each) = (x.len() / rows.max(1), self.values.len() / self.status.len().max(1));
+        let values = self.values[first * each..].chunks_mut(each.max(1));
+        for ((x, values), status) in x.chunks(width.max(1)).zip(values).zip(&mut self.status[first..]) {
+            if *status != RowStatus::NoInput as u8 {
+                *status = histories.judged(x, values, &blind) as u8;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What came of looking at some answers before any is given.
@@ -179,6 +196,8 @@ pub(super) struct Predictor<'a> {
     shape: Vec<usize>,
     /// Target cells over the training rows.
     targets: Vec<Stats>,
+    /// The inputs that are the history of each series, where samples have series.
+    histories: Option<Histories>,
 }
 
 impl<'a> Predictor<'a> {
@@ -198,7 +217,8 @@ impl<'a> Predictor<'a> {
         }
         let (shape, targets) = (answer_shape(saved), saved.meta.y_stats.clone());
         let portion = Portion::of(rows);
-        Ok(Self { model, params, precision, kernels, device, portion, shape, targets })
+        let histories = Histories::of(&saved.meta);
+        Ok(Self { model, params, precision, kernels, device, portion, shape, targets, histories })
     }
 
     /// Takes no more rows at once than a host has memory for, by what a few of the data take; what to tell of it. A device says in
@@ -303,7 +323,8 @@ impl<'a> Predictor<'a> {
             let batch = self.gather(data, rows)?;
             let cx = self.context(&self.precision)?;
             let output = self.output(&cx, &batch)?;
-            answers.add(&self.model.answer(&cx, &output)?, &batch, blind.as_ref())
+            answers.add(&self.model.answer(&cx, &output)?, &batch, blind.as_ref())?;
+            self.hold(&mut answers, &batch)
         })?;
         Ok(answers)
     }
@@ -320,7 +341,16 @@ impl<'a> Predictor<'a> {
         let (output, after) = self.model.forward_stream(&cx, &input(&batch.x), &input(&batch.x_mask), before)?;
         let mut answers = Answers::default();
         answers.add(&self.model.answer(&cx, &output)?, &batch, self.blind()?.as_ref())?;
+        self.hold(&mut answers, &batch)?;
         Ok((answers, after))
+    }
+
+    /// What has no history has no answer.
+    fn hold(&self, answers: &mut Answers, batch: &Batch) -> Result<(), SessionError> {
+        match &self.histories {
+            Some(histories) => answers.hold(histories, batch, &self.targets),
+            None => Ok(()),
+        }
     }
 
     /// Writes the answers to staged rows below `out`.
@@ -459,6 +489,29 @@ mod tests {
         let (mut levels, quantiles) = (Answers::default(), vec![point.clone(), point.clone()]);
         levels.add(&Answer { point, quantiles }, &batch, Some(&mask)).unwrap();
         assert!(levels.values[0].is_nan() && levels.values[1] == 2.0 && levels.values[2].is_nan());
+    }
+
+    #[test]
+    fn a_series_without_history_has_no_numbers_whoever_asks() {
+        let mut meta = meta(&["v[a,-1d,0s]", "v[b,-1d,0s]", "weekday.sin"], &[2, 1]);
+        meta.persistence = Some(vec![0, 1]);
+        meta.out_labels = vec![vec!["a".to_owned(), "b".to_owned()], vec!["0s".to_owned()]];
+        let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+        let cx = Cx::eval(&params);
+        let point = cx.input(Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, f32::NAN, 7.0, 8.0]).view([4, 2]));
+        let nan = f32::NAN;
+        let x = Tensor::from_slice(&[1.0, 1.0, 0.0, 1.0, nan, 0.0, 1.0, nan, 0.0, 1.0, 9.0, 0.0]).view([4, 3]);
+        let x_mask = Tensor::from_slice(&[true, true, true, true, false, true, true, false, true, true, false, true]);
+        let none = Tensor::zeros([4, 0], (Kind::Float, Device::Cpu));
+        let (y, x_mask) = (none.shallow_clone(), x_mask.view([4, 3]));
+        let batch = Batch { x, x_mask, y, y_mask: none, whole: None, rows: [0, 1, 2, 3].into(), real: 4 };
+        let mut answers = Answers::default();
+        answers.add(&Answer { point, quantiles: vec![] }, &batch, None).unwrap();
+        answers.hold(&Histories::of(&meta).unwrap(), &batch, &[]).unwrap();
+        let expected = [RowStatus::Predicted, RowStatus::NoHistory, RowStatus::NoHistory, RowStatus::NoHistory];
+        assert_eq!(answers.status, expected.map(|status| status as u8));
+        let missing: Vec<usize> = (0..8).filter(|cell| answers.values[*cell].is_nan()).collect();
+        assert_eq!(missing, [3, 5, 7]);
     }
 
     #[test]

@@ -10,8 +10,13 @@ use crate::{ExportError, foreign::Wheel};
 use std::path::PathBuf;
 
 /// Where it is found.
-const WHEEL: Wheel =
-    Wheel { what: WHAT, package: "'ai-edge-litert>=2.2'", dir: "ai_edge_litert", file: "libLiteRt.so" };
+const WHEEL: Wheel = Wheel {
+    what: WHAT,
+    format: "litert",
+    package: "'ai-edge-litert>=2.2'",
+    dir: "ai_edge_litert",
+    file: "libLiteRt.so",
+};
 /// In error messages.
 const WHAT: &str = "LiteRT";
 

@@ -10,7 +10,8 @@ use crate::{ExportError, foreign::Wheel};
 use std::path::PathBuf;
 
 /// Where it is found.
-const WHEEL: Wheel = Wheel { what: WHAT, package: "tensorflow", dir: "tensorflow", file: "libtensorflow_cc.so.2" };
+const WHEEL: Wheel =
+    Wheel { what: WHAT, format: "tensorflow", package: "tensorflow", dir: "tensorflow", file: "libtensorflow_cc.so.2" };
 /// In error messages.
 const WHAT: &str = "TensorFlow";
 

@@ -3,6 +3,8 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
+    // Its code looks at types, sizes and strides of what it is given only where this is set.
+    setenv("AOTI_RUNTIME_CHECK_INPUTS", "1", 1);
     torch::inductor::AOTIModelPackageLoader model("@ARTIFACT@");
     std::vector<at::Tensor> tensors;
     for (size_t i = 0; i < inputs.size(); ++i)

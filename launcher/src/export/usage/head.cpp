@@ -4,6 +4,7 @@
 @IMPORTS@
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iomanip>
@@ -15,17 +16,35 @@
 #include <vector>
 
 int main(int count, char **arguments) {
-    std::string text = "@ROWS@", word;
+    std::string text = "@ROWS@", spaced, word;
     if (count > 1) {
         std::ifstream file(arguments[1]);
         text.assign(std::istreambuf_iterator<char>(file), {});
     }
-    for (char &c : text)
-        if (std::strchr("[],", c)) c = ' ';
+    for (char c : text) {
+        if (c == '[' || c == ']') spaced += {' ', c, ' '};
+        else spaced += c == ',' ? ' ' : c;
+    }
+    // A row of another width would be read as a part of the next one.
     std::vector<float> rows;
-    for (std::istringstream words(text); words >> word;) rows.push_back(word == "null" ? NAN : std::stod(word));
-    if (rows.empty() || rows.size() % @WIDTH@ != 0) {
-        std::cerr << "expected rows of @WIDTH@ numbers\n";
+    int depth = 0, width = 0;
+    bool fits = true;
+    for (std::istringstream words(spaced); fits && words >> word;) {
+        if (word == "[") {
+            fits = ++depth <= 2;
+            width = 0;
+        } else if (word == "]") {
+            fits = depth > 0 && (depth == 1 || width == @WIDTH@);
+            --depth;
+        } else {
+            char *end = nullptr;
+            rows.push_back(word == "null" ? NAN : std::strtof(word.c_str(), &end));
+            fits = depth == 2 && (end == nullptr || *end == 0);
+            ++width;
+        }
+    }
+    if (!fits || depth != 0 || rows.empty()) {
+        std::cerr << "expected rows of @WIDTH@ numbers, e.g. [[1.5, null, 3]]; found " << (fits ? "none, or an end before the last ]" : word) << "\n";
         return 1;
     }
     const int64_t n = rows.size() / @WIDTH@;
@@ -41,7 +60,7 @@ int main(int count, char **arguments) {
     }
 
 @BODY@
-    for (int64_t row = 0, width = size / n; row < n; ++row) {
-        for (int64_t i = 0; i < width; ++i) std::cout << std::setprecision(9) << answers[row * width + i] << (i + 1 < width ? ' ' : '\n');
+    for (int64_t row = 0, cells = size / n; row < n; ++row) {
+        for (int64_t i = 0; i < cells; ++i) std::cout << std::setprecision(9) << answers[row * cells + i] << (i + 1 < cells ? ' ' : '\n');
     }
 }

@@ -13,10 +13,17 @@ import numpy as np
 @IMPORTS@
 
 here = pathlib.Path(__file__).parent
-rows = json.loads(pathlib.Path(sys.argv[1]).read_text() if sys.argv[1:] else "@ROWS@")
-n = len(rows)
+text = pathlib.Path(sys.argv[1]).read_text() if sys.argv[1:] else "@ROWS@"
+try:
+    x = np.array(json.loads(text), np.float32)
+except (TypeError, ValueError) as error:
+    sys.exit(f"expected rows of @WIDTH@ numbers: {error}")
+if x.ndim != 2 or not len(x) or x.shape[1] != @WIDTH@:
+    sys.exit(f"the rows are of shape {x.shape}, expected rows of @WIDTH@ numbers")
+n = len(x)
+# What goes in besides rows begins at zero. All of it is contiguous and of single precision: not every runtime looks.
 given = {name: np.zeros(shape, np.float32) for name, shape in {@INPUTS@}.items()}
-given["@X@"][:] = rows
+given["@X@"] = x
 @BODY@
 for row in np.reshape(answers, (n, -1)):
     print(*row)

@@ -33,6 +33,11 @@ impl MissingTokens {
         self.has_numbers() && words::number(text).is_some_and(|text| text.parse().is_ok_and(|value| self.may_be(value)))
     }
 
+    /// The tokens that are numbers.
+    pub(crate) fn numbers(&self) -> &[f64] {
+        &self.numbers
+    }
+
     /// Whether any token is a number.
     pub(crate) fn has_numbers(&self) -> bool {
         !self.numbers.is_empty()

@@ -16,20 +16,27 @@ mod samples;
 mod steps;
 
 use super::{
-    Job, Progress, calendar,
+    Job, Progress,
+    believed::{self, Believed},
+    calendar,
     complete::{self, Draft, Input},
     duplicates,
     error::StageError,
+    implausible::Limits,
+    input::lift_inputs,
     keeper::Keeper,
     output::{Extras, Output},
-    source::block::{Block, Kind, NO_TIME, NO_WORD, Want},
+    source::{
+        block::{Block, Kind, NO_TIME, NO_WORD, Want},
+        clean::MissingTokens,
+    },
     table::{Ask, Passes, Sink, Table, Tally},
 };
 use enn_common::{
     config::data::{DataSource, DuplicatePolicy, SplitKind, WindowsLayout},
     fs::space,
     staged::{
-        StagedWriter,
+        StagedMeta, StagedWriter,
         meta::CleaningReport,
         unfinished::{Kept, Mark},
     },
@@ -37,6 +44,7 @@ use enn_common::{
 use grid::GridWriter;
 use keys::{Entities, Keys};
 use samples::Made;
+use std::collections::HashMap;
 
 /// Grid cells per table row beyond which the time stamps cannot be meant so; small tables may be sparser.
 const CELLS_PER_ROW_MAX: u64 = 256;
@@ -350,6 +358,29 @@ impl Plan {
             .flat_map(|entity| (0..layout.steps).map(move |step| (entity, step)))
             .map(|(entity, step)| (((last + step) * entities + entity) * channels + self.target) as u32)
             .collect()
+    }
+}
+
+/// Which numbers of a model's inputs are believed. An angle's rules are not among them: its sine and cosine do not show them.
+pub(crate) fn believed(job: &Job<'_>, layout: &WindowsLayout, training: &StagedMeta) -> Believed {
+    let plan = Plan::new(job, layout);
+    let tokens = MissingTokens::new(&job.config.missing);
+    let inputs = plan.inputs(layout, &entities(job, &Keys::default()));
+    let names: HashMap<&str, usize> = (0..).zip(&training.features).map(|(at, one)| (one.name.as_str(), at)).collect();
+    let places: Vec<Option<usize>> = inputs.iter().map(|input| names.get(input.name.as_str()).copied()).collect();
+    let [Limits { x: mut limits, .. }, _] = Limits::of_model(training, &places, false);
+    lift_inputs(&inputs, &job.config.ranges, &mut limits);
+    let history = inputs.len() - plan.calendar.len();
+    let channel = |at: usize| (at < history).then(|| &plan.channels[at % plan.channels.len()]);
+    let plain = |at: usize| channel(at).filter(|channel| channel.turn == Turn::None);
+    let want = |at: usize| plain(at).map(|channel| &plan.wants[channel.want]);
+    let kept = || (0..inputs.len()).filter(|at| places[*at].is_some());
+    let turned =
+        plan.channels.iter().filter(|channel| channel.turn != Turn::None).map(|channel| &plan.wants[channel.want]);
+    let hidden = turned.filter(|want| believed::has_rules(want, &tokens)).map(|want| want.column.as_str());
+    Believed {
+        bounds: kept().map(|at| believed::bounds((want(at), 0.0), &tokens, limits[at])).collect(),
+        unseen: believed::names(hidden),
     }
 }
 

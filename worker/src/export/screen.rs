@@ -1,0 +1,102 @@
+//! Which numbers of the input count, by the rules of prediction, as operations: an exported model must not compute with a number that
+//! `enn predict` takes for missing.
+//!
+//! **Invariant:** a number counts here iff [`Bounds::held`] keeps it.
+
+use crate::{
+    autograd::{Cx, Tensor},
+    error::OpError,
+    functional,
+};
+use enn_common::artifact::bounds::Bounds;
+use std::collections::BTreeMap;
+use tch::{TchError, Tensor as Raw};
+
+/// The rules of all inputs (F).
+#[derive(Debug, Default)]
+pub struct Screen {
+    /// The smallest number of each column that is believed, (1, F); `None` where all are.
+    low: Option<Raw>,
+    /// The largest.
+    high: Option<Raw>,
+    /// Numbers that stand for nothing.
+    missing: Vec<Token>,
+    /// The smallest and largest number of each column; others count as the nearer of them.
+    nearest: Option<[Raw; 2]>,
+}
+
+/// A number that means "missing".
+#[derive(Debug)]
+struct Token {
+    value: f64,
+    /// The next larger number.
+    above: f64,
+    /// The columns (1, F) in which it does.
+    columns: Raw,
+}
+
+impl Screen {
+    /// By the rules of each column.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn of(bounds: &[Bounds]) -> Result<Self, TchError> {
+        let row = |values: Vec<f32>| Raw::f_from_slice(&values)?.f_unsqueeze(0);
+        let column = |of: fn(&Bounds) -> Option<f32>, open: f32| {
+            let any = bounds.iter().any(|one| of(one).is_some());
+            any.then(|| row(bounds.iter().map(|one| of(one).unwrap_or(open)).collect())).transpose()
+        };
+        let mut tokens: BTreeMap<u32, f32> = BTreeMap::new();
+        // Of two zeros one is looked for: they are equal.
+        bounds.iter().flat_map(|one| &one.missing).for_each(|value| {
+            tokens.insert((value + 0.0).to_bits(), value + 0.0);
+        });
+        let token = |value: &f32| {
+            let columns: Vec<bool> = bounds.iter().map(|one| one.missing.contains(value)).collect();
+            // Some runtimes take what is smaller than this for 0.
+            let above = if *value == 0.0 { f32::MIN_POSITIVE } else { value.next_up() };
+            let columns = Raw::f_from_slice(&columns)?.f_unsqueeze(0)?;
+            Ok::<_, TchError>(Token { value: f64::from(*value), above: f64::from(above), columns })
+        };
+        let low = column(|one| one.nearest.map(|[low, _]| low), f32::MIN)?;
+        let high = column(|one| one.nearest.map(|[_, high]| high), f32::MAX)?;
+        Ok(Self {
+            low: column(|one| one.low, f32::MIN)?,
+            high: column(|one| one.high, f32::MAX)?,
+            missing: tokens.values().map(token).collect::<Result<Vec<_>, TchError>>()?,
+            nearest: low.zip(high).map(|(low, high)| [low, high]),
+        })
+    }
+
+    /// `x` (B, F) as the model takes it, and where its numbers count.
+    pub(super) fn admitted(&self, cx: &Cx<'_>, x: &Tensor) -> Result<(Tensor, Tensor), OpError> {
+        let finite = functional::is_finite(cx, x)?;
+        let mut valid = finite.clone();
+        let reaches = |low: &Raw| {
+            let above = functional::sub(cx, x, &cx.constant(low.shallow_clone()))?;
+            functional::at_least(cx, &above, 0.0)
+        };
+        let keeps = |high: &Raw| {
+            let room = functional::sub(cx, &cx.constant(high.shallow_clone()), x)?;
+            functional::at_least(cx, &room, 0.0)
+        };
+        if let Some(low) = &self.low {
+            valid = functional::and(cx, &valid, &reaches(low)?)?;
+        }
+        if let Some(high) = &self.high {
+            valid = functional::and(cx, &valid, &keeps(high)?)?;
+        }
+        for token in &self.missing {
+            let from = functional::at_least(cx, x, token.value)?;
+            let is_it = functional::and(cx, &from, &functional::below(cx, x, token.above)?)?;
+            let is_token = functional::and(cx, &is_it, &cx.constant(token.columns.shallow_clone()))?;
+            valid = functional::and(cx, &valid, &functional::not(cx, &is_token)?)?;
+        }
+        let Some([low, high]) = &self.nearest else { return Ok((x.clone(), valid)) };
+        let (lowest, highest) = (cx.constant(low.shallow_clone()), cx.constant(high.shallow_clone()));
+        let near = functional::where_(cx, &reaches(low)?, x, &lowest)?;
+        let near = functional::where_(cx, &keeps(high)?, &near, &highest)?;
+        // What is no number stays none.
+        Ok((functional::where_(cx, &finite, &near, x)?, valid))
+    }
+}
