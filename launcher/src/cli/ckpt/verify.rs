@@ -8,6 +8,7 @@ use crate::{
     Error, api,
     convert::{self, Outcome, Verified},
     facts::Facts,
+    runs::Need,
 };
 use enn_common::{exit::ExitCode, fs::space::readable};
 use serde_json::json;
@@ -29,7 +30,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let bar = Bar::new("verifying", args.which.json);
     let mut progress = |done, total| bar.set(done, total);
-    let found = match api::at_address(&[args.which.runs.dir(facts)], &args.which.what, facts)? {
+    let found = match api::at_address(&[args.which.runs.dir(facts)], &args.which.what, Need::Model, facts)? {
         None => convert::verify(&args.which.path(facts)?, args.deep, &mut progress)?,
         Some((shelf, name)) => api::verify_at((&shelf, &name), args.deep, &mut progress)?,
     };

@@ -186,7 +186,8 @@ fn t2_launcher_modules_keep_their_direction() {
             ("slurm", _) => other == "rendezvous",
             ("group", _) => ["process", "logs", "rendezvous", "stacks"].contains(&other),
             ("torchrun", _) => ["group", "logs", "numa", "rendezvous", "retention", "facts"].contains(&other),
-            ("retention", _) => ["logs", "run_dir"].contains(&other),
+            ("retention", _) => ["logs", "run_dir", "runs"].contains(&other),
+            ("runs", _) => ["logs", "run_dir", "ui"].contains(&other),
             (leaf, _) if LAUNCHER_LEAVES.contains(&leaf) => ["error", "facts"].contains(&other),
             // Doctor's table says which variables there are to read.
             ("facts", "doctor") => true,
