@@ -40,7 +40,7 @@ pub(super) fn adopt(
     options: &ParentOptions,
     (run, own): (&RunDir, &StagedMeta),
 ) -> Result<RunConfig, Error> {
-    let checkpoint = match Form::of(&options.source)? {
+    let checkpoint = match Form::of_source(&options.source)? {
         Form::Directory => {
             let found = find_sound(&options.source, Extent::Weights)?;
             found.notes().iter().for_each(|note| tracing::warn!("{note}"));
