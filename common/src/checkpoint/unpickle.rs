@@ -376,10 +376,15 @@ impl<'a> Machine<'a> {
     }
 
     fn line(&mut self, damaged: &UnpickleError) -> Result<&'a str, UnpickleError> {
+        std::str::from_utf8(self.raw_line()?).map_err(|_| damaged.clone())
+    }
+
+    /// The bytes up to the next line's end, which is passed.
+    fn raw_line(&mut self) -> Result<&'a [u8], UnpickleError> {
         let rest = &self.bytes[self.at..];
         let end = rest.iter().position(|&byte| byte == b'\n').ok_or(UnpickleError::Short { at: self.bytes.len() })?;
         let line = self.take(end + 1)?;
-        std::str::from_utf8(&line[..end]).map_err(|_| damaged.clone())
+        Ok(&line[..end])
     }
 }
 

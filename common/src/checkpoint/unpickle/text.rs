@@ -16,7 +16,16 @@ impl<'a> Machine<'a> {
             self.object(callee, args);
             return Ok(());
         }
-        let line = self.line(damaged)?;
+        let raw = self.raw_line()?;
+        let line = match std::str::from_utf8(raw) {
+            Ok(line) => line,
+            // A text of protocol 0 has one byte for each of the first 256 characters.
+            Err(_) if opcode == b'V' => {
+                self.push(Node::Escaped);
+                return Ok(());
+            }
+            Err(_) => return Err(damaged.clone()),
+        };
         let index = || line.parse::<u32>().map_err(|_| damaged.clone());
         let node = match opcode {
             b'p' => return self.memoize(index()?, damaged),
