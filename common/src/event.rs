@@ -208,7 +208,15 @@ pub enum What {
     /// How the batch is cut, and why; rank 0 says: `micro` rows at once on each worker, `accumulation` times a step.
     BatchChosen { batch: u64, micro: u64, accumulation: u64, recompute: bool, reason: String },
     /// The run ended.
-    RunEnded { code: u8, seconds: f64, restarts: u32, rounds: u64 },
+    RunEnded {
+        code: u8,
+        seconds: f64,
+        restarts: u32,
+        rounds: u64,
+        /// What went wrong, in a sentence; absent after success, and in journals of 0.1.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<String>,
+    },
 }
 
 /// One node of a round.

@@ -13,6 +13,7 @@ use crate::{
     remote::RemoteError,
     rendezvous::RendezvousError,
     run_dir::RunDirError,
+    runs::RemoveError,
     serve::ServeError,
     slurm::SlurmError,
     stage::StageError,
@@ -65,6 +66,9 @@ pub enum Error {
     /// The run's directory.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
+    /// A run that is not removed.
+    #[error(transparent)]
+    Remove(#[from] RemoveError),
     /// The run's journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -364,7 +368,13 @@ impl Error {
             | Self::Usage(_)
             | Self::Tasks(_)
             | Self::Weights(_)
-            | Self::RunDir(RunDirError::Unknown { .. } | RunDirError::Address { .. })
+            | Self::RunDir(
+                RunDirError::Unknown { .. }
+                | RunDirError::Ambiguous { .. }
+                | RunDirError::Unserved { .. }
+                | RunDirError::Address { .. },
+            )
+            | Self::Remove(RemoveError::Place { .. } | RemoveError::Busy { .. })
             | Self::Remote(RemoteError::Place { .. } | RemoteError::NoRun { .. }) => ExitCode::Usage,
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
@@ -402,6 +412,7 @@ impl Error {
             | Self::Path(_)
             | Self::Json { .. } => ExitCode::Artifact,
             Self::RunDir(_)
+            | Self::Remove(_)
             | Self::Top(_)
             | Self::Metrics(_)
             | Self::Serve(ServeError::Listen { .. } | ServeError::System { .. })

@@ -28,6 +28,7 @@ pub mod remote;
 pub mod rendezvous;
 pub mod retention;
 pub mod run_dir;
+pub mod runs;
 pub mod serve;
 pub mod slurm;
 pub mod stacks;

@@ -4,12 +4,11 @@
 //! a run of `enn train`.
 
 use crate::{
-    logs,
-    run_dir::{self, RunDir},
+    logs, run_dir,
+    runs::{self, size},
 };
 use crossbeam_channel::{Receiver, bounded};
 use std::{
-    fs, io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -22,8 +21,6 @@ const BYTES: u64 = 4 << 30;
 const SILENT_MIN: Duration = Duration::from_secs(24 * 3600);
 /// Longest time that the end of a launch waits for the removal of old runs. What is left is removed after the next launch.
 const WAIT_MAX: Duration = Duration::from_secs(2);
-/// Runs that are removed have this before their names.
-const REMOVED: &str = ".removed-";
 const DAY_S: u64 = 24 * 3600;
 
 /// How long, and how much.
@@ -107,18 +104,13 @@ struct Old {
 
 /// Removes what is too old or too much; returns what it removed.
 fn sweep(runs: &Path, retention: Retention, now: SystemTime) -> Vec<PathBuf> {
-    let entries = fs::read_dir(runs).into_iter().flatten().flatten();
+    runs::sweep_leftovers(runs);
     let mut bytes_all = 0;
     let mut old = Vec::new();
-    for path in entries.map(|entry| entry.path()) {
-        if path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(REMOVED.as_bytes())) {
-            // Left by a launcher that ended while it removed it.
-            let _busy = fs::remove_dir_all(&path);
-        } else if run_dir::is_launch(&path) {
-            let bytes = size(&path);
-            bytes_all += bytes;
-            old.extend(removable(&path, now).map(|written| Old { path, written, bytes }));
-        }
+    for (_, path) in run_dir::list_where(&[runs.to_owned()], run_dir::is_launch) {
+        let bytes = size(&path);
+        bytes_all += bytes;
+        old.extend(removable(&path, now).map(|written| Old { path, written, bytes }));
     }
     old.sort_by_key(|run| run.written);
     let mut removed = Vec::new();
@@ -126,7 +118,7 @@ fn sweep(runs: &Path, retention: Retention, now: SystemTime) -> Vec<PathBuf> {
         let age = now.duration_since(run.written).unwrap_or_default();
         let too_old = retention.age_max.is_some_and(|max| age > max);
         let too_much = retention.bytes_max.is_some_and(|max| bytes_all > max);
-        if (too_old || too_much) && remove(&run.path).is_ok_and(|gone| gone) {
+        if (too_old || too_much) && runs::remove(&run.path).is_ok() {
             bytes_all -= run.bytes;
             removed.push(run.path);
         }
@@ -142,32 +134,11 @@ fn removable(path: &Path, now: SystemTime) -> Option<SystemTime> {
     (over && !run_dir::is_living(path)).then_some(written)
 }
 
-/// Removes a run; false when somebody works in it after all.
-fn remove(path: &Path) -> io::Result<bool> {
-    // Held until it is gone, so that nobody begins to work in it.
-    let Ok(_held) = RunDir::open(path) else { return Ok(false) };
-    let mut name = std::ffi::OsString::from(REMOVED);
-    name.push(path.file_name().unwrap_or_default());
-    let aside = path.with_file_name(name);
-    fs::rename(path, &aside)?;
-    fs::remove_dir_all(&aside).map(|()| true)
-}
-
-/// Bytes of all files below a directory. Links are not followed.
-fn size(path: &Path) -> u64 {
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    let of = |entry: fs::DirEntry| match entry.metadata() {
-        Ok(found) if found.is_dir() => size(&entry.path()),
-        Ok(found) if found.is_file() => found.len(),
-        _ => 0,
-    };
-    entries.map(of).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
+    use crate::run_dir::RunDir;
+    use std::fs::{self, File};
     use time::macros::datetime;
 
     const ENDED: &str =

@@ -38,7 +38,9 @@ const NAME_BYTES_MAX: usize = 100;
 /// How often the directory of a launcher that is about to end is tried.
 const INHERIT_PERIOD: Duration = Duration::from_millis(100);
 /// Runs listed when the one asked for is not there.
-const LISTED_MAX: usize = 5;
+pub(crate) const LISTED_MAX: usize = 5;
+/// Runs that a name may mean, or that were passed over, that are named with their states.
+const NAMED_MAX: usize = 10;
 
 /// What is wrong with a run directory.
 #[derive(Debug, thiserror::Error)]
@@ -72,16 +74,38 @@ pub enum RunDirError {
         address: String,
     },
     /// No such run.
-    #[error("{} \"{reference}\" in {}{}", if *several { "more than one run begins with" } else { "no run" }, places(runs), listed(known))]
+    #[error("no run \"{reference}\" in {}{}", places(runs), listed(known))]
     Unknown {
         /// What was asked for.
         reference: String,
         /// Where runs are.
         runs: Vec<PathBuf>,
-        /// Some that are there, newest first; those that it may be, where it may be several.
+        /// Some that are there, newest first.
         known: Vec<String>,
-        /// Whether it may be several.
-        several: bool,
+    },
+    /// Several runs that a name may mean.
+    #[error(
+        "more than one run begins with \"{reference}\" in {}:{}\n  hint: give more of the name",
+        places(runs),
+        in_lines(candidates)
+    )]
+    Ambiguous {
+        /// What was asked for.
+        reference: String,
+        /// Where runs are.
+        runs: Vec<PathBuf>,
+        /// Those that it may be, newest first, each with its state.
+        candidates: Vec<String>,
+    },
+    /// No run that a command can work with.
+    #[error("no run in {} {lack}:{}", places(runs), in_lines(known))]
+    Unserved {
+        /// Where runs are.
+        runs: Vec<PathBuf>,
+        /// What is missing: "has a model".
+        lack: &'static str,
+        /// Some that are there, newest first, each with its state.
+        known: Vec<String>,
     },
     /// Not a run directory, or not one of this version.
     #[error("{} is no run of this enn: {message}", path.display())]
@@ -99,6 +123,13 @@ fn places(runs: &[PathBuf]) -> String {
 
 fn listed(known: &[String]) -> String {
     if known.is_empty() { " (there are none)".into() } else { format!(" (there are: {})", known.join(", ")) }
+}
+
+/// The first ones, a line each.
+fn in_lines(names: &[String]) -> String {
+    let more = names.len().saturating_sub(NAMED_MAX);
+    let rest = (more > 0).then(|| format!("\n  and {more} more: `enn ls` lists them"));
+    names.iter().take(NAMED_MAX).map(|name| format!("\n  {name}")).chain(rest).collect()
 }
 
 /// The address in an object store that a path, also one below a directory, was meant to be.
@@ -274,42 +305,41 @@ pub fn read_config(run: &Path) -> Result<RunConfig, RunDirError> {
     Ok(config)
 }
 
-/// Finds a run: a path, a name in `runs`, the beginning of exactly one name, or "latest".
-pub fn find(runs: &Path, reference: &str) -> Result<PathBuf, RunDirError> {
-    find_in(&[runs.to_owned()], reference)
-}
-
-/// The same over several directories of runs.
-pub fn find_in(runs: &[PathBuf], reference: &str) -> Result<PathBuf, RunDirError> {
-    find_where(runs, reference, is_run)
-}
-
-/// The same for cross-validations.
+/// Finds a cross-validation: a path, a name in `runs`, the beginning of exactly one name, or "latest".
 pub fn find_cv(runs: &Path, reference: &str) -> Result<PathBuf, RunDirError> {
-    find_where(&[runs.to_owned()], reference, |path| path.join(enn_common::artifact::cv::FILE).is_file())
-}
-
-fn find_where(runs: &[PathBuf], reference: &str, fits: fn(&Path) -> bool) -> Result<PathBuf, RunDirError> {
-    runs.iter().try_for_each(|runs| local(runs))?;
-    let place = Path::new(reference);
-    if place.exists() && !place.is_dir() {
-        regular::check(place).map_err(|error| io_error("read", place)(error.source))?;
-    }
-    let named = runs.iter().map(|runs| runs.join(reference));
-    if let Some(path) = std::iter::once(PathBuf::from(reference)).chain(named).find(|path| fits(path)) {
+    let is_cv = |path: &Path| path.join(enn_common::artifact::cv::FILE).is_file();
+    let runs = [runs.to_owned()];
+    if let Some(path) = exact(&runs, reference, is_cv)? {
         return Ok(path);
     }
-    let all = list_where(runs, fits);
+    let all = list_where(&runs, is_cv);
     let fitting: Vec<_> = all.iter().filter(|(name, _)| name.starts_with(reference)).collect();
+    let names = |of: &[&(String, PathBuf)]| of.iter().map(|(name, _)| name.clone()).collect();
     match (reference, &fitting[..], all.first()) {
         ("latest", _, Some((_, path))) | (_, [(_, path)], _) => Ok(path.clone()),
-        _ => {
-            let several = fitting.len() > 1;
-            let of = if several { fitting } else { all.iter().collect() };
-            let known = of.into_iter().take(LISTED_MAX).map(|(name, _)| name.clone()).collect();
-            Err(RunDirError::Unknown { reference: reference.to_owned(), runs: runs.to_vec(), known, several })
+        (_, [], _) => {
+            let known: Vec<_> = all.iter().take(LISTED_MAX).collect();
+            Err(RunDirError::Unknown { reference: reference.to_owned(), runs: runs.to_vec(), known: names(&known) })
+        }
+        (_, several, _) => {
+            let candidates = names(several);
+            Err(RunDirError::Ambiguous { reference: reference.to_owned(), runs: runs.to_vec(), candidates })
         }
     }
+}
+
+/// What is named by its path, or by its whole name in one of `runs`.
+///
+/// # Errors
+/// One of `runs` is an address.
+pub(crate) fn exact(
+    runs: &[PathBuf],
+    reference: &str,
+    fits: impl Fn(&Path) -> bool,
+) -> Result<Option<PathBuf>, RunDirError> {
+    runs.iter().try_for_each(|runs| local(runs))?;
+    let named = runs.iter().map(|runs| runs.join(reference));
+    Ok(std::iter::once(PathBuf::from(reference)).chain(named).find(|path| fits(path)))
 }
 
 /// The file a launcher holds locked, and open for writing, while it works in `run`.
@@ -356,11 +386,11 @@ fn list(runs: &Path) -> Vec<(String, PathBuf)> {
     list_where(&[runs.to_owned()], is_run)
 }
 
-/// Runs in several directories, newest first.
-fn list_where(runs: &[PathBuf], fits: fn(&Path) -> bool) -> Vec<(String, PathBuf)> {
+/// Runs in several directories, newest first. What is hidden is none: it is about to be removed.
+pub(crate) fn list_where(runs: &[PathBuf], fits: impl Fn(&Path) -> bool) -> Vec<(String, PathBuf)> {
     let entries = runs.iter().flat_map(|runs| fs::read_dir(runs).into_iter().flatten().flatten());
     let mut all: Vec<_> = entries
-        .filter(|entry| fits(&entry.path()))
+        .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".") && fits(&entry.path()))
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
         .collect();
     // Of those of one second the one that was made last.
@@ -390,6 +420,7 @@ fn io_error<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runs::{Need, select};
     use enn_common::config::{
         model::ModelConfig,
         train::{ClusterConfig, TrainConfig},
@@ -408,6 +439,14 @@ mod tests {
             kernels: std::collections::BTreeMap::new(),
             parent: None,
         }
+    }
+
+    fn find_in(runs: &[PathBuf], reference: &str) -> Result<PathBuf, RunDirError> {
+        select(runs, reference, Need::Any).map(|selected| selected.path)
+    }
+
+    fn find(runs: &Path, reference: &str) -> Result<PathBuf, RunDirError> {
+        find_in(&[runs.to_owned()], reference)
     }
 
     #[test]

@@ -92,7 +92,7 @@ def main():
         check_refused(root / "foreign.pt", ["a model saved by enn"])
         torch.save({"model": changed, "enn": loaded["enn"], "code": subprocess.run}, root / "code.pt")
         # Pickle protocol 2 gives subprocess.run its name of Python 2.
-        check_refused(root / "code.pt", ["commands.run", "not on the list"])
+        check_refused(root / "code.pt", ["commands.run", "is dangerous"])
         print("misfits and foreign files are refused")
 
 

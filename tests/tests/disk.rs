@@ -139,12 +139,29 @@ fn on_a_disk_of(kib: u32, dir: &Path) -> Option<Command> {
     Some(through)
 }
 
+/// The same, after which the journals of the runs at `dir` are copied to `journal`.
+fn on_a_disk_of_which_the_journal_is_kept(kib: u32, dir: &Path, journal: &Path) -> Option<Command> {
+    on_a_disk_of(kib, dir)?;
+    let mut through = Command::new("unshare");
+    let script = "mount -t tmpfs -o size=\"$1\"k none \"$0\"; out=\"$2\"; shift 2; \"$@\"; code=$?; \
+                  cat \"$0\"/*/events.jsonl > \"$out\"; exit $code";
+    through
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+        .arg(dir)
+        .arg(kib.to_string())
+        .arg(journal);
+    through.arg(enn());
+    Some(through)
+}
+
 #[test]
 fn a_run_whose_last_state_cannot_be_saved_is_no_success() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(through) = on_a_disk_of(DISK_KIB, dir.path()) else { return };
-    // The disk is full at the second epoch, long before the last.
-    let mut run = train(through, dir.path(), &["--set", "train.epochs=40"]);
+    let journal = tempfile::NamedTempFile::new().unwrap();
+    let through = on_a_disk_of_which_the_journal_is_kept(DISK_KIB, dir.path(), journal.path());
+    let Some(through) = through else { return };
+    // The disk is full at the second epoch, long before the last, and no checkpoint may make room.
+    let mut run = train(through, dir.path(), &["--set", "train.epochs=40", "--set", "train.checkpoint_keep=99"]);
     run.committed();
     let runs = run.sees(dir.path());
     fill(&runs.join("ballast"));
@@ -165,6 +182,41 @@ fn a_run_whose_last_state_cannot_be_saved_is_no_success() {
         said.contains(&format!("the checkpoint of its last step {last}")) && said.contains("No space left"),
         "{said}"
     );
+    // The disk was full to the end: the journal tells how the run ended, and what is missing.
+    let text = fs::read_to_string(journal.path()).unwrap();
+    let kept: Vec<Event> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(matches!(kept.last().unwrap().what, What::RunEnded { code: 4, .. }), "{:#?}", kept.last());
+    let steps = |events: &[Event]| events.iter().filter(|event| matches!(event.what, What::Stepped { .. })).count();
+    let lacks =
+        |event: &Event| matches!(&event.what, What::Warned { message } if message.contains("the journal lacks"));
+    assert!(steps(&kept) == steps(&run.seen) || kept.iter().any(lacks), "{} {}", steps(&kept), steps(&run.seen));
+}
+
+#[test]
+fn on_a_full_disk_an_old_checkpoint_makes_room_for_the_newest() {
+    let dir = tempfile::tempdir().unwrap();
+    for asynchronous in [true, false] {
+        let Some(through) = on_a_disk_of(DISK_KIB, dir.path()) else { return };
+        let how = format!("train.checkpoint_async={asynchronous}");
+        let mut run = train(through, dir.path(), &["--set", &how, "--set", "train.checkpoint_keep=1"]);
+        for _ in 0..4 {
+            run.committed();
+        }
+        let runs = run.sees(dir.path());
+        let own = leavings::run_in(&runs).unwrap();
+        let is_told = |event: &Event| matches!(&event.what, What::Warned { message } if message.contains("made room for the checkpoint of step"));
+        let mut filled = 0;
+        while run.seen.iter().filter(|event| is_told(event)).count() < 3 {
+            fill(&runs.join(format!("ballast-{filled}")));
+            filled += 1;
+            run.committed();
+            assert!(filled < 40, "{asynchronous}: nothing made room: {:?}", steps(&own));
+        }
+        assert!(steps(&own).len() >= 2, "the one before stays: {:?}", steps(&own));
+        let failed = |event: &Event| matches!(event.what, What::CheckpointFailed { .. });
+        assert!(!run.seen.iter().any(failed), "{asynchronous}: {:#?}", run.seen);
+        run.stop();
+    }
 }
 
 #[test]
@@ -186,8 +238,9 @@ fn a_checkpoint_that_finds_no_room_in_a_directory_is_the_machines_fault() {
 #[test]
 fn a_full_disk_costs_checkpoints_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(through) = on_a_disk_of(DISK_KIB, dir.path()) else { return };
-    let mut run = train(through, dir.path(), &[]);
+    let Some(through) = on_a_disk_of(3 * DISK_KIB, dir.path()) else { return };
+    // No checkpoint may make room.
+    let mut run = train(through, dir.path(), &["--set", "train.checkpoint_keep=99"]);
     run.committed();
     let before = run.committed();
     let runs = run.sees(dir.path());

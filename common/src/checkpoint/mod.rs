@@ -11,16 +11,19 @@
 //!
 //! **Invariant:** reading never runs code from a file, never panics on its bytes, and never returns a tensor with a hole.
 
+mod array;
 mod boxes;
 pub mod bulk;
 pub mod call;
 pub mod commit;
 pub mod element;
+pub mod form;
 mod item;
 pub mod latest;
 pub mod layout;
 pub mod listing;
 pub mod manifest;
+pub mod mention;
 pub mod metadata;
 pub mod name;
 mod nest;
@@ -30,6 +33,7 @@ pub mod prune;
 pub mod reader;
 mod resave;
 pub mod retain;
+mod sequence;
 pub mod shard;
 pub mod sound;
 pub mod state_file;

@@ -49,7 +49,62 @@ fn judge_by(
     rule: Rule,
     newest: &mut dyn FnMut(&Checkpoint) -> Result<(), ReadError>,
 ) -> Vec<Judged> {
-    let (mut sound, mut candidates, mut judged) = (Vec::new(), Vec::new(), Vec::new());
+    let found = look(checkpoints, newest);
+    let reasons = reasons(&found.candidates, rule);
+    found.judged(|step| reasons.get(&step).map(|reason| (reason.keeps(), reason.to_string())))
+}
+
+/// What the policy will let go when the checkpoint `coming` is there, before it is: for it there is no room yet. Every byte of the newest is
+/// read, and what is the newest sound one or the best one now stays.
+pub fn judge_for(checkpoints: &Path, rule: Rule, coming: Candidate) -> Vec<Judged> {
+    let found = look(checkpoints, &mut |newest| newest.verify(&mut |_| {}));
+    let now = reasons(&found.candidates, rule);
+    let candidates: Vec<Candidate> =
+        found.candidates.iter().copied().filter(|known| known.step != coming.step).chain([coming]).collect();
+    let then = reasons(&candidates, rule);
+    found.judged(|step| {
+        let now = now.get(&step).filter(|reason| matches!(reason, Reason::Newest | Reason::Best));
+        let reason = now.or(then.get(&step))?;
+        Some((reason.keeps(), reason.to_string()))
+    })
+}
+
+/// Removes what the policy will let go when `coming` is there. Returns what was removed.
+///
+/// # Errors
+/// What the system says; what was removed before is gone.
+pub fn make_room(checkpoints: &Path, rule: Rule, coming: Candidate) -> Result<Vec<PathBuf>, FileError> {
+    remove(checkpoints, &judge_for(checkpoints, rule, coming))
+}
+
+fn reasons(candidates: &[Candidate], rule: Rule) -> BTreeMap<u64, Reason> {
+    decide(candidates, rule).into_iter().collect()
+}
+
+/// The checkpoints of a directory.
+struct Looked {
+    sound: Vec<(u64, PathBuf, u64)>,
+    candidates: Vec<Candidate>,
+    damaged: Vec<Judged>,
+}
+
+impl Looked {
+    /// All of them with what `of` says of the sound ones, oldest first.
+    fn judged(self, of: impl Fn(u64) -> Option<(bool, String)>) -> Vec<Judged> {
+        let mut judged = self.damaged;
+        judged.extend(self.sound.into_iter().filter_map(|(step, path, bytes)| {
+            let (keeps, reason) = of(step)?;
+            Some(Judged { step, path, bytes, keeps, reason })
+        }));
+        judged.sort_by_key(|one| one.step);
+        judged
+    }
+}
+
+/// Opens all, and tells `newest` of the newest that opens.
+fn look(checkpoints: &Path, newest: &mut dyn FnMut(&Checkpoint) -> Result<(), ReadError>) -> Looked {
+    let mut looked = Looked { sound: Vec::new(), candidates: Vec::new(), damaged: Vec::new() };
+    let Looked { sound, candidates, damaged } = &mut looked;
     for (step, path) in name::list(checkpoints) {
         let open = Checkpoint::open(&path);
         let open = open.and_then(|open| if sound.is_empty() { newest(&open).map(|()| open) } else { Ok(open) });
@@ -61,17 +116,11 @@ fn judge_by(
                 sound.push((step, path, manifest.bytes()));
             }
             Err(error) => {
-                judged.push(Judged { step, path, bytes: 0, keeps: true, reason: format!("it is damaged: {error}") })
+                damaged.push(Judged { step, path, bytes: 0, keeps: true, reason: format!("it is damaged: {error}") })
             }
         }
     }
-    let reasons: BTreeMap<u64, Reason> = decide(&candidates, rule).into_iter().collect();
-    judged.extend(sound.into_iter().filter_map(|(step, path, bytes)| {
-        let reason = reasons.get(&step)?;
-        Some(Judged { step, path, bytes, keeps: reason.keeps(), reason: reason.to_string() })
-    }));
-    judged.sort_by_key(|one| one.step);
-    judged
+    looked
 }
 
 /// Removes what `judge` lets go. Returns what was removed.
@@ -123,6 +172,50 @@ fn remove_all(checkpoints: &Path, unwanted: impl Fn(&str) -> bool) -> Result<Vec
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::{DType, Draft, ShardWriter, commit};
+
+    /// A checkpoint of this step and error.
+    fn saved(dir: &Path, step: u64, metric: Option<f64>) {
+        let temporary = dir.join(name::temporary(step, "a"));
+        let mut shard = ShardWriter::create(&temporary, 0).unwrap();
+        shard.whole("w", DType::F32, &[64], &[7; 256]).unwrap();
+        let tables = [shard.finish().unwrap()];
+        let draft = Draft { step, metric, ..Draft::default() };
+        commit(&temporary, &dir.join(name::committed(step)), &tables, draft).unwrap();
+    }
+
+    fn steps(dir: &Path) -> Vec<u64> {
+        name::list(dir).into_iter().map(|(step, _)| step).rev().collect()
+    }
+
+    #[test]
+    fn old_checkpoints_make_room_before_the_newest_is_there_but_neither_the_newest_whole_one_nor_the_best() {
+        let coming = |metric| Candidate { step: 9, epoch: 0, time: 0.0, metric };
+        let filled = || {
+            let dir = tempfile::tempdir().unwrap();
+            for (step, metric) in [(1, 0.1), (2, 0.5), (3, 0.4), (4, 0.3), (5, 0.2)] {
+                saved(dir.path(), step, Some(metric));
+            }
+            dir
+        };
+        let dir = filled();
+        make_room(dir.path(), Rule::last(2), coming(Some(0.6))).unwrap();
+        assert_eq!(steps(dir.path()), [1, 4, 5], "those that stay beside the newest when it is there");
+        make_room(dir.path(), Rule::last(2), coming(Some(0.6))).unwrap();
+        assert_eq!(steps(dir.path()), [1, 4, 5]);
+        make_room(dir.path(), Rule::last(0), coming(Some(0.01))).unwrap();
+        assert_eq!(steps(dir.path()), [1, 5], "what is to be better is not there yet");
+        let dir = filled();
+        let newest = dir.path().join(name::committed(5)).join(name::shard(0));
+        let length = std::fs::metadata(&newest).unwrap().len();
+        let mut bytes = std::fs::read(&newest).unwrap();
+        let at = bytes.windows(64).position(|window| window == [7; 64]).unwrap();
+        bytes[at] = 8;
+        std::fs::write(&newest, &bytes).unwrap();
+        assert_eq!(std::fs::metadata(&newest).unwrap().len(), length);
+        make_room(dir.path(), Rule::last(0), coming(None)).unwrap();
+        assert_eq!(steps(dir.path()), [1, 4, 5], "the newest is damaged: the one before it stays");
+    }
 
     #[test]
     fn what_an_attempt_left_goes_and_what_others_write_stays() {

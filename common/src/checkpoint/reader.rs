@@ -426,8 +426,8 @@ impl Checkpoint {
         let (file, place) = self.open_item(&chunk.place, bytes.saturating_add(PICKLE_BYTES_MAX))?;
         let stored = StoredItem::open(&file.0, file.1, &place)?.tensor()?;
         if stored.element != element || stored.sizes != chunk.region.sizes {
-            let what = format!("a {} of size {:?}, not what .metadata says", stored.element.torch(), stored.sizes);
-            return Err(ItemError::Unsupported { what }.into());
+            let found = format!("a {} of size {:?}", stored.element.torch(), stored.sizes);
+            return Err(ItemError::Mismatch { found }.into());
         }
         let expected = self.expected(&chunk.place);
         if let Some(expected) = expected.filter(|&crc32| crc32 != stored.crc32) {

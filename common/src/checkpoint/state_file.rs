@@ -3,34 +3,33 @@
 //!
 //! **Invariant:** tensors are written and read one at a time; the largest bounds the memory.
 
+mod read;
+mod walk;
+
 use super::{
     boxes::Region,
     element::Element,
+    form::FileForm,
     item::rebuild_tensor,
-    metadata::{PathPart, Place},
+    mention::Mentions,
+    metadata::PathPart,
     nest::Nest,
     pickle::{Pickler, Protocol},
-    stored::{ItemError, StoredItem, StoredTensor, check_crc},
-    torch::ITEM_GLOBALS,
-    tree::{Id, Node, Tree},
-    unpickle::{UnpickleError, unpickle},
+    stored::{ItemError, StoredTensor, check_crc},
     value::Value,
     zip::Builder,
 };
-use crate::fs::{FileError, RelPath, Storage, regular};
+use crate::fs::{FileError, Storage, regular};
 use std::{
     collections::BTreeMap,
     fs::File,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
+use walk::Found;
 
 /// Alignment of payloads, so that `torch.load(mmap=True)` maps them well.
 const ALIGN_BYTES: u64 = 64;
-/// Depth to which containers are followed.
-const DEPTH_MAX: usize = 64;
-/// Tensors, values and containers in a file; shared ones count as often as they are met.
-const LEAVES_MAX: usize = 1 << 20;
 /// Largest tensor whose storage is smaller than itself.
 const EXPANDED_BYTES_MAX: u64 = 64 << 20;
 
@@ -113,26 +112,27 @@ fn pickle(entries: &[Entry]) -> Vec<u8> {
 pub struct StateFile {
     file: File,
     path: PathBuf,
+    form: FileForm,
     found: Found,
 }
 
-#[derive(Debug, Default)]
-struct Found {
-    tensors: BTreeMap<String, StoredTensor>,
-    values: BTreeMap<String, Value>,
-    paths: BTreeMap<String, Vec<PathPart>>,
-    refused: Vec<(String, ItemError)>,
-}
-
 impl StateFile {
-    /// Reads names, shapes and values; no tensor data.
+    /// Reads names, shapes and values; of tensors' data only those inside a bare pickle.
+    ///
+    /// # Errors
+    /// The file as a whole cannot be read. What in it cannot be is in [`Self::refused`].
     pub fn open(path: &Path) -> Result<Self, StateFileError> {
         let file = regular::open(path)?;
         let length = file.metadata().map_err(FileError::of("look at", path))?.len();
+        let form = FileForm::of_file(&file).map_err(FileError::of("read", path))?;
         let wrong = |source| StateFileError::Item { path: path.to_path_buf(), name: None, source };
-        let place = Place { file: RelPath::own("data.pkl"), offset: 0, length, transforms: Vec::new() };
-        let found = contents(&file, &place).map_err(wrong)?;
-        Ok(Self { file, path: path.to_path_buf(), found })
+        let found = read::contents(&file, form, length).map_err(wrong)?;
+        Ok(Self { file, path: path.to_path_buf(), form, found })
+    }
+
+    /// What kind of a file it is.
+    pub fn form(&self) -> FileForm {
+        self.form
     }
 
     /// The file.
@@ -165,6 +165,16 @@ impl StateFile {
         &self.found.refused
     }
 
+    /// Objects of other libraries, by their names in the file, each with its class. What is readable in them is read.
+    pub fn foreign(&self) -> &[(String, String)] {
+        &self.found.foreign
+    }
+
+    /// Classes and functions that the file mentions and that are no part of a checkpoint.
+    pub fn mentions(&self) -> &Mentions {
+        &self.found.mentions
+    }
+
     /// A tensor's row-major elements, after checking its CRC-32.
     pub fn tensor(&self, name: &str) -> Result<Vec<u8>, StateFileError> {
         let wrong = |source| StateFileError::Item { path: self.path.clone(), name: Some(name.to_owned()), source };
@@ -176,80 +186,6 @@ impl StateFile {
             stored.row_major(payload)
         };
         read().map_err(wrong)
-    }
-}
-
-fn contents(file: &File, place: &Place) -> Result<Found, ItemError> {
-    let item = StoredItem::open(file, place.length, place)?;
-    let pickle = item.pickle()?;
-    let tree = unpickle(&pickle, ITEM_GLOBALS)?;
-    let mut walk = Walk { item: &item, tree: &tree, found: Found::default(), left: LEAVES_MAX };
-    if tree.pairs(tree.root).is_none() {
-        return Err(UnpickleError::Unexpected { expected: "a dictionary of tensors" }.into());
-    }
-    walk.enter(tree.root, &mut Vec::new())?;
-    Ok(walk.found)
-}
-
-/// Follows containers as DCP flattens them: dictionaries always, lists that hold tensors or dictionaries.
-struct Walk<'a> {
-    item: &'a StoredItem<'a>,
-    tree: &'a Tree<'a>,
-    found: Found,
-    left: usize,
-}
-
-impl Walk<'_> {
-    fn enter(&mut self, id: Id, path: &mut Vec<PathPart>) -> Result<(), ItemError> {
-        let spent = UnpickleError::Unexpected { expected: "a dictionary of bounded size and depth" };
-        self.left = self.left.checked_sub(1).filter(|_| path.len() <= DEPTH_MAX).ok_or(spent)?;
-        if let Some(keys) = self.keys(id) {
-            for (part, value) in keys {
-                path.push(part);
-                self.enter(value, path)?;
-                path.pop();
-            }
-            return Ok(());
-        }
-        let name = path.iter().map(ToString::to_string).collect::<Vec<_>>().join(".");
-        if self.found.paths.insert(name.clone(), path.clone()).is_some() {
-            return Err(UnpickleError::Unexpected { expected: "different names for different tensors" }.into());
-        }
-        let tensor = self.tree.object(id).is_some_and(|(name, ..)| name.starts_with("_rebuild_"));
-        let read = if tensor {
-            self.item.locate(self.tree, id).map(|stored| _ = self.found.tensors.insert(name.clone(), stored))
-        } else {
-            let value = self.tree.value(id).map(|value| _ = self.found.values.insert(name.clone(), value));
-            value.map_err(|error| match self.tree.pairs(id) {
-                // Were it not for its keys, it would have been followed.
-                Some(_) => ItemError::Unsupported {
-                    what: "a dictionary of which a key is neither a text nor a whole number".into(),
-                },
-                None => error.into(),
-            })
-        };
-        if let Err(error) = read {
-            if path.is_empty() {
-                return Err(error);
-            }
-            self.found.refused.push((name, error));
-        }
-        Ok(())
-    }
-
-    /// What is in a container that is followed.
-    fn keys(&self, id: Id) -> Option<Vec<(PathPart, Id)>> {
-        let part = |key: Id| match self.tree.text(key) {
-            Some(text) => Some(PathPart::Key(text.to_owned())),
-            None => self.tree.int(key).map(PathPart::Number),
-        };
-        if let Some(pairs) = self.tree.pairs(id) {
-            return pairs.iter().map(|&(key, value)| Some((part(key)?, value))).collect();
-        }
-        let Node::List(items) = self.tree.node(id) else { return None };
-        let deep = items.iter().any(|&item| matches!(self.tree.node(item), Node::Dict(_) | Node::Object { .. }));
-        let numbered = || (0u64..).map(PathPart::Index).zip(items.iter().copied()).collect();
-        deep.then(numbered)
     }
 }
 
@@ -351,13 +287,81 @@ mod tests {
         assert_eq!(open.place("state.70000.step"), Some(steps[1].path.as_slice()));
     }
 
+    /// A file of torch.save with this pickle and one storage of four bytes.
+    fn archive(pickle: &[u8]) -> Vec<u8> {
+        let mut zip = Builder::new(0);
+        let mut bytes = zip.small("archive/version", b"3\n");
+        bytes.extend(zip.small("archive/data.pkl", pickle));
+        bytes.extend(zip.small("archive/data/0", &[7; 4]));
+        bytes.extend(zip.finish());
+        bytes
+    }
+
+    /// A dictionary of a tensor "w" and of "x", which is pushed by `x`.
+    fn with(x: &[u8]) -> Vec<u8> {
+        let mut out = Pickler::new(Protocol::Two);
+        out.empty_dict();
+        out.mark();
+        out.text("w");
+        rebuild_tensor(&mut out, "0", DType::F32.into(), &[1]);
+        out.text("x");
+        let mut bytes = out.finish();
+        bytes.pop();
+        bytes.extend(x);
+        bytes.extend(b"u.");
+        bytes
+    }
+
+    #[test]
+    fn an_object_of_another_library_is_a_name_and_everything_else_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.ckpt");
+        // argparse.Namespace(), with the state {"lr": 3, "self": itself}.
+        let namespace = b"cargparse\nNamespace\n)\x81q\x05}(X\x02\0\0\0lrK\x03X\x04\0\0\0selfh\x05ub";
+        std::fs::write(&path, archive(&with(namespace))).unwrap();
+        let open = StateFile::open(&path).unwrap();
+        assert_eq!(open.tensor("w").unwrap(), [7; 4]);
+        assert_eq!(open.values()["x.lr"], Value::Int(3));
+        assert_eq!(open.foreign(), [("x".to_owned(), "argparse.Namespace".to_owned())]);
+        assert!(open.refused().is_empty() && open.mentions().dangerous().is_empty());
+        // os.system("true").
+        std::fs::write(&path, archive(&with(b"cposix\nsystem\nX\x04\0\0\0true\x85R"))).unwrap();
+        let open = StateFile::open(&path).unwrap();
+        assert_eq!(open.tensor("w").unwrap(), [7; 4]);
+        assert_eq!(open.mentions().dangerous()[0].to_string(), "posix.system");
+        assert!(open.foreign().is_empty());
+    }
+
+    #[test]
+    fn pickles_of_python_2_and_objects_that_hold_themselves_are_read_in_bounds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.pkl");
+        std::fs::write(&path, b"(dp0\nS'a'\np1\nI5\nsS'b'\np2\nL70000L\nsS'c'\n(lp3\nF0.5\naI01\nas.").unwrap();
+        let open = StateFile::open(&path).unwrap();
+        assert_eq!((&open.values()["a"], &open.values()["b"]), (&Value::Int(5), &Value::Int(70_000)));
+        assert_eq!(open.values()["c"], Value::List(vec![Value::Float(0.5), Value::Bool(true)]));
+        // A list of itself, and of an object, many times over.
+        let mut itself = b"\x80\x02}X\x01\0\0\0a]q\x01(".to_vec();
+        itself.extend(b"h\x01".repeat(50));
+        itself.extend(b"cx\nY\n)\x81es.");
+        std::fs::write(&path, &itself).unwrap();
+        let open = StateFile::open(&path).unwrap();
+        assert!(!open.refused().is_empty());
+    }
+
     #[test]
     fn what_is_no_zip_or_has_keys_without_names_is_called_so() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("old.pt");
-        std::fs::write(&path, b"\x80\x02}q\x00.").unwrap();
-        let error = StateFile::open(&path).unwrap_err().to_string();
-        assert!(error.contains("old.pt: it is a bare pickle, as torch.save wrote before PyTorch 1.6"), "{error}");
+        for (bytes, what) in [
+            (&b"no checkpoint"[..], "it is a file of no form that is read"),
+            (b"\x89HDF\r\n\x1a\n", "it is an HDF5 file, which is not read"),
+            (b"", "the file ends before it does"),
+        ] {
+            std::fs::write(&path, bytes).unwrap();
+            let error = StateFile::open(&path).unwrap_err().to_string();
+            assert!(error.contains("old.pt") && error.contains(what), "{error}");
+        }
         // {None: a tensor}, alone and inside.
         let mut out = Pickler::new(Protocol::Two);
         out.empty_dict();
@@ -371,7 +375,8 @@ mod tests {
         bytes.extend(zip.small("archive/data/0", &[0; 4]));
         bytes.extend(zip.finish());
         std::fs::write(&path, &bytes).unwrap();
-        let error = StateFile::open(&path).unwrap_err().to_string();
-        assert!(error.contains("of which a key is neither a text nor a whole number"), "{error}");
+        let open = StateFile::open(&path).unwrap();
+        let (name, error) = &open.refused()[0];
+        assert!(name.is_empty() && error.to_string().contains("of which a key is neither a text nor a whole number"));
     }
 }

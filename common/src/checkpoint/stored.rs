@@ -6,10 +6,12 @@
 use super::{
     boxes::volume,
     element::{Element, UNTYPED},
+    mention::Mentions,
     metadata::Place,
-    torch::ITEM_GLOBALS,
+    sequence,
+    torch::{FILE_GLOBALS, ITEM_GLOBALS},
     tree::{Id, Node, Tree},
-    unpickle::{UnpickleError, unpickle},
+    unpickle::{UnpickleError, unpickle, unpickle_any},
     value::Value,
     zip::{self, End, Entry, ZipError},
 };
@@ -40,6 +42,12 @@ pub enum ItemError {
     Record {
         /// Record.
         name: String,
+    },
+    /// It is another tensor than `.metadata` lists.
+    #[error("it is {found}, not what .metadata says")]
+    Mismatch {
+        /// What it is.
+        found: String,
     },
     /// A kind of tensor that we do not read.
     #[error("it is {what}, which is not read")]
@@ -132,7 +140,7 @@ impl<'a> StoredItem<'a> {
         let begin = self.read(0, 2.min(self.length)).unwrap_or_default();
         match (&error, begin.as_slice()) {
             (ItemError::Zip(ZipError::NoEnd), [0x80, 2..=5]) => ItemError::Unsupported {
-                what: "a bare pickle, as torch.save wrote before PyTorch 1.6 (load it there, and save it again)".into(),
+                what: "a bare pickle, as torch.save wrote before PyTorch 1.6, inside a checkpoint".into(),
             },
             _ => error,
         }
@@ -185,6 +193,15 @@ impl<'a> StoredItem<'a> {
         Ok((tree.value(tree.root)?, crc32fast::hash(&bytes)))
     }
 
+    /// What the item mentions that is no part of a checkpoint.
+    pub(super) fn mentions(&self) -> Result<Mentions, ItemError> {
+        let bytes = self.pickle()?;
+        let tree = unpickle_any(&bytes, FILE_GLOBALS)?;
+        let mut mentions = Mentions::default();
+        sequence::mentioned_inside(&tree, &mut mentions);
+        Ok(mentions)
+    }
+
     /// The tensor of the item.
     pub(super) fn tensor(&self) -> Result<StoredTensor, ItemError> {
         let bytes = self.pickle()?;
@@ -199,17 +216,66 @@ impl<'a> StoredItem<'a> {
 
     /// Finds the payload of the tensor below `id`.
     pub(super) fn locate(&self, tree: &Tree<'_>, id: Id) -> Result<StoredTensor, ItemError> {
-        let seen = read_tensor(tree, id)?;
-        let entry = self.record(&format!("data/{}", seen.key))?;
-        let bytes = seen.numel.checked_mul(seen.element.bytes()).filter(|&bytes| bytes == entry.bytes);
-        let wrong = || ItemError::Record { name: entry.name.clone() };
-        let bytes = bytes.ok_or_else(wrong)?;
-        if seen.end().is_none_or(|end| end > seen.numel) {
-            return Err(wrong());
+        locate(tree, id, self)
+    }
+}
+
+impl Storages for StoredItem<'_> {
+    fn payload(&self, key: &str) -> Result<Payload, ItemError> {
+        let entry = self.record(&format!("data/{key}"))?;
+        let at = if entry.bytes == 0 { 0 } else { self.offset + self.data_at(entry)? };
+        Ok(Payload { name: entry.name.clone(), at, bytes: entry.bytes, crc32: entry.crc32 })
+    }
+}
+
+/// The bytes of a storage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Payload {
+    /// What it is called, for errors.
+    pub(super) name: String,
+    /// Where it is in the file.
+    pub(super) at: u64,
+    pub(super) bytes: u64,
+    /// 0: not computed by the writer.
+    pub(super) crc32: u32,
+}
+
+/// Where the storages are that a pickle names by a key.
+pub(super) trait Storages {
+    /// The bytes of one.
+    fn payload(&self, key: &str) -> Result<Payload, ItemError>;
+}
+
+/// Finds the payload of the tensor below `id`.
+pub(super) fn locate(tree: &Tree<'_>, id: Id, storages: &dyn Storages) -> Result<StoredTensor, ItemError> {
+    let seen = read_tensor(tree, id)?;
+    let found = match &seen.storage {
+        Held::Keyed(key) => storages.payload(key)?,
+        Held::Inside(payload) => payload.clone(),
+    };
+    let bytes = seen.numel.checked_mul(seen.element.bytes()).filter(|&bytes| bytes == found.bytes);
+    let wrong = || ItemError::Record { name: found.name.clone() };
+    let bytes = bytes.ok_or_else(wrong)?;
+    if seen.end().is_none_or(|end| end > seen.numel) {
+        return Err(wrong());
+    }
+    let Seen { element, sizes, strides, first, .. } = seen;
+    Ok(StoredTensor { element, sizes, strides, first, at: found.at, bytes, crc32: found.crc32 })
+}
+
+impl ItemError {
+    /// Whether the bytes are wrong, and not merely of a kind that is not read.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Io(_)
+            | Self::Cut
+            | Self::Zip(_)
+            | Self::Record { .. }
+            | Self::Mismatch { .. }
+            | Self::Checksum { .. } => true,
+            Self::Pickle(error) => matches!(error, UnpickleError::Short { .. } | UnpickleError::Operand { .. }),
+            Self::Unsupported { .. } => false,
         }
-        let at = if bytes == 0 { 0 } else { self.offset + self.data_at(entry)? };
-        let Seen { element, sizes, strides, first, .. } = seen;
-        Ok(StoredTensor { element, sizes, strides, first, at, bytes, crc32: entry.crc32 })
     }
 }
 
@@ -234,10 +300,33 @@ pub(super) fn check_crc(bytes: &[u8], expected: u32) -> Result<(), ItemError> {
     Ok(())
 }
 
+/// Where a storage is.
+enum Held {
+    /// Beside the pickle, under a key.
+    Keyed(String),
+    /// In the pickle itself.
+    Inside(Payload),
+}
+
+/// A storage as a pickle describes it.
+pub(super) struct StorageSeen<'a> {
+    pub(super) class: &'a str,
+    pub(super) key: String,
+    pub(super) numel: u64,
+}
+
+/// Reads ("storage", class, key, device, elements, …).
+pub(super) fn read_storage<'a>(tree: &Tree<'a>, id: Id) -> Option<StorageSeen<'a>> {
+    let Node::Persistent(storage) = tree.node(id) else { return None };
+    let [_, class, key, _, numel, ..] = tree.tuple(*storage)? else { return None };
+    let Node::Global(_, class) = tree.node(*class) else { return None };
+    Some(StorageSeen { class: *class, key: tree.owned(*key)?, numel: tree.count(*numel)? })
+}
+
 /// A tensor as its pickle describes it.
 struct Seen {
     element: Element,
-    key: String,
+    storage: Held,
     /// Elements of the storage.
     numel: u64,
     first: u64,
@@ -293,14 +382,15 @@ fn read_tensor(tree: &Tree<'_>, id: Id) -> Result<Seen, ItemError> {
 fn read_view(tree: &Tree<'_>, args: &[Id], dtype: Option<Id>) -> Result<Option<Seen>, ItemError> {
     let seen = || {
         let [storage, first, sizes, strides, ..] = args else { return None };
-        let Node::Persistent(storage) = tree.node(*storage) else { return None };
-        let [_, class, key, _, numel, ..] = tree.tuple(*storage)? else { return None };
-        let Node::Global(_, class) = tree.node(*class) else { return None };
-        let key = tree.owned(*key)?;
+        let (seen, payload) = match read_storage(tree, *storage) {
+            Some(seen) => (seen, None),
+            None => sequence::inside(tree, *storage).map(|(seen, payload)| (seen, Some(payload)))?,
+        };
         let (sizes, strides) = (tree.size(*sizes)?, tree.size(*strides)?);
-        Some((*class, key, tree.count(*numel)?, tree.count(*first)?, sizes, strides))
+        Some((seen, payload, tree.count(*first)?, sizes, strides))
     };
-    let Some((class, key, numel, first, sizes, strides)) = seen() else { return Ok(None) };
+    let Some((StorageSeen { class, key, numel }, payload, first, sizes, strides)) = seen() else { return Ok(None) };
+    let storage = payload.map_or(Held::Keyed(key), Held::Inside);
     let name = match dtype.map(|id| tree.node(id)) {
         Some(Node::Global("torch", name)) => *name,
         _ => class,
@@ -308,5 +398,5 @@ fn read_view(tree: &Tree<'_>, args: &[Id], dtype: Option<Id>) -> Result<Option<S
     let element = Element::of_torch(name).or_else(|| Element::of_storage(name));
     let element = element.ok_or_else(|| ItemError::Unsupported { what: format!("of the element type {name}") })?;
     let numel = if class == UNTYPED { numel / element.bytes() } else { numel };
-    Ok(Some(Seen { element, key, numel, first, sizes, strides }))
+    Ok(Some(Seen { element, storage, numel, first, sizes, strides }))
 }

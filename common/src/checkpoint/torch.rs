@@ -74,18 +74,60 @@ pub(super) const METADATA_GLOBALS: AllowList = &[
     ("collections", &["OrderedDict"]),
 ];
 
+/// Functions that make a tensor.
+const REBUILD: &[&str] =
+    &["_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter", "_rebuild_qtensor"];
+const COLLECTIONS: &[&str] = &["OrderedDict", "defaultdict"];
+/// Classes of values.
+const BUILTINS: &[&str] = &[
+    "set",
+    "frozenset",
+    "complex",
+    "bytes",
+    "bytearray",
+    "object",
+    "list",
+    "dict",
+    "tuple",
+    "int",
+    "float",
+    "str",
+    "bool",
+    "slice",
+    "range",
+];
+const MULTIARRAY: &[&str] = &["_reconstruct", "scalar"];
+
+/// What a file of its own may mention and is understood: items, arrays of numpy, objects made the old way.
+pub(super) const FILE_GLOBALS: AllowList = &[
+    ("torch._utils", REBUILD),
+    ("torch._tensor", &["_rebuild_from_type_v2"]),
+    ("torch", TORCH),
+    ("torch.storage", &["UntypedStorage", "TypedStorage", "_load_from_bytes"]),
+    ("torch.serialization", &["_get_layout"]),
+    ("torch.torch_version", &["TorchVersion"]),
+    ("collections", COLLECTIONS),
+    ("_codecs", &["encode"]),
+    ("__builtin__", BUILTINS),
+    ("builtins", BUILTINS),
+    ("copyreg", &["_reconstructor", "__newobj__"]),
+    ("copy_reg", &["_reconstructor", "__newobj__"]),
+    ("numpy", &["dtype", "ndarray"]),
+    ("numpy.core.multiarray", MULTIARRAY),
+    ("numpy._core.multiarray", MULTIARRAY),
+    ("numpy.core.numeric", &["_frombuffer"]),
+    ("numpy._core.numeric", &["_frombuffer"]),
+];
+
 /// What an item may mention.
 pub(super) const ITEM_GLOBALS: AllowList = &[
-    (
-        "torch._utils",
-        &["_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter", "_rebuild_qtensor"],
-    ),
+    ("torch._utils", REBUILD),
     ("torch._tensor", &["_rebuild_from_type_v2"]),
     ("torch", TORCH),
     ("torch.storage", &["UntypedStorage", "TypedStorage"]),
     ("torch.serialization", &["_get_layout"]),
     ("torch.torch_version", &["TorchVersion"]),
-    ("collections", &["OrderedDict", "defaultdict"]),
+    ("collections", COLLECTIONS),
     ("_codecs", &["encode"]),
     ("__builtin__", &["set", "complex", "bytes", "bytearray"]),
     ("builtins", &["set", "complex", "bytes", "bytearray"]),

@@ -3,7 +3,7 @@
 //! **Invariant:** shared and cyclic objects cost nothing to keep; whoever walks them bounds depth and number of steps, and all that is
 //! copied out of a tree is within a multiple of the pickle's own bytes, however often it mentions one object.
 
-use super::{unpickle::UnpickleError, value::Value};
+use super::{mention::Mentions, unpickle::UnpickleError, value::Value};
 use std::cell::Cell;
 
 /// Axes of a tensor; PyTorch's own limit.
@@ -35,12 +35,17 @@ pub(super) enum Node<'a> {
     List(Vec<Id>),
     Dict(Vec<(Id, Id)>),
     Global(&'a str, &'a str),
-    /// NEWOBJ or REDUCE: what was called or made, with which arguments, and the state set by BUILD.
+    /// A class or function that is not on the list: module and name.
+    Foreign(&'a str, &'a str),
+    /// A text with escapes of Python 2, which are not resolved.
+    Escaped,
+    /// NEWOBJ or REDUCE: what was called or made, with which arguments, the state set by BUILD, the items and the elements it was given.
     Object {
         callee: Id,
         args: Id,
         state: Option<Id>,
         items: Vec<(Id, Id)>,
+        elements: Vec<Id>,
     },
     Persistent(Id),
 }
@@ -48,17 +53,59 @@ pub(super) enum Node<'a> {
 /// A pickle that was read.
 #[derive(Debug)]
 pub(super) struct Tree<'a> {
+    /// The pickle, and what follows it.
+    bytes: &'a [u8],
     nodes: Vec<Node<'a>>,
     pub(super) root: Id,
+    /// One behind its last byte.
+    pub(super) end: usize,
+    /// Classes and functions that are not on the list.
+    pub(super) mentions: Mentions,
     /// Bytes that may still be copied.
     left: Cell<usize>,
 }
 
 impl<'a> Tree<'a> {
-    /// Of a pickle of so many bytes.
-    pub(super) fn new(nodes: Vec<Node<'a>>, root: Id, bytes: usize) -> Self {
-        let left = bytes.saturating_mul(COPIED_BYTES_PER_BYTE).saturating_add(COPIED_BYTES);
-        Self { nodes, root, left: Cell::new(left) }
+    /// Of a pickle that begins with `bytes` and ends at `end`.
+    pub(super) fn new(bytes: &'a [u8], end: usize, nodes: Vec<Node<'a>>, root: Id, mentions: Mentions) -> Self {
+        let left = end.saturating_mul(COPIED_BYTES_PER_BYTE).saturating_add(COPIED_BYTES);
+        Self { bytes, nodes, root, end, mentions, left: Cell::new(left) }
+    }
+
+    /// Where bytes of a node are in the pickle.
+    pub(super) fn offset(&self, part: &[u8]) -> Option<u64> {
+        let from = (part.as_ptr() as usize).checked_sub(self.bytes.as_ptr() as usize)?;
+        (from + part.len() <= self.bytes.len()).then_some(from as u64)
+    }
+
+    /// Module and name of the class of an object that is not on the list, and what is in it.
+    pub(super) fn foreign(&self, id: Id) -> Option<(&'a str, &'a str)> {
+        let named = |id: Id| match self.node(id) {
+            Node::Foreign(module, name) => Some((*module, *name)),
+            _ => None,
+        };
+        let Node::Object { callee, args, .. } = self.node(id) else { return named(id) };
+        match self.node(*callee) {
+            // `copyreg._reconstructor(cls, base, state)` makes an object of its first argument; so does `copyreg.__newobj__`.
+            Node::Global("copyreg" | "copy_reg", _) => named(*self.tuple(*args)?.first()?),
+            // torch.save kept the source of a class beside it: ("module", class, file, source).
+            Node::Persistent(id) => named(*self.tuple(*id)?.get(1)?),
+            _ => named(*callee),
+        }
+    }
+
+    /// All persistent objects: storages, mostly.
+    pub(super) fn persistent(&self) -> impl Iterator<Item = Id> {
+        (0..self.nodes.len()).filter(|id| matches!(self.node(*id), Node::Persistent(_)))
+    }
+
+    /// All objects that this function or class made.
+    pub(super) fn made_by(&self, module: &'static str, name: &'static str) -> impl Iterator<Item = Id> {
+        let is_made = move |id: &Id| match self.node(*id) {
+            Node::Object { callee, .. } => self.is_global(*callee, module, name),
+            _ => false,
+        };
+        (0..self.nodes.len()).filter(is_made)
     }
 
     /// Takes what is to be copied from what may be.
@@ -102,7 +149,11 @@ impl<'a> Tree<'a> {
     pub(super) fn pairs(&self, id: Id) -> Option<&[(Id, Id)]> {
         match self.node(id) {
             Node::Dict(items) => Some(items),
-            Node::Object { callee, items, .. } if self.is_global(*callee, "collections", "OrderedDict") => Some(items),
+            Node::Object { callee, items, .. }
+                if ["OrderedDict", "defaultdict"].iter().any(|name| self.is_global(*callee, "collections", name)) =>
+            {
+                Some(items)
+            }
             _ => None,
         }
     }
@@ -187,6 +238,9 @@ impl<'a> Tree<'a> {
                     if let Some(bytes) = self.encoded(id) {
                         return Ok(Value::Bytes(bytes));
                     }
+                    if let Some(number) = super::array::scalar(self, id) {
+                        return Ok(number);
+                    }
                 }
                 let pairs = self.pairs(id).ok_or(refused)?;
                 let pair = |&(key, value): &(Id, Id)| {
@@ -198,7 +252,7 @@ impl<'a> Tree<'a> {
     }
 
     /// `_codecs.encode(text, "latin1")`: how protocol 2 writes bytes.
-    fn encoded(&self, id: Id) -> Option<Vec<u8>> {
+    pub(super) fn encoded(&self, id: Id) -> Option<Vec<u8>> {
         let (name, args, _) = self.object(id)?;
         let [text, codec] = args else { return None };
         if name != "encode" || self.text(*codec) != Some("latin1") {

@@ -1,9 +1,14 @@
 //! Reads pickles without running them: a small machine that builds a tree of nodes and calls nothing.
 //!
-//! **Invariant:** never panics, never allocates more than a small multiple of the input, refuses every global that is not
-//! on the caller's list.
+//! **Invariant:** never panics, never allocates more than a small multiple of the input. A global that is not on the caller's list is
+//! refused, or becomes an opaque name that stands for nothing.
 
-use super::tree::{Id, Node, Tree};
+mod text;
+
+use super::{
+    mention::{Mention, Mentions},
+    tree::{Id, Node, Tree},
+};
 use std::collections::HashMap;
 
 /// Modules and the names in them that a pickle may mention.
@@ -54,11 +59,29 @@ pub enum UnpickleError {
 
 /// Reads a whole pickle. Bytes behind STOP are ignored.
 pub(super) fn unpickle<'a>(bytes: &'a [u8], allow: AllowList) -> Result<Tree<'a>, UnpickleError> {
-    let mut machine =
-        Machine { bytes, at: 0, allow, nodes: Vec::new(), stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
+    run(bytes, allow, None)
+}
+
+/// The same; what is not on the list is mentioned in the tree instead, and stands there as a name.
+pub(super) fn unpickle_any<'a>(bytes: &'a [u8], allow: AllowList) -> Result<Tree<'a>, UnpickleError> {
+    run(bytes, allow, Some(Mentions::default()))
+}
+
+fn run<'a>(bytes: &'a [u8], allow: AllowList, mentions: Option<Mentions>) -> Result<Tree<'a>, UnpickleError> {
+    let mut machine = Machine {
+        bytes,
+        at: 0,
+        allow,
+        mentions,
+        nodes: Vec::new(),
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: HashMap::new(),
+    };
     loop {
         if let Some(root) = machine.step()? {
-            return Ok(Tree::new(machine.nodes, root, bytes.len()));
+            let Machine { nodes, mentions, at, .. } = machine;
+            return Ok(Tree::new(bytes, at, nodes, root, mentions.unwrap_or_default()));
         }
     }
 }
@@ -67,6 +90,8 @@ struct Machine<'a> {
     bytes: &'a [u8],
     at: usize,
     allow: AllowList,
+    /// What is not on the list; `None`: it is refused.
+    mentions: Option<Mentions>,
     nodes: Vec<Node<'a>>,
     stack: Vec<Id>,
     marks: Vec<usize>,
@@ -91,9 +116,10 @@ impl<'a> Machine<'a> {
                 self.stack.push(top);
             }
             b'N' | 0x88 | 0x89 | b'K' | b'M' | b'J' | b'G' | 0x8a | 0x8b => self.number(opcode)?,
-            b'X' | 0x8c | 0x8d | b'C' | b'B' | 0x8e | b'U' | b'T' => self.string(opcode, &damaged)?,
+            b'X' | 0x8c | 0x8d | b'C' | b'B' | 0x8e | 0x96 | b'U' | b'T' => self.string(opcode, &damaged)?,
             b'h' | b'j' | b'q' | b'r' | 0x94 => self.memory(opcode, &damaged)?,
             b'c' | 0x93 => self.global(opcode, at, &damaged)?,
+            b'I' | b'L' | b'F' | b'S' | b'V' | b'p' | b'g' | b'P' | b'i' => self.text_opcode(opcode, at, &damaged)?,
             _ => self.compound(opcode, at).ok_or(damaged)??,
         }
         Ok(None)
@@ -120,12 +146,14 @@ impl<'a> Machine<'a> {
     fn string(&mut self, opcode: u8, damaged: &UnpickleError) -> Result<(), UnpickleError> {
         let length = match opcode {
             0x8c | b'C' | b'U' => self.length1()?,
-            0x8d | 0x8e => usize::try_from(u64::from_le_bytes(self.array()?)).unwrap_or(usize::MAX),
+            0x8d | 0x8e | 0x96 => usize::try_from(u64::from_le_bytes(self.array()?)).unwrap_or(usize::MAX),
             _ => self.length4()?,
         };
         let bytes = self.take(length)?;
         let node = match opcode {
             b'X' | 0x8c | 0x8d => Node::Text(std::str::from_utf8(bytes).map_err(|_| damaged.clone())?),
+            // What Python 2 called a string: a name, or raw bytes.
+            b'U' | b'T' => std::str::from_utf8(bytes).map_or(Node::Bytes(bytes), Node::Text),
             _ => Node::Bytes(bytes),
         };
         self.push(node);
@@ -138,13 +166,18 @@ impl<'a> Machine<'a> {
             0x94 => u32::try_from(self.memo.len()).unwrap_or(u32::MAX),
             _ => u32::from_le_bytes(self.array()?),
         };
-        if matches!(opcode, b'h' | b'j') {
-            let id = *self.memo.get(&index).ok_or_else(|| damaged.clone())?;
-            self.stack.push(id);
-        } else {
-            let top = self.top().ok_or_else(|| damaged.clone())?;
-            self.memo.insert(index, top);
-        }
+        if matches!(opcode, b'h' | b'j') { self.fetch(index, damaged) } else { self.memoize(index, damaged) }
+    }
+
+    fn fetch(&mut self, index: u32, damaged: &UnpickleError) -> Result<(), UnpickleError> {
+        let id = *self.memo.get(&index).ok_or_else(|| damaged.clone())?;
+        self.stack.push(id);
+        Ok(())
+    }
+
+    fn memoize(&mut self, index: u32, damaged: &UnpickleError) -> Result<(), UnpickleError> {
+        let top = self.top().ok_or_else(|| damaged.clone())?;
+        self.memo.insert(index, top);
         Ok(())
     }
 
@@ -155,12 +188,22 @@ impl<'a> Machine<'a> {
             let (name, module) = (self.pop_text(), self.pop_text());
             (module.ok_or_else(|| damaged.clone())?, name.ok_or_else(|| damaged.clone())?)
         };
-        let allowed = self.allow.iter().any(|(m, names)| *m == module && names.contains(&name));
-        if !allowed {
-            return Err(UnpickleError::Global { module: clip(module), name: clip(name), at });
-        }
-        self.push(Node::Global(module, name));
+        let node = self.named(module, name, at)?;
+        self.push(node);
         Ok(())
+    }
+
+    /// A class or function by its name.
+    fn named(&mut self, module: &'a str, name: &'a str, at: usize) -> Result<Node<'a>, UnpickleError> {
+        if self.allow.iter().any(|(m, names)| *m == module && names.contains(&name)) {
+            return Ok(Node::Global(module, name));
+        }
+        let found = Mention { module: clip(module), name: clip(name), at };
+        match &mut self.mentions {
+            Some(mentions) => mentions.add(found),
+            None => return Err(UnpickleError::Global { module: found.module, name: found.name, at }),
+        }
+        Ok(Node::Foreign(module, name))
     }
 
     /// Containers and objects. `None`: the operands do not fit.
@@ -187,7 +230,7 @@ impl<'a> Machine<'a> {
                 let item = self.pop()?;
                 self.list()?.push(item);
             }
-            b'e' => {
+            b'e' | 0x90 => {
                 let items = self.since_mark()?;
                 self.list()?.extend(items);
             }
@@ -205,9 +248,33 @@ impl<'a> Machine<'a> {
                 }
                 self.pairs()?.extend(items.chunks_exact(2).map(|pair| (pair[0], pair[1])));
             }
-            b'R' | 0x81 => {
-                let (args, callee) = (self.pop()?, self.pop()?);
-                self.push(Node::Object { callee, args, state: None, items: Vec::new() });
+            _ => return self.make(opcode, at),
+        }
+        Some(Ok(()))
+    }
+
+    /// Objects: what is called or made, and what it is given.
+    fn make(&mut self, opcode: u8, at: usize) -> Option<Result<(), UnpickleError>> {
+        match opcode {
+            0x8f => self.set("set", Vec::new()),
+            0x91 => {
+                let items = self.since_mark()?;
+                self.set("frozenset", items);
+            }
+            b'R' | 0x81 | 0x92 => {
+                if opcode == 0x92 {
+                    // Arguments by keyword: those of a class that is not ours.
+                    self.pop()?;
+                }
+                let args = self.pop()?;
+                let callee = self.pop()?;
+                self.object(callee, args);
+            }
+            b'o' => {
+                let mut items = self.since_mark()?;
+                let callee = (!items.is_empty()).then(|| items.remove(0))?;
+                let args = self.add(Node::Tuple(items));
+                self.object(callee, args);
             }
             b'b' => {
                 let value = self.pop()?;
@@ -225,8 +292,24 @@ impl<'a> Machine<'a> {
     }
 
     fn push(&mut self, node: Node<'a>) {
-        self.stack.push(self.nodes.len());
+        let id = self.add(node);
+        self.stack.push(id);
+    }
+
+    /// A node that is not on the stack.
+    fn add(&mut self, node: Node<'a>) -> Id {
         self.nodes.push(node);
+        self.nodes.len() - 1
+    }
+
+    fn object(&mut self, callee: Id, args: Id) {
+        self.push(Node::Object { callee, args, state: None, items: Vec::new(), elements: Vec::new() });
+    }
+
+    fn set(&mut self, name: &'static str, elements: Vec<Id>) {
+        let callee = self.add(Node::Global("builtins", name));
+        let args = self.add(Node::Tuple(Vec::new()));
+        self.push(Node::Object { callee, args, state: None, items: Vec::new(), elements });
     }
 
     /// Nothing below the last mark may be taken.
@@ -257,7 +340,10 @@ impl<'a> Machine<'a> {
 
     fn list(&mut self) -> Option<&mut Vec<Id>> {
         let top = self.top()?;
-        if let Node::List(items) = self.nodes.get_mut(top)? { Some(items) } else { None }
+        match self.nodes.get_mut(top)? {
+            Node::List(items) | Node::Object { elements: items, .. } => Some(items),
+            _ => None,
+        }
     }
 
     fn pairs(&mut self) -> Option<&mut Vec<(Id, Id)>> {
@@ -290,10 +376,15 @@ impl<'a> Machine<'a> {
     }
 
     fn line(&mut self, damaged: &UnpickleError) -> Result<&'a str, UnpickleError> {
+        std::str::from_utf8(self.raw_line()?).map_err(|_| damaged.clone())
+    }
+
+    /// The bytes up to the next line's end, which is passed.
+    fn raw_line(&mut self) -> Result<&'a [u8], UnpickleError> {
         let rest = &self.bytes[self.at..];
         let end = rest.iter().position(|&byte| byte == b'\n').ok_or(UnpickleError::Short { at: self.bytes.len() })?;
         let line = self.take(end + 1)?;
-        std::str::from_utf8(&line[..end]).map_err(|_| damaged.clone())
+        Ok(&line[..end])
     }
 }
 

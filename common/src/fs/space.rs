@@ -45,6 +45,16 @@ pub fn require(path: &Path, needed_bytes: u64) -> Result<(), SpaceError> {
     Ok(())
 }
 
+/// Whether an error comes from a disk, or a share of one, that is full.
+pub fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
+    let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+    let is_it = |error: &(dyn std::error::Error + 'static)| {
+        let is_short = matches!(error.downcast_ref(), Some(SpaceError::TooLittle { .. }));
+        is_short || error.downcast_ref::<io::Error>().is_some_and(|error| full.contains(&error.kind()))
+    };
+    std::iter::successors(Some(error), |error| error.source()).any(is_it)
+}
+
 /// Bytes for people: three figures and a binary unit.
 pub fn readable(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -73,6 +83,12 @@ mod tests {
     #[test]
     fn a_file_system_that_counts_nothing_is_not_full() {
         require(Path::new("/proc"), u64::MAX).unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_is_known_however_deep_it_is_told() {
+        let error = |code| FileError::of("write", Path::new("x"))(io::Error::from_raw_os_error(code));
+        assert!(is_full(&error(28)) && is_full(&SpaceError::from(error(28))) && !is_full(&error(5)));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! onnxruntime's library in this process: one, loaded once.
 
 use super::sys;
-use enn_common::panics;
 use crate::{ExportError, foreign::how_to_get};
+use enn_common::panics;
 use ort::environment::Environment;
 use std::{
     path::{Path, PathBuf},

@@ -7,6 +7,7 @@ use super::{
     staged::{self, Staged},
 };
 use crossbeam_channel::{Receiver, Sender, bounded};
+use enn_common::fs::space::is_full;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -53,8 +54,10 @@ pub trait Checkpoints: Send {
     /// Makes the shards a checkpoint, whole or not at all, and lets old ones go.
     fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Lets go what need not stay, because a checkpoint could not be written.
-    fn make_room(&mut self) {}
+    /// Lets go now what need not stay when this checkpoint is there: there was no room for it. Whether anything went.
+    fn make_room(&mut self, _coming: &ShardSet) -> bool {
+        false
+    }
 
     /// Removes what the workers of `attempt` wrote of steps before `below` and nobody will commit; other workers live and may
     /// write elsewhere.
@@ -245,12 +248,7 @@ fn serve(
             }
             Request::Commit(mut shards, staged) => {
                 let began = std::time::Instant::now();
-                let mut result = commit(checkpoints.as_mut(), &staged, &mut shards);
-                if let (Err(error), true) = (&result, staged.iter().any(|share| share.must)) {
-                    tracing::warn!("checkpoint of step {}: {error}; it is tried once more", shards.step);
-                    checkpoints.make_room();
-                    result = commit(checkpoints.as_mut(), &staged, &mut shards);
-                }
+                let result = commit_in_room(checkpoints.as_mut(), &staged, &mut shards);
                 drop(staged);
                 let seconds = began.elapsed().as_secs_f64();
                 let _gone = verdicts.send(Verdict { step: shards.step, result, seconds, blocked: shards.blocked });
@@ -258,6 +256,21 @@ fn serve(
             }
         }
     }
+}
+
+/// Commits; where that fails because the disk is full, once more when old checkpoints have made room. One that no later one makes up for is
+/// tried once more in any case.
+fn commit_in_room(checkpoints: &mut dyn Checkpoints, staged: &[Staged], shards: &mut ShardSet) -> CommitResult {
+    let error = match commit(checkpoints, staged, shards) {
+        Err(error) => error,
+        done => return done,
+    };
+    let has_room = is_full(error.as_ref()) && checkpoints.make_room(shards);
+    if !has_room && !staged.iter().any(|share| share.must) {
+        return Err(error);
+    }
+    tracing::warn!("checkpoint of step {}: {error}; it is tried once more", shards.step);
+    commit(checkpoints, staged, shards)
 }
 
 /// Writes the shares that were left in memory, and commits.
@@ -324,6 +337,40 @@ mod tests {
         drop(committer);
         all.extend(asked.try_iter());
         (all, verdicts)
+    }
+
+    /// A disk that is full until something is let go.
+    struct Full {
+        has_old: bool,
+        asked: usize,
+    }
+
+    impl Checkpoints for Full {
+        fn prepare(&mut self) -> Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>> {
+            Ok(None)
+        }
+
+        fn commit(&mut self, shards: &ShardSet) -> CommitResult {
+            self.asked += 1;
+            if self.asked == 1 {
+                let full = std::io::Error::from_raw_os_error(nix::libc::ENOSPC);
+                return Err(Box::new(enn_common::fs::FileError::of("write", &shards.dir)(full)));
+            }
+            Ok(Committed { step: shards.step, path: shards.dir.clone(), bytes: 1, metric: None })
+        }
+
+        fn make_room(&mut self, _: &ShardSet) -> bool {
+            std::mem::take(&mut self.has_old)
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_tried_again_when_an_old_checkpoint_went() {
+        let mut disk = Full { has_old: true, asked: 0 };
+        assert_eq!(commit_in_room(&mut disk, &[], &mut set("a")).unwrap().step, 5);
+        let mut disk = Full { has_old: false, asked: 0 };
+        assert!(commit_in_room(&mut disk, &[], &mut set("a")).is_err());
+        assert_eq!(disk.asked, 1);
     }
 
     #[test]

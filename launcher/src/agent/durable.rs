@@ -7,7 +7,12 @@ use super::{
 use enn_common::{
     artifact::card::Findings,
     checkpoint::{
-        self, Draft, latest, listing::FindError, name, prune, remove_attempt, remove_leftovers, retain::Rule,
+        self, Draft, latest,
+        listing::FindError,
+        name, prune,
+        prune::make_room,
+        remove_attempt, remove_leftovers,
+        retain::{Candidate, Rule},
     },
     config::train::TrainConfig,
     fs::atomic,
@@ -110,13 +115,28 @@ impl Checkpoints for Durable {
             then(&done.path);
         }
         // The new checkpoint stands; that an old one could not be removed costs disk only.
-        self.make_room();
+        if let Err(error) = prune(&self.directory, self.keep) {
+            (self.warn)(format!("an old checkpoint could not be removed: {error}"));
+        }
         Ok(Committed { step: done.step, path: done.path, bytes: done.bytes, metric: shards.metric })
     }
 
-    fn make_room(&mut self) {
-        if let Err(error) = prune(&self.directory, self.keep) {
-            (self.warn)(format!("an old checkpoint could not be removed: {error}"));
+    fn make_room(&mut self, coming: &ShardSet) -> bool {
+        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let ShardSet { step, epoch, metric, .. } = *coming;
+        match make_room(&self.directory, self.keep, Candidate { step, epoch, time, metric }) {
+            Ok(removed) => {
+                let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let names = removed.iter().map(name).collect::<Vec<_>>().join(" and ");
+                if !removed.is_empty() {
+                    (self.warn)(format!("the disk is full: {names} made room for the checkpoint of step {step}"));
+                }
+                !removed.is_empty()
+            }
+            Err(error) => {
+                (self.warn)(format!("an old checkpoint could not make room for that of step {step}: {error}"));
+                false
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use crate::{
     facts::Facts,
     remote::{self, Outline, Shelf, Store},
     run_dir::{self, RunDirError},
+    runs::{self, Need, Selected},
 };
 use std::path::{Path, PathBuf};
 
@@ -16,29 +17,36 @@ const FETCHED: &str = "fetched";
 /// What hears of bytes fetched and all bytes.
 pub(super) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// Finds a run: its directory, a name in one of `runs`, the beginning of exactly one name, "latest", or an address. One that is kept
-/// at an address is fetched: with its newest whole checkpoint where that is `wanted`, else what it says of itself.
+/// Finds a run that meets `need`, as [`runs::select`] does; or by an address. One that is kept at an address is fetched: with its newest
+/// whole checkpoint where a model is needed, else what it says of itself.
 ///
 /// # Errors
 /// There is no such run, or the store does not give it.
 pub fn find_run(
     runs: &[PathBuf],
     reference: &str,
-    (facts, wanted): (&Facts, bool),
+    need: Need,
+    facts: &Facts,
     progress: Progress<'_>,
-) -> Result<PathBuf, Error> {
-    let Some((shelf, name)) = at_address(runs, reference, facts)? else {
-        return Ok(run_dir::find_in(runs, reference)?);
+) -> Result<Selected, Error> {
+    let Some((shelf, name)) = at_address(runs, reference, need, facts)? else {
+        return Ok(runs::select(runs, reference, need)?);
     };
-    let copy = shelf.fetch(&name, wanted, progress)?;
-    if run_dir::is_run(&copy) { Ok(copy) } else { Err(unknown(&shelf, &name, Vec::new())) }
+    let has_model = matches!(need, Need::Model | Need::Training);
+    let copy = shelf.fetch(&name, has_model, progress)?;
+    if run_dir::is_run(&copy) { Ok(Selected::plain(copy)) } else { Err(unknown(&shelf, &name, Vec::new())) }
 }
 
 /// Where the run is kept that is named so, if that is at an address.
 ///
 /// # Errors
 /// There is no such run, or the store does not answer.
-pub fn at_address(runs: &[PathBuf], reference: &str, facts: &Facts) -> Result<Option<(Shelf, String)>, Error> {
+pub fn at_address(
+    runs: &[PathBuf],
+    reference: &str,
+    need: Need,
+    facts: &Facts,
+) -> Result<Option<(Shelf, String)>, Error> {
     if Store::is_address(reference) {
         return Ok(Some(Shelf::of_run(reference, &facts.cache_dir)?));
     }
@@ -47,7 +55,7 @@ pub fn at_address(runs: &[PathBuf], reference: &str, facts: &Facts) -> Result<Op
         return Ok(None);
     }
     let shelf = Shelf::open(&address, &facts.cache_dir)?;
-    match shelf.find(reference)? {
+    match shelf.find(reference, need == Need::Model)? {
         Ok(name) => Ok(Some((shelf, name))),
         Err(known) => Err(unknown(&shelf, reference, known)),
     }
@@ -111,6 +119,5 @@ pub(super) fn local(runs: &Path, facts: &Facts) -> Result<PathBuf, Error> {
 }
 
 fn unknown(shelf: &Shelf, reference: &str, known: Vec<String>) -> Error {
-    RunDirError::Unknown { reference: reference.to_owned(), runs: vec![shelf.address().into()], known, several: false }
-        .into()
+    RunDirError::Unknown { reference: reference.to_owned(), runs: vec![shelf.address().into()], known }.into()
 }

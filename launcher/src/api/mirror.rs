@@ -9,6 +9,7 @@ use crate::{
     run_dir::RunDir,
 };
 use enn_common::{config::RunConfig, event::What, fs::FileError};
+use std::path::Path;
 
 /// Before the run does anything: a wrong address is told before hours of training, and where the run is kept it is seen from now on.
 pub(super) fn begin(config: &RunConfig, run: &RunDir) -> Result<(), Error> {
@@ -42,6 +43,11 @@ pub(super) fn settle(run: &RunDir) -> Result<(), Error> {
     let Some(address) = Shelf::address_of(run.path()) else { return Ok(()) };
     let kept = Store::open(&address).and_then(|store| remote::keep(run.path(), &store, true));
     kept.map_err(|source| not_kept(run, address, source))
+}
+
+/// Whether a run is kept, or mirrored, at an address.
+pub(super) fn is_kept(config: &RunConfig, run: &Path) -> bool {
+    config.train.checkpoint_mirror.is_some() || Shelf::address_of(run).is_some()
 }
 
 /// A run that is over has its journal, report and manifest there too.

@@ -8,6 +8,7 @@ use crate::{
     convert::{self, Saved},
     facts::Facts,
     run_dir::{self, RunDir},
+    runs::Need,
     tasks::{self, TaskEdit},
     ui::Mode,
 };
@@ -79,7 +80,7 @@ pub fn tasks_of(place: &Path, runs: &Path, facts: &Facts) -> Result<Forest, Erro
     if file.is_file() {
         return Ok(tasks::read(&read(&file)?, place)?);
     }
-    let run = find_run(&[runs.to_owned()], &place.to_string_lossy(), (facts, false), &mut |_, _| {})?;
+    let run = find_run(&[runs.to_owned()], &place.to_string_lossy(), Need::Training, facts, &mut |_, _| {})?.path;
     Ok(tasks::forest(&run_dir::read_config(&run)?.model, place)?)
 }
 

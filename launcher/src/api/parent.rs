@@ -41,7 +41,7 @@ pub(super) fn adopt(
     options: &ParentOptions,
     (run, own): (&RunDir, &StagedMeta),
 ) -> Result<RunConfig, Error> {
-    let checkpoint = match Form::of(&options.source)? {
+    let checkpoint = match Form::of_source(&options.source)? {
         Form::Directory => {
             let found = find_sound(&options.source, Extent::Weights)?;
             found.notes().iter().for_each(|note| tracing::warn!("{note}"));
@@ -117,11 +117,11 @@ pub(super) fn goes_on(config: &RunConfig, run: &Path, own: &StagedMeta) -> Resul
 }
 
 /// What the run's newest checkpoint says, when steps were done for it.
-fn trained(run: &Path) -> Option<Manifest> {
+pub(super) fn trained(run: &Path) -> Option<Manifest> {
     listing::find(run).ok()?.manifest().filter(|manifest| manifest.step > 0).cloned()
 }
 
-fn name_of(run: &Path) -> String {
+pub(super) fn name_of(run: &Path) -> String {
     run.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
@@ -130,7 +130,7 @@ fn other_data(run: &Path, what: String) -> Error {
 }
 
 /// Data as a manifest describes them.
-fn described(meta: &serde_json::Value) -> Result<StagedMeta, serde_json::Error> {
+pub(super) fn described(meta: &serde_json::Value) -> Result<StagedMeta, serde_json::Error> {
     let mut meta = meta.clone();
     if let Some(fields) = meta.as_object_mut() {
         // The manifest leaves the names of the training rows out.

@@ -144,7 +144,8 @@ pub fn predict(
         Err(error) => (error.exit_code(), 0, 0),
     };
     let seconds = began.elapsed().as_secs_f64();
-    announcer.tell(What::RunEnded { code: code as u8, seconds, restarts, rounds });
+    let cause = train::cause(outcome.as_ref().map(|(predictions, ..)| &predictions.ended));
+    announcer.tell(What::RunEnded { code: code as u8, seconds, restarts, rounds, cause });
     Ok(outcome?.0)
 }
 

@@ -87,7 +87,9 @@ pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Er
     if let (Ok(outcome), Some(file)) = (&outcome, &facts.error_file) {
         pass_on(outcome, &spec, file);
     }
-    announcer.tell(What::RunEnded { code, seconds: began.elapsed().as_secs_f64(), restarts, rounds });
+    let seconds = began.elapsed().as_secs_f64();
+    let cause = outcome.as_ref().err().map(ToString::to_string);
+    announcer.tell(What::RunEnded { code, seconds, restarts, rounds, cause });
     drop(announcer);
     sweeping.into_iter().for_each(Sweeping::finish);
     outcome.map_err(Error::from).map(|_| code)

@@ -4,9 +4,10 @@ use super::{
     address,
     announce::{Announcer, Teller},
     card::Card,
-    forecast, launch, mirror, nodes,
+    finished, forecast, launch, mirror, nodes,
     parent::{self, ParentOptions},
 };
+pub use crate::runs::STAGED_DIR;
 use crate::{
     Error,
     agent::{self, Durable, Ended, Headship, Heritage, Job, Outcome},
@@ -42,8 +43,6 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// Staged data of all runs, below the directory of runs: an unchanged data set is staged once.
-pub const STAGED_DIR: &str = ".staged";
 /// Longest wait for a head that is out of reach to end, and to let go of the run's directory.
 const HEAD_ENDS_MAX: Duration = Duration::from_secs(15);
 /// Staging progress is told at most this often.
@@ -110,12 +109,16 @@ pub struct TrainedRun {
 
 /// Stages the data, trains with the configured workers and returns when they are done or stopped.
 ///
-/// Call it from a thread that lives until it returns. A run that is resumed goes on in its own directory with `config`.
+/// Call it from a thread that lives until it returns. A run that is resumed goes on in its own directory with `config`; one that is
+/// finished stays as it is.
 ///
 /// # Errors
 /// Wrong data, a machine that lacks something, or [`Error::Worker`] when a worker failed and no restart was left. The newest
 /// checkpoint stands in every case.
 pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Result<TrainedRun, Error> {
+    if let Some(run) = options.resume.as_deref().map(|run| finished::finished(config, run)).transpose()?.flatten() {
+        return run.leave(config);
+    }
     match &options.nodes {
         None => lead(config, facts, options, None),
         Some(settings) => nodes::meet(config, facts, options, settings),
@@ -236,21 +239,33 @@ pub(super) fn lead(
         run.restore_config(&before)?;
     }
     let kept = if outcome.is_ok() { mirror::settle(&run) } else { Ok(()) };
-    let (code, restarts, rounds) = match &outcome {
+    let (code, ended) = told_end(&outcome, &kept, seconds);
+    announcer.tell(ended);
+    // The report reads the journal: it must be complete.
+    drop(announcer);
+    conclude(config, (&run, code), outcome, kept)
+}
+
+/// The exit code of a run, and what its journal says of its end. `kept`: whether what it wrote is where the run is kept.
+fn told_end(
+    outcome: &Result<(Outcome, Option<Baselines>), Error>,
+    kept: &Result<(), Error>,
+    seconds: f64,
+) -> (ExitCode, What) {
+    let (code, restarts, rounds, cause) = match outcome {
         Ok((Outcome { unsaved, ended, restarts, rounds, .. }, _)) => {
             let code = match exit_code(ended) {
                 ExitCode::WorkerFailed if unsaved.is_none() => ExitCode::WorkerFailed,
                 _ if unsaved.is_some() || kept.is_err() => ExitCode::Machine,
                 code => code,
             };
-            (code, *restarts, *rounds)
+            let not_kept = || kept.as_ref().err().map(ToString::to_string);
+            let cause = unsaved.clone().or_else(|| cause(Ok(ended))).or_else(not_kept);
+            (code, *restarts, *rounds, cause)
         }
-        Err(error) => (error.exit_code(), 0, 0),
+        Err(error) => (error.exit_code(), 0, 0, cause(Err(error))),
     };
-    announcer.tell(What::RunEnded { code: code as u8, seconds, restarts, rounds });
-    // The report reads the journal: it must be complete.
-    drop(announcer);
-    conclude(config, (&run, code), outcome, kept)
+    (code, What::RunEnded { code: code as u8, seconds, restarts, rounds, cause })
 }
 
 /// How this run ended here, while another node leads it.
@@ -259,6 +274,15 @@ fn superseded(ended: Result<Ended, Error>, run: &RunDir) -> Error {
         Err(error) => error,
         Ok(Ended::Failed { cause }) => Error::Worker(cause),
         Ok(_) => Error::Nodes(format!("another node leads the run in {}", run.path().display())),
+    }
+}
+
+/// What went wrong, in a sentence, where something did.
+pub(super) fn cause(ended: Result<&Ended, &Error>) -> Option<String> {
+    match ended {
+        Ok(Ended::Failed { cause }) => Some(cause.clone()),
+        Ok(_) => None,
+        Err(error) => Some(error.to_string()),
     }
 }
 

@@ -6,6 +6,7 @@ use crate::{
     agent::{self, AskError},
     facts::Facts,
     run_dir,
+    runs::Need,
     ui::{
         RunView,
         follow::Follower,
@@ -38,7 +39,7 @@ pub(super) struct Asked {
 impl Asked {
     /// Asks the run; what it accepted with goes to standard output.
     pub(super) fn ask(&self, request: &Request, facts: &Facts) -> Result<ExitCode, Error> {
-        let run = flags::find(&self.run, self.runs_dir.as_deref(), facts)?;
+        let run = flags::find(&self.run, self.runs_dir.as_deref(), Need::UnderWay, facts)?;
         let ask = || agent::ask(&run, request, (run_dir::is_living(&run), &facts.host));
         let says = match ask() {
             Err(error) if error.is_absence() => when_led(&run, error, ask)?,

@@ -6,6 +6,7 @@ use crate::{
     chaos::{self, ChaosError, Ended, Kind, Means, Rate, Schedule},
     facts::Facts,
     run_dir,
+    runs::Need,
 };
 use enn_common::{exit::ExitCode, wire::command::Request};
 use nix::sys::signal::Signal;
@@ -75,7 +76,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     if args.dry_run {
         return dry(Schedule::new(args.seed, &rates, Some(args.time.unwrap_or(DRY_S))));
     }
-    let run = args.which.find(facts)?;
+    let run = args.which.find(Need::UnderWay, facts)?;
     if let Some(text) = &args.partition {
         let says = agent::ask(&run, &cut(text), (run_dir::is_living(&run), &facts.host))?;
         output::text_line(&says)?;

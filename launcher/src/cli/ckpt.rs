@@ -12,6 +12,7 @@ use crate::{
     convert::{self as convert_files, Contents, Mapped},
     facts::Facts,
     remote::{self, Shelf},
+    runs::Need,
     ui::figures,
 };
 use enn_common::{
@@ -63,7 +64,7 @@ struct Which {
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     match &args.what {
         What::Ls(which) => {
-            let listed = match api::at_address(&[which.runs.dir(facts)], &which.what, facts)? {
+            let listed = match api::at_address(&[which.runs.dir(facts)], &which.what, Need::Model, facts)? {
                 Some((shelf, name)) => remote::list(&shelf.place(&name))?,
                 None => listing::list(&which.dir(facts)?),
             };
@@ -160,10 +161,10 @@ fn place(what: &str, runs: &Runs, facts: &Facts) -> Result<Result<PathBuf, Box<(
     if given.is_file() || name::is_dcp(&given) || given.join(name::MANIFEST).exists() {
         return Ok(Ok(given));
     }
-    if let Some(kept) = api::at_address(&[runs.dir(facts)], what, facts)? {
+    if let Some(kept) = api::at_address(&[runs.dir(facts)], what, Need::Model, facts)? {
         return Ok(Err(Box::new(kept)));
     }
-    match runs.find(what, facts) {
+    match runs.find(what, Need::Model, facts) {
         Err(_) if given.is_dir() => Ok(Ok(given)),
         found => found.map(Ok),
     }

@@ -1,7 +1,7 @@
 //! `enn data verify`.
 
 use super::{bar::Bar, flags::Runs, output};
-use crate::{Error, facts::Facts};
+use crate::{Error, facts::Facts, runs::Need};
 use enn_common::{
     artifact::prediction::{manifest_path, verify},
     exit::ExitCode,
@@ -54,7 +54,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     } else if given.is_file() || manifest_path(&given).is_file() {
         found.push(predictions(&given)?);
     } else {
-        let run = args.runs.find_records(&args.what, facts)?;
+        let run = args.runs.find(&args.what, Need::Any, facts)?;
         let data = run.join("staged");
         if data.join(META).is_file() {
             found.push(staged(&data, &bar)?);

@@ -8,6 +8,7 @@ use crate::{
     Error,
     api::{self, EvaluateOptions},
     facts::Facts,
+    runs::Need,
     ui::{self, Mode},
 };
 use enn_common::exit::ExitCode;
@@ -43,7 +44,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let run = args.runs.find(&args.run, facts)?;
+    let run = args.runs.find(&args.run, Need::Model, facts)?;
     let mode = args.show.mode();
     let json = mode == Mode::Json;
     let options = EvaluateOptions {

@@ -8,6 +8,7 @@ use crate::{
     export,
     facts::Facts,
     process::{STOP_SIGNALS, Signals, end_children, next_signal, wait_ready},
+    runs::Need,
     ui::message,
 };
 use enn_common::{config::train::Device, exit::ExitCode};
@@ -115,7 +116,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     if args.code_of.is_some() && (!args.to.contains(&Target::Aoti) || args.device != "cpu") {
         return Err(Error::Usage(Usage::CodeOfWhat));
     }
-    let run = args.runs.find(run, facts)?;
+    let run = args.runs.find(run, Need::Model, facts)?;
     let options = ExportOptions {
         targets: args.to.clone(),
         name: args.name.clone(),

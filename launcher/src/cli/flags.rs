@@ -1,16 +1,18 @@
 //! Groups of flags that several subcommands share, so that the same flag reads the same everywhere.
 
-use super::bar::Bar;
+use super::{bar::Bar, output};
 use crate::{
     Error,
     api::{self, Override},
     facts::Facts,
+    runs::Need,
     torchrun,
     ui::{self, Mode},
 };
 use clap::Args;
 use enn_common::config::raw::Value;
 use std::{
+    io::Write,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
@@ -141,29 +143,30 @@ impl Runs {
         facts.cwd.join(self.runs_dir.as_ref().unwrap_or(&facts.runs_dir))
     }
 
-    /// The directory of the run that is named so. From an address its newest checkpoint comes with it.
-    pub(super) fn find(&self, run: &str, facts: &Facts) -> Result<PathBuf, Error> {
-        found(run, &[self.dir(facts)], (facts, true))
-    }
-
-    /// The same for who wants to know no more than what the run says of itself.
-    pub(super) fn find_records(&self, run: &str, facts: &Facts) -> Result<PathBuf, Error> {
-        found(run, &[self.dir(facts)], (facts, false))
+    /// The directory of the run that is named so and meets `need`. Where that is a model, it comes with it from an address.
+    pub(super) fn find(&self, run: &str, need: Need, facts: &Facts) -> Result<PathBuf, Error> {
+        found(run, &[self.dir(facts)], need, facts)
     }
 }
 
-fn found(run: &str, dirs: &[PathBuf], wanted: (&Facts, bool)) -> Result<PathBuf, Error> {
+fn found(run: &str, dirs: &[PathBuf], need: Need, facts: &Facts) -> Result<PathBuf, Error> {
     let bar = Bar::new("fetching", false);
-    api::find_run(dirs, run, wanted, &mut |done, total| bar.set(done, total))
+    let found = api::find_run(dirs, run, need, facts, &mut |done, total| bar.set(done, total))?;
+    drop(bar);
+    if let Some(note) = found.passed_over {
+        // A standard error that is gone changes nothing.
+        let _gone = writeln!(std::io::stderr(), "{}", output::printable(&note));
+    }
+    Ok(found.path)
 }
 
-/// The exported model that is named, or else the run.
+/// The exported model that is named, or else the run with a model.
 pub(super) fn artifact_or_run(named: &str, runs: &Runs, facts: &Facts) -> Result<PathBuf, Error> {
     let path = facts.cwd.join(named);
     if api::is_artifact(&path) {
         return Ok(path);
     }
-    Ok(facts.cwd.join(runs.find(named, facts)?))
+    Ok(facts.cwd.join(runs.find(named, Need::Model, facts)?))
 }
 
 /// Which run is looked at.
@@ -185,20 +188,25 @@ impl Which {
     }
 
     /// The run directory.
-    pub(super) fn find(&self, facts: &Facts) -> Result<PathBuf, Error> {
-        find(&self.run, self.runs_dir.as_deref(), facts)
+    pub(super) fn find(&self, need: Need, facts: &Facts) -> Result<PathBuf, Error> {
+        find(&self.run, self.runs_dir.as_deref(), need, facts)
     }
 }
 
-/// Finds the run that is named so, for who wants to know no more than what it says of itself.
-pub(super) fn find(run: &str, runs_dir: Option<&Path>, facts: &Facts) -> Result<PathBuf, Error> {
+/// Finds the run that is named so and meets `need`, trained or of any program.
+pub(super) fn find(run: &str, runs_dir: Option<&Path>, need: Need, facts: &Facts) -> Result<PathBuf, Error> {
+    found(run, &directories(runs_dir, facts), need, facts)
+}
+
+/// Where runs are looked for: in the directory that was given, else in that of trainings and in that of `enn run`.
+pub(super) fn directories(runs_dir: Option<&Path>, facts: &Facts) -> Vec<PathBuf> {
     let mut dirs = match runs_dir {
         Some(dir) => vec![facts.cwd.join(dir)],
         None => vec![facts.cwd.join(&facts.runs_dir), facts.cwd.join(&facts.launches_dir)],
     };
     // ENN_RUNS may name one for both: a run that is listed twice would not be found.
     dirs.dedup();
-    found(run, &dirs, (facts, false))
+    dirs
 }
 
 /// What is told to a scraper.

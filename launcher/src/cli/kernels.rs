@@ -1,7 +1,7 @@
 //! `enn kernels`.
 
 use super::{flags::Which, output};
-use crate::{Error, facts::Facts, ui};
+use crate::{Error, facts::Facts, runs::Need, ui};
 use enn_common::exit::ExitCode;
 
 /// Show which kernels a run's workers used, what they passed over and why, and what is in quarantine
@@ -17,7 +17,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let run = args.which.find(facts)?;
+    let run = args.which.find(Need::Any, facts)?;
     let book = ui::kernels::read(&run)?;
     if args.json {
         let value = serde_json::to_value(book).map_err(|source| Error::Json { path: run, source })?;

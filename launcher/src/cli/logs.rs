@@ -6,6 +6,7 @@ use crate::{
     facts::Facts,
     logs::{self, Form, LogReadError, Place, Printer, Reading, Wanted},
     run_dir,
+    runs::Need,
 };
 use enn_common::exit::ExitCode;
 use std::io::Write;
@@ -72,7 +73,7 @@ fn place(args: &Args, facts: &Facts) -> Result<Place, Error> {
     if logs::are_in(&given) {
         return Ok(Place { root: given, launch: None });
     }
-    let root = args.which.find(facts)?;
+    let root = args.which.find(Need::Any, facts)?;
     let launch = run_dir::logs(&root).into_iter().next();
     Ok(Place { root, launch })
 }

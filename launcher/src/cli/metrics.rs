@@ -1,7 +1,7 @@
 //! `enn metrics`.
 
 use super::{flags::Runs, output};
-use crate::{Error, facts::Facts, ui};
+use crate::{Error, facts::Facts, runs::Need, ui};
 use enn_common::exit::ExitCode;
 
 /// Print the errors of a run's best model beside the baselines
@@ -18,7 +18,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let run = args.runs.find_records(&args.run, facts)?;
+    let run = args.runs.find(&args.run, Need::Errors, facts)?;
     if args.json {
         let metrics = ui::metrics::read(&run)?;
         let value = serde_json::to_value(metrics).map_err(|source| Error::Json { path: run, source })?;

@@ -13,9 +13,11 @@ mod drain;
 mod evaluate;
 mod export;
 mod flags;
+mod gc;
 mod init;
 mod kernels;
 mod logs;
+mod ls;
 mod man;
 mod metrics;
 mod model;
@@ -25,6 +27,7 @@ mod predict;
 mod proceed;
 mod profile;
 mod resize;
+mod rm;
 mod run;
 mod runtime;
 mod serve;
@@ -78,6 +81,9 @@ enum Command {
     Metrics(metrics::Args),
     Profile(profile::Args),
     Status(status::Args),
+    Ls(ls::Args),
+    Rm(rm::Args),
+    Gc(gc::Args),
     Top(top::Args),
     Resize(resize::Args),
     Pause(pause::Args),
@@ -99,7 +105,7 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 29] = [
+const NAMES: [&str; 32] = [
     "run",
     "train",
     "predict",
@@ -110,6 +116,9 @@ const NAMES: [&str; 29] = [
     "stage",
     "init",
     "metrics",
+    "ls",
+    "rm",
+    "gc",
     "profile",
     "status",
     "top",
@@ -203,6 +212,9 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Metrics(args) => metrics::run(&args, facts),
         Command::Profile(args) => profile::run(&args, facts),
         Command::Status(args) => status::run(&args, facts),
+        Command::Ls(args) => ls::run(&args, facts),
+        Command::Rm(args) => rm::run(&args, facts),
+        Command::Gc(args) => gc::run(&args, facts),
         Command::Top(args) => top::run(&args, facts),
         Command::Resize(args) => resize::run(&args, facts),
         Command::Pause(args) => pause::run(&args, facts),

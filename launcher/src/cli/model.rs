@@ -4,6 +4,7 @@ use super::{flags::Runs, output, task_table};
 use crate::{
     Error, api,
     facts::Facts,
+    runs::Need,
     tasks::{TaskEdit, TaskKeys},
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -160,7 +161,7 @@ impl From<&Keys> for TaskKeys {
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     match &args.what {
         What::Save { run, target, replace, runs } => {
-            let run = runs.find(run, facts)?;
+            let run = runs.find(run, Need::Model, facts)?;
             let saved = api::save_model(&run, &facts.cwd.join(target), *replace)?;
             output::text_line(&format!("{}: {} tensors, {} bytes", saved.path.display(), saved.tensors, saved.bytes))?;
         }

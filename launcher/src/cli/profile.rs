@@ -1,7 +1,7 @@
 //! `enn profile`.
 
 use super::{flags::Runs, output};
-use crate::{Error, facts::Facts, ui};
+use crate::{Error, facts::Facts, runs::Need, ui};
 use enn_common::exit::ExitCode;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let run = args.runs.find_records(&args.run, facts)?;
+    let run = args.runs.find(&args.run, Need::Profile, facts)?;
     if args.program {
         let program = ui::program::read(&run)?;
         return shown(args.json, &program, run, ui::program::listing(&program).trim_end());

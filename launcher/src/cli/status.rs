@@ -5,6 +5,7 @@ use crate::{
     Error,
     facts::Facts,
     run_dir,
+    runs::Need,
     ui::{
         RunView,
         follow::Follower,
@@ -47,7 +48,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let run = args.which.find(facts)?;
+    let run = args.which.find(Need::Any, facts)?;
     if args.watch {
         return watch(args, &run);
     }

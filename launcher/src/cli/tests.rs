@@ -117,6 +117,12 @@ fn command_lines_of_convert_diff_prune_verify_and_transfer() {
         ("ckpt pull s3://bucket/runs/a runs/a --step 40", true),
         ("ckpt pull s3://bucket/runs/a", false),
         ("data verify latest --json", true),
+        ("ls --all --json", true),
+        ("ls --all --runs-dir x", false),
+        ("rm weather-2026 hail --yes", true),
+        ("rm", false),
+        ("gc --older-than 30d --failed --keep 3 --dry-run", true),
+        ("gc --older-than 30", false),
     ] {
         let parsed = Cli::try_parse_from(std::iter::once("enn").chain(line.split(' ')));
         assert_eq!(parsed.is_ok(), sound, "{line}: {parsed:?}");

@@ -6,6 +6,7 @@ use crate::{
     facts::Facts,
     process::{STOP_SIGNALS, Signals},
     run_dir,
+    runs::Need,
     ui::{
         TopError,
         top::{self, Means},
@@ -21,7 +22,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let run = args.which.find(facts)?;
+    let run = args.which.find(Need::Any, facts)?;
     let signals =
         Signals::install(&STOP_SIGNALS).map_err(|source| TopError::System { what: "handle signals", source })?;
     let means = Means {

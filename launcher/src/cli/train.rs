@@ -12,6 +12,7 @@ use crate::{
     error::Usage,
     facts::Facts,
     run_dir,
+    runs::Need,
     slurm::Allocation,
     torchrun::Manner,
 };
@@ -19,7 +20,7 @@ use enn_common::{
     config::{RunConfig, parent::ScalerChoice, raw::Value},
     exit::ExitCode,
 };
-use std::path::PathBuf;
+use std::{io::Write, path::PathBuf};
 
 /// Train a model: stage the data, start workers, keep them alive
 ///
@@ -35,7 +36,8 @@ pub(super) struct Args {
     config: Option<PathBuf>,
     /// Go on with a run: its directory, its name, the beginning of its name, its address, "latest", or "auto"
     ///
-    /// "auto" takes the newest run of the configuration's name that has a checkpoint, and begins a new one when there is none.
+    /// "auto" takes the newest run of the configuration's name that has a checkpoint, and begins a new one when there is none. A run that is
+    /// finished stays as it is, unless more epochs are asked for.
     #[arg(long, value_name = "RUN", help_heading = "Job")]
     resume: Option<String>,
     /// Begin with the weights of another run, a checkpoint, or a .safetensors or .pt of ours
@@ -88,7 +90,7 @@ impl Args {
     fn parent(&self, facts: &Facts) -> Result<Option<ParentOptions>, Error> {
         let Some(reference) = &self.from else { return Ok(None) };
         let path = facts.cwd.join(reference);
-        let source = if path.exists() { path } else { self.runs.find(reference, facts)? };
+        let source = if path.exists() { path } else { self.runs.find(reference, Need::Model, facts)? };
         let scaler = self.scaler.map(|scaler| match scaler {
             Scaler::Keep => ScalerChoice::Keep,
             Scaler::Refit => ScalerChoice::Refit,
@@ -134,7 +136,7 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
         (None, None) => return Err(Error::Usage(Usage::NothingToTrain)),
         (None, Some("auto")) => return Err(Error::Usage(Usage::AutoWithoutConfig)),
         (None, Some(reference)) => {
-            let run = args.runs.find(reference, facts)?;
+            let run = args.runs.find(reference, Need::Training, facts)?;
             (of_run(&run, &overrides, facts)?, Some(run))
         }
         (Some(path), reference) => {
@@ -145,11 +147,15 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
                     let bar = Bar::new("fetching", false);
                     api::newest_run(&runs_dir, &config.name, facts, &mut |done, total| bar.set(done, total))?
                 }
-                Some(reference) => Some(args.runs.find(reference, facts)?),
+                Some(reference) => Some(args.runs.find(reference, Need::Training, facts)?),
             };
             (config, resume)
         }
     };
+    if let Some(run) = resume.as_deref().map(|run| api::finished(&config, run)).transpose()?.flatten() {
+        // A standard error that is gone changes nothing.
+        let _gone = writeln!(std::io::stderr(), "{}", run.told());
+    }
     let (flags, own) = args.nodes.flags(&args.cluster, facts).map_err(Box::new)?;
     let nodes = api::meeting(flags, &own, (&config, allocation), facts)?;
     let options = TrainOptions {

@@ -108,6 +108,18 @@ pub enum ConvertError {
         /// Tensors of its state.
         tensors: usize,
     },
+    /// A file that runs code where Python loads it.
+    #[error(
+        "{} is dangerous: it mentions {mention}, which runs code when Python loads the file; expected a model saved by enn\n  hint: `enn ckpt \
+         verify` lists all of it, and `enn ckpt convert` takes the tensors alone",
+        path.display()
+    )]
+    Dangerous {
+        /// File.
+        path: PathBuf,
+        /// What it mentions.
+        mention: String,
+    },
     /// The checkpoint has no best weights.
     #[error("{} holds no tensors named best.…; expected a checkpoint of an ENN model", path.display())]
     NoWeights {

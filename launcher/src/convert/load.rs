@@ -28,9 +28,9 @@ const ATTEMPT: &str = "load";
 /// `source` is a `.safetensors` or `.pt` file written by `save_model`, giving step 0 with the saved weights and a fresh
 /// optimizer, or a checkpoint directory, copied as it is with its step. `wall_time` is now, seconds since the Unix epoch.
 pub fn load_model(source: &Path, checkpoints: &Path, wall_time: f64) -> Result<Committed, ConvertError> {
-    let weights = match Form::of(source)? {
+    let weights = match Form::of_source(source)? {
         Form::Safetensors => Weights::Safetensors(Mapped::open(source)?),
-        Form::Pt => Weights::Pt(StateFile::open(source)?),
+        Form::Pt => Weights::Pt(open_safe(source)?),
         Form::Directory => return load_directory(source, checkpoints),
     };
     let card = read_card(source, &weights)?;
@@ -61,6 +61,15 @@ pub fn load_model(source: &Path, checkpoints: &Path, wall_time: f64) -> Result<C
     Ok(commit(&temporary, &checkpoints.join(name::committed(0)), &tables, draft)?)
 }
 
+/// Opens a file of `torch.save`, unless it is one that nobody should load: it mentions what runs code.
+fn open_safe(source: &Path) -> Result<StateFile, ConvertError> {
+    let file = StateFile::open(source)?;
+    match file.mentions().dangerous() {
+        [] => Ok(file),
+        [first, ..] => Err(ConvertError::Dangerous { path: source.to_path_buf(), mention: first.to_string() }),
+    }
+}
+
 /// What ENN has of a file of ENN for PyTorch, as a committed checkpoint below `checkpoints` that a training may begin with; `None`
 /// for any other file. The file does not name its inputs: they must be those of `own`, in order.
 ///
@@ -72,7 +81,7 @@ pub fn load_native(
     (config, own): (&RunConfig, &StagedMeta),
     wall_time: f64,
 ) -> Result<Option<Committed>, ConvertError> {
-    let file = StateFile::open(source)?;
+    let file = open_safe(source)?;
     if !Native::is(&file) {
         return Ok(None);
     }

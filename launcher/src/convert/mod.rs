@@ -27,6 +27,7 @@ pub use show::{Contents, Mapped, contents};
 pub use transcode::{Converted, SHARD_BYTES, Target, Wishes, convert};
 pub use verify::{Outcome, Verified, verify};
 
+use enn_common::checkpoint::form::FileForm;
 use std::path::Path;
 
 /// Key of the weights in a .pt file of ours.
@@ -44,6 +45,19 @@ pub enum Form {
 }
 
 impl Form {
+    /// The form of a saved model that is there: a file by what it holds, whatever its name.
+    pub fn of_source(path: &Path) -> Result<Self, ConvertError> {
+        if !path.is_file() {
+            return Self::of(path);
+        }
+        match FileForm::of(path)? {
+            FileForm::Safetensors => Ok(Self::Safetensors),
+            FileForm::Zip | FileForm::Sequence | FileForm::Pickle => Ok(Self::Pt),
+            // What is wrong with it is told by who reads it.
+            _ => Self::of(path),
+        }
+    }
+
     /// The form that a name asks for.
     pub fn of(path: &Path) -> Result<Self, ConvertError> {
         match path.extension().and_then(|extension| extension.to_str()) {

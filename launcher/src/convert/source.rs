@@ -4,7 +4,10 @@ use super::{ConvertError, native::Native, safetensors::Tensor, sharded::Sharded}
 use enn_common::{
     artifact::card,
     checkpoint::{
-        Checkpoint, Element, PathPart, Region, Value, listing,
+        Checkpoint, Element, PathPart, Region, Value,
+        form::FileForm,
+        listing,
+        mention::Mention,
         name::{self, is_dcp},
         state_file::StateFile,
     },
@@ -17,7 +20,7 @@ pub(crate) enum Source {
     Dcp(Box<Checkpoint>),
     /// One or more .safetensors files.
     Safetensors(Sharded),
-    /// .pt, .pth or .bin.
+    /// A file of `torch.save`, or a pickle.
     Pt(Box<StateFile>),
     /// A .pt of ENN for PyTorch, by ENN's names.
     Native(Box<Native>),
@@ -32,14 +35,16 @@ pub(super) enum PlainValue {
 }
 
 impl Source {
-    /// Opens what `path` means: a file by its extension; a directory by what is in it, where a run or its checkpoints stand for
+    /// Opens what `path` means: a file by what it holds; a directory by what is in it, where a run or its checkpoints stand for
     /// the newest complete checkpoint.
     pub(crate) fn open(path: &Path) -> Result<Self, ConvertError> {
         if !path.is_dir() {
-            return match path.extension().and_then(|extension| extension.to_str()) {
-                Some("pt" | "pth" | "bin") => Ok(Self::Pt(Box::new(StateFile::open(path)?))),
-                Some("safetensors" | "json") => Ok(Self::Safetensors(Sharded::open(path)?)),
-                _ => Err(ConvertError::Form { path: path.to_path_buf() }),
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            return match (FileForm::of(path)?, extension) {
+                (FileForm::Safetensors, _) | (_, Some("safetensors" | "json")) => {
+                    Ok(Self::Safetensors(Sharded::open(path)?))
+                }
+                _ => Ok(Self::Pt(Box::new(StateFile::open(path)?))),
             };
         }
         if Sharded::is_in(path) && !is_dcp(path) {
@@ -67,7 +72,11 @@ impl Source {
             Self::Dcp(open) if open.manifest().is_some() => "ENN checkpoint",
             Self::Dcp(_) => "PyTorch DCP",
             Self::Safetensors(_) => "safetensors",
-            Self::Pt(_) => "torch.save",
+            Self::Pt(file) => match file.form() {
+                FileForm::Sequence => "torch.save of before PyTorch 1.6",
+                FileForm::Pickle => "pickle",
+                _ => "torch.save",
+            },
             Self::Native(_) => "ENN for PyTorch",
         }
     }
@@ -201,9 +210,23 @@ impl Source {
     /// What is there and is not read, with the reason.
     pub(crate) fn refused(&self) -> Vec<String> {
         match self {
-            Self::Pt(file) => file.refused().iter().map(|(name, error)| format!("{name}: {error}")).collect(),
+            Self::Pt(file) => {
+                let refused = file.refused().iter().map(|(name, error)| format!("{}: {error}", named(name)));
+                let foreign = foreign(file).into_iter().map(|object| format!("{object}, which is foreign"));
+                let dangerous = self.dangerous().into_iter().map(|mention| format!("{mention}, which is dangerous"));
+                refused.chain(foreign).chain(dangerous).collect()
+            }
             Self::Native(native) => native.told(),
             _ => Vec::new(),
+        }
+    }
+
+    /// What it mentions that runs code when Python loads it.
+    pub(crate) fn dangerous(&self) -> &[Mention] {
+        match self {
+            Self::Pt(file) => file.mentions().dangerous(),
+            Self::Native(native) => native.file().mentions().dangerous(),
+            _ => &[],
         }
     }
 
@@ -216,6 +239,32 @@ impl Source {
             Self::Native(native) => native.file().path(),
         }
     }
+}
+
+/// The name of something in a file, for people.
+fn named(name: &str) -> &str {
+    if name.is_empty() { "the file itself" } else { name }
+}
+
+/// The objects of other libraries in a file, by their classes: where the first of each is, and how many there are.
+pub(super) fn foreign(file: &StateFile) -> Vec<String> {
+    let mut of_class: BTreeMap<&str, (&str, usize)> = BTreeMap::new();
+    for (name, class) in file.foreign() {
+        of_class.entry(class.as_str()).or_insert((name.as_str(), 0)).1 += 1;
+    }
+    let told = |(class, (first, count)): (&str, (&str, usize))| match count {
+        1 => format!("{}: an object of {class}", named(first)),
+        _ => format!("{} and {} more: objects of {class}", named(first), count - 1),
+    };
+    let mut lines: Vec<String> = of_class.into_iter().map(told).collect();
+    // Classes that no object was made of in what can be followed, or functions.
+    let is_met = |mention: &Mention| file.foreign().iter().any(|(_, class)| *class == mention.to_string());
+    let others = file.mentions().foreign().iter().filter(|mention| !is_met(mention));
+    lines.extend(others.map(|mention| format!("a mention of {mention}")));
+    if file.mentions().is_cut() {
+        lines.push("mentions of more classes than are listed".to_owned());
+    }
+    lines
 }
 
 /// A checkpoint's directory as it is, even when it is damaged or incomplete.

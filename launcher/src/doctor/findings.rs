@@ -13,7 +13,6 @@ use std::{
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 

@@ -8,7 +8,6 @@ use enn_common::secrets;
 use enn_export::maker::prepare::Backend;
 use std::{
     path::{Path, PathBuf},
-    process::Command,
     sync::{Arc, OnceLock},
     time::Duration,
 };

@@ -120,23 +120,38 @@ impl Shelf {
         Ok(RelPath::parse(name).ok().filter(RelPath::is_name).ok_or_else(refused)?.locate(&self.dir)?)
     }
 
-    /// The run that is named so: by its name, the beginning of exactly one name, or "latest".
-    pub fn find(&self, reference: &str) -> Result<Result<String, Known>, RemoteError> {
+    /// The run that is named so: by its name, the beginning of a name, or "latest". Where several fit, and for "latest", those count that
+    /// have a checkpoint, if `needs_model`.
+    pub fn find(&self, reference: &str, needs_model: bool) -> Result<Result<String, Known>, RemoteError> {
         let mut names = self.names()?;
         if names.iter().any(|name| name == reference) && self.has(reference)? {
             return Ok(Ok(reference.to_owned()));
         }
-        let mut fitting = Vec::new();
-        for name in names.iter().filter(|name| reference == "latest" || name.starts_with(reference)) {
-            if self.has(name)? {
-                fitting.push(name);
+        let is_latest = reference == "latest";
+        let (mut fitting, mut lacking) = (Vec::new(), Vec::new());
+        for name in names.iter().filter(|name| is_latest || name.starts_with(reference)) {
+            if !self.has(name)? {
+                continue;
             }
-            if fitting.len() == 1 && reference == "latest" || fitting.len() > 1 {
+            let serves = !needs_model || pull::newest(&self.place(name))?.is_some();
+            if serves {
+                fitting.push(name)
+            } else {
+                lacking.push(name)
+            }
+            if fitting.len() == 1 && is_latest || fitting.len() > 1 {
                 break;
             }
         }
-        if let [name] = fitting[..] {
-            return Ok(Ok(name.clone()));
+        match (&fitting[..], &lacking[..]) {
+            ([name], []) => return Ok(Ok((*name).clone())),
+            ([name], [newest, ..]) => {
+                tracing::warn!("passed over {newest}, which has no whole checkpoint: {name} is used");
+                return Ok(Ok((*name).clone()));
+            }
+            // What it lacks is told by who needs it.
+            ([], [name]) if !is_latest => return Ok(Ok((*name).clone())),
+            _ => {}
         }
         names.truncate(LISTED_MAX);
         Ok(Err(names))

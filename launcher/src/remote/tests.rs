@@ -284,7 +284,7 @@ fn a_run_at_an_address_is_found_fetched_and_gone_on_with_on_another_machine() {
     let root = tempfile::tempdir().unwrap();
     let (one, two) = (machine(root.path(), "one"), machine(root.path(), "two"));
     let first = one.dir().join(NAME);
-    assert!(matches!(one.find("latest").unwrap(), Err(known) if known.is_empty()));
+    assert!(matches!(one.find("latest", true).unwrap(), Err(known) if known.is_empty()));
     run(&first, 10, 1);
     fs::write(first.join("events.jsonl"), "begun\n").unwrap();
     assert_eq!(Shelf::address_of(&first), Some(format!("{}/{NAME}", one.address())));
@@ -292,9 +292,9 @@ fn a_run_at_an_address_is_found_fetched_and_gone_on_with_on_another_machine() {
     keep(&first, &one.place(NAME), true).unwrap();
 
     for reference in [NAME, "a-2026", "latest"] {
-        assert_eq!(two.find(reference).unwrap().unwrap(), NAME);
+        assert_eq!(two.find(reference, false).unwrap().unwrap(), NAME);
     }
-    assert_eq!(two.find("b").unwrap().unwrap_err(), [NAME]);
+    assert_eq!(two.find("b", false).unwrap().unwrap_err(), [NAME]);
     let second = two.fetch(NAME, false, &mut quiet).unwrap();
     assert_eq!((steps(&second), fs::read(second.join("events.jsonl")).unwrap()), (vec![], b"begun\n".to_vec()));
     assert_eq!(two.fetch(NAME, true, &mut quiet).unwrap(), second);

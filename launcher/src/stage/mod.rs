@@ -63,8 +63,8 @@ mod windows;
 mod words_tests;
 
 pub use batches::{Batches, FileBatches, ample, text_bytes};
-pub use bound::BoundError;
 pub use believed::{Believed, believed};
+pub use bound::BoundError;
 pub(crate) use complete::ROW_NAMES_MAX;
 pub(crate) use dictionary::same_words;
 pub use encode::{EncodeError, Encoder};

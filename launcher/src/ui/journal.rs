@@ -3,11 +3,14 @@
 //! **Invariant:** a line is written whole or is the last one. The writer cuts a torn end away before it appends, the
 //! reader skips what it cannot understand (a torn end, an event of a later version) and says which lines those were.
 
+mod reserve;
+
 use super::error::JournalError;
 use enn_common::{
     event::{Event, What},
     fs::regular,
 };
+use reserve::Reserve;
 use std::{
     collections::VecDeque,
     fs::{File, OpenOptions},
@@ -21,6 +24,9 @@ pub const FILE: &str = "events.jsonl";
 
 /// Longest line that is read: a cleaning report of some ten thousand columns fits.
 const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// Bytes of last lines for which room is kept: the line that tells of missing ones, and what a file system adds, have room besides.
+const RESERVED_BYTES: usize = reserve::BYTES - (8 << 10);
 
 /// Bytes of lines that wait for room on the disk.
 const PENDING_BYTES_MAX: usize = 8 << 20;
@@ -39,6 +45,10 @@ pub struct Writer {
     /// Events for which there was no room among them, and when the first of them happened.
     lost: u64,
     lost_since: f64,
+    /// The newest of them.
+    newest: Vec<u8>,
+    /// Room for the last lines.
+    reserve: Option<Reserve>,
 }
 
 impl Writer {
@@ -65,6 +75,8 @@ impl Writer {
                 pending_bytes: 0,
                 lost: 0,
                 lost_since: 0.0,
+                newest: Vec::new(),
+                reserve: Reserve::take(run_dir),
             }),
             Err(source) => Err(JournalError::Open { path, what: "write", source }),
         }
@@ -96,6 +108,11 @@ impl Writer {
             let what = "it was removed, or its directory, while the run writes to it; nothing more of the run is recorded there";
             return Err(io::Error::new(io::ErrorKind::NotFound, what));
         }
+        self.flush()
+    }
+
+    /// Writes what waits, and what is missing.
+    fn flush(&mut self) -> io::Result<()> {
         if self.torn {
             self.file.set_len(self.whole_bytes)?;
             self.file.seek(SeekFrom::Start(self.whole_bytes))?;
@@ -108,14 +125,52 @@ impl Writer {
             self.pending.pop_front();
         }
         if self.lost > 0 {
-            let message =
-                format!("the journal lacks {} events from here on: the disk was full for too long", self.lost);
-            let gap = line(&Event { time: self.lost_since, what: What::Warned { message } })?;
+            let gap = self.gap(self.lost, "for too long")?;
             self.file.write_all(&gap)?;
             self.whole_bytes += gap.len() as u64;
             self.lost = 0;
         }
         Ok(())
+    }
+
+    /// A line that tells of missing ones.
+    fn gap(&self, count: u64, how_long: &str) -> io::Result<Vec<u8>> {
+        let message = format!("the journal lacks {count} events from here on: the disk was full {how_long}");
+        line(&Event { time: self.lost_since, what: What::Warned { message } })
+    }
+
+    /// At the end nothing waits any more: into the room that was kept go the oldest lines that fit, a line that tells how many do not, and the
+    /// newest one, which says how it ended.
+    fn end(&mut self) -> io::Result<()> {
+        if self.pending.is_empty() && self.lost == 0 {
+            return Ok(());
+        }
+        if self.flush().is_ok() {
+            return Ok(());
+        }
+        self.torn = true;
+        drop(self.reserve.take());
+        let last = if self.lost > 0 { Some(std::mem::take(&mut self.newest)) } else { self.pending.pop_back() };
+        let last = last.unwrap_or_default();
+        let mut room = RESERVED_BYTES.saturating_sub(last.len());
+        let fits = |line: &Vec<u8>| {
+            let fits = line.len() <= room;
+            room = room.saturating_sub(line.len());
+            fits
+        };
+        let kept: Vec<Vec<u8>> = self.pending.iter().cloned().take_while(fits).collect();
+        let missing = (self.pending.len() - kept.len()) as u64 + self.lost.saturating_sub(1);
+        let first_missing = self.pending.get(kept.len()).and_then(|line| serde_json::from_slice::<Event>(line).ok());
+        self.lost_since = first_missing.map_or(self.lost_since, |event| event.time);
+        self.pending.clear();
+        self.lost = 0;
+        self.pending.extend(kept);
+        if missing > 0 {
+            let gap = self.gap(missing, "to the end")?;
+            self.pending.push_back(gap);
+        }
+        self.pending.push_back(last);
+        self.flush()
     }
 
     /// Adds an event to those that wait; where there is no room for it, it is counted.
@@ -125,11 +180,20 @@ impl Writer {
         if is_full || self.lost > 0 {
             self.lost_since = if self.lost == 0 { event.time } else { self.lost_since };
             self.lost += 1;
+            self.newest = line;
         } else {
             self.pending_bytes += line.len();
             self.pending.push_back(line);
         }
         Ok(())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::warn!("the journal {} lacks its last events: {error}", self.path.display());
+        }
     }
 }
 
@@ -191,6 +255,37 @@ pub fn read(run_dir: &Path, mut each: impl FnMut(Event)) -> Result<Vec<u64>, Jou
             Err(_) => unreadable.push(number),
         }
     }
+}
+
+/// Hands the first event of `run_dir` to `each`, and those in the last `bytes` of its journal, in order: what a look at a run that is
+/// over needs, whatever the length of its journal.
+///
+/// # Errors
+/// The journal is missing or the disk fails.
+pub fn read_ends(run_dir: &Path, bytes: u64, mut each: impl FnMut(Event)) -> Result<(), JournalError> {
+    let path = run_dir.join(FILE);
+    let mut file = match File::open(&path) {
+        Ok(file) => file,
+        Err(source) => return Err(JournalError::Open { path, what: "read", source }),
+    };
+    let failed = |source| JournalError::Read { path: path.clone(), line: 0, source };
+    let length = file.metadata().map_err(failed)?.len();
+    let mut line = Vec::new();
+    if length > bytes {
+        if next_line(&mut BufReader::new(&file), &mut line).map_err(failed)? {
+            serde_json::from_slice(&line).into_iter().for_each(&mut each);
+        }
+        file.seek(SeekFrom::Start(length - bytes)).map_err(failed)?;
+    }
+    let mut reader = BufReader::new(&file);
+    if length > bytes {
+        // The line in which the end begins is cut, or it is the first one.
+        reader.skip_until(b'\n').map_err(failed)?;
+    }
+    while next_line(&mut reader, &mut line).map_err(failed)? {
+        serde_json::from_slice(&line).into_iter().for_each(&mut each);
+    }
+    Ok(())
 }
 
 /// Reads one line into `line` without its newline; a line beyond the limit comes back cut. False at the end.
@@ -283,6 +378,26 @@ mod tests {
     }
 
     #[test]
+    fn at_the_end_the_oldest_lines_that_fit_are_kept_with_the_newest_and_a_gap_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open(dir.path()).unwrap();
+        assert!(dir.path().join(".events.reserve").exists());
+        writer.write(&event(1.0)).unwrap();
+        writer.file = File::open(dir.path().join(FILE)).unwrap();
+        let long = |time: f64| Event { time, what: What::Warned { message: "x".repeat(20_000) } };
+        (2..=9).for_each(|time| assert!(writer.write(&long(f64::from(time))).is_err()));
+        assert!(writer.write(&event(10.0)).is_err());
+        // Room for as much as was kept: the file takes no more.
+        assert!(writer.end().is_err());
+        let told: Vec<f64> =
+            writer.pending.iter().map(|line| serde_json::from_slice::<Event>(line).unwrap().time).collect();
+        assert_eq!(told, [2.0, 3.0, 4.0, 10.0], "two that fit, the gap from the third on, the newest");
+        assert!(writer.pending.iter().map(Vec::len).sum::<usize>() < reserve::BYTES);
+        assert!(String::from_utf8_lossy(&writer.pending[2]).contains("lacks 6 events"));
+        assert!(!dir.path().join(".events.reserve").exists());
+    }
+
+    #[test]
     fn a_removed_directory_is_told_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join("run");
@@ -291,6 +406,25 @@ mod tests {
         writer.write(&event(1.0)).unwrap();
         fs::remove_dir_all(&run).unwrap();
         assert!(writer.write(&event(2.0)).unwrap_err().to_string().contains("removed"));
+    }
+
+    #[test]
+    fn the_ends_of_a_long_journal_are_read_and_all_of_a_short_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open(dir.path()).unwrap();
+        (1..=100).for_each(|time| writer.write(&event(f64::from(time))).unwrap());
+        let times = |bytes: u64| {
+            let mut times = Vec::new();
+            read_ends(dir.path(), bytes, |event| times.push(event.time)).unwrap();
+            times
+        };
+        let length = fs::metadata(dir.path().join(FILE)).unwrap().len();
+        assert_eq!(times(length).len(), 100);
+        assert_eq!(times(length - 1).len(), 100, "the first line is read apart");
+        let ends = times(300);
+        assert_eq!((ends[0], *ends.last().unwrap()), (1.0, 100.0));
+        assert!((4..10).contains(&ends.len()) && ends[1..].is_sorted(), "{ends:?}");
+        assert_eq!(times(0), [1.0]);
     }
 
     #[test]

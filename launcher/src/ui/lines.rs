@@ -453,7 +453,7 @@ fn rendezvous(what: &What, view: &RunView) -> Vec<Line> {
 }
 
 fn ended(what: &What, view: &RunView) -> Vec<Line> {
-    let What::RunEnded { code, seconds, restarts, rounds } = what else { return Vec::new() };
+    let What::RunEnded { code, seconds, restarts, rounds, .. } = what else { return Vec::new() };
     let (time, restarts, rounds) = (
         figures::seconds(*seconds),
         figures::plural(u64::from(*restarts), "restart"),

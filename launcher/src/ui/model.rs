@@ -234,7 +234,7 @@ impl RunView {
                     ended: None,
                 });
             }
-            What::RunEnded { code, seconds, restarts, rounds } => {
+            What::RunEnded { code, seconds, restarts, rounds, .. } => {
                 self.end_round(time);
                 self.waiting = None;
                 if let Some(session) = self.sessions.last_mut() {

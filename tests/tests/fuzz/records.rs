@@ -107,7 +107,7 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
         What::RoundFailed { round: Round(1), cause: "rank 1".into(), restarting: true, restarts_left: 2 },
         What::Trained { epoch: 2, step: 8, stopped_early: false, split: split(), samples_per_s: 9.0, seconds: 1.0 },
         What::BaselinesComputed { split: [("test".to_owned(), split())].into(), notes: vec!["n".into()] },
-        What::RunEnded { code: 0, seconds: 3.0, restarts: 1, rounds: 2 },
+        What::RunEnded { code: 0, seconds: 3.0, restarts: 1, rounds: 2, cause: None },
     ];
     let text: String = events.into_iter().zip(0..).map(|(what, time)| line(f64::from(time), what)).collect();
     let kernels = serde_json::to_vec(&enn_common::kernels::KernelBook::default()).unwrap();

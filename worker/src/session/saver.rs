@@ -15,11 +15,21 @@ use crate::{
     },
 };
 use enn_common::{
-    checkpoint::{Layout, plan::Plan, write::How},
+    checkpoint::{
+        Layout,
+        plan::Plan,
+        prune,
+        retain::{Candidate, Rule},
+        write::How,
+    },
     config::train::{Busy, TrainConfig},
+    fs::space::is_full,
     wire::message::{FromWorker, StagedShard},
 };
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
 use tch::Device;
 
 /// While a snapshot is waited for, a sign of life is given this often.
@@ -52,6 +62,8 @@ pub(super) struct Saver {
     plan: Plan,
     busy: Busy,
     blake3: bool,
+    /// Which checkpoints stay.
+    keep: Rule,
     /// The last checkpoint is old.
     pub(super) alarm: Alarm,
 }
@@ -74,6 +86,11 @@ impl Saver {
             plan: Plan::default(),
             busy: train.checkpoint_busy,
             blake3: train.checkpoint_blake3,
+            keep: Rule {
+                last: train.checkpoint_keep,
+                epochs: train.checkpoint_keep_epochs,
+                hours: train.checkpoint_keep_hours,
+            },
             alarm: Alarm::new(train.checkpoint_every_s),
         }
     }
@@ -200,13 +217,34 @@ impl Saver {
         let how = How { blake3: self.blake3, ..How::shared_by(due.world as usize) };
         let Due { step, epoch, metric, dir, rank, must, .. } = due;
         let mut written = save::write(&dir, rank, &share, how);
-        if written.is_err() && must {
-            written = save::write(&dir, rank, &share, how);
+        if let Err(error) = &written {
+            let coming = Candidate { step, epoch, time: wall_time(), metric };
+            let has_room = is_full(error) && self.make_room(&dir, coming, reporter)?;
+            if has_room || must {
+                written = save::write(&dir, rank, &share, how);
+            }
         }
         Ok(Some(match written {
             Ok(table) => FromWorker::ShardWritten { step, epoch, dir, metric, table, blocked: watch.lap_ms() / 1e3 },
             Err(error) => FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() },
         }))
+    }
+
+    /// Lets old checkpoints go now that need not stay when this one is there; whether any went.
+    fn make_room(&self, dir: &Path, coming: Candidate, reporter: &dyn Reporter) -> Result<bool, SessionError> {
+        let step = coming.step;
+        let removed = match dir.parent().map(|checkpoints| prune::make_room(checkpoints, self.keep, coming)) {
+            Some(Ok(removed)) => removed,
+            // Another rank may be at it.
+            Some(Err(_)) | None => return Ok(true),
+        };
+        if !removed.is_empty() {
+            let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let names = removed.iter().map(name).collect::<Vec<_>>().join(" and ");
+            let message = format!("the disk is full: {names} made room for the checkpoint of step {step}");
+            reporter.send(FromWorker::Warned { message })?;
+        }
+        Ok(!removed.is_empty())
     }
 
     /// Waits for a snapshot, if that is what is to be done.
@@ -233,6 +271,11 @@ impl Saver {
         let message = format!("checkpoints are written while training waits: {error}");
         Ok(reporter.send(FromWorker::Warned { message })?)
     }
+}
+
+/// Seconds since the Unix epoch.
+fn wall_time() -> f64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
 /// Whether a step pauses between what it computes and what it changes, so that a checkpoint may be copied meanwhile: not where all of it

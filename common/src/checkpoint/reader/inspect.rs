@@ -4,9 +4,11 @@ use super::{Checkpoint, CopyError, ReadError, check_coverage, check_file};
 use crate::{
     checkpoint::{
         element::Element,
-        metadata::{Chunk, TensorEntry},
+        mention::{Mention, Mentions},
+        metadata::{Chunk, MetadataError, TensorEntry},
         name,
         stored::{ItemError, PICKLE_BYTES_MAX, StoredItem},
+        unpickle::UnpickleError,
     },
     fs::{FileError, RelPath},
 };
@@ -24,8 +26,28 @@ pub struct Inspection {
     pub checked: u64,
     /// Chunks and values that carry no checksum: PyTorch was told not to compute one.
     pub unchecked: u64,
+    /// What values mention that is no part of a checkpoint, by their names.
+    pub mentions: Vec<(String, Mentions)>,
     /// Files of the directory that belong to no tensor and no value.
     pub unlisted: Vec<String>,
+}
+
+impl ReadError {
+    /// The class or function for which a pickle was refused.
+    pub fn refused_mention(&self) -> Option<Mention> {
+        let pickle = match self {
+            Self::Metadata { source: MetadataError::Pickle(error), .. } => error,
+            Self::Item { source: ItemError::Pickle(error), .. } => error,
+            _ => return None,
+        };
+        let UnpickleError::Global { module, name, at } = pickle else { return None };
+        Some(Mention { module: module.clone(), name: name.clone(), at: *at })
+    }
+
+    /// Whether it is of a kind that is not read, and not damaged.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Item { source: ItemError::Unsupported { .. }, .. })
+    }
 }
 
 impl Checkpoint {
@@ -56,12 +78,19 @@ impl Checkpoint {
                 note(self.inspect_chunk(entry, chunk, progress).map_err(wrong));
             }
         }
+        let mut mentions = Vec::new();
         for (fqn, place) in &self.metadata.values {
             note(self.item(fqn).map(|(bytes, _)| {
                 progress(bytes.len() as u64);
                 place.length > 0
             }));
+            // What cannot be opened was noted.
+            let mentioned = self.open_item(place, PICKLE_BYTES_MAX).ok().and_then(|(file, place)| {
+                StoredItem::open(&file.0, file.1, &place).and_then(|item| item.mentions()).ok()
+            });
+            mentions.extend(mentioned.filter(|found| *found != Mentions::default()).map(|found| (fqn.clone(), found)));
         }
+        found.mentions = mentions;
         found.unlisted = self.unlisted();
         found
     }
@@ -91,8 +120,8 @@ impl Checkpoint {
         let (file, place) = self.open_item(&chunk.place, bytes.saturating_add(PICKLE_BYTES_MAX))?;
         let stored = StoredItem::open(&file.0, file.1, &place)?.tensor()?;
         if stored.element.torch() != entry.dtype || stored.sizes != chunk.region.sizes {
-            let what = format!("a {} of size {:?}, not what .metadata says", stored.element.torch(), stored.sizes);
-            return Err(ItemError::Unsupported { what }.into());
+            let found = format!("a {} of size {:?}", stored.element.torch(), stored.sizes);
+            return Err(ItemError::Mismatch { found }.into());
         }
         let (mut hasher, mut at) = (crc32fast::Hasher::new(), 0);
         let mut block = vec![0; usize::try_from(BLOCK_BYTES.min(stored.bytes)).unwrap_or_default()];

@@ -1,7 +1,7 @@
 //! `enn ckpt prune`.
 
 use super::{super::bar::Bar, Which, tell};
-use crate::{Error, api, facts::Facts, run_dir::RunDirError};
+use crate::{Error, api, facts::Facts, run_dir::RunDirError, runs::Need};
 use enn_common::{
     checkpoint::{
         listing,
@@ -35,7 +35,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
-    if let Some((shelf, name)) = api::at_address(&[args.which.runs.dir(facts)], &args.which.what, facts)? {
+    if let Some((shelf, name)) = api::at_address(&[args.which.runs.dir(facts)], &args.which.what, Need::Model, facts)? {
         // Training lets go of what is there, by its own rule.
         return Err(RunDirError::Address { address: format!("{}/{name}", shelf.address()) }.into());
     }

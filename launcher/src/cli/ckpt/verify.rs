@@ -8,6 +8,7 @@ use crate::{
     Error, api,
     convert::{self, Outcome, Verified},
     facts::Facts,
+    runs::Need,
 };
 use enn_common::{exit::ExitCode, fs::space::readable};
 use serde_json::json;
@@ -15,8 +16,10 @@ use serde_json::json;
 /// Read a checkpoint or a saved model and check all that its form carries checks for
 ///
 /// A run stands for its newest complete checkpoint; what is at an address is fetched anew for this. A checkpoint of ours is compared with the digests of its manifest. One that
-/// PyTorch wrote is compared with the checksums inside its files, which PyTorch itself never looks at. Exit code 5 if anything
-/// is wrong, 9 if files are newer than what lists them: a later save into the same directory may have failed, or it was copied.
+/// PyTorch wrote is compared with the checksums inside its files, which PyTorch itself never looks at. Files are read by what they hold,
+/// whatever their name. "damaged": bytes are not those that were written. "foreign": it is of another library, and everything else is read.
+/// "dangerous": it runs code when Python loads the file; nothing of it runs here. Exit code 5 if anything is damaged or dangerous, or no
+/// checkpoint at all; 9 if files are newer than what lists them: a later save into the same directory may have failed, or it was copied.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -29,35 +32,51 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let bar = Bar::new("verifying", args.which.json);
     let mut progress = |done, total| bar.set(done, total);
-    let found = match api::at_address(&[args.which.runs.dir(facts)], &args.which.what, facts)? {
+    let found = match api::at_address(&[args.which.runs.dir(facts)], &args.which.what, Need::Model, facts)? {
         None => convert::verify(&args.which.path(facts)?, args.deep, &mut progress)?,
         Some((shelf, name)) => api::verify_at((&shelf, &name), args.deep, &mut progress)?,
     };
     drop(bar);
     let outcome = found.outcome();
+    let code = match outcome {
+        Outcome::Foreign if found.is_unread => ExitCode::Artifact,
+        Outcome::Whole | Outcome::Foreign => ExitCode::Success,
+        Outcome::Suspect => ExitCode::Suspect,
+        Outcome::Damaged | Outcome::Dangerous => ExitCode::Artifact,
+    };
     let json = json!({
-        "path": found.path, "form": found.form, "ok": outcome == Outcome::Whole, "outcome": outcome.name(), "tensors": found.tensors, "values": found.values,
-        "bytes": found.bytes, "problems": found.problems, "suspicions": found.suspicions, "notes": found.notes,
+        "path": found.path, "form": found.form, "ok": code == ExitCode::Success, "outcome": outcome.name(), "tensors": found.tensors, "values": found.values,
+        "bytes": found.bytes, "problems": found.problems, "foreign": found.foreign, "dangerous": found.dangerous, "suspicions": found.suspicions, "notes": found.notes,
     });
     tell(args.which.json, Ok(json), || text(&found))?;
-    Ok(match outcome {
-        Outcome::Whole => ExitCode::Success,
-        Outcome::Suspect => ExitCode::Suspect,
-        Outcome::Damaged => ExitCode::Artifact,
-    })
+    Ok(code)
 }
 
 fn text(found: &Verified) -> String {
     let path = found.path.display();
-    let mut lines: Vec<String> = found.problems.iter().map(|problem| format!("WRONG  {problem}")).collect();
-    lines.extend(found.suspicions.iter().map(|what| format!("MAYBE  {what}")));
-    lines.extend(found.notes.iter().map(|note| format!("note   {note}")));
+    let said =
+        |word: &'static str, what: &[String]| what.iter().map(|what| format!("{word:9}  {what}")).collect::<Vec<_>>();
+    let mut lines = said("dangerous", &found.dangerous);
+    lines.extend(said("damaged", &found.problems));
+    lines.extend(said("foreign", &found.foreign));
+    lines.extend(said("maybe", &found.suspicions));
+    lines.extend(said("note", &found.notes));
     let Verified { form, tensors, values, .. } = found;
     let bytes = readable(found.bytes);
     lines.push(match found.outcome() {
         Outcome::Whole => {
             format!("{path}: {form} with {tensors} tensors ({bytes}) and {values} values is as it was written")
         }
+        Outcome::Foreign if found.is_unread => format!("{path}: this is no checkpoint that is read here"),
+        Outcome::Foreign => format!(
+            "{path}: the {tensors} tensors ({bytes}) and {values} values of this {form} are as they were written; foreign objects are not read, \
+             see the {} lines above",
+            found.foreign.len()
+        ),
+        Outcome::Dangerous => format!(
+            "{path}: this {form} is dangerous, see the {} lines above; `enn ckpt convert` takes its {tensors} tensors without running anything",
+            found.dangerous.len()
+        ),
         Outcome::Suspect => {
             format!("{path}: this {form} is readable, and may be a mixture of two saves, see the lines above")
         }

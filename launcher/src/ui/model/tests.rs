@@ -194,7 +194,7 @@ pub(in crate::ui) fn events() -> Vec<Event> {
     ));
     all.extend((0..2).map(|rank| (0.02, exited(1, rank, Some(0), None))));
     all.push((0.1, What::Warned { message: "wind_gust is all missing\n  hint: leave it out".into() }));
-    all.push((0.1, What::RunEnded { code: 0, seconds: 6.1, restarts: 1, rounds: 2 }));
+    all.push((0.1, What::RunEnded { code: 0, seconds: 6.1, restarts: 1, rounds: 2, cause: None }));
     timed(all)
 }
 
@@ -331,7 +331,7 @@ pub(in crate::ui) fn gang_events() -> Vec<Event> {
     all.extend([0, 1, 3].map(|rank| (0.01, exited(2, rank, None, Some(15)))));
     let cause = "rank 2 on n2 failed".to_owned();
     all.push((0.0, What::RoundFailed { round: Round(2), cause, restarting: false, restarts_left: 0 }));
-    all.push((0.0, What::RunEnded { code: 1, seconds: 16.0, restarts: 1, rounds: 3 }));
+    all.push((0.0, What::RunEnded { code: 1, seconds: 16.0, restarts: 1, rounds: 3, cause: None }));
     timed(all)
 }
 

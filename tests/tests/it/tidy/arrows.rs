@@ -191,7 +191,8 @@ fn t2_launcher_modules_keep_their_direction() {
             ("libtorch", _) => other == "process",
             // It tells what the search finds, and asks programs what they are.
             ("doctor", "libtorch" | "process") => true,
-            ("retention", _) => ["logs", "run_dir"].contains(&other),
+            ("retention", _) => ["logs", "run_dir", "runs"].contains(&other),
+            ("runs", _) => ["logs", "run_dir", "ui"].contains(&other),
             (leaf, _) if LAUNCHER_LEAVES.contains(&leaf) => ["error", "facts"].contains(&other),
             // Doctor's table says which variables there are to read.
             ("facts", "doctor" | "libtorch") => true,

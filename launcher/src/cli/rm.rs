@@ -1,0 +1,133 @@
+//! `enn rm`.
+
+use super::{flags, output};
+use crate::{
+    Error,
+    facts::Facts,
+    runs::{self, Need, RunSummary, StagedData},
+    ui::figures,
+};
+use enn_common::exit::ExitCode;
+use serde_json::json;
+use std::{
+    collections::BTreeSet,
+    io::{self, BufRead, IsTerminal, Write},
+    path::{Path, PathBuf},
+};
+
+/// Remove runs, and the staged data that no other run uses
+///
+/// A run that is under way is not removed, nor one below which a prediction or an evaluation is. A run is named by its directory, its name
+/// or the beginning of its name; only what lies in the directory of runs is removed, and no link is followed.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Runs
+    #[arg(value_name = "RUN", required = true, help_heading = "Job")]
+    runs: Vec<String>,
+    /// Directory of runs [default: ENN_RUNS, else ./runs, and that of `enn run`]
+    #[arg(long, value_name = "DIR", help_heading = "Job")]
+    runs_dir: Option<PathBuf>,
+    /// Do not ask; without a terminal nothing is asked anyway
+    #[arg(long, short, help_heading = "Job")]
+    yes: bool,
+    /// Print JSON
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+    let dirs = flags::directories(args.runs_dir.as_deref(), facts);
+    let mut paths = BTreeSet::new();
+    for named in &args.runs {
+        let selected = runs::select(&dirs, &given(named, facts), Need::Removal)?;
+        paths.insert(runs::locate(&selected.path, &dirs)?);
+    }
+    let wanted: Vec<RunSummary> = paths.iter().filter_map(|path| RunSummary::read(path)).collect();
+    if !args.yes && !args.json && !agreed(&wanted)? {
+        output::text_line("nothing is removed")?;
+        return Ok(ExitCode::Success);
+    }
+    let removed = remove_all(&wanted)?;
+    tell(&removed, args.json, "removed")?;
+    Ok(ExitCode::Success)
+}
+
+/// A name, or a path as seen from the working directory.
+fn given(named: &str, facts: &Facts) -> String {
+    if named.contains('/') { facts.cwd.join(named).to_string_lossy().into_owned() } else { named.to_owned() }
+}
+
+/// What went.
+#[derive(Debug, Default)]
+pub(super) struct Removed {
+    /// Runs and their bytes.
+    pub(super) runs: Vec<(PathBuf, u64)>,
+    /// Staged data.
+    pub(super) staged: Vec<StagedData>,
+    /// Who may be about to use staged data, so that they stay.
+    pub(super) waits_for: Option<PathBuf>,
+}
+
+/// Removes runs, and the staged data that they alone used. After an error those before it are gone.
+pub(super) fn remove_all(wanted: &[RunSummary]) -> Result<Removed, Error> {
+    let mut removed = Removed::default();
+    for run in wanted {
+        let used = runs::used_by(&run.path);
+        let bytes = runs::size(&run.path);
+        runs::remove(&run.path)?;
+        removed.runs.push((run.path.clone(), bytes));
+        let (staged, waits_for) = runs::remove_unused(run.path.parent().unwrap_or(&run.path), Some(&used))?;
+        removed.staged.extend(staged);
+        removed.waits_for = removed.waits_for.or(waits_for);
+    }
+    Ok(removed)
+}
+
+/// Says what went, or would go.
+pub(super) fn tell(removed: &Removed, is_json: bool, verb: &str) -> Result<(), Error> {
+    let Removed { runs, staged, waits_for } = removed;
+    let bytes: u64 = runs.iter().map(|(_, bytes)| bytes).chain(staged.iter().map(|data| &data.bytes)).sum();
+    if is_json {
+        let run = |(path, bytes): &(PathBuf, u64)| json!({"path": path, "bytes": bytes});
+        let data = |data: &StagedData| json!({"path": data.path, "bytes": data.bytes});
+        let told = json!({
+            "runs": runs.iter().map(run).collect::<Vec<_>>(), "staged": staged.iter().map(data).collect::<Vec<_>>(),
+            "bytes": bytes, "staged_data_wait_for": waits_for,
+        });
+        return output::json(&told);
+    }
+    let line =
+        |what: &str, path: &Path, bytes: u64| format!("{verb} {what}{} ({})", path.display(), figures::bytes(bytes));
+    let mut lines: Vec<String> = runs.iter().map(|(path, bytes)| line("", path, *bytes)).collect();
+    lines.extend(staged.iter().map(|data| line("the staged data ", &data.path, data.bytes)));
+    if let Some(run) = waits_for {
+        lines.push(format!("staged data stay as long as {} is under way and has none of its own", run.display()));
+    }
+    if lines.is_empty() {
+        lines.push("there is nothing to remove".to_owned());
+    } else if runs.len() + staged.len() > 1 {
+        lines.push(format!("{verb} {} in all", figures::bytes(bytes)));
+    }
+    output::text_line(&output::lines(&lines))
+}
+
+/// Whether the user says yes; where nobody can be asked, naming the runs was enough.
+pub(super) fn agreed(wanted: &[RunSummary]) -> Result<bool, Error> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() || wanted.is_empty() {
+        return Ok(true);
+    }
+    let mut lines: Vec<String> = wanted
+        .iter()
+        .map(|run| {
+            let model = run.step.map_or_else(String::new, |step| format!(", with a model of step {step}"));
+            format!("  {}{model}", run.brief())
+        })
+        .collect();
+    lines.insert(0, format!("to be removed: {}", figures::plural(wanted.len() as u64, "run")));
+    let mut stderr = io::stderr();
+    write!(stderr, "{}\nremove? [y/N] ", output::lines(&lines)).map_err(Error::Output)?;
+    stderr.flush().map_err(Error::Output)?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).map_err(Error::Output)?;
+    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+}
