@@ -331,13 +331,17 @@ pub fn find_cv(runs: &Path, reference: &str) -> Result<PathBuf, RunDirError> {
 /// What is named by its path, or by its whole name in one of `runs`.
 ///
 /// # Errors
-/// One of `runs` is an address.
+/// One of `runs` is an address, or the reference is neither a directory nor a regular file.
 pub(crate) fn exact(
     runs: &[PathBuf],
     reference: &str,
     fits: impl Fn(&Path) -> bool,
 ) -> Result<Option<PathBuf>, RunDirError> {
     runs.iter().try_for_each(|runs| local(runs))?;
+    let place = Path::new(reference);
+    if place.exists() && !place.is_dir() {
+        regular::check(place).map_err(|error| io_error("read", place)(error.source))?;
+    }
     let named = runs.iter().map(|runs| runs.join(reference));
     Ok(std::iter::once(PathBuf::from(reference)).chain(named).find(|path| fits(path)))
 }

@@ -155,7 +155,7 @@ fn found(run: &str, dirs: &[PathBuf], need: Need, facts: &Facts) -> Result<PathB
     drop(bar);
     if let Some(note) = found.passed_over {
         // A standard error that is gone changes nothing.
-        let _gone = writeln!(std::io::stderr(), "{}", output::printable(&note));
+        let _gone = writeln!(std::io::stderr(), "{}", enn_common::shown::line(&note));
     }
     Ok(found.path)
 }

@@ -112,7 +112,7 @@ fn would_go(dirs: &[PathBuf], going: &[RunSummary]) -> Removed {
 /// Tells what stays, and why.
 fn note(text: &str) {
     // A standard error that is gone changes nothing.
-    let _gone = writeln!(std::io::stderr(), "{}", output::printable(text));
+    let _gone = writeln!(std::io::stderr(), "{}", enn_common::shown::line(text));
 }
 
 /// "30d", "12h", "2w".

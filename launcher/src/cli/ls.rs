@@ -91,12 +91,12 @@ impl Row {
 
     fn cells(&self, now: SystemTime) -> [String; 6] {
         [
-            output::printable(&self.run.name),
+            enn_common::shown::line(&self.run.name).into_owned(),
             self.run.state.to_string(),
             age(now.duration_since(self.run.written).unwrap_or_default()),
             figures::bytes(self.bytes),
             self.run.step.map_or_else(|| "-".to_owned(), |step| format!("step {step}")),
-            output::printable(self.run.error.as_deref().unwrap_or_default()),
+            enn_common::shown::line(self.run.error.as_deref().unwrap_or_default()).into_owned(),
         ]
     }
 
