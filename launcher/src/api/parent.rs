@@ -6,6 +6,7 @@ use crate::{
     convert::{self, Form},
     error::Usage,
     run_dir::{self, RunDir},
+    stage,
 };
 use enn_common::{
     checkpoint::{Checkpoint, Extent, Manifest, find_sound, listing},
@@ -151,11 +152,22 @@ fn other_rows(own: &StagedMeta, before: &StagedMeta) -> Option<String> {
             "{train} rows train, {val} validate and {test} test, in its checkpoint {train_before}, {val_before} and {test_before}"
         ));
     }
-    let inputs = |meta: &StagedMeta| {
-        meta.features.iter().map(|one| (one.name.clone(), one.categories.clone())).collect::<Vec<_>>()
-    };
-    if inputs(own) != inputs(before) || own.out_labels != before.out_labels {
-        return Some("inputs, categories or targets have other names".to_owned());
+    if own.features.len() != before.features.len() {
+        return Some(format!("{} inputs, in its checkpoint {}", own.features.len(), before.features.len()));
+    }
+    for (input, there) in own.features.iter().zip(&before.features) {
+        if input.name != there.name {
+            return Some(format!("the input {:?} was {:?}", input.name, there.name));
+        }
+        if !stage::same_words(&input.categories, &there.categories) {
+            return Some(format!("{} has other categories, or in another order", input.name));
+        }
+    }
+    let labels = own.out_labels.iter().zip(&before.out_labels);
+    if own.out_labels.len() != before.out_labels.len()
+        || labels.into_iter().any(|(own, was)| !stage::same_words(own, was))
+    {
+        return Some("the targets have other names or classes".to_owned());
     }
     difference(own, before)
 }

@@ -195,7 +195,9 @@ impl Store {
 
     /// Names the object in an error.
     pub(super) fn error(&self, action: &'static str, name: &str) -> impl Fn(object_store::Error) -> RemoteError {
-        let (place, path) = (self.name_of(name), Path::new("/").join(self.key(name).as_ref()));
+        let place = self.name_of(name);
+        // own path: it is only named in the error.
+        let path = Path::new("/").join(self.key(name).as_ref());
         let is_local = self.is_local;
         move |error| match of_disk(&error).filter(|_| is_local) {
             // A directory's errors are those of its disk: what fills it, and what then helps, is the same.

@@ -129,6 +129,13 @@ impl Dictionary {
     }
 }
 
+/// Whether two lists are of the same words in the same order, however their numbers, moments and truth values are spelt: version 0.1 wrote
+/// them as they stood in the file.
+pub(crate) fn same_words(own: &[String], before: &[String]) -> bool {
+    let known = Dictionary::of_model(before, None);
+    own.len() == before.len() && (0..).zip(own).all(|(at, word)| known.known(word) == at)
+}
+
 /// Whether a word says true or false, if it says either.
 fn truth(word: &str) -> Option<bool> {
     let is = |yes: &str| word.eq_ignore_ascii_case(yes);
@@ -147,6 +154,20 @@ mod tests {
 
     fn fixed(list: &[&str]) -> Dictionary {
         Dictionary::of_model(&list.iter().map(ToString::to_string).collect::<Vec<_>>(), None)
+    }
+
+    #[test]
+    fn words_of_0_1_are_those_of_today_and_their_order_counts() {
+        let same = |own: &[&str], before: &[&str]| {
+            let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
+            same_words(&list(own), &list(before))
+        };
+        assert!(same(&["1", "2", "10"], &["1.0", "2.0", "10.0"]));
+        assert!(same(&["true", "false"], &["True", "FALSE"]));
+        assert!(same(&["2024-01-31", "2024-02-01"], &["2024-01-31", "2024-02-01"]));
+        assert!(!same(&["1", "2"], &["2.0", "1.0"]));
+        assert!(!same(&["007", "1"], &["7", "1"]));
+        assert!(!same(&["1"], &["1.0", "2.0"]));
     }
 
     #[test]

@@ -529,8 +529,8 @@ fn instead(found: &str) -> &'static str {
         _ if unsigned.strip_suffix('%').is_some_and(|number| number.trim().parse::<f64>().is_ok()) => {
             "signs of percent are not read: write 3.14"
         }
-        _ if timestamp::parse(found.as_bytes()).is_some() => "a time is read with kind = \"time\"",
-        _ => "words are read with kind = \"category\", those of a target with target_kind = \"category\"",
+        _ if timestamp::parse(found.as_bytes()).is_some() => "a time is read as { column = …, kind = \"time\" }",
+        _ => "words are read as { column = …, kind = \"category\" }, those of a target with target_kind = \"category\"",
     }
 }
 
@@ -561,8 +561,8 @@ mod tests {
         for (found, expected) in [
             ("-1,000.5", "or 1000"),
             ("41.1 %", "signs of percent are not read: write 3.14"),
-            ("2024-01-31", "a time is read with kind = \"time\""),
-            ("high", "words are read with kind = \"category\", those of a target with target_kind = \"category\""),
+            ("2024-01-31", "a time is read as { column = …, kind = \"time\" }"),
+            ("high", "as { column = …, kind = \"category\" }, those of a target with target_kind = \"category\""),
             ("a,b", "target_kind = \"category\""),
         ] {
             let text = CellError::NotANumber { found: found.into() }.to_string();

@@ -57,6 +57,7 @@ mod words_tests;
 
 pub use batches::{Batches, FileBatches, ample, text_bytes};
 pub(crate) use complete::ROW_NAMES_MAX;
+pub(crate) use dictionary::same_words;
 pub use encode::{EncodeError, Encoder};
 pub use error::StageError;
 pub use input::labels_of;

@@ -104,11 +104,7 @@ pub(crate) fn draft(
     }
     output.rows = made.starts.len() as u64;
     found.dropped_samples = made.dropped;
-    if made.untaught > 0 {
-        let what =
-            "windows of single series have no history, or too few valid targets: these targets count for nothing";
-        found.notes.push(format!("{} {what}", made.untaught));
-    }
+    found.notes.extend(untaught(&made));
     Ok(Draft {
         output,
         inputs: plan.inputs(layout, &entities),
@@ -122,6 +118,12 @@ pub(crate) fn draft(
         sources: if job.config.sources.is_empty() { Vec::new() } else { sources },
         report: report(job, &plan, layout, found, (&keys, &all, &tally), &entities),
     })
+}
+
+/// Says how many windows of single series teach nothing.
+fn untaught(made: &Made) -> Option<String> {
+    let what = "windows of single series have no history, or too few valid targets: these targets count for nothing";
+    (made.untaught > 0).then(|| format!("{} {what}", made.untaught))
 }
 
 /// When each sample begins, and of which source it is.
