@@ -1,6 +1,6 @@
 //! Groups of flags that several subcommands share, so that the same flag reads the same everywhere.
 
-use super::{bar::Bar, output};
+use super::bar::Bar;
 use crate::{
     Error,
     api::{self, Override},
