@@ -34,14 +34,14 @@ pub struct Sound {
 }
 
 impl Sound {
-    /// What to tell of those that were passed over, a sentence each.
+    /// A sentence about each checkpoint that was passed over: which one, what is used instead, and why.
     pub fn notes(&self) -> Vec<String> {
         let used = self.checkpoint.dir().file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let told = |(path, error): &(PathBuf, ReadError)| {
+        let note = |(path, error): &(PathBuf, ReadError)| {
             let passed = path.file_name().unwrap_or_default().to_string_lossy();
             format!("the newer checkpoint {passed} is damaged, {used} is used instead: {error}")
         };
-        self.passed_over.iter().map(told).collect()
+        self.passed_over.iter().map(note).collect()
     }
 }
 

@@ -41,12 +41,7 @@ pub struct Places<'a> {
 impl<'a> Places<'a> {
     /// Of the words of `list`.
     pub fn new(list: &'a [String]) -> Self {
-        let form = match list {
-            [] => Form::Text,
-            all if all.iter().all(|word| number(word).is_some()) => Form::Number,
-            all if all.iter().all(|word| truth(word).is_some()) => Form::Truth,
-            _ => Form::Text,
-        };
+        let form = form(list);
         let (mut exact, mut alike) = (HashMap::new(), HashMap::new());
         for (at, word) in list.iter().enumerate() {
             exact.entry(word.as_str()).or_insert(at);
@@ -61,6 +56,18 @@ impl<'a> Places<'a> {
     pub fn of(&self, word: &str) -> Option<usize> {
         let exact = self.exact.get(word).copied();
         exact.or_else(|| self.alike.get(&*canonical(word, self.form)).copied())
+    }
+}
+
+/// What all of these words are, moments apart: whoever reads times knows them. Texts where the words differ, or there are none.
+pub fn form(words: &[String]) -> Form {
+    let all = |is: fn(&str) -> bool| !words.is_empty() && words.iter().all(|word| is(word));
+    if all(|word| number(word).is_some()) {
+        Form::Number
+    } else if all(|word| truth(word).is_some()) {
+        Form::Truth
+    } else {
+        Form::Text
     }
 }
 

@@ -190,8 +190,8 @@ fn judge(
     Ok((evaluation, rows))
 }
 
-/// Baselines fitted to the training and validation rows of the run, and what it has done with the rows of `staged`; nothing, with a note, where its data
-/// are gone.
+/// Baselines fitted to the training and validation rows of the run, and what it has done with the rows of `staged`; nothing, with a note,
+/// where its data are gone.
 fn of_run(
     subject: &Subject,
     model: &Path,

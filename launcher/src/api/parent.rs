@@ -160,10 +160,8 @@ fn other_rows(own: &StagedMeta, before: &StagedMeta) -> Option<String> {
             return Some(format!("{} has other categories, or in another order", input.name));
         }
     }
-    let labels = own.out_labels.iter().zip(&before.out_labels);
-    if own.out_labels.len() != before.out_labels.len()
-        || labels.into_iter().any(|(own, was)| !stage::same_words(own, was))
-    {
+    let mut labels = own.out_labels.iter().zip(&before.out_labels);
+    if own.out_labels.len() != before.out_labels.len() || !labels.all(|(own, was)| stage::same_words(own, was)) {
         return Some("the targets have other names or classes".to_owned());
     }
     difference(own, before)

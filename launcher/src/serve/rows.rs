@@ -467,7 +467,7 @@ impl<'de> Deserialize<'de> for Cell<'de> {
 /// A number as a category: 1.0 is 1.
 fn plain(number: &Number) -> String {
     let text = number.to_string();
-    words::number(&text).map_or_else(|| text.clone(), |plain| plain.into_owned())
+    words::canonical(&text, words::Form::Number).into_owned()
 }
 
 fn brief(text: &str) -> String {

@@ -136,16 +136,13 @@ pub(crate) fn same_words(own: &[String], before: &[String]) -> bool {
     own.len() == before.len() && (0..).zip(own).all(|(at, word)| known.known(word) == at)
 }
 
-/// Whether a word says true or false, if it says either.
+/// Whether a word says true or false, in letters or as 1 and 0.
 fn truth(word: &str) -> Option<bool> {
-    let is = |yes: &str| word.eq_ignore_ascii_case(yes);
-    match word {
-        _ if is("true") => Some(true),
-        _ if is("false") => Some(false),
+    words::truth(word).or(match word {
         "1" => Some(true),
         "0" => Some(false),
         _ => None,
-    }
+    })
 }
 
 #[cfg(test)]
@@ -165,6 +162,7 @@ mod tests {
         assert!(same(&["1", "2", "10"], &["1.0", "2.0", "10.0"]));
         assert!(same(&["true", "false"], &["True", "FALSE"]));
         assert!(same(&["2024-01-31", "2024-02-01"], &["2024-01-31", "2024-02-01"]));
+        assert!(same(&["2024-01-31", "2024-02-01"], &["2024-01-31T00:00:00Z", "2024-02-01 00:00:00"]));
         assert!(!same(&["1", "2"], &["2.0", "1.0"]));
         assert!(!same(&["007", "1"], &["7", "1"]));
         assert!(!same(&["1"], &["1.0", "2.0"]));

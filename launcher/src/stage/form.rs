@@ -7,15 +7,10 @@ use std::borrow::Cow;
 
 /// What all of these words are; texts where they differ.
 pub(super) fn of(words: &[String]) -> Form {
-    let all = |is: fn(&str) -> bool| !words.is_empty() && words.iter().all(|word| is(word));
-    if all(|word| words::number(word).is_some()) {
-        Form::Number
-    } else if all(|word| words::truth(word).is_some()) {
-        Form::Truth
-    } else if all(|word| timestamp::moment(word).is_some()) {
-        Form::Time
-    } else {
-        Form::Text
+    let are_moments = || !words.is_empty() && words.iter().all(|word| timestamp::moment(word).is_some());
+    match words::form(words) {
+        Form::Text if are_moments() => Form::Time,
+        form => form,
     }
 }
 

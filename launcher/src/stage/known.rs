@@ -51,14 +51,18 @@ pub enum Unseen {
 }
 
 fn told(strangers: &[String]) -> String {
-    let told: Vec<String> = strangers.iter().take(TOLD_MAX).map(|word| format!("{:?}", brief(word))).collect();
-    if told.is_empty() { String::new() } else { format!(", such as {}", told.join(", ")) }
+    if strangers.is_empty() { String::new() } else { format!(", such as {}", first(strangers)) }
 }
 
 fn known(classes: &[String]) -> String {
-    let told: Vec<String> = classes.iter().take(TOLD_MAX).map(|word| format!("{:?}", brief(word))).collect();
     let more = if classes.len() > TOLD_MAX { format!(" and {} more", classes.len() - TOLD_MAX) } else { String::new() };
-    format!("those of training: {}{more}", told.join(", "))
+    format!("those of training: {}{more}", first(classes))
+}
+
+/// The first of these words, quoted.
+fn first(words: &[String]) -> String {
+    let quoted: Vec<String> = words.iter().take(TOLD_MAX).map(|word| format!("{:?}", brief(word))).collect();
+    quoted.join(", ")
 }
 
 /// Counts of what a model knows of its input columns, over one table or over the batches of a stream.
