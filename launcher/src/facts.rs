@@ -173,16 +173,19 @@ impl Facts {
         let links_cuda = worker.as_deref().is_some_and(links_cuda);
         let path = variable("PATH");
         let python_exec = variable("PYTHON_EXEC");
+        let cwd = env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].map(|name| variable(name).map(PathBuf::from));
+        let active = pythons(python_exec.as_deref(), &environments, path.as_deref(), &cwd).into_iter().next();
         let libtorch = Finder::new(Places {
             given: variable("ENN_LIBTORCH").map(|given| absolute(&given)),
-            python: python(python_exec.as_deref(), path.as_deref()),
+            python: active.unwrap_or_else(|| PathBuf::from("python3")),
             built: variable("LIBTORCH").map(|built| absolute(&built)),
             exe: exe.as_deref().map(|exe| exe.canonicalize().unwrap_or_else(|_| exe.to_owned())),
             library_path: variable("LD_LIBRARY_PATH"),
             cuda: links_cuda,
         });
         Self {
-            cwd: env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+            cwd,
             argv: env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
             host: nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default(),
             cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
@@ -206,7 +209,7 @@ impl Facts {
             path,
             pet: env::vars_os().filter_map(pet).collect(),
             python_exec,
-            environments: [variable("VIRTUAL_ENV"), variable("CONDA_PREFIX")].map(|dir| dir.map(PathBuf::from)),
+            environments,
             log_prefix: text("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
             nccl_async_error_handling: text("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
             visible_devices: env::var("CUDA_VISIBLE_DEVICES").ok(),
@@ -237,30 +240,15 @@ impl Facts {
         program(name, self.path.as_deref())
     }
 
-    /// The active Python: of scripts, and of tools that have no environment of their own.
+    /// The active Python: of tools that have no environment of their own. The first of [`Facts::pythons`].
     pub fn python(&self) -> PathBuf {
-        python(self.python_exec.as_deref(), self.path.as_deref())
+        self.pythons().into_iter().next().unwrap_or_else(|| PathBuf::from("python3"))
     }
 
-    /// The Pythons that a user works with, the first one first: that of VIRTUAL_ENV, python3 on PATH, that of CONDA_PREFIX; where
-    /// PYTHON_EXEC names one, that alone.
+    /// The Pythons that a user works with, the first one first: that of VIRTUAL_ENV, python3 or python on PATH, that of
+    /// CONDA_PREFIX; where PYTHON_EXEC names one, that alone.
     pub fn pythons(&self) -> Vec<PathBuf> {
-        if let Some(given) = &self.python_exec {
-            let on_path = given.to_str().filter(|name| !name.contains('/')).and_then(|name| self.program(name));
-            return vec![on_path.unwrap_or_else(|| PathBuf::from(given))];
-        }
-        let [virtual_env, conda] = &self.environments;
-        let of = |dir: &Option<PathBuf>| {
-            let names = ["bin/python3", "bin/python"].map(|name| dir.as_ref().map(|dir| self.cwd.join(dir).join(name)));
-            names.into_iter().flatten().find(|path| path.is_file())
-        };
-        let mut found: Vec<PathBuf> = Vec::new();
-        for python in [of(virtual_env), self.program("python3"), of(conda)].into_iter().flatten() {
-            if !found.contains(&python) {
-                found.push(python);
-            }
-        }
-        found
+        pythons(self.python_exec.as_deref(), &self.environments, self.path.as_deref(), &self.cwd)
     }
 
     /// What is to be said of a number of workers that do not fit on the cores of this process.
@@ -312,10 +300,24 @@ fn program(name: &str, path: Option<&OsStr>) -> Option<PathBuf> {
     env::split_paths(path?).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
-/// The Python that was named, else the first one on a path.
-fn python(given: Option<&OsStr>, path: Option<&OsStr>) -> PathBuf {
-    let on_path = || ["python3", "python"].into_iter().find_map(|name| program(name, path));
-    given.map(PathBuf::from).or_else(on_path).unwrap_or_else(|| PathBuf::from("python3"))
+/// The Python that was named; else those of a virtual environment, of a path and of Conda, the first one first.
+fn pythons(given: Option<&OsStr>, [venv, conda]: &[Option<PathBuf>; 2], path: Option<&OsStr>, cwd: &Path) -> Vec<PathBuf> {
+    if let Some(given) = given {
+        let on_path = given.to_str().filter(|name| !name.contains('/')).and_then(|name| program(name, path));
+        return vec![on_path.unwrap_or_else(|| PathBuf::from(given))];
+    }
+    let of = |dir: &Option<PathBuf>| {
+        let dir = cwd.join(dir.as_ref()?);
+        ["bin/python3", "bin/python"].map(|name| dir.join(name)).into_iter().find(|path| path.is_file())
+    };
+    let on_path = ["python3", "python"].into_iter().find_map(|name| program(name, path));
+    let mut found: Vec<PathBuf> = Vec::new();
+    for python in [of(venv), on_path, of(conda)].into_iter().flatten() {
+        if !found.contains(&python) {
+            found.push(python);
+        }
+    }
+    found
 }
 
 /// A variable of torchrun's, when it is text.

@@ -100,7 +100,8 @@ mod tests {
     use super::*;
     use crate::stage::{StageOptions, stage, tests::Bench};
     use enn_common::{
-        config::data::{ColumnRange, DuplicatePolicy, Feature, FeatureKind, Index, Outside, TargetMask, WindowsLayout},
+        config::data::{ColumnRange, DuplicatePolicy, Feature, FeatureKind, Index, Outside, SplitKind, TargetMask,
+                       WindowsLayout},
         staged::Staged,
     };
     use std::fmt::Write;
@@ -183,6 +184,7 @@ mod tests {
             writeln!(text, "{who},{},{},{}", step * 60, step % 7, step % 360).unwrap();
         }
         let mut bench = Bench::rows("t.csv", text.as_bytes());
+        bench.config.split.kind = SplitKind::Chronological;
         bench.config.layout = Layout::Windows(WindowsLayout {
             entity: "who".into(),
             time: "when".into(),
