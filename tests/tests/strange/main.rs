@@ -5,6 +5,7 @@
 
 mod independence;
 mod inputs;
+mod many;
 mod place;
 mod refusals;
 mod targets;
