@@ -7,14 +7,19 @@ use super::{
     train::Device,
 };
 
-/// Operations on numbers that the training of a run may take on a CPU before smaller sizes are taken: two cores do as many in about two
-/// minutes where products are small.
-const OPERATIONS_MAX: f64 = 2.4e12;
+/// Seconds that the training of a run may take on a CPU of two cores, by the estimate, before smaller sizes are taken.
+const SECONDS_MAX: f64 = 60.0;
+/// Operations on numbers a second of two cores with AVX2, beside what else a row takes; measured with all three sizes.
+const OPERATIONS_PER_SECOND: f64 = 3e10;
+/// Seconds of a row and of a step whatever the sizes.
+const SECONDS_PER_ROW: f64 = 2e-5;
+const SECONDS_PER_STEP: f64 = 2e-3;
 /// Training rows below which the sizes and the batch are small by the rows alone.
 const ROWS_MIN: u64 = 4096;
-/// Samples of a step, and the highest learning rate, with the smallest sizes on many rows: more and shorter steps learn more per row.
+/// Samples of a step on so many rows: more and shorter steps learn more per row.
 const BATCH: usize = 64;
-const RATE: f64 = 4e-3;
+/// The highest learning rate of such steps, times the width: 4e-3 at 32.
+const RATE_TIMES_WIDTH: f64 = 0.128;
 /// Numbers of a token's width that a block keeps for its backward pass; measured at a width of 128.
 const KEPT_PER_TOKEN: f64 = 20.0;
 
@@ -61,14 +66,40 @@ impl RowCost {
     }
 }
 
+/// What the training of a run takes on a CPU of two cores.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// Steps.
+    pub steps: u64,
+    /// Seconds of all steps.
+    pub seconds: f64,
+    /// Bytes of the activations of a step.
+    pub step_bytes: f64,
+}
+
+impl Estimate {
+    /// Of `config`, whose sizes are settled, with so many training rows, inputs and this output shape.
+    #[must_use]
+    pub fn of(config: &RunConfig, train_rows: u64, inputs: usize, out_shape: &[usize]) -> Self {
+        let model = config.model.sized(train_rows, out_shape);
+        let cost = RowCost::of(&model, inputs, out_shape);
+        let batch = config.train.global_batch(train_rows as usize).max(1);
+        let passes = config.train.passes(train_rows);
+        let steps = passes * train_rows.div_ceil(batch as u64);
+        let per_row = SECONDS_PER_ROW + cost.operations / OPERATIONS_PER_SECOND;
+        let seconds = steps as f64 * SECONDS_PER_STEP + (passes * train_rows) as f64 * per_row;
+        Self { steps, seconds, step_bytes: batch as f64 * cost.bytes }
+    }
+}
+
 fn patch_at(model: &ModelConfig, axis: usize) -> usize {
     model.patch.get(axis).copied().unwrap_or(1).max(1)
 }
 
 impl RunConfig {
     /// The configuration with sizes, batch and learning rate that were left open chosen for so many training rows, inputs and this output
-    /// shape, where a CPU trains on many rows: the largest sizes up to those of the rows with which training stays below a number of
-    /// operations, at least the smallest. Everything else, and whatever was named, stays.
+    /// shape, where a CPU trains on many rows: the largest sizes up to those of the rows with which training is estimated to stay
+    /// below a minute of two cores, or the smallest. Everything else, and whatever was named, stays.
     ///
     /// It looks at the data and the kind of device, never at timing or the number of cores, so that every machine trains the same model.
     #[must_use]
@@ -76,23 +107,25 @@ impl RunConfig {
         if !self.model.by_rows || self.cluster.device == Device::Cuda || train_rows < ROWS_MIN {
             return self.clone();
         }
-        let mut settled = self.clone();
-        let passed = train_rows as f64 * self.train.passes(train_rows) as f64;
-        let fits = |model: &ModelConfig| RowCost::of(model, inputs, out_shape).operations * passed <= OPERATIONS_MAX;
         let known = SIZES.iter().rev().map(|(least, _)| *least).filter(|least| *least <= train_rows);
-        let mut sized = known.map(|least| self.model.sized(least, out_shape));
-        let smallest = self.model.sized(0, out_shape);
-        settled.model = sized.find(fits).unwrap_or_else(|| smallest.clone());
-        let is_smallest = settled.model == smallest;
-        settled.model.by_rows = false;
-        if is_smallest && self.train.batch == 0 {
-            settled.train.batch = BATCH;
-            if self.train.rate_by_rows {
-                settled.train.lr = RATE;
-            }
+        let mut sized = known.map(|least| self.with_sizes(least, out_shape));
+        let is_soon = |config: &Self| Estimate::of(config, train_rows, inputs, out_shape).seconds <= SECONDS_MAX;
+        let mut settled = sized.find(is_soon).unwrap_or_else(|| self.with_sizes(0, out_shape));
+        if self.train.batch == 0 && self.train.rate_by_rows {
+            settled.train.lr = RATE_TIMES_WIDTH / settled.model.d_model as f64;
         }
         settled.train.rate_by_rows = false;
         settled
+    }
+
+    /// With the sizes that go with so many rows, whatever the rows, and short steps unless the batch is named.
+    fn with_sizes(&self, rows: u64, out_shape: &[usize]) -> Self {
+        let mut sized = self.clone();
+        sized.model = ModelConfig { by_rows: false, ..self.model.sized(rows, out_shape) };
+        if self.train.batch == 0 {
+            sized.train.batch = BATCH;
+        }
+        sized
     }
 
     /// What a run's configuration chose goes on with it, where this one leaves it open.
@@ -152,6 +185,26 @@ mod tests {
         let mut gpu = config("");
         gpu.cluster.device = Device::Cuda;
         assert_eq!(gpu.settled(70_000, 10, &[1]), gpu);
+    }
+
+    #[test]
+    fn larger_sizes_are_taken_where_they_are_done_soon() {
+        let soon = config("[train]\nepochs = 1\n").settled(10_000, 10, &[1]);
+        assert_eq!((soon.model.d_model, soon.train.batch, soon.train.lr), (64, 64, 2e-3));
+        assert!(Estimate::of(&soon, 10_000, 10, &[1]).seconds <= SECONDS_MAX);
+        let later = config("[train]\nepochs = 20\n").settled(10_000, 10, &[1]);
+        assert_eq!((later.model.d_model, later.train.batch, later.train.lr), (32, 64, 4e-3));
+    }
+
+    #[test]
+    fn the_estimate_of_a_run_is_near_what_it_took() {
+        // By the processor time of a step, two cores take 80 and 260 s for 70,000 and 700,000 training rows of 10 numbers.
+        let seconds = |rows| Estimate::of(&config("").settled(rows, 10, &[1]), rows, 10, &[1]).seconds;
+        assert!((50.0..110.0).contains(&seconds(70_000)), "{}", seconds(70_000));
+        assert!((180.0..500.0).contains(&seconds(700_000)), "{}", seconds(700_000));
+        // The medium sizes took nine times as long for a row as the smallest.
+        let sized = |rows| Estimate::of(&config("").with_sizes(rows, &[1]), 20_000, 10, &[1]).seconds;
+        assert!((6.0..12.0).contains(&(sized(4096) / sized(0))), "{}", sized(4096) / sized(0));
     }
 
     #[test]

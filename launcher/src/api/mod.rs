@@ -33,6 +33,7 @@ mod predict;
 mod run;
 mod serve;
 mod settings;
+mod sizes;
 mod stream;
 mod train;
 

@@ -6,6 +6,7 @@ use super::{
     card::Card,
     finished, forecast, launch, mirror, nodes,
     parent::{self, ParentOptions},
+    sizes,
 };
 pub use crate::runs::STAGED_DIR;
 use crate::{
@@ -296,15 +297,6 @@ pub fn exit_code(ended: &Ended) -> ExitCode {
     }
 }
 
-/// The configuration with what follows from the data, as the run keeps it.
-fn settled(config: &RunConfig, run: &RunDir, meta: &StagedMeta) -> Result<RunConfig, Error> {
-    let settled = config.settled(meta.split_rows[0], meta.features.len(), &meta.out_shape);
-    if settled != *config {
-        run.write_config(&settled)?;
-    }
-    Ok(settled)
-}
-
 fn work(
     config: &RunConfig,
     facts: &Facts,
@@ -328,8 +320,9 @@ fn work(
             run.write_config(&config)?;
             config
         }
-        None if options.resume.is_some() => config.clone(),
-        None => settled(config, run, &staged.meta)?,
+        // Weights have their sizes.
+        None if options.resume.is_some() && !name::list(&run.checkpoints()).is_empty() => config.clone(),
+        None => sizes::settled(config, run, &staged.meta, |what| announcer.tell(what))?,
     };
     let weights = config.train.cell_weights.of_grid(&staged.meta.out_shape)?;
     let job = Job::Train { staged: staged.dir.clone(), init: None };

@@ -6,6 +6,7 @@
 mod hostile;
 mod independence;
 mod inputs;
+mod many;
 mod place;
 mod refusals;
 mod screens;

@@ -39,6 +39,11 @@ pub(super) struct Fit {
 }
 
 impl Fit {
+    /// Whether its limit is that of so many free bytes.
+    pub(super) fn is_within(&self, free: u64) -> bool {
+        self.limit == (SHARE * free as f64) as u64
+    }
+
     /// The numbers it comes from, `of` what memory.
     pub(super) fn told(&self, of: &str) -> String {
         let [needed, limit] = [self.needed, self.limit].map(|bytes| bytes as f64 / f64::from(1 << 20));

@@ -22,6 +22,7 @@ use crate::{
 };
 use enn_common::{
     config::train::{Recompute, TrainConfig},
+    fs::memory,
     staged::Split,
 };
 use tch::{Device, Kind, Tensor as Raw};
@@ -30,6 +31,8 @@ use tch::{Device, Kind, Tensor as Raw};
 const PROBES: [i64; 2] = [1, 3];
 /// Share of the free memory that activations may take: the rest is for workspaces, fragments and collectives.
 const SHARE: f64 = 0.8;
+/// Bytes that a step on a CPU takes at most, unless that is room for fewer than `MICRO_ROWS_MIN` rows: more rows at once gain nothing there.
+const HOST_STEP_MAX: u64 = 1 << 30;
 /// Activations are computed again rather than in micro-batches of fewer rows than this.
 const MICRO_ROWS_MIN: u64 = 16;
 
@@ -83,18 +86,27 @@ fn measure(
 ) -> Result<Cut, SessionError> {
     let share = batch.rows.len() as u64;
     let given = given(config);
-    let fit_with = |recompute| {
+    let fit_with = |recompute, most| {
         let step = |rows: u64| probe(parts, place, batch, rows.cast_signed(), recompute);
-        autobatch::fit(&mut Room::new((place.device, local), given, step), share)
+        autobatch::fit(&mut Room::new((place.device, local), given, step).at_most(most), share)
     };
     let mut recompute = config.recompute == Recompute::Always;
-    let mut fit = fit_with(recompute)?;
-    if config.recompute == Recompute::Auto && fit.rows < share.min(MICRO_ROWS_MIN) {
-        let less = fit_with(true)?;
+    let is_few = |fit: &Fit| fit.rows < share.min(MICRO_ROWS_MIN);
+    let most = if place.device == Device::Cpu { HOST_STEP_MAX } else { u64::MAX };
+    let mut fit = fit_with(recompute, most)?;
+    if is_few(&fit) && most < u64::MAX {
+        fit = fit_with(recompute, u64::MAX)?;
+    }
+    if config.recompute == Recompute::Auto && is_few(&fit) {
+        let less = fit_with(true, u64::MAX)?;
         recompute = less.rows > fit.rows;
         fit = if recompute { less } else { fit };
     }
-    let judged = (fit.rows as f64 * fit.limit as f64 / fit.needed.max(1) as f64).max(1.0) as u64;
+    // A step takes less than there is room for, by choice; what is judged may take all of it.
+    let is_choice = given.is_none() && fit.is_within(HOST_STEP_MAX);
+    let free = memory::available_bytes().filter(|_| is_choice).map(|bytes| bytes as f64 / f64::from(local.max(1)));
+    let limit = free.map_or(fit.limit as f64, |free| SHARE * free);
+    let judged = (fit.rows as f64 * limit / fit.needed.max(1) as f64).max(1.0) as u64;
     Ok(Cut { share, accumulation: share.div_ceil(fit.rows), recompute, judged, reason: reason(&fit, share, given) })
 }
 
@@ -113,7 +125,11 @@ fn reason(fit: &Fit, share: u64, given: Option<u64>) -> String {
     if fit.rows >= share {
         return format!("all {share} rows of a worker's share fit at once");
     }
-    let of = if given.is_some() { "train.step_memory_mb" } else { "the free memory" };
+    let of = match given {
+        Some(_) => "train.step_memory_mb",
+        None if fit.is_within(HOST_STEP_MAX) => "what a step takes on a CPU",
+        None => "the free memory",
+    };
     format!("{} of the {share} rows of a worker's share fit at once: {}", fit.rows, fit.told(of))
 }
 

@@ -15,6 +15,8 @@ pub(super) struct Room<W> {
     local: u64,
     /// Bytes there are, where the configuration says so.
     given: Option<u64>,
+    /// Bytes that are taken at most, where the configuration says nothing.
+    most: u64,
     work: W,
     /// Free bytes of the device before the first probe.
     first: Option<u64>,
@@ -22,7 +24,12 @@ pub(super) struct Room<W> {
 
 impl<W: FnMut(u64) -> Result<u64, SessionError>> Room<W> {
     pub(super) fn new((device, local): (Device, u32), given: Option<u64>, work: W) -> Self {
-        Self { device, local: u64::from(local.max(1)), given, work, first: None }
+        Self { device, local: u64::from(local.max(1)), given, most: u64::MAX, work, first: None }
+    }
+
+    /// Taking at most so many bytes, where the configuration says nothing.
+    pub(super) fn at_most(self, most: u64) -> Self {
+        Self { most, ..self }
     }
 }
 
@@ -36,7 +43,7 @@ impl<W: FnMut(u64) -> Result<u64, SessionError>> Meter for Room<W> {
             _ => memory::available_bytes().map_or(u64::MAX, |bytes| bytes / self.local),
         };
         self.first = Some(free);
-        Ok(self.given.unwrap_or(free))
+        Ok(self.given.unwrap_or(free.min(self.most)))
     }
 
     fn peak(&mut self, rows: u64) -> Result<Option<u64>, SessionError> {
