@@ -77,7 +77,8 @@ venv: ## Python with PyTorch 2.11 in target/venv, for conformance and benches (4
 
 conformance: build venv ## Tests against PyTorch itself
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
-	$(CARGO) build --release -p enn-export --examples
+	# The whole workspace, as `make test` has built it: another choice of packages would build what they stand on again.
+	$(CARGO) build --release --workspace --examples
 	# NVIDIA's compiler comes with PyTorch and needs no GPU.
 	compiler=$$($(ENN_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13/lib
 	ENN_NEEDS_NVRTC=1 LD_LIBRARY_PATH="$$compiler:$$LD_LIBRARY_PATH" $(CARGO) test --release --workspace --test cuda compile::

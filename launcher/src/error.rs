@@ -368,14 +368,9 @@ impl Error {
             | Self::Usage(_)
             | Self::Tasks(_)
             | Self::Weights(_)
-            | Self::RunDir(
-                RunDirError::Unknown { .. }
-                | RunDirError::Ambiguous { .. }
-                | RunDirError::Unserved { .. }
-                | RunDirError::Address { .. },
-            )
             | Self::Remove(RemoveError::Place { .. } | RemoveError::Busy { .. })
             | Self::Remote(RemoteError::Place { .. } | RemoteError::NoRun { .. }) => ExitCode::Usage,
+            Self::RunDir(error) if error.is_of_usage() => ExitCode::Usage,
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,

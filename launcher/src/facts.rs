@@ -152,7 +152,6 @@ impl Facts {
     /// Reads everything. Nothing is started.
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
     pub fn gather() -> Self {
-        let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         let text = |name: &str| variable(name).and_then(|value| value.into_string().ok());
         let exe = env::current_exe().ok();
         let worker = variable("ENN_WORKER").map(PathBuf::from).or_else(|| {
@@ -160,30 +159,13 @@ impl Facts {
             beside.is_file().then_some(beside)
         });
         let gpus = visible(text("CUDA_VISIBLE_DEVICES").as_deref(), device_files(Path::new("/dev")));
-        let home = |name: &str, below: &str| {
-            let absolute = |path: &PathBuf| path.is_absolute();
-            let given = variable(name).map(PathBuf::from).filter(absolute);
-            // Without a home the temporary directory has room for one of each user.
-            let base = given.or_else(|| Some(PathBuf::from(variable("HOME")?).join(below)).filter(absolute));
-            base.map_or_else(
-                || env::temp_dir().join(format!("enn-{}", nix::unistd::geteuid())),
-                |base| base.join("enn"),
-            )
-        };
         let links_cuda = worker.as_deref().is_some_and(links_cuda);
         let path = variable("PATH");
         let python_exec = variable("PYTHON_EXEC");
         let cwd = env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
         let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].map(|name| variable(name).map(PathBuf::from));
         let active = pythons(python_exec.as_deref(), &environments, path.as_deref(), &cwd).into_iter().next();
-        let libtorch = Finder::new(Places {
-            given: variable("ENN_LIBTORCH").map(|given| absolute(&given)),
-            python: active.unwrap_or_else(|| PathBuf::from("python3")),
-            built: variable("LIBTORCH").map(|built| absolute(&built)),
-            exe: exe.as_deref().map(|exe| exe.canonicalize().unwrap_or_else(|_| exe.to_owned())),
-            library_path: variable("LD_LIBRARY_PATH"),
-            cuda: links_cuda,
-        });
+        let libtorch = finder(active.unwrap_or_else(|| PathBuf::from("python3")), exe.as_deref(), links_cuda);
         Self {
             cwd,
             argv: env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
@@ -300,8 +282,40 @@ fn program(name: &str, path: Option<&OsStr>) -> Option<PathBuf> {
     env::split_paths(path?).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
+/// What the environment says; an empty value says nothing.
+#[expect(clippy::disallowed_methods, reason = "of the one place that reads the environment")]
+fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// ENN's own directory below the one that a variable names, else below the user's home.
+fn home(name: &str, below: &str) -> PathBuf {
+    let absolute = |path: &PathBuf| path.is_absolute();
+    let given = variable(name).map(PathBuf::from).filter(absolute);
+    // Without a home the temporary directory has room for one of each user.
+    let base = given.or_else(|| Some(PathBuf::from(variable("HOME")?).join(below)).filter(absolute));
+    base.map_or_else(|| env::temp_dir().join(format!("enn-{}", nix::unistd::geteuid())), |base| base.join("enn"))
+}
+
+/// Where libtorch is looked for.
+fn finder(python: PathBuf, exe: Option<&Path>, cuda: bool) -> Finder {
+    Finder::new(Places {
+        given: variable("ENN_LIBTORCH").map(|given| absolute(&given)),
+        python,
+        built: variable("LIBTORCH").map(|built| absolute(&built)),
+        exe: exe.map(|exe| exe.canonicalize().unwrap_or_else(|_| exe.to_owned())),
+        library_path: variable("LD_LIBRARY_PATH"),
+        cuda,
+    })
+}
+
 /// The Python that was named; else those of a virtual environment, of a path and of Conda, the first one first.
-fn pythons(given: Option<&OsStr>, [venv, conda]: &[Option<PathBuf>; 2], path: Option<&OsStr>, cwd: &Path) -> Vec<PathBuf> {
+fn pythons(
+    given: Option<&OsStr>,
+    [venv, conda]: &[Option<PathBuf>; 2],
+    path: Option<&OsStr>,
+    cwd: &Path,
+) -> Vec<PathBuf> {
     if let Some(given) = given {
         let on_path = given.to_str().filter(|name| !name.contains('/')).and_then(|name| program(name, path));
         return vec![on_path.unwrap_or_else(|| PathBuf::from(given))];

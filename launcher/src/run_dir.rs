@@ -117,6 +117,13 @@ pub enum RunDirError {
     },
 }
 
+impl RunDirError {
+    /// Whether what was typed is wrong, and not what is there.
+    pub fn is_of_usage(&self) -> bool {
+        matches!(self, Self::Unknown { .. } | Self::Ambiguous { .. } | Self::Unserved { .. } | Self::Address { .. })
+    }
+}
+
 fn places(runs: &[PathBuf]) -> String {
     runs.iter().map(|runs| runs.display().to_string()).collect::<Vec<_>>().join(" and ")
 }

@@ -285,8 +285,7 @@ fn raw(runner: &mut dyn Runner) -> Vec<f32> {
 fn numbers_that_prediction_does_not_believe_are_missing_inside_an_artifact() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let more =
-        ["--set", "train.epochs=20", "--set", "data.ranges={a=[-5,5]}", "--set", "data.missing=[\"NA\",\"-3\"]"];
+    let more = ["--set", "train.epochs=20", "--set", "data.ranges={a=[-5,5]}", "--set", "data.missing=[\"NA\",\"-3\"]"];
     let run = data::trained(enn(), dir.path(), &more);
     let lines = DOUBTFUL.iter().enumerate().map(|(row, [a, b, c])| format!("{row},{a},{b},{c}\n"));
     fs::write(at("new.csv"), format!("id,a,b,c\n{}", lines.collect::<String>().replace("NaN", ""))).unwrap();

@@ -39,6 +39,17 @@ pub(super) fn bytes(bytes: &[u8]) -> Result<(), Error> {
     stdout()?.write_all(bytes).map_err(Error::Output)
 }
 
+/// The line that a user answers to these lines and a question, on standard error and from standard input.
+pub(super) fn asked(told: &[String], question: &str) -> Result<String, Error> {
+    let mut stderr = std::io::stderr();
+    let mut answer = String::new();
+    write!(stderr, "{}\n{question}", lines(told))
+        .and_then(|()| stderr.flush())
+        .and_then(|()| std::io::stdin().read_line(&mut answer))
+        .map_err(Error::Output)?;
+    Ok(answer)
+}
+
 /// Standard output without a buffer. Another program may have made it non-blocking: it is waited for all the same.
 pub(super) fn stdout() -> Result<PatientWriter, Error> {
     PatientWriter::new(&std::io::stdout(), None).map_err(Error::Output)

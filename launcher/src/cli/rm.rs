@@ -11,7 +11,7 @@ use enn_common::exit::ExitCode;
 use serde_json::json;
 use std::{
     collections::BTreeSet,
-    io::{self, BufRead, IsTerminal, Write},
+    io::{self, IsTerminal},
     path::{Path, PathBuf},
 };
 
@@ -124,10 +124,6 @@ pub(super) fn agreed(wanted: &[RunSummary]) -> Result<bool, Error> {
         })
         .collect();
     lines.insert(0, format!("to be removed: {}", figures::plural(wanted.len() as u64, "run")));
-    let mut stderr = io::stderr();
-    write!(stderr, "{}\nremove? [y/N] ", output::lines(&lines)).map_err(Error::Output)?;
-    stderr.flush().map_err(Error::Output)?;
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer).map_err(Error::Output)?;
+    let answer = output::asked(&lines, "remove? [y/N] ")?;
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }

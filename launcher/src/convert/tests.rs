@@ -119,9 +119,8 @@ fn what_does_not_fit_is_listed() {
     let error = load_model(&target, &checkpoints, 1.0).unwrap_err().to_string();
     assert!(error.contains("expected a model saved by enn"), "{error}");
     fs::write(&target, b"not a model").unwrap();
-    assert!(
-        load_model(&target, &checkpoints, 1.0).unwrap_err().to_string().contains("it is a file of no form that is read")
-    );
+    let error = load_model(&target, &checkpoints, 1.0).unwrap_err().to_string();
+    assert!(error.contains("m.safetensors is not a safetensors file that can be read"), "{error}");
     let pt = dir.path().join("m.pt");
     fs::write(&pt, b"not a model").unwrap();
     assert!(

@@ -100,8 +100,9 @@ mod tests {
     use super::*;
     use crate::stage::{StageOptions, stage, tests::Bench};
     use enn_common::{
-        config::data::{ColumnRange, DuplicatePolicy, Feature, FeatureKind, Index, Outside, SplitKind, TargetMask,
-                       WindowsLayout},
+        config::data::{
+            ColumnRange, DuplicatePolicy, Feature, FeatureKind, Index, Outside, SplitKind, TargetMask, WindowsLayout,
+        },
         staged::Staged,
     };
     use std::fmt::Write;
