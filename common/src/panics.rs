@@ -45,7 +45,7 @@ static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 /// A panic inside of a library.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the library {library} stopped inside of itself ({said}): what it read is damaged, or the library has a fault, whose place \
+    "the library {library} panicked ({said}): what it read is damaged, or the library has a fault, whose place \
      RUST_BACKTRACE=1 shows"
 )]
 pub struct LibraryPanic {
@@ -194,7 +194,7 @@ mod tests {
         let error = caught("numbers", || [1, 2][index]).unwrap_err();
         assert_eq!(error.library, "numbers");
         let told = error.to_string();
-        assert!(told.starts_with("the library numbers stopped inside of itself (index out of bounds"), "{told}");
+        assert!(told.starts_with("the library numbers panicked (index out of bounds"), "{told}");
         assert_eq!(caught("numbers", || 7), Ok(7));
     }
 

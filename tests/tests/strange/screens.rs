@@ -56,7 +56,7 @@ fn a_panic_that_is_answered_for_ends_nothing() {
     let told = String::from_utf8_lossy(&library.stdout).into_owned();
     assert_eq!(
         told,
-        "the library numbers stopped inside of itself (no such number): what it read is damaged, or the library has a fault, whose place RUST_BACKTRACE=1 shows\n"
+        "the library numbers panicked (no such number): what it read is damaged, or the library has a fault, whose place RUST_BACKTRACE=1 shows\n"
     );
     assert_eq!((library.status.code(), said(&library)), (Some(0), String::new()));
     let isolated = faulty("isolated", dir.path());
@@ -132,7 +132,7 @@ fn a_library_that_panics_on_a_file_is_named_with_the_file() {
     let told = said(&ended);
     assert_eq!(ended.status.code(), Some(3), "{told}");
     for words in
-        ["bad.parquet: cannot be read as Parquet: ", "the library parquet stopped inside of itself (column start"]
+        ["bad.parquet: cannot be read as Parquet: ", "the library parquet panicked (column start"]
     {
         assert!(told.contains(words), "{told}");
     }

@@ -100,35 +100,34 @@ impl Post {
 
     fn receive(&self, stream: &UnixStream, deadline: Instant) -> io::Result<Option<([u32; 2], Option<OwnedFd>)>> {
         until_readable(stream, deadline)?;
-        // A descriptor for which there is no number is lost with its message: it is not taken before there is one.
-        drop(patient(deadline, || stream.try_clone())?);
         let mut message = [0; MESSAGE_BYTES];
-        let mut space = cmsg_space!(RawFd);
-        let mut into = [IoSliceMut::new(&mut message)];
-        let received = recvmsg::<()>(
-            stream.as_raw_fd(),
-            &mut into,
-            Some(&mut space),
-            MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT,
-        )?;
-        let (bytes, mut descriptor) = (received.bytes, None);
-        for control in received.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(numbers) = control {
-                for number in numbers {
-                    // SAFETY: the kernel made this descriptor for us.
-                    descriptor = Some(unsafe { OwnedFd::from_raw_fd(number) });
-                }
-            }
-        }
-        if received.flags.contains(MsgFlags::MSG_CTRUNC) && descriptor.is_none() {
-            return Err(Errno::EMFILE.into());
-        }
+        let (bytes, descriptor) = patient(deadline, || look(stream, &mut message))?;
         let word = |at: usize| message.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let half = |at: usize| message.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
         let known = bytes == MESSAGE_BYTES && [word(0), word(8)] == self.address.map(Some);
         let from = half(16).zip(half(20)).filter(|_| known);
         Ok(from.map(|(from, time)| ([from, time], descriptor)))
     }
+}
+
+/// The length of the message that waits in a connection, and the descriptor in it. The message stays there: one whose descriptor finds no
+/// number in this process would be lost, and is looked at again.
+fn look(stream: &UnixStream, message: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = cmsg_space!(RawFd);
+    let mut into = [IoSliceMut::new(message)];
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+    let received = recvmsg::<()>(stream.as_raw_fd(), &mut into, Some(&mut space), flags)?;
+    let mut descriptor = None;
+    // ENOBUFS where the descriptor was left out.
+    for control in received.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(numbers) = control {
+            for number in numbers {
+                // SAFETY: the kernel made this descriptor for us.
+                descriptor = Some(unsafe { OwnedFd::from_raw_fd(number) });
+            }
+        }
+    }
+    Ok((received.bytes, descriptor))
 }
 
 /// Tries again while the system has no descriptor, which others may give back, until the deadline.
