@@ -9,7 +9,9 @@ SHELL := bash
 PYTHON ?= python3
 CARGO ?= cargo
 TARGET := $(CURDIR)/target
-BIN := $(TARGET)/release
+# Of Cargo.toml: `release`, or `ci`, which compiles sooner and runs slower.
+PROFILE ?= release
+BIN := $(TARGET)/$(PROFILE)
 DEMO_RUNS := $(TARGET)/demo
 # The Python that has PyTorch, for conformance and benches.
 ENN_PYTHON ?= $(TARGET)/venv/bin/python
@@ -29,7 +31,7 @@ libtorch: ## Fetch libtorch into target/libtorch, once
 	@$(PYTHON) worker/setup/libtorch.py
 
 build: libtorch ## Build enn and enn-worker
-	@$(CARGO) build --release --workspace --bins
+	@$(CARGO) build --profile $(PROFILE) --workspace --bins
 	ln -sf enn $(BIN)/enn-torchrun
 
 demo: build ## Train, predict and report on real weather data with two elastic workers
@@ -46,11 +48,11 @@ demo: build ## Train, predict and report on real weather data with two elastic w
 test: build ## Every test that needs no GPU
 	@$(WITH_TORCH)
 	if $(CARGO) nextest --version > /dev/null 2>&1; then
-		$(CARGO) nextest run --release --workspace --no-fail-fast
+		$(CARGO) nextest run --cargo-profile $(PROFILE) --workspace --no-fail-fast
 	else
-		$(CARGO) test --release --workspace --no-fail-fast --lib --bins --tests
+		$(CARGO) test --profile $(PROFILE) --workspace --no-fail-fast --lib --bins --tests
 	fi
-	$(CARGO) test --release --workspace --doc --quiet
+	$(CARGO) test --profile $(PROFILE) --workspace --doc --quiet
 
 test-gpu: build venv ## Tests that need a GPU, two for some; those of our own kernels once more under compute-sanitizer
 	@nvidia-smi -L > /dev/null 2>&1 || { echo "error: no NVIDIA GPU was found: nvidia-smi lists none" >&2; exit 4; }
@@ -78,10 +80,10 @@ venv: ## Python with PyTorch 2.11 in target/venv, for conformance and benches (4
 conformance: build venv ## Tests against PyTorch itself
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
 	# The whole workspace, as `make test` has built it: another choice of packages would build what they stand on again.
-	$(CARGO) build --release --workspace --examples
+	$(CARGO) build --profile $(PROFILE) --workspace --examples
 	# NVIDIA's compiler comes with PyTorch and needs no GPU.
 	compiler=$$($(ENN_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13/lib
-	ENN_NEEDS_NVRTC=1 LD_LIBRARY_PATH="$$compiler:$$LD_LIBRARY_PATH" $(CARGO) test --release --workspace --test cuda compile::
+	ENN_NEEDS_NVRTC=1 LD_LIBRARY_PATH="$$compiler:$$LD_LIBRARY_PATH" $(CARGO) test --profile $(PROFILE) --workspace --test cuda compile::
 	$(ENN_PYTHON) tests/conformance/run.py
 
 releases: build venv ## The checks of checkpoints in the oldest and newest PyTorch that exchange them with us: environments in target/envs (3 GB)
@@ -91,11 +93,11 @@ releases: build venv ## The checks of checkpoints in the oldest and newest PyTor
 aoti: build venv ## What AOTInductor makes, by the Python of the conformance tests, at work in libtorch; new weights in old code
 	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_AOTI_PYTHON="$(ENN_PYTHON)"
 	# The whole workspace, as `make test` has built it: another choice of packages would build what they stand on again.
-	$(CARGO) test --release --workspace --test makers aoti
+	$(CARGO) test --profile $(PROFILE) --workspace --test makers aoti
 
 makers: build venv ## What AOTInductor and ExecuTorch make, in their own runtimes: environments in target/envs (9 GB), minutes
 	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_MAKER_ENVS="$(TARGET)/envs" ENN_UV="$(TARGET)/tools/uv/bin/uv"
-	$(CARGO) test --release --workspace --test makers
+	$(CARGO) test --profile $(PROFILE) --workspace --test makers
 
 pins: ## Renew what `enn export --prepare` installs: each package with its version and SHA-256, from the package index by uv
 	@PATH="$(TARGET)/tools/uv/bin:$$PATH" $(PYTHON) export/src/maker/pins/renew.py
@@ -134,7 +136,7 @@ asan: libtorch ## The C++ shim's tests under AddressSanitizer
 fuzz: libtorch ## Damaged input for every reader: a minute for what is made of offsets, a quarter of it for the rest (8 minutes)
 	@# The whole workspace, as `make test` has built it.
 	ENN_FUZZ_SECONDS=$${ENN_FUZZ_SECONDS:-60} ENN_FUZZ_SEED=$${ENN_FUZZ_SEED:-$$RANDOM} \
-		$(CARGO) test --release --workspace --test fuzz -- --test-threads 2
+		$(CARGO) test --profile $(PROFILE) --workspace --test fuzz -- --test-threads 2
 
 doctor: build ## What this machine has, what is missing, and the command that mends it
 	@$(WITH_TORCH)

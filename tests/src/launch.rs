@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const LAUNCH_MAX: Duration = Duration::from_secs(60);
+const LAUNCH_MAX: Duration = Duration::from_secs(120);
 
 /// The program.
 pub fn enn() -> PathBuf {

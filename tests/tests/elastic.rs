@@ -25,9 +25,7 @@ fn root() -> PathBuf {
 }
 
 fn enn() -> Command {
-    let binary = root().join("target/release/enn");
-    assert!(binary.exists(), "{} is not there; run `make build`", binary.display());
-    let mut command = Command::new(binary);
+    let mut command = Command::new(enn_tests::launch::enn());
     command.current_dir(root());
     command
 }

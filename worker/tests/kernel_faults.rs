@@ -396,9 +396,16 @@ fn order(part: &str) -> Option<String> {
     }
 }
 
+/// The program.
+fn enn() -> PathBuf {
+    let dir = std::env::var_os("ENN_BIN_DIR").map_or_else(|| root().join("target/release"), PathBuf::from);
+    let binary = dir.join("enn");
+    assert!(binary.exists(), "{} is not there; run `make build`", binary.display());
+    binary
+}
+
 fn train_on(device: &str, part: &str, workers: u32, settings: &[&str]) -> Ended {
-    let enn = root().join("target/release/enn");
-    assert!(enn.exists(), "{} is not there; run `make build`", enn.display());
+    let enn = enn();
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("worker.sh");
     let test = std::env::current_exe().unwrap();
@@ -463,7 +470,7 @@ impl Ended {
 
     /// What `enn kernels` prints.
     fn page(&self) -> String {
-        let mut command = Command::new(root().join("target/release/enn"));
+        let mut command = Command::new(enn());
         let output = command.args(["kernels"]).arg(&self.run).output().unwrap();
         assert!(output.status.success() && self.dir.path().exists());
         String::from_utf8(output.stdout).unwrap()

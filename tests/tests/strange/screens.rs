@@ -131,9 +131,7 @@ fn a_library_that_panics_on_a_file_is_named_with_the_file() {
     let ended = stage().env_remove("RUST_BACKTRACE").output().unwrap();
     let told = said(&ended);
     assert_eq!(ended.status.code(), Some(3), "{told}");
-    for words in
-        ["bad.parquet: cannot be read as Parquet: ", "the library parquet panicked (column start"]
-    {
+    for words in ["bad.parquet: cannot be read as Parquet: ", "the library parquet panicked (column start"] {
         assert!(told.contains(words), "{told}");
     }
     assert!(!told.contains("panicked") && !told.contains("backtrace") && !told.contains(".rs:"), "{told}");
