@@ -143,7 +143,7 @@ fn a_libtorch_that_was_named_and_is_wrong_is_an_error_though_others_are_there() 
     let ended = clone.train(Some(&old));
     assert_eq!(ended.code, MACHINE);
     let expected = format!("ENN_LIBTORCH: {} is torch 2.5.1+cpu, expected a libtorch 2.11", old.display());
-    assert!(ended.stderr.contains(&expected) && ended.stderr.contains("\nhint: "), "{}", ended.stderr);
+    assert!(ended.stderr.contains(&expected) && ended.stderr.contains(" hint: "), "{}", ended.stderr);
     let said = clone.doctor(Some(&old));
     assert!(said.starts_with("missing: ") && said.contains(&expected), "{said}");
     assert_eq!(clone.asked(), 0, "no Python is asked for what was named");
@@ -184,7 +184,7 @@ fn where_none_fits_one_error_lists_all_that_was_tried() {
     assert_eq!(ended.code, MACHINE);
     let python = format!("the Python {} has no torch", clone.path("bin/python3").display());
     for part in
-        ["no libtorch 2.11 was found: ENN_LIBTORCH is not set; ", &python, "no target/libtorch is near", "\nhint: "]
+        ["no libtorch 2.11 was found: ENN_LIBTORCH is not set; ", &python, "no target/libtorch is near", " hint: "]
     {
         assert!(ended.stderr.contains(part), "{part}: {}", ended.stderr);
     }

@@ -48,6 +48,11 @@ use crate::{
 use clap::{CommandFactory, Parser, Subcommand};
 use enn_common::{exit::ExitCode, panics, shown};
 use std::path::Path;
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
 
 /// Elastic training and prediction for libtorch.
 #[derive(Debug, Parser)]
@@ -254,12 +259,17 @@ fn exit_codes() -> String {
 }
 
 fn log(facts: &Facts) {
-    let filter = tracing_subscriber::EnvFilter::new(facts.log.as_deref().unwrap_or("warn"));
+    let wanted = facts.log.as_deref().unwrap_or("warn");
+    let filter = wanted.parse::<Targets>();
     // A standard error that cannot be written, on a full disk for instance, is no reason to panic.
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| message::Log);
-    let lines = lines.with_ansi(false).log_internal_errors(false);
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(|| message::Log).with_ansi(false).log_internal_errors(false);
+    let chosen = filter.as_ref().map_or_else(|_| Targets::new().with_default(LevelFilter::WARN), Targets::clone);
     // A program that embeds this one may have a subscriber of its own.
-    let _set = lines.try_init();
+    let _set = tracing_subscriber::registry().with(lines).with(chosen).try_init();
+    if let Err(error) = filter {
+        tracing::warn!("ENN_LOG={wanted}: {error}; expected a level, or target=level,…: enn_launcher=debug,warn");
+    }
 }
 
 #[cfg(test)]

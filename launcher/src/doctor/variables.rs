@@ -26,7 +26,7 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "ENN_LOG",
         "enn, enn-worker",
-        "what to log: off, error, warn (default), info, debug, or tracing's filter language",
+        "what to log: off, error, warn (default), info, debug, or a list such as enn_launcher=debug,warn",
     ),
     variable(
         "ENN_ATTENTION",

@@ -35,7 +35,7 @@ pub struct Environment {
     pub control_fd: Option<i32>,
     /// `ENN_ATTENTION`: kernels of attention in the order in which they are tried, over `kernels.attention`.
     pub attention: Option<Vec<String>>,
-    /// `ENN_LOG`: what to log, in `tracing`'s filter language.
+    /// `ENN_LOG`: what to log: a level, or a list of `module=level`.
     pub log: String,
 }
 

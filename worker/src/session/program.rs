@@ -4,7 +4,11 @@ use super::{Own, SessionError, boot::Environment, engine, export, run_with, serv
 use crate::probe;
 use enn_common::{panics, shown};
 use std::{io::Write, process::ExitCode};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
 
 /// Lives as a worker with what is the program's own. With `--probe` it tells what it was built and finds itself with; with
 /// `--serve` it answers a stream, with `--engine` it runs an exported artifact, with `--export` it makes a graph of a
@@ -28,9 +32,11 @@ pub fn program(own: &Own) -> ExitCode {
         Ok(environment) => environment,
         Err(error) => return fail(&error.sentence()),
     };
-    let filter = EnvFilter::try_new(&environment.log).unwrap_or_else(|_| EnvFilter::new("warn"));
+    // What is wrong with it is told by who started this.
+    let filter = environment.log.parse().unwrap_or_else(|_| Targets::new().with_default(LevelFilter::WARN));
     // A log on a full disk is told by nobody and ends nobody: told, it would be a panic.
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false).init();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
+    tracing_subscriber::registry().with(lines).with(filter).init();
     ended(run_with(&environment, own))
 }
 

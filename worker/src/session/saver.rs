@@ -16,7 +16,7 @@ use crate::{
 };
 use enn_common::{
     checkpoint::{
-        Layout,
+        Layout, name,
         plan::Plan,
         prune,
         retain::{Candidate, Rule},
@@ -28,10 +28,14 @@ use enn_common::{
 };
 use std::{
     path::{Path, PathBuf},
+    thread,
     time::{Duration, SystemTime},
 };
 use tch::Device;
 
+/// How often a share is written again where the disk is full and old checkpoints went, and the rest before.
+const ROOM_TRIES: usize = 3;
+const ROOM_REST: Duration = Duration::from_millis(100);
 /// While a snapshot is waited for, a sign of life is given this often.
 const ALIVE_EVERY: Duration = Duration::from_millis(100);
 /// Threads that copy, at most: more do not make memory faster.
@@ -216,13 +220,20 @@ impl Saver {
         }
         let how = How { blake3: self.blake3, ..How::shared_by(due.world as usize) };
         let Due { step, epoch, metric, dir, rank, must, .. } = due;
+        let old = dir.parent().map(name::list);
         let mut written = save::write(&dir, rank, &share, how);
-        if let Err(error) = &written {
-            let coming = Candidate { step, epoch, time: wall_time(), metric };
-            let has_room = is_full(error) && self.make_room(&dir, coming, reporter)?;
-            if has_room || must {
-                written = save::write(&dir, rank, &share, how);
+        for _ in 0..ROOM_TRIES {
+            let Err(error) = &written else { break };
+            if is_full(error) {
+                self.make_room(&dir, Candidate { step, epoch, time: wall_time(), metric }, reporter)?;
             }
+            // All ranks share the disk: another one may be making room.
+            let has_room = is_full(error) && dir.parent().map(name::list) != old;
+            if !has_room && !must {
+                break;
+            }
+            thread::park_timeout(ROOM_REST);
+            written = save::write(&dir, rank, &share, how);
         }
         Ok(Some(match written {
             Ok(table) => FromWorker::ShardWritten { step, epoch, dir, metric, table, blocked: watch.lap_ms() / 1e3 },
@@ -230,13 +241,12 @@ impl Saver {
         }))
     }
 
-    /// Lets old checkpoints go now that need not stay when this one is there; whether any went.
-    fn make_room(&self, dir: &Path, coming: Candidate, reporter: &dyn Reporter) -> Result<bool, SessionError> {
+    /// Lets old checkpoints go now that need not stay when this one is there.
+    fn make_room(&self, dir: &Path, coming: Candidate, reporter: &dyn Reporter) -> Result<(), SessionError> {
         let step = coming.step;
-        let removed = match dir.parent().map(|checkpoints| prune::make_room(checkpoints, self.keep, coming)) {
-            Some(Ok(removed)) => removed,
+        let Some(Ok(removed)) = dir.parent().map(|checkpoints| prune::make_room(checkpoints, self.keep, coming)) else {
             // Another rank may be at it.
-            Some(Err(_)) | None => return Ok(true),
+            return Ok(());
         };
         if !removed.is_empty() {
             let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -244,7 +254,7 @@ impl Saver {
             let message = format!("the disk is full: {names} made room for the checkpoint of step {step}");
             reporter.send(FromWorker::Warned { message })?;
         }
-        Ok(!removed.is_empty())
+        Ok(())
     }
 
     /// Waits for a snapshot, if that is what is to be done.
