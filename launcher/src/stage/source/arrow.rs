@@ -105,7 +105,9 @@ impl ArrowSource {
         let file = open(&self.path)?;
         let again = file.try_clone().map_err(FileError::of("read", &self.path))?;
         let found = parquet(again).map_err(|cause| unreadable(&self.path, self.container, cause.into()))?;
-        Ok(pages::check(&self.path, &file, found.metadata(), columns)?)
+        let checked = panics::caught("parquet", || pages::check(&self.path, &file, found.metadata(), columns));
+        let panicked = |panic: panics::LibraryPanic| unreadable(&self.path, self.container, panic.to_string().into());
+        Ok(checked.map_err(panicked)??)
     }
 
     /// Begins to read the columns with these indices, ascending, from a row on.
