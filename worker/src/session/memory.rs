@@ -92,7 +92,7 @@ fn measure(
     };
     let mut recompute = config.recompute == Recompute::Always;
     let is_few = |fit: &Fit| fit.rows < share.min(MICRO_ROWS_MIN);
-    let most = if place.device == Device::Cpu { HOST_STEP_MAX } else { u64::MAX };
+    let most = if place.device == Device::Cpu && given.is_none() { HOST_STEP_MAX } else { u64::MAX };
     let mut fit = fit_with(recompute, most)?;
     if is_few(&fit) && most < u64::MAX {
         fit = fit_with(recompute, u64::MAX)?;
