@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENN = Path(os.environ.get("ENN_BIN_DIR", ROOT / "target" / "release")).resolve() / "enn"
 SECONDS_MAX = 540
 DIFFERENCE_MAX = 1e-4
+BATCH_MAX = 16
 
 CONFIG = """
 name = "small"
@@ -76,7 +77,7 @@ class Place:
 
     def exported(self, run, out, *more):
         """The package, which answers in libtorch and in PyTorch as the run does; its answers, and what the compiler was asked for."""
-        options = ("--to", "aoti", "--out", out, "--batch", "1:4:16", "--json", *more)
+        options = ("--to", "aoti", "--out", out, "--batch", f"1:4:{BATCH_MAX}", "--json", *more)
         told = json.loads(self.run(ENN, "export", run, *options, CXX=str(self.compiler)))
         calls = self.calls.read_text().splitlines() if self.calls.exists() else []
         self.calls.unlink(missing_ok=True)
@@ -90,7 +91,10 @@ class Place:
             answers.append(np.load(self.folder / f"{out}-{name}" / "pred.npy").ravel())
         lines = self.run(sys.executable, f"{package}.usage.py", "rows.json").split()
         answers.append(np.array([float(line) for line in lines]))
-        off = max(np.abs(found - answers[0]).max() / spread for found in answers[1:])
+        off = max(np.abs(found - answers[0][:len(found)]).max() / spread for found in answers[1:])
+        assert len(lines) == BATCH_MAX, lines
+        refused = subprocess.run([sys.executable, f"{package}.usage.py", self.folder / "more.json"], capture_output=True, text=True, check=False)
+        assert refused.returncode == 1 and refused.stderr.startswith("40 rows were given, this package answers at most 16 at once"), refused
         assert off < DIFFERENCE_MAX and np.ptp(answers[0]) > 0, (off, answers)
         print(f"{out}: made within {one['seconds']:.0f} s, {len(lines)} rows differ by {off:.1e} of the spread, by the check {checked['largest']:.1e}")
         return package, answers[0], calls
@@ -110,7 +114,8 @@ def main():
         np.savetxt(place.folder / "rows.csv", rows, "%.6g", ",", header="id,u,v,y", comments="")
         np.savetxt(place.folder / "new.csv", rows[:40, :3], "%.6g", ",", header="id,u,v", comments="")
         new = np.loadtxt(place.folder / "new.csv", delimiter=",", skiprows=1)
-        (place.folder / "rows.json").write_text(json.dumps(new[:, 1:].tolist()))
+        (place.folder / "rows.json").write_text(json.dumps(new[:BATCH_MAX, 1:].tolist()))
+        (place.folder / "more.json").write_text(json.dumps(new[:, 1:].tolist()))
         (place.folder / "small.toml").write_text(CONFIG)
         package, first, calls = place.exported(place.trained(1), "first")
         links = [call for call in calls if "-shared" in call]

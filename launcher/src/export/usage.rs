@@ -71,6 +71,7 @@ fn program(file: &str, (language, body): &(Language, &str), sidecar: &Sidecar) -
         ("@INPUTS@", sidecar.inputs.iter().map(input).collect::<Vec<_>>().join(", ")),
         ("@X@", x.map(|port| port.name.clone()).unwrap_or_default()),
         ("@WIDTH@", sidecar.columns.len().to_string()),
+        ("@MOST@", sidecar.batch.max.to_string()),
         ("@OUTPUT@", output.to_owned()),
         ("@ANSWER@", answer),
         ("@DEVICE@", sidecar.notes.get(enn_export::maker::aoti::DEVICE).map_or("cpu", String::as_str).to_owned()),

@@ -3,6 +3,10 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
+    if (n > @MOST@) {
+        std::cerr << n << " rows were given, this package answers at most @MOST@ at once: enn export --batch 1:" << n << " makes one for so many\n";
+        return 1;
+    }
     // Its code looks at types, sizes and strides of what it is given only where this is set.
     setenv("AOTI_RUNTIME_CHECK_INPUTS", "1", 1);
     torch::inductor::AOTIModelPackageLoader model("@ARTIFACT@");
