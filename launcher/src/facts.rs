@@ -282,7 +282,7 @@ fn program(name: &str, path: Option<&OsStr>) -> Option<PathBuf> {
     env::split_paths(path?).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
-/// What the environment says; an empty value says nothing.
+/// The value of an environment variable; an empty one counts as unset.
 #[expect(clippy::disallowed_methods, reason = "of the one place that reads the environment")]
 fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())

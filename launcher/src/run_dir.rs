@@ -118,7 +118,7 @@ pub enum RunDirError {
 }
 
 impl RunDirError {
-    /// Whether what was typed is wrong, and not what is there.
+    /// Whether the command line names the run wrongly; the run itself may be sound.
     pub fn is_of_usage(&self) -> bool {
         matches!(self, Self::Unknown { .. } | Self::Ambiguous { .. } | Self::Unserved { .. } | Self::Address { .. })
     }

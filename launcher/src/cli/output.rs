@@ -39,7 +39,7 @@ pub(super) fn bytes(bytes: &[u8]) -> Result<(), Error> {
     stdout()?.write_all(bytes).map_err(Error::Output)
 }
 
-/// The line that a user answers to these lines and a question, on standard error and from standard input.
+/// Shows lines and a question on standard error, and reads the user's answer from standard input.
 pub(super) fn asked(told: &[String], question: &str) -> Result<String, Error> {
     let mut stderr = std::io::stderr();
     let mut answer = String::new();

@@ -33,8 +33,10 @@ use std::{
 };
 use tch::Device;
 
-/// How often a share is written again where the disk is full and old checkpoints went, and the rest before.
+/// A failed write of a share is tried again so often: where the disk is full and old checkpoints went, and where no later checkpoint can
+/// make up for this one.
 const ROOM_TRIES: usize = 3;
+/// The worker waits so long before it tries again.
 const ROOM_REST: Duration = Duration::from_millis(100);
 /// While a snapshot is waited for, a sign of life is given this often.
 const ALIVE_EVERY: Duration = Duration::from_millis(100);

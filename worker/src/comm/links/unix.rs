@@ -110,8 +110,8 @@ impl Post {
     }
 }
 
-/// The length of the message that waits in a connection, and the descriptor in it. The message stays there: one whose descriptor finds no
-/// number in this process would be lost, and is looked at again.
+/// Peeks at the message that waits in a connection; returns its length and its descriptor. The message stays in the connection, so that the
+/// caller can look again: where this process has no free descriptor, a message that is taken loses its own.
 fn look(stream: &UnixStream, message: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut space = cmsg_space!(RawFd);
     let mut into = [IoSliceMut::new(message)];
