@@ -7,8 +7,11 @@ use super::{
     train::Device,
 };
 
-/// Seconds that the training of a run may take on a CPU of two cores, by the estimate, before smaller sizes are taken.
+/// Seconds that the training of a run may take on a CPU of two cores, by the estimate, before smaller sizes are taken, and then fewer
+/// passes over the rows.
 const SECONDS_MAX: f64 = 60.0;
+/// Passes that are left at least, where the rows ask for so many.
+const PASSES_MIN: u64 = 2;
 /// Operations on numbers a second of two cores with AVX2, beside what else a row takes; measured with all three sizes.
 const OPERATIONS_PER_SECOND: f64 = 3e10;
 /// Seconds of a row and of a step whatever the sizes.
@@ -99,7 +102,7 @@ fn patch_at(model: &ModelConfig, axis: usize) -> usize {
 impl RunConfig {
     /// The configuration with sizes, batch and learning rate that were left open chosen for so many training rows, inputs and this output
     /// shape, where a CPU trains on many rows: the largest sizes up to those of the rows with which training is estimated to stay
-    /// below a minute of two cores, or the smallest. Everything else, and whatever was named, stays.
+    /// below a minute of two cores, or the smallest with fewer passes over the rows. Everything else, and whatever was named, stays.
     ///
     /// It looks at the data and the kind of device, never at timing or the number of cores, so that every machine trains the same model.
     #[must_use]
@@ -115,6 +118,11 @@ impl RunConfig {
             settled.train.lr = RATE_TIMES_WIDTH / settled.model.d_model as f64;
         }
         settled.train.rate_by_rows = false;
+        let passes = self.train.passes(train_rows);
+        let seconds = Estimate::of(&settled, train_rows, inputs, out_shape).seconds;
+        if self.train.epochs == 0 && seconds > SECONDS_MAX && passes > PASSES_MIN {
+            settled.train.epochs = ((SECONDS_MAX / seconds * passes as f64) as u64).max(PASSES_MIN);
+        }
         settled
     }
 
@@ -140,6 +148,9 @@ impl RunConfig {
         }
         if self.train.rate_by_rows {
             (after.train.lr, after.train.rate_by_rows) = (before.train.lr, before.train.rate_by_rows);
+        }
+        if self.train.epochs == 0 {
+            after.train.epochs = before.train.epochs;
         }
         after
     }
@@ -188,6 +199,16 @@ mod tests {
     }
 
     #[test]
+    fn fewer_passes_are_made_where_the_smallest_sizes_take_long() {
+        let passes = |text: &str, rows| config(text).settled(rows, 10, &[1]).train.passes(rows);
+        assert_eq!([35_000, 70_000, 700_000, 7_000_000].map(|rows| passes("", rows)), [8, 4, 2, 1]);
+        assert_eq!(passes("[train]\nepochs = 6\n", 70_000), 6);
+        let before = config("").settled(70_000, 10, &[1]);
+        assert_eq!(config("").after(&before).train.epochs, 4);
+        assert_eq!(config("[train]\nepochs = 9\n").after(&before).train.epochs, 9);
+    }
+
+    #[test]
     fn larger_sizes_are_taken_where_they_are_done_soon() {
         let soon = config("[train]\nepochs = 1\n").settled(10_000, 10, &[1]);
         assert_eq!((soon.model.d_model, soon.train.batch, soon.train.lr), (64, 64, 2e-3));
@@ -198,9 +219,9 @@ mod tests {
 
     #[test]
     fn the_estimate_of_a_run_is_near_what_it_took() {
-        // By the processor time of a step, two cores take 80 and 260 s for 70,000 and 700,000 training rows of 10 numbers.
+        // Two cores take 75 and 400 s for 4 passes over 70,000 and 2 over 700,000 training rows of 10 numbers, when something else runs.
         let seconds = |rows| Estimate::of(&config("").settled(rows, 10, &[1]), rows, 10, &[1]).seconds;
-        assert!((50.0..110.0).contains(&seconds(70_000)), "{}", seconds(70_000));
+        assert!((40.0..75.0).contains(&seconds(70_000)), "{}", seconds(70_000));
         assert!((180.0..500.0).contains(&seconds(700_000)), "{}", seconds(700_000));
         // The medium sizes took nine times as long for a row as the smallest.
         let sized = |rows| Estimate::of(&config("").with_sizes(rows, &[1]), 20_000, 10, &[1]).seconds;

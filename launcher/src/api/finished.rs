@@ -35,7 +35,9 @@ pub fn finished(config: &RunConfig, run: &Path) -> Result<Option<FinishedRun>, E
         return Ok(None);
     };
     let done = manifest.epoch;
-    let wanted = config.train.passes(rows);
+    // What is left open is as it was.
+    let wanted =
+        run_dir::read_config(run).map_or_else(|_| config.clone(), |before| config.after(&before)).train.passes(rows);
     if done > wanted {
         return Err(Error::Usage(Usage::EpochsDone { run: parent::name_of(run), done, wanted }));
     }

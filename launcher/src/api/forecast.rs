@@ -54,7 +54,19 @@ pub(super) fn of_test_rows(
     if meta.split_rows[2] == 0 || meta.rows > ROWS_MAX {
         return Ok(());
     }
-    predict_test_rows(config, facts, run, (checkpoint, staged), Told::Quantiles)
+    // Of few rows all are predicted: to copy the test rows takes as long.
+    if meta.rows <= CHUNK_ROWS {
+        return predict_test_rows(config, facts, run, (checkpoint, staged), Told::Quantiles);
+    }
+    let data = Staged::open(staged)?;
+    let rows: Vec<usize> = data.rows_of(Split::Test).collect();
+    let place = run.path().join(".test");
+    let copy = evaluation::shuffled((&data, &rows), (0, &[]), (1, 0), rows.len(), &place)?;
+    predict_test_rows(config, facts, run, (checkpoint, &copy.dir), Told::Quantiles)?;
+    write_rows(run, &copy.rows)?;
+    // What is left behind takes room and harms nothing.
+    let _left = std::fs::remove_dir_all(&place);
+    Ok(())
 }
 
 /// What the forecasts of the test rows are worth where they are of classes; `None` where they are not, or were not kept.
@@ -105,8 +117,9 @@ pub(super) fn predict_test_rows(
         return Err(Error::Worker(cause));
     }
     let levels = config.train.quantile_levels();
-    let (values, ids) = collect(&outcome.chunks, &out, &data, levels.len().max(1))?;
-    let (count, outputs) = (ids.len() as u64, data.outputs());
+    let rows: Vec<usize> = data.rows_of(Split::Test).collect();
+    let values = collect(&outcome.chunks, &out, &rows, levels.len().max(1) * data.outputs())?;
+    let (count, outputs) = (rows.len() as u64, data.outputs());
     let grid = data.meta().out_shape.iter().map(|&size| size as u64);
     let shape = |middle: Option<u64>| std::iter::once(count).chain(middle).chain(grid.clone()).collect::<Vec<u64>>();
     let dir = run.path().join("predictions").join("test");
@@ -125,19 +138,19 @@ pub(super) fn predict_test_rows(
         write("levels.npy", &shape(Some(levels.len() as u64)), &values)?;
         write_array(&dir.join("level.npy"), npy::Element::F64, &[levels.len() as u64], bytes_of(levels))?;
     }
-    write_array(&dir.join("rows.npy"), npy::Element::I64, &[count], bytes_of(&ids))?;
+    write_rows(run, &rows)?;
     Ok(Disk.remove_dir(&out)?)
 }
 
-/// Numbers (n, levels, O) and staged rows (n) of the test rows among the chunks.
-fn collect(
-    chunks: &[agent::Chunk],
-    out: &Path,
-    data: &Staged,
-    levels: usize,
-) -> Result<(Vec<f32>, Vec<i64>), GatherError> {
-    let numbers = levels * data.outputs();
-    let rows: Vec<usize> = data.rows_of(Split::Test).collect();
+/// Writes which staged rows the forecasts are of.
+fn write_rows(run: &RunDir, rows: &[usize]) -> Result<(), Error> {
+    let rows: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
+    let path = run.path().join("predictions/test/rows.npy");
+    write_array(&path, npy::Element::I64, &[rows.len() as u64], bytes_of(&rows))
+}
+
+/// The forecasts (n, `numbers` each) of these rows, in order, among the chunks.
+fn collect(chunks: &[agent::Chunk], out: &Path, rows: &[usize], numbers: usize) -> Result<Vec<f32>, GatherError> {
     let mut values: Vec<f32> = Vec::with_capacity(rows.len() * numbers);
     let mut wanted = rows.iter().copied().peekable();
     for found in chunks {
@@ -148,7 +161,7 @@ fn collect(
             values.extend_from_slice(&predictions[at..at + numbers]);
         }
     }
-    Ok((values, rows.iter().map(|&row| row as i64).collect()))
+    Ok(values)
 }
 
 fn write_array(path: &Path, element: npy::Element, shape: &[u64], data: &[u8]) -> Result<(), Error> {
