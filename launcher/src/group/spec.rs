@@ -44,4 +44,6 @@ pub struct GroupSpec {
     pub grace: Duration,
     /// Whether the launcher ends with the failed worker's own code (`--propagate-exit`).
     pub propagate_exit: bool,
+    /// Whether what the workers started and left behind outlives a run that ended well (`--leave-background`).
+    pub leave_background: bool,
 }

@@ -87,8 +87,8 @@ impl Worker {
     }
 
     /// Reaps the worker if it has ended; `None` when it lives or its end is known.
-    pub(super) fn reap(&mut self, guard: &mut Guard) -> Option<Exit> {
-        let exit = self.process.reap(guard)?;
+    pub(super) fn reap(&mut self, guard: &mut Guard, leave_background: bool) -> Option<Exit> {
+        let exit = if leave_background { self.process.reap_alone(guard)? } else { self.process.reap(guard)? };
         self.ended = Some((Instant::now(), SystemTime::now()));
         Some(exit)
     }

@@ -96,6 +96,7 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
         signals,
         grace: own_seconds("--grace", own.grace.as_deref())?.unwrap_or(GRACE),
         propagate_exit: own.propagate_exit,
+        leave_background: own.leave_background,
     };
     // torchrun takes /dev/null for "no logs".
     let log_dir = flags.output.log_dir.as_deref().filter(|dir| *dir != "/dev/null").map(|dir| facts.cwd.join(dir));
@@ -308,7 +309,8 @@ fn logs(flags: &Flags, own: &Own, facts: &Facts) -> Result<LogPlan, RunError> {
         stdout_filters: output.duplicate_stdout_filters.as_deref().map(values::list).unwrap_or_default(),
         stderr_filters: output.duplicate_stderr_filters.as_deref().map(values::list).unwrap_or_default(),
         prefix: facts.log_prefix.clone(),
-        keep: !own.no_capture && output.log_dir.as_deref() != Some("/dev/null"),
+        // What is left behind must not write into a pipe that ends with the launcher.
+        keep: !own.no_capture && !own.leave_background && output.log_dir.as_deref() != Some("/dev/null"),
         kept_bytes_max: own.retention(facts)?.bytes_max,
     })
 }
