@@ -294,7 +294,8 @@ def case_log_line_prefix(base):
         here = base / str(number)
         here.mkdir()
         args = ["--standalone", "--nproc-per-node", "2", "--tee", "3", *flags, "program.py"]
-        runs = both(here, "import os; print('rank', os.environ['RANK'])", args, (), variables)
+        # In one piece: torchrun joins lines of workers that come in several.
+        runs = both(here, "import os; os.write(1, f'rank {os.environ[\"RANK\"]}\\n'.encode())", args, (), variables)
         said = same(*runs, lambda run: sorted(line for line in run.out.splitlines() if line.endswith(("rank 0", "rank 1"))))
         assert len(said) == 2, runs
 

@@ -50,7 +50,7 @@ pub(super) fn parse(words: Vec<OsString>, manner: Manner) -> Result<Command, Wro
     }
 }
 
-fn parse_known(words: &[OsString], manner: Manner) -> Result<Command, clap::Error> {
+pub(super) fn parse_known(words: &[OsString], manner: Manner) -> Result<Command, clap::Error> {
     match manner {
         Manner::Torchrun => run::Torchrun::try_parse_from(words).map(|torchrun| Command::Run(Box::new(torchrun.args))),
         Manner::Enn => Cli::try_parse_from(words).map(|cli| cli.command),
@@ -91,9 +91,6 @@ pub(super) fn beyond_torchrun(words: &[OsString], manner: Manner) -> Vec<String>
     });
     given.filter_map(|argument| argument.get_long()).map(|long| format!("--{long}")).collect()
 }
-
-#[cfg(test)]
-mod releases;
 
 #[cfg(test)]
 mod tests {

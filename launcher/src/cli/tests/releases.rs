@@ -1,7 +1,8 @@
 //! Every flag of every release of torchrun is understood, in each of its spellings, as releases.json has them from torch itself.
 
-use super::*;
+use super::{super::line::parse_known, *};
 use serde_json::Value;
+use std::ffi::OsString;
 
 const RELEASES: &str = include_str!("../../torchrun/releases.json");
 
