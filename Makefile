@@ -86,7 +86,7 @@ conformance: build venv ## Tests against PyTorch itself
 	ENN_NEEDS_NVRTC=1 LD_LIBRARY_PATH="$$compiler:$$LD_LIBRARY_PATH" $(CARGO) test --profile $(PROFILE) --workspace --test cuda compile::
 	$(ENN_PYTHON) tests/conformance/run.py
 
-releases: build venv ## The checks of checkpoints in the oldest and newest PyTorch that exchange them with us: environments in target/envs (3 GB)
+releases: build venv ## Checkpoints, and `enn run` beside torchrun, in other releases of PyTorch; writes docs/torchrun-releases.md (5 GB in target/envs)
 	@$(WITH_TORCH)
 	$(ENN_PYTHON) tests/conformance/_releases.py
 

@@ -14,6 +14,7 @@ use enn_common::{
     config,
     fs::{FileError, private},
 };
+use nix::sched::CpuSet;
 use std::{
     collections::BTreeMap,
     env,
@@ -26,10 +27,11 @@ use std::{
 const SOCKET_PARENT_BYTES_MAX: usize = 70;
 
 /// Variables that torchrun's agent reads and `enn run` does not honour, each with the value that asks for nothing.
-const UNHONOURED: [(&str, &str); 3] = [
+const UNHONOURED: [(&str, &str); 4] = [
     ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0"),
     ("TORCHELASTIC_HEALTH_CHECK_PORT", ""),
     ("TORCH_ELASTIC_WORKER_IDENTICAL", "0"),
+    ("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "0"),
 ];
 
 /// The surroundings of this process.
@@ -85,12 +87,16 @@ pub struct Facts {
     pub environments: [Option<PathBuf>; 2],
     /// `TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`.
     pub log_prefix: Option<String>,
+    /// `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`.
+    pub shutdown_timeout: Option<String>,
     /// `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
     pub nccl_async_error_handling: Option<String>,
     /// `CUDA_VISIBLE_DEVICES`.
     pub visible_devices: Option<String>,
-    /// Cores of the machine, also those that this process may not use.
-    pub cores_online: usize,
+    /// `HIP_VISIBLE_DEVICES`.
+    pub hip_devices: Option<String>,
+    /// Cores of this process's affinity mask: `cores`, but for a control group's share of their time.
+    pub cores_allowed: usize,
     /// Intel GPUs.
     pub xpus: usize,
     /// `TORCHELASTIC_ERROR_FILE`: where this process, when it is a worker itself, leaves what went wrong.
@@ -193,9 +199,11 @@ impl Facts {
             python_exec,
             environments,
             log_prefix: text("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+            shutdown_timeout: text("TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
             nccl_async_error_handling: text("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
             visible_devices: env::var("CUDA_VISIBLE_DEVICES").ok(),
-            cores_online: cores_online(),
+            hip_devices: text("HIP_VISIBLE_DEVICES"),
+            cores_allowed: cores_allowed(),
             xpus: xpus(Path::new("/sys/class/drm")),
             error_file: variable("TORCHELASTIC_ERROR_FILE").map(PathBuf::from),
             launch_mark: variable("ENN_LAUNCH"),
@@ -345,10 +353,10 @@ fn shown(name: &str, value: String) -> String {
     if name == "ENN_TOKEN" { "(set, not shown)".to_owned() } else { value }
 }
 
-/// As Python's os.cpu_count() counts them, which torchrun's `--nproc-per-node cpu` goes by.
-fn cores_online() -> usize {
-    let online = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN);
-    online.ok().flatten().and_then(|count| usize::try_from(count).ok()).unwrap_or(1)
+/// As newer releases of torchrun count them for `--nproc-per-node cpu`: what taskset, Slurm or a container leaves to this process.
+fn cores_allowed() -> usize {
+    let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).ok();
+    set.map_or(0, |set| (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).count()).max(1)
 }
 
 /// Render nodes whose device is Intel's.

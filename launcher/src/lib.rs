@@ -34,6 +34,7 @@ pub mod slurm;
 pub mod stacks;
 pub mod stage;
 pub mod tasks;
+mod template;
 pub mod torchrun;
 pub mod ui;
 

@@ -1,6 +1,7 @@
-"""Runs a program under torchrun 2.11 and under enn with the same flags, and compares what it left."""
+"""Runs a program under torchrun and under enn with the same flags, and compares what it left."""
 
 import fcntl
+import importlib.util
 import json
 import os
 import pty
@@ -15,6 +16,7 @@ import traceback
 from pathlib import Path
 
 import _enn_torchrun
+import _torchrun_flags
 
 RUN_SECONDS_MAX = 120
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -101,10 +103,24 @@ def same(theirs, ours, what):
     return left
 
 
-def main(cases):
-    """Runs the functions case_NAME; names given on the command line select some."""
+def torchrun_flags():
+    """The flags of this Python's torchrun."""
+    torch = importlib.util.find_spec("torch")
+    return _torchrun_flags.of_python(Path(torch.origin).parents[1])
+
+
+def main(cases, needs=None):
+    """Runs the functions case_NAME; names given on the command line select some. `needs`: a flag by the name of the case it is needed in,
+    which a release without the flag leaves out."""
     cases = {name[5:]: case for name, case in cases.items() if name.startswith("case_")}
-    chosen = sys.argv[1:] or list(cases)
+    theirs = torchrun_flags()
+    chosen = []
+    for name in sys.argv[1:] or list(cases):
+        flag = (needs or {}).get(name)
+        if flag and flag not in theirs:
+            print(f"  n/a  {name}: this torchrun has no {flag}", flush=True)
+        else:
+            chosen.append(name)
     failed = []
     for name in chosen:
         begun = time.monotonic()

@@ -1,20 +1,34 @@
-"""The checks of checkpoints once more, in the oldest and the newest PyTorch that we claim to exchange them with: both ways, DCP, torch.load
-and safetensors. 2.6 comes from Debian 13's packages, because the one on PyPI needs 4 GB of CUDA; it runs with its own C library, and needs
-no root. 2.15 is PyPI's, with most of its CUDA libraries from target/venv.
+"""Checks once more, in other releases of PyTorch than that of target/venv.
 
-    make releases       environments in target/envs, made once: 3 GB
+Checkpoints, in the oldest and the newest PyTorch that we claim to exchange them with: both ways, DCP, torch.load and safetensors. `enn run`
+beside torchrun, in the oldest and the newest torchrun whose command line we claim to take, and in that of target/venv; what the releases
+between have is known by their flags (_torchrun_flags.py). What was found goes into docs/torchrun-releases.md.
+
+2.6 comes from Debian 13's packages; it runs with its own C library, and needs no root. 2.8 is PyPI's without its CUDA libraries, of which
+it calls none (_cuda_stubs.py): 0.9 GB to load. 2.15 is PyPI's, with most of its CUDA libraries from target/venv.
+
+    make releases       environments in target/envs, made once: 5 GB
+    ENN_RELEASES=2.8.0 …    some of them
 """
 
+import datetime
 import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import _cuda_stubs
+import _torchrun_flags
+
 HERE = Path(__file__).resolve().parent
-CHECKS = ["ckpt_read_by_torch", "ckpt_written_by_torch", "ckpt_models"]
-SECONDS_MAX = 900
+CHECKPOINTS = ["ckpt_read_by_torch", "ckpt_written_by_torch", "ckpt_models"]
+LAUNCHER = ["launcher_scripts", "launcher_training"]
+SECONDS_MAX = 1800
+PAGE = HERE.parents[1] / "docs" / "torchrun-releases.md"
+BEGIN, END = "<!-- made by `make releases` -->", "<!-- end of what is made -->"
 
 APT = """Dir::State "{0}/state";
 Dir::State::status "{0}/status";
@@ -31,6 +45,8 @@ SOURCE = "deb [arch=amd64 signed-by=/usr/share/keyrings/debian-archive-keyring.g
 LEFT_OUT = ("libllvm", "libamd", "libhsa", "libz3", "libtorch-test", "python3-networkx")
 # With the libraries that it needs newer than target/venv has them.
 NEWEST = ["torch==2.15.0", "nvidia-nccl-cu13==2.30.7", "nvidia-nvshmem-cu13==3.7.2"]
+# The runtime is NVIDIA's, the other libraries are stood in for.
+OLDEST = ["torch==2.8.0", "nvidia-cuda-runtime-cu12==12.8.90"]
 PYTHON = """#!/bin/sh
 # Python with its own C library and no other's modules; it takes this file for itself.
 export PYTHONHOME={root}/usr PYTHONPATH={root}/usr/lib/python3/dist-packages PYTHONNOUSERSITE=1
@@ -83,24 +99,84 @@ def pypi(place, packages):
     return sys.executable, {"PYTHONPATH": str(place)}
 
 
+def without_cuda(place, packages):
+    """A release of PyPI's below `place` that is used on the CPU only, without CUDA's libraries, with the other packages of this Python."""
+    if not (place / ".complete").exists():
+        run(sys._base_executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", place, *packages)
+        made = _cuda_stubs.main(place / "torch")
+        print(f"stand-ins for {', '.join(made)}", flush=True)
+        (place / ".complete").touch()
+    return sys.executable, {"PYTHONPATH": str(place)}
+
+
+def check(python, environment, name):
+    """Whether a check passes in an environment, and what it said."""
+    done = subprocess.run([python, HERE / f"{name}.py"], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          timeout=SECONDS_MAX, cwd=HERE.parents[1])  # fmt: skip
+    return done.returncode == 0, done.stdout
+
+
+def cases(said):
+    """Names of the cases that passed."""
+    return re.findall(r"^  ok   (\S+)", said, re.MULTILINE)
+
+
+def table(tested):
+    """Rows of the page: each release by its flags, and what was run in those that are installed."""
+    recorded, known, rows = _torchrun_flags.recorded(), set(), []
+    for release, flags in sorted(recorded.items(), key=lambda item: [int(part) for part in item[0].split(".")]):
+        new = sorted(set(flags) - known) if known else []
+        gone = sorted(known - set(flags))
+        known = set(flags)
+        words = ", ".join([f"`{flag}`" for flag in new] + [f"without `{flag}`" for flag in gone]) or "–"
+        rows.append(f"| {release.removesuffix('.0')} | {len(flags)} | {words} | {tested.get(release, 'by its flags')} |")
+    return ["| torch | flags | new flags | tested |", "|---|---|---|---|", *rows]
+
+
+def write_page(tested):
+    before, rest = PAGE.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    day = datetime.date.today().isoformat()
+    lines = [BEGIN, "", *table(tested), "", f"Written on {day} by `make releases`.", "", END]
+    PAGE.write_text(before + "\n".join(lines) + after)
+
+
 def main():
     envs = Path(os.environ.get("ENN_BIN_DIR", "target/release")).resolve().parent / "envs"
-    releases = {"2.6.0": lambda: debian(envs / "torch-2.6"), "2.15.0": lambda: pypi(envs / "torch-2.15", NEWEST)}
-    failed = 0
-    for release, make in releases.items():
+    here = lambda: (sys.executable, {})
+    releases = {
+        "2.6.0": (lambda: debian(envs / "torch-2.6"), CHECKPOINTS),
+        "2.8.0": (lambda: without_cuda(envs / "torch-2.8", OLDEST), LAUNCHER),
+        "2.11.0": (here, LAUNCHER),
+        "2.15.0": (lambda: pypi(envs / "torch-2.15", NEWEST), CHECKPOINTS + LAUNCHER),
+    }
+    chosen = os.environ.get("ENN_RELEASES", "").split() or list(releases)
+    failed, tested = 0, {}
+    for release in chosen:
+        make, checks = releases[release]
         python, more = make()
         environment = {**os.environ, **more}
         # Our libtorch is another release's.
         environment.pop("LD_LIBRARY_PATH", None)
-        told = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], env=environment, text=True, capture_output=True)
+        told = subprocess.run([python, "-c", "import torch; print(torch.__version__, torch.__path__[0])"], env=environment, text=True, capture_output=True)
         assert told.stdout.startswith(release), f"expected torch {release}, found {told.stdout}{told.stderr}"
-        for check in CHECKS:
-            done = subprocess.run([python, HERE / f"{check}.py"], env=environment, text=True, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, timeout=SECONDS_MAX, cwd=HERE.parents[1])  # fmt: skip
-            print(f"{'PASS' if done.returncode == 0 else 'FAIL'} torch {told.stdout.strip()} {check}", flush=True)
-            if done.returncode or os.environ.get("ENN_VERBOSE"):
-                print(done.stdout)
-            failed += done.returncode != 0
+        version, path = told.stdout.split()
+        passed = []
+        if release in _torchrun_flags.recorded():
+            found = _torchrun_flags.of_python(Path(path).parent)
+            assert found == _torchrun_flags.recorded()[release], f"{_torchrun_flags.FILE} has other flags for {release} than {path}"
+        for name in checks:
+            ok, said = check(python, environment, name)
+            print(f"{'PASS' if ok else 'FAIL'} torch {version} {name}", flush=True)
+            if not ok or os.environ.get("ENN_VERBOSE"):
+                print(said)
+            failed += not ok
+            passed += cases(said) if name in LAUNCHER else []
+        if passed:
+            training = [name for name in passed if name in ("ddp", "fsdp2", "accelerate")]
+            tested[release] = f"installed: {len(passed) - len(training)} cases of scripts beside torchrun, {', '.join(training)}"
+    if not failed and all(release in tested for release, (_, checks) in releases.items() if LAUNCHER[0] in checks):
+        write_page(tested)
     sys.exit(1 if failed else 0)
 
 

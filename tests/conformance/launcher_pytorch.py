@@ -15,7 +15,6 @@ INAPPLICABLE = {
     "ElasticLaunchTest.test_launch_elastic_agent_raise_exception": MOCKS,
     "ElasticLaunchTest.test_launch_shutdown": MOCKS,
     "ElasticLaunchTest.test_nproc_gpu_launch_configurations": "mocks torch.cuda in the launcher's process; ours counts devices itself (torchrun/tests.rs)",
-    "ElasticLaunchTest.test_is_torchelastic_launched_with_logs_spec_defined": "--logs-specs names a Python entry point (mocked here), which a program without Python cannot load",
     "LaunchTest.test_launch_without_env": "torch.distributed.launch without --use-env passes --local-rank to the script; torchrun has no such flag",
 }
 

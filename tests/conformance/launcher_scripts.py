@@ -1,6 +1,7 @@
-"""The contract of torchrun 2.11, seen from scripts: the same flags under both launchers, the same words from the script."""
+"""The contract of torchrun, seen from scripts: the same flags under both launchers, the same words from the script."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -8,13 +9,26 @@ import time
 from pathlib import Path
 
 import _launcher_programs as programs
-from _both_launchers import OURS, RUN_SECONDS_MAX, THEIRS, Run, both, finish, main, on_terminal, same, start
+from _both_launchers import OURS, RUN_SECONDS_MAX, THEIRS, Run, both, finish, main, on_terminal, same, start, torchrun_flags
 
 # What differs between any two runs: ports, folders, names made up for one run.
 VARIES = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "OUT", "PWD", "OLDPWD", "_"}
 # What enn adds, and what torchrun's own Python leaves behind in its workers.
 OURS_ONLY = re.compile("ENN_")
 THEIRS_ONLY = re.compile("KMP_|TORCHINDUCTOR_|TRITON_|PYTORCH_NVML")
+# Flags that not every release has.
+NEEDS = {
+    "virtual_local_rank": "--virtual-local-rank",
+    "signals": "--signals-to-handle",
+    "shutdown_timeout": "--shutdown-timeout",
+    "log_line_prefix": "--log-line-prefix-template",
+    "print_completion": "--print-completion",
+}
+
+
+def unknown_variables():
+    """Variables of workers that came with a flag which this torchrun does not have."""
+    return set() if "--signals-to-handle" in torchrun_flags() else {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
 
 
 def case_record(base):
@@ -43,6 +57,7 @@ def case_environment(base):
             keep = lambda variables, without: {k: v for k, v in variables.items() if k not in VARIES - {"MASTER_PORT"} and not without.match(k)}
             left, right = keep(left, THEIRS_ONLY), keep(right, OURS_ONLY)
             left.pop("ENN_RUNS")
+            right = {k: v for k, v in right.items() if k not in unknown_variables()}
             differ = {k: (left.get(k), right.get(k)) for k in {*left, *right} if left.get(k) != right.get(k)}
             assert not differ, f"(torchrun, enn): {differ}"
             assert right["MASTER_PORT"] == "29717" and right["OMP_NUM_THREADS"] == extra.get("OMP_NUM_THREADS", "1")
@@ -52,7 +67,7 @@ def case_standalone_environment(base):
     theirs, ours = both(base, programs.ENVIRONMENT, ["--standalone"], ["program.py"])
     assert theirs.code == ours.code == 0, f"{theirs}\n{ours}"
     # Both name this host in their own way, and a run by chance.
-    without = VARIES | {"MASTER_ADDR", "TORCHELASTIC_RUN_ID", "ENN_RUNS"}
+    without = VARIES | {"MASTER_ADDR", "TORCHELASTIC_RUN_ID", "ENN_RUNS"} | unknown_variables()
     left, right = theirs.said()[0], ours.said()[0]
     names = lambda variables, other: {k for k in variables if k not in without and not other.match(k)}
     assert names(left, THEIRS_ONLY) == names(right, OURS_ONLY), names(left, THEIRS_ONLY) ^ names(right, OURS_ONLY)
@@ -220,5 +235,101 @@ def case_variables_without_effect(base):
         assert f"{name}={value} is not honoured" in run.err, run
 
 
+def case_local_rank_in_arguments(base):
+    """${local_rank} in an argument is the worker's own, and $$ a dollar sign."""
+    own = ["--device=cuda:${local_rank}", "$local_rank", "$$x", "${other}"]
+    theirs, ours = both(base, programs.PATHS, ["--standalone", "--nproc-per-node", "2", "program.py"], own)
+    assert theirs.code == ours.code == 0, f"{theirs}\n{ours}"
+    said = same(theirs, ours, Run.said)
+    assert said[1]["argv"] == ["--device=cuda:1", "1", "$x", "${other}"], said
+
+
+def case_plug_in(base):
+    """A rendezvous back-end of the entry points torchrun.handlers: enn hands the command to torch's own torchrun, words and all."""
+    site = base / "site"
+    (site / "plug-1.0.dist-info").mkdir(parents=True)
+    (site / "plug-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1.0\n")
+    (site / "plug-1.0.dist-info" / "entry_points.txt").write_text("[torchrun.handlers]\nmine = plug:handler\n")
+    (site / "plug.py").write_text(programs.PLUG_IN)
+    variables = {"PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}"}
+    flags = ["--rdzv-backend", "mine", "--rdzv-endpoint", "localhost:0", "--nproc-per-node", "2"]
+    theirs, ours = both(base, programs.PATHS, [*flags, "program.py"], ["--x", "$$"], variables)
+    assert theirs.code == ours.code == 0, f"{theirs}\n{ours}"
+    assert same(theirs, ours, Run.said)[1]["argv"] == ["--x", "$"]
+    assert "handed to torch's own torchrun" in ours.err and "a plug-in was asked" in theirs.out and "a plug-in was asked" in ours.out, ours
+
+
+def stopped(who, folder, flags, variables=None):
+    """Seconds from SIGTERM to the end of a launch whose worker does not heed it."""
+    folder.mkdir()
+    (folder / "program.py").write_text(programs.DEAF)
+    child = start(who, folder, [*flags, "program.py"], variables)
+    deadline = time.monotonic() + 60
+    while not (folder / "out" / "result.0").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    begun = time.monotonic()
+    child.send_signal(signal.SIGTERM)
+    finish(who, folder, child)
+    return time.monotonic() - begun
+
+
+def case_shutdown_timeout(base):
+    """--shutdown-timeout, its variable and torch's own: the time before a worker is killed that does not heed SIGTERM."""
+    ways = [(["--shutdown-timeout", "2"], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "40"}), ([], {"PET_SHUTDOWN_TIMEOUT": "2"}),
+            ([], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "2"})]  # fmt: skip
+    for number, (flags, variables) in enumerate(ways):
+        seconds = [stopped(who, base / f"{who}-{number}", ["--standalone", *flags], variables) for who in (THEIRS, OURS)]
+        # torchrun needs seconds of its own to end.
+        assert 1.9 < seconds[0] < 20 and 1.9 < seconds[1] < 5, (flags, variables, seconds)
+
+
+def case_log_line_prefix(base):
+    """--log-line-prefix-template and its variables: host, role and ranks, the same words before each line."""
+    template = "${hostname}|${role_name}|${rank}|${local_rank}|$$|${other}> "
+    for number, (flags, variables) in enumerate([
+        (["--log-line-prefix-template", template], {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "no "}),
+        ([], {"PET_LOG_LINE_PREFIX_TEMPLATE": template}), ([], {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": template}),
+        (["--log-line-prefix-template", ""], {}),
+    ]):  # fmt: skip
+        here = base / str(number)
+        here.mkdir()
+        args = ["--standalone", "--nproc-per-node", "2", "--tee", "3", *flags, "program.py"]
+        # In one piece: torchrun joins lines of workers that come in several.
+        runs = both(here, "import os; os.write(1, f'rank {os.environ[\"RANK\"]}\\n'.encode())", args, (), variables)
+        said = same(*runs, lambda run: sorted(line for line in run.out.splitlines() if line.endswith(("rank 0", "rank 1"))))
+        assert len(said) == 2, runs
+
+
+def case_print_completion(base):
+    """--print-completion: a script for the shell on standard output, and code 0. torchrun needs a package for it."""
+    for shell in ("bash", "zsh", "tcsh"):
+        folder = base / shell
+        folder.mkdir()
+        run = finish(OURS, folder, start(OURS, folder, ["--print-completion", shell]))
+        assert run.code == 0 and "nproc-per-node" in run.out, run
+    theirs = base / "theirs"
+    theirs.mkdir()
+    run = finish(THEIRS, theirs, start(THEIRS, theirs, ["--print-completion", "bash"]))
+    assert run.code == 0 and "nproc" in run.out or "shtab" in run.out + run.err, run
+
+
+def case_workers_by_core(base):
+    """--nproc-per-node cpu: enn counts the cores of the affinity mask, as newer releases of torchrun do; older ones count all."""
+    [core, *_] = os.sched_getaffinity(0)
+    program = "import json, os; open(os.environ['OUT'] + '/result.0', 'w').write(os.environ['LOCAL_WORLD_SIZE'])"
+    counts = {}
+    for who in (THEIRS, OURS):
+        folder = base / who
+        folder.mkdir()
+        (folder / "program.py").write_text(program)
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {core})
+        child = start(who, folder, ["--standalone", "--nproc-per-node", "cpu", "program.py"], {"CUDA_VISIBLE_DEVICES": "-1"})
+        os.sched_setaffinity(0, before)
+        counts[who] = finish(who, folder, child).said()[0]
+    assert counts[OURS] == 1 and counts[THEIRS] in (1, os.cpu_count()), counts
+    print(f"       torchrun counts {'the mask' if counts[THEIRS] == 1 else 'the machine'}", flush=True)
+
+
 if __name__ == "__main__":
-    main(globals())
+    main(globals(), NEEDS)

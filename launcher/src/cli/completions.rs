@@ -1,9 +1,11 @@
-//! `enn completions`.
+//! `enn completions`, and `--print-completion` as newer releases of torchrun have it.
 
-use super::output;
-use crate::Error;
+use super::{output, run::Torchrun};
+use crate::{Error, torchrun::Manner};
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use enn_common::exit::ExitCode;
+use std::collections::BTreeSet;
 
 /// Print completions for a shell
 #[derive(Debug, clap::Args)]
@@ -13,9 +15,74 @@ pub(super) struct Args {
     shell: Shell,
 }
 
+/// A shell that torchrun or `enn completions` knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum AnyShell {
+    Bash,
+    Zsh,
+    Tcsh,
+    Fish,
+    Elvish,
+    Powershell,
+}
+
 pub(super) fn run(args: &Args) -> Result<ExitCode, Error> {
-    let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut super::command(), "enn", &mut text);
-    output::bytes(&text)?;
+    output::bytes(&generated(args.shell, super::command(), "enn"))?;
     Ok(ExitCode::Success)
+}
+
+/// Prints those of `enn`, or of torchrun's own command line under this name.
+pub(super) fn print(shell: AnyShell, manner: Manner, name: &str) -> Result<(), Error> {
+    let (command, name) = match manner {
+        Manner::Enn => (super::command(), "enn"),
+        Manner::Torchrun => (Torchrun::command(), name),
+    };
+    let text = match shell {
+        AnyShell::Tcsh => tcsh(&command, name).into_bytes(),
+        AnyShell::Bash => generated(Shell::Bash, command, name),
+        AnyShell::Zsh => generated(Shell::Zsh, command, name),
+        AnyShell::Fish => generated(Shell::Fish, command, name),
+        AnyShell::Elvish => generated(Shell::Elvish, command, name),
+        AnyShell::Powershell => generated(Shell::PowerShell, command, name),
+    };
+    output::bytes(&text)
+}
+
+fn generated(shell: Shell, mut command: Command, name: &str) -> Vec<u8> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command, name, &mut text);
+    text
+}
+
+/// A line for tcsh: the subcommands, and all flags; everything else is a file.
+fn tcsh(command: &Command, name: &str) -> String {
+    let visible = || command.get_subcommands().filter(|sub| !sub.is_hide_set());
+    let longs = |command: &Command| -> Vec<String> {
+        command.get_arguments().filter_map(|argument| Some(format!("--{}", argument.get_long()?))).collect()
+    };
+    let mut flags: BTreeSet<String> = longs(command).into_iter().collect();
+    flags.extend(visible().flat_map(longs));
+    flags.insert("--help".to_owned());
+    let flags: Vec<String> = flags.into_iter().collect();
+    let subcommands: Vec<&str> = visible().map(Command::get_name).collect();
+    let first = if subcommands.is_empty() { String::new() } else { format!(" 'p/1/({})/'", subcommands.join(" ")) };
+    format!("complete {name} 'c/--/({})/'{first}\n", flags.join(" ").replace("--", ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcsh_completes_subcommands_and_flags() {
+        let enn = tcsh(&super::super::command(), "enn");
+        assert!(enn.starts_with("complete enn 'c/--/(") && enn.contains(" nproc-per-node "), "{enn}");
+        assert!(enn.contains("'p/1/(run train ") && !enn.contains(" runtime "), "{enn}");
+        let torchrun = tcsh(&Torchrun::command(), "torchrun");
+        assert!(
+            torchrun.starts_with("complete torchrun 'c/--/(") && torchrun.contains(" shutdown-timeout "),
+            "{torchrun}"
+        );
+        assert_eq!(torchrun.lines().count(), 1);
+    }
 }

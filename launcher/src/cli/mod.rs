@@ -16,6 +16,7 @@ mod flags;
 mod gc;
 mod init;
 mod kernels;
+mod line;
 mod logs;
 mod ls;
 mod man;
@@ -47,6 +48,7 @@ use crate::{
 };
 use clap::{CommandFactory, Parser, Subcommand};
 use enn_common::{exit::ExitCode, panics, shown};
+use line::Wrong;
 use std::path::Path;
 use tracing_subscriber::{
     filter::{LevelFilter, Targets},
@@ -153,30 +155,23 @@ pub fn main() -> std::process::ExitCode {
     let name = std::env::args_os().next().unwrap_or_default();
     let torchrun = Path::new(&name).file_name().is_some_and(|name| TORCHRUN_NAMES.iter().any(|known| name == *known));
     panics::install(if torchrun { "enn-torchrun" } else { "enn" });
-    let parsed = if torchrun {
-        run::Torchrun::try_parse().map(|torchrun| Command::Run(Box::new(torchrun.args)))
-    } else {
-        Cli::try_parse().map(|cli| cli.command)
-    };
-    let command = match parsed {
+    let manner = if torchrun { Manner::Torchrun } else { Manner::Enn };
+    let command = match line::parse(std::env::args_os().collect(), manner) {
         Ok(command) => command,
-        Err(error) => {
+        Err(Wrong::Parser(error)) => {
             // Help and version go to standard output with code 0, mistakes to standard error with 2.
             print_parsed(&error);
             return (if error.use_stderr() { ExitCode::Usage } else { ExitCode::Success } as u8).into();
         }
+        Err(Wrong::Run(error)) => return (told(&Error::Run(error), manner) as u8).into(),
     };
-    let manner = if torchrun { Manner::Torchrun } else { Manner::Enn };
     let facts = Facts::gather();
     log(&facts);
     terminal::set_dumb(facts.dumb_terminal);
     let code = match run(command, manner, &facts) {
         Ok(code) => code,
         Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::Success as u8,
-        Err(error) => {
-            message::print(&format!("error: {}", error.to_string().replace('\n', "\n       ")));
-            failure(&error, manner) as u8
-        }
+        Err(error) => told(&error, manner) as u8,
     };
     // What a thread of it should have done is not done, and a signal may have been its own.
     if panics::happened() { (ExitCode::Fault as u8).into() } else { code.into() }
@@ -190,6 +185,12 @@ fn print_parsed(error: &clap::Error) {
     } else {
         message::print(text.trim_end());
     }
+}
+
+/// Says what went wrong; the exit code.
+fn told(error: &Error, manner: Manner) -> ExitCode {
+    message::print(&format!("error: {}", error.to_string().replace('\n', "\n       ")));
+    failure(error, manner)
 }
 
 /// The exit code of an error. torchrun knows two: 2 of its parser, 1 of everything else.

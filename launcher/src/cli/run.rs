@@ -1,20 +1,30 @@
 //! `enn run`, and `enn-torchrun`.
 
-use super::flags::Scrape;
+use super::{
+    completions::{self, AnyShell},
+    flags::Scrape,
+    line::{self, Words},
+};
 use crate::{
     Error,
     api::{self, RunOptions},
     facts::Facts,
-    torchrun::{self, Flags, Manner, Own},
-    ui::Mode,
+    torchrun::{self, Elsewhere, Flags, Manner, Own, RunError},
+    ui::{Mode, message},
 };
-use std::ffi::OsString;
+use enn_common::exit::ExitCode;
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::process::CommandExt,
+    path::Path,
+};
 
 /// Run a program on many workers, as torchrun does, with torchrun's flags
 ///
 /// Every worker gets torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, …). The first failure on any node stops all workers, is
 /// shown with its cause, and restarts them while --max-restarts allows. Each flag of torchrun's is also read from PET_<NAME>, in
-/// both spellings with - and _. What follows PROGRAM is the program's own.
+/// both spellings with - and _. What follows PROGRAM is the program's own. A flag that this version does not know has no effect, which
+/// is said.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -25,6 +35,28 @@ pub(super) struct Args {
     scrape: Scrape,
     #[command(flatten)]
     show: Show,
+    /// Print completions for a shell, and nothing else
+    #[arg(
+        long,
+        alias = "print_completion",
+        value_enum,
+        value_name = "SHELL",
+        exclusive = true,
+        help_heading = "Output"
+    )]
+    print_completion: Option<AnyShell>,
+    /// The whole command line.
+    #[arg(skip)]
+    words: Words,
+}
+
+impl Args {
+    /// With the words that were typed, and what is to be said of those that were set aside.
+    pub(super) fn typed(mut self, words: Words, notes: Vec<String>) -> Self {
+        self.words = words;
+        self.flags.notes = notes;
+        self
+    }
 }
 
 /// How the run is shown; the console belongs to the workers.
@@ -72,16 +104,46 @@ pub(super) struct Torchrun {
 
 /// The exit status. torchrun ends with 1 where `enn run` says more.
 pub(super) fn run(args: Args, manner: Manner, facts: &Facts) -> Result<u8, Error> {
-    let Args { mut flags, own, scrape, show } = args;
+    let Args { mut flags, own, scrape, show, print_completion, words } = args;
+    if let Some(shell) = print_completion {
+        let name = words.typed.first().and_then(|word| Path::new(word).file_name()).unwrap_or_default();
+        completions::print(shell, manner, &name.to_string_lossy())?;
+        return Ok(ExitCode::Success as u8);
+    }
     flags.command = without_separator(flags.command, &facts.argv);
     let options =
         RunOptions { runs_dir: own.runs_dir.clone(), mode: show.mode(), manner, metrics_addr: scrape.address() };
     let flags = flags.with_variables(&facts.pet).map_err(Box::new)?;
-    if let Some(allocation) = api::allocation(&flags, manner, facts)? {
+    let allocation = api::allocation(&flags, manner, facts)?;
+    if let Some(elsewhere) = torchrun::elsewhere(&flags) {
+        if allocation.is_some() {
+            return Err(Box::new(elsewhere.in_allocation()).into());
+        }
+        return Err(Box::new(hand_over(&elsewhere, &flags, &words, manner, facts)).into());
+    }
+    if let Some(allocation) = allocation {
         return api::run_allocated(flags, &own, facts, &options, &allocation);
     }
     let launch = torchrun::resolve(flags, &own, manner, facts).map_err(Box::new)?;
     api::run(launch, facts, &options)
+}
+
+/// Puts torch's own torchrun in the place of this process. Returns only what went wrong.
+fn hand_over(elsewhere: &Elsewhere, flags: &Flags, words: &Words, manner: Manner, facts: &Facts) -> RunError {
+    let own = line::beyond_torchrun(&words.known, manner);
+    let first = match manner {
+        Manner::Torchrun => 1,
+        Manner::Enn => 2,
+    };
+    let script = flags.command.first().map_or(OsStr::new(""), OsString::as_os_str);
+    match elsewhere.command(&own, words.typed.get(first..).unwrap_or_default(), script, facts) {
+        Ok(mut command) => {
+            message::print(&elsewhere.note(&command));
+            let source = command.exec();
+            RunError::Execute { program: Path::new(command.get_program()).display().to_string(), source }
+        }
+        Err(error) => error,
+    }
 }
 
 /// Takes out a `--` right behind the program, as torchrun's parser does, unless one before the program said already that all

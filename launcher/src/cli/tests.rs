@@ -4,6 +4,8 @@ use super::*;
 use clap::CommandFactory;
 use std::{fs, path::PathBuf};
 
+mod releases;
+
 fn help(name: &str) -> String {
     let mut command = Cli::command().term_width(100);
     let sub = if name.is_empty() { &mut command } else { command.find_subcommand_mut(name).unwrap() };

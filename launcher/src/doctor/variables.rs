@@ -96,7 +96,12 @@ pub const OF_TORCHRUN: &[Variable] = &[
     variable(
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
         "enn",
-        "prefix of lines under --tee, with ${role_name}, ${local_rank}, ${rank}",
+        "prefix of lines under --tee, with ${role_name}, ${local_rank}, ${rank}, ${hostname}; as --log-line-prefix-template",
+    ),
+    variable(
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+        "enn",
+        "seconds between asking workers to stop and killing them, instead of 30; as --shutdown-timeout",
     ),
     variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "enn", "passed on to workers instead of 1"),
     variable(
@@ -121,6 +126,16 @@ pub const OF_TORCHRUN: &[Variable] = &[
         "not honoured: no health check server is started (torchrun 2.11 starts none either); --metrics-addr serves the state of the run",
     ),
     variable("TORCH_ELASTIC_WORKER_IDENTICAL", "enn", "not honoured: ranks are the same with and without it"),
+    variable(
+        "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",
+        "enn",
+        "not honoured: --hang-timeout ends a round in which no worker makes progress, whatever it waits for",
+    ),
+    variable(
+        "HIP_VISIBLE_DEVICES",
+        "enn",
+        "GPUs of AMD's that may be used, for --virtual-local-rank; before CUDA_VISIBLE_DEVICES",
+    ),
 ];
 
 /// Set by `enn` for each worker, with torchrun's RANK, WORLD_SIZE, … for programs that know those.

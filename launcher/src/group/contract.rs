@@ -1,9 +1,12 @@
 //! torchrun's environment contract, for one worker. Pure.
 //!
-//! Source: torch 2.11, `torch/distributed/elastic/agent/server/local_elastic_agent.py` and `multiprocessing/api.py`.
+//! Source: torch 2.8 to 2.15, `torch/distributed/elastic/agent/server/local_elastic_agent.py` and `multiprocessing/api.py`.
 
 use super::spec::GroupSpec;
-use crate::rendezvous::{Member, RoundPlan};
+use crate::{
+    rendezvous::{Member, RoundPlan},
+    template::substitute,
+};
 use std::{ffi::OsString, path::Path};
 
 /// A worker's places in its round.
@@ -58,6 +61,13 @@ pub(super) struct Files<'a> {
     pub(super) progress: &'a Path,
 }
 
+/// Arguments of one worker: as torchrun, `${local_rank}` in them is the worker's own, and `$$` a dollar sign.
+pub(super) fn args(args: &[OsString], local_rank: u32) -> Vec<OsString> {
+    let value = |name: &str| (name == "local_rank").then(|| local_rank.to_string());
+    // What is no text is left as it is.
+    args.iter().map(|arg| arg.to_str().map_or_else(|| arg.clone(), |text| substitute(text, value).into())).collect()
+}
+
 /// Variables of one worker, over those inherited.
 pub(super) fn variables(
     spec: &GroupSpec,
@@ -99,6 +109,9 @@ pub(super) fn variables(
             Some(devices) => devices.get(ranks.local_rank as usize).cloned().unwrap_or_default(),
             None => ranks.local_rank.to_string(),
         };
+        if spec.hip_devices {
+            variables.push(("HIP_VISIBLE_DEVICES", device.clone().into()));
+        }
         variables.push(("CUDA_VISIBLE_DEVICES", device.into()));
     }
     variables
@@ -110,6 +123,13 @@ mod tests {
 
     fn member(host: &str, local_world: u32, role: &str) -> Member {
         Member { host: host.into(), local_world, role: role.into() }
+    }
+
+    #[test]
+    fn arguments_may_name_the_local_rank() {
+        let given = ["-u", "train.py", "--device=cuda:${local_rank}", "$local_rank", "$$HOME", "${other}", "a b"];
+        let filled = args(&given.map(OsString::from), 3);
+        assert_eq!(filled, ["-u", "train.py", "--device=cuda:3", "3", "$HOME", "${other}", "a b"]);
     }
 
     #[test]

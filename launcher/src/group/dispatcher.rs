@@ -55,9 +55,12 @@ pub fn run(spec: &GroupSpec, emit: &mut dyn FnMut(What)) -> Result<GroupOutcome,
     let system = |what| move |source| GroupError::System { what, source };
     let mark = Mark::new(spec.inherited_mark.as_deref());
     // The guard early: it must not inherit what comes after.
-    let cgroup = Cgroup::create(&format!("enn-{}", mark.own()));
-    let cgroup = cgroup.inspect_err(|error| tracing::debug!(%error, "no control group for the workers")).ok();
-    let guard = Guard::start(Some(&mark), cgroup.as_ref()).map_err(system("start the guard process"))?;
+    let cgroup = (!spec.leave_background).then(|| Cgroup::create(&format!("enn-{}", mark.own())));
+    let cgroup = cgroup.transpose().inspect_err(|error| tracing::debug!(%error, "no control group for the workers"));
+    let cgroup = cgroup.ok().flatten();
+    // What may be left behind is not the guard's: it ends the workers with their groups.
+    let guarded = Some(&mark).filter(|_| !spec.leave_background);
+    let guard = Guard::start(guarded, cgroup.as_ref()).map_err(system("start the guard process"))?;
     process::adopt_orphans().map_err(system("adopt orphaned processes"))?;
     let mut handled = spec.signals.clone();
     let own = [Signal::SIGCHLD, Signal::SIGUSR1, Signal::SIGWINCH];
@@ -207,12 +210,15 @@ impl Group<'_> {
         None
     }
 
-    /// After a round's workers: what they left behind is killed, what they wrote is shown.
+    /// After a round's workers: what they left behind is killed, unless it may live on; what they wrote is shown.
     fn clear_round(&mut self) {
-        if let Some(cgroup) = &self.cgroup {
-            cgroup.kill();
+        let ended_well = matches!(self.end, Some(RunEnd::Finished));
+        if !(self.spec.leave_background && ended_well) {
+            if let Some(cgroup) = &self.cgroup {
+                cgroup.kill();
+            }
+            process::sweep(&self.mark, &self.guard);
         }
-        process::sweep(&self.mark, &self.guard);
         self.pump.settle(Instant::now() + SETTLE_MAX);
         self.tell_troubles();
         self.workers.clear();
@@ -291,7 +297,8 @@ impl Group<'_> {
 
     fn ended(&mut self, index: usize, late: Duration) {
         let began = Instant::now();
-        let Some(exit) = self.workers[index].reap(&mut self.guard) else { return };
+        let leave = self.spec.leave_background;
+        let Some(exit) = self.workers[index].reap(&mut self.guard, leave) else { return };
         let (code, signal) = exit.code_or_signal();
         let (round, rank) = (self.round(), Rank(self.workers[index].ranks.rank));
         let pid = self.workers[index].process.pid();

@@ -6,7 +6,8 @@
 //! `dispatcher` is the one owner loop and waits on everything at once (`wait`); `contract` is the environment of a worker
 //! (pure); `worker` one process with its output and its failure; `error_file` what torch's `@record` leaves.
 //!
-//! **Invariant:** the group decides nothing about rounds: the rendezvous does, and the group obeys. Nothing outlives it.
+//! **Invariant:** the group decides nothing about rounds: the rendezvous does, and the group obeys. Nothing outlives it, unless
+//! a run that ended well is asked to leave it.
 
 mod contract;
 mod dispatcher;

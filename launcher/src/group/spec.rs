@@ -30,8 +30,10 @@ pub struct GroupSpec {
     pub nccl_async_error_handling: Option<String>,
     /// Each worker sees LOCAL_RANK 0 and its own device only (`--virtual-local-rank`).
     pub virtual_local_rank: bool,
-    /// `CUDA_VISIBLE_DEVICES` of the launcher, for virtual local ranks; `None`: 0, 1, …
+    /// `HIP_VISIBLE_DEVICES`, else `CUDA_VISIBLE_DEVICES`, of the launcher, for virtual local ranks; `None`: 0, 1, …
     pub visible_devices: Option<Vec<String>>,
+    /// Whether they are those of `HIP_VISIBLE_DEVICES`, which wins over the other and so is set for the worker, too.
+    pub hip_devices: bool,
     /// CPUs of each worker by local rank (`--numa-binding`); empty: not bound.
     pub cpus: Vec<Vec<usize>>,
     /// `ENN_LAUNCH` of the launcher's own environment: this launch runs inside another.
@@ -44,4 +46,6 @@ pub struct GroupSpec {
     pub grace: Duration,
     /// Whether the launcher ends with the failed worker's own code (`--propagate-exit`).
     pub propagate_exit: bool,
+    /// Whether what the workers started and left behind outlives a run that ended well (`--leave-background`).
+    pub leave_background: bool,
 }

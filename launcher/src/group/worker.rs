@@ -56,7 +56,9 @@ impl Worker {
         ranks: Ranks,
         means: Means<'_>,
     ) -> Result<Self, Result<Box<Failure>, GroupError>> {
-        let who = Who { role: spec.rendezvous.role.clone(), local_rank: ranks.local_rank, rank: ranks.rank };
+        let role = spec.rendezvous.role.clone();
+        let host = spec.rendezvous.host.clone();
+        let who = Who { role, local_rank: ranks.local_rank, rank: ranks.rank, host };
         let attempt = u32::try_from(plan.round).unwrap_or(u32::MAX);
         let streams = means.pump.open(attempt, &who).map_err(|error| Err(error.into()))?;
         let Streams { stdout, stderr, error_file, tail } = streams;
@@ -64,7 +66,7 @@ impl Worker {
         let files = Files { error: &error_file, progress: &progress };
         let mut command = secrets::command(&spec.command.program);
         command
-            .args(&spec.command.args)
+            .args(contract::args(&spec.command.args, ranks.local_rank))
             .envs(&spec.variables)
             .envs(contract::variables(spec, plan, &ranks, files))
             .env(MARK_VARIABLE, means.mark.value());
@@ -87,8 +89,8 @@ impl Worker {
     }
 
     /// Reaps the worker if it has ended; `None` when it lives or its end is known.
-    pub(super) fn reap(&mut self, guard: &mut Guard) -> Option<Exit> {
-        let exit = self.process.reap(guard)?;
+    pub(super) fn reap(&mut self, guard: &mut Guard, leave_background: bool) -> Option<Exit> {
+        let exit = if leave_background { self.process.reap_alone(guard)? } else { self.process.reap(guard)? };
         self.ended = Some((Instant::now(), SystemTime::now()));
         Some(exit)
     }

@@ -39,7 +39,7 @@ pub struct LogPlan {
     pub stdout_filters: Vec<String>,
     /// The same for standard error.
     pub stderr_filters: Vec<String>,
-    /// Template of the prefix (`TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`).
+    /// Template of the prefix (`--log-line-prefix-template`).
     pub prefix: Option<String>,
     /// Keep a copy of both streams in files even when neither redirected nor teed.
     pub keep: bool,

@@ -44,6 +44,8 @@ pub struct Who {
     pub local_rank: u32,
     /// Global rank.
     pub rank: u32,
+    /// Name of this host.
+    pub host: String,
 }
 
 /// What a worker is started with. `stdout` and `stderr` must be dropped after the worker was started: they hold the pipes

@@ -34,7 +34,7 @@ fn start(plan: LogPlan, dir: &Path) -> Pump {
 }
 
 fn who(local_rank: u32) -> Who {
-    Who { role: "default".into(), local_rank, rank: 10 + local_rank }
+    Who { role: "default".into(), local_rank, rank: 10 + local_rank, host: "n1".into() }
 }
 
 fn shell(pump: &Pump, rank: u32, script: &str) -> (Child, Tail) {

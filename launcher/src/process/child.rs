@@ -191,10 +191,21 @@ impl Process {
 
     /// Reaps the process if it has ended, after killing what it left in its group. `None` when it lives or was reaped before.
     pub(crate) fn reap(&mut self, guard: &mut Guard) -> Option<Exit> {
+        self.reap_and(guard, |_| true)
+    }
+
+    /// The same, but what it left in its group lives on when it ended with code 0.
+    pub(crate) fn reap_alone(&mut self, guard: &mut Guard) -> Option<Exit> {
+        self.reap_and(guard, |pid| !unix::ended_well(pid))
+    }
+
+    fn reap_and(&mut self, guard: &mut Guard, kill_group: impl FnOnce(u32) -> bool) -> Option<Exit> {
         if self.exit.is_some() || !unix::has_ended(self.pid()) {
             return None;
         }
-        unix::signal_group(self.pid(), Signal::SIGKILL);
+        if kill_group(self.pid()) {
+            unix::signal_group(self.pid(), Signal::SIGKILL);
+        }
         guard.remove(self.pid());
         let exit = match waitpid(self.pid, None) {
             Ok(WaitStatus::Exited(_, code)) => Exit::Code(code),

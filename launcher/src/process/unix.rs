@@ -118,6 +118,12 @@ pub(super) fn has_ended(pid: u32) -> bool {
     !matches!(waitid(Id::Pid(Pid::from_raw(pid.cast_signed())), flags), Ok(WaitStatus::StillAlive))
 }
 
+/// Whether the child ended with code 0, without reaping it.
+pub(super) fn ended_well(pid: u32) -> bool {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    matches!(waitid(Id::Pid(Pid::from_raw(pid.cast_signed())), flags), Ok(WaitStatus::Exited(_, 0)))
+}
+
 /// Sends a signal to the process group led by `pid`. The leader must not have been reaped.
 pub(super) fn signal_group(pid: u32, signal: Signal) {
     // A group that is gone already is what was wanted.

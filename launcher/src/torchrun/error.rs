@@ -31,6 +31,16 @@ pub enum RunError {
         /// The way out.
         hint: &'static str,
     },
+    /// A flag that is not known, before words of which it cannot be told which one is the program.
+    #[error("{flag} is not known to this version of enn, and {found}\nhint: {hint}")]
+    UnknownFlag {
+        /// The flag.
+        flag: String,
+        /// What makes it doubtful.
+        found: String,
+        /// The way out.
+        hint: String,
+    },
     /// Workers by device, without devices.
     #[error("{place} {found}: found no {device} that this process may use, expected at least one\nhint: {hint}")]
     NoDevices {
@@ -42,6 +52,66 @@ pub enum RunError {
         device: &'static str,
         /// The way out.
         hint: &'static str,
+    },
+    /// Flags that torch's own torchrun does not have.
+    #[error("{asked} is for torch's own torchrun, which has no {flags}\nhint: leave those out; {instead}")]
+    Lost {
+        /// What is asked for, and where.
+        asked: String,
+        /// Flags of ours.
+        flags: String,
+        /// What runs here.
+        instead: &'static str,
+    },
+    /// A plug-in for torch's own torchrun, in an allocation that enn would divide.
+    #[error(
+        "{asked} is for torch's own torchrun, which does not find the nodes of a Slurm allocation\nhint: say where they meet, \
+         --nnodes N --rdzv-backend c10d --rdzv-endpoint HOST:PORT, or leave it out"
+    )]
+    NotInSlurm {
+        /// What is asked for, and where.
+        asked: String,
+    },
+    /// A Python that does not answer.
+    #[error("{asked}: cannot ask {python} for its plug-ins: {why}\nhint: set PYTHON_EXEC to the Python that has torch")]
+    Python {
+        /// What is asked for, and where.
+        asked: String,
+        /// The Python.
+        python: String,
+        /// Cause.
+        why: String,
+    },
+    /// A Python without torch.
+    #[error(
+        "{asked} is for torch's own torchrun, and found no torch in {python}\nhint: activate the environment that has it, or set \
+         PYTHON_EXEC; {instead}"
+    )]
+    NoTorch {
+        /// What is asked for, and where.
+        asked: String,
+        /// The Python.
+        python: String,
+        /// What runs here.
+        instead: &'static str,
+    },
+    /// A plug-in that is not there.
+    #[error("{asked}: expected {expected}\nhint: {instead}")]
+    NoPlugIn {
+        /// What is asked for, and where.
+        asked: String,
+        /// What there is.
+        expected: String,
+        /// What runs here.
+        instead: &'static str,
+    },
+    /// torch's own torchrun cannot be executed.
+    #[error("cannot execute {program}: {source}\nhint: set PYTHON_EXEC to the Python that has torch")]
+    Execute {
+        /// Program.
+        program: String,
+        /// Cause.
+        source: io::Error,
     },
     /// A rendezvous that ENN does not speak.
     #[error(
@@ -180,6 +250,7 @@ impl RunError {
         match self {
             Self::NoInterpreter { .. } | Self::Missing { .. } => ExitCode::NotFound,
             Self::Unreadable { .. } | Self::NotExecutable { .. } => ExitCode::NotExecutable,
+            Self::NoTorch { .. } | Self::Python { .. } | Self::Execute { .. } => ExitCode::Machine,
             Self::NoDevices { .. } | Self::Descriptors { .. } | Self::LogDir { .. } | Self::Numa(_) => {
                 ExitCode::Machine
             }
@@ -190,7 +261,7 @@ impl RunError {
     /// The exit code of torchrun: its parser ends with 2, everything after that with 1.
     pub fn torchrun_code(&self) -> ExitCode {
         match self {
-            Self::Value { parser: true, .. } => ExitCode::Usage,
+            Self::Value { parser: true, .. } | Self::UnknownFlag { .. } => ExitCode::Usage,
             _ => ExitCode::WorkerFailed,
         }
     }

@@ -1,4 +1,4 @@
-//! The flags of torchrun 2.11, as typed: texts, not yet read. Each is known by both spellings, `-` and `_`, and by its
+//! The flags of torchrun 2.8 to 2.15, as typed: texts, not yet read. Each is known by both spellings, `-` and `_`, and by its
 //! variable PET_<NAME>; the flag wins over the variable, the variable over the default.
 
 use super::RunError;
@@ -25,6 +25,9 @@ pub struct Flags {
     /// Flags whose value came from their variable.
     #[arg(skip)]
     from_variable: BTreeSet<&'static str>,
+    /// One line each for the user: flags that were set aside.
+    #[arg(skip)]
+    pub notes: Vec<String>,
 }
 
 /// Which nodes take part, how many workers each has, where they meet.
@@ -36,7 +39,7 @@ pub struct Meeting {
     pub nnodes: Option<String>,
     /// Workers on this node: a number, auto, gpu, cpu or xpu [default: 1]
     ///
-    /// gpu, xpu: one per device. cpu: one per core of the machine. auto: one per GPU or XPU, else one per core.
+    /// gpu, xpu: one per device. cpu: one per core that this process may run on. auto: one per GPU or XPU, else one per core.
     #[arg(long, alias = "nproc_per_node", value_name = "N|KIND", allow_negative_numbers = true)]
     pub nproc_per_node: Option<String>,
     /// Rank of this node, for static rendezvous [default: 0]
@@ -55,6 +58,8 @@ pub struct Meeting {
     #[arg(long)]
     pub standalone: bool,
     /// How the nodes meet: static (ranks given) or c10d (elastic) [default: static]
+    ///
+    /// With etcd, etcd-v2 or a plug-in of the entry points torchrun.handlers the command is handed to torch's own torchrun.
     #[arg(long, alias = "rdzv_backend", value_name = "NAME")]
     pub rdzv_backend: Option<String>,
     /// Where the nodes meet; the port may be left out (29400)
@@ -106,6 +111,16 @@ pub struct Running {
     /// Signals that stop the run [default: SIGTERM,SIGINT,SIGHUP,SIGQUIT]
     #[arg(long, alias = "signals_to_handle", value_name = "NAME,…", help_heading = "Restarting and stopping")]
     pub signals_to_handle: Option<String>,
+    /// Seconds between asking the workers to stop and killing them, a whole number; --grace takes parts of a second
+    /// [default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30]
+    #[arg(
+        long,
+        alias = "shutdown_timeout",
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        help_heading = "Restarting and stopping"
+    )]
+    pub shutdown_timeout: Option<String>,
     /// Accepted as by torchrun, without effect: nothing is polled, a death is seen when it happens
     #[arg(
         long,
@@ -121,8 +136,8 @@ pub struct Running {
     /// Accepted as by torchrun; events are in the run's events.jsonl (null)
     #[arg(long, alias = "event_log_handler", value_name = "NAME", help_heading = "Accepted for torchrun's sake")]
     pub event_log_handler: Option<String>,
-    /// Accepted as by torchrun; Python entry points cannot be loaded here
-    #[arg(long, alias = "logs_specs", value_name = "NAME", help_heading = "Accepted for torchrun's sake")]
+    /// A plug-in of the entry points torchrun.logs_specs; with it the command is handed to torch's own torchrun
+    #[arg(long, alias = "logs_specs", value_name = "NAME", help_heading = "Output of the workers")]
     pub logs_specs: Option<String>,
 }
 
@@ -139,6 +154,12 @@ pub struct Output {
     /// To files and, with a prefix, to the console; values as of --redirects [default: 0]
     #[arg(long, short = 't', value_name = "STD")]
     pub tee: Option<String>,
+    /// Before each line on the console under --tee [default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else
+    /// [${role_name}${local_rank}]:]
+    ///
+    /// What stands for something: ${role_name}, ${rank}, ${local_rank}, ${hostname}; $$ is a dollar sign.
+    #[arg(long, alias = "log_line_prefix_template", value_name = "TEMPLATE")]
+    pub log_line_prefix_template: Option<String>,
     /// Local ranks whose output reaches the console, e.g. 0,1 [default: all]
     #[arg(long, alias = "local_ranks_filter", value_name = "RANK,…", allow_negative_numbers = true)]
     pub local_ranks_filter: Option<String>,
@@ -184,13 +205,18 @@ impl Flags {
         Ok(self)
     }
 
+    /// Whether this flag was typed: it has a value, and that of no variable.
+    pub(super) fn typed(&self, flag: &'static str, value: Option<&str>) -> bool {
+        value.is_some() && !self.from_variable.contains(flag)
+    }
+
     /// How a value is named in a message: by its variable when it came from there.
     pub(super) fn place(&self, flag: &'static str) -> String {
         if self.from_variable.contains(flag) { variable(flag) } else { flag.to_owned() }
     }
 
     /// Those with a variable; torchrun has none for --logs-specs and --numa-binding.
-    fn texts(&mut self) -> [(&'static str, &mut Option<String>); 22] {
+    fn texts(&mut self) -> [(&'static str, &mut Option<String>); 24] {
         let Self { meeting, running, output, .. } = self;
         [
             ("--nnodes", &mut meeting.nnodes),
@@ -206,16 +232,26 @@ impl Flags {
             ("--role", &mut running.role),
             ("--max-restarts", &mut running.max_restarts),
             ("--signals-to-handle", &mut running.signals_to_handle),
+            ("--shutdown-timeout", &mut running.shutdown_timeout),
             ("--monitor-interval", &mut running.monitor_interval),
             ("--start-method", &mut running.start_method),
             ("--event-log-handler", &mut running.event_log_handler),
             ("--log-dir", &mut output.log_dir),
             ("--redirects", &mut output.redirects),
             ("--tee", &mut output.tee),
+            ("--log-line-prefix-template", &mut output.log_line_prefix_template),
             ("--local-ranks-filter", &mut output.local_ranks_filter),
             ("--duplicate-stdout-filters", &mut output.duplicate_stdout_filters),
             ("--duplicate-stderr-filters", &mut output.duplicate_stderr_filters),
         ]
+    }
+
+    /// The variables of all flags.
+    #[cfg(test)]
+    pub(super) fn variables(mut self) -> Vec<String> {
+        let texts: Vec<String> = self.texts().iter().map(|(flag, _)| variable(flag)).collect();
+        let switches = self.switches().map(|(flag, _)| variable(flag));
+        texts.into_iter().chain(switches).collect()
     }
 
     fn switches(&mut self) -> [(&'static str, &mut bool); 5] {

@@ -29,6 +29,12 @@ pub struct Own {
     /// End with the failed worker's own exit code instead of 1
     #[arg(long)]
     pub propagate_exit: bool,
+    /// Let processes that a worker started and left behind live on when the run has ended well; implies --no-capture
+    ///
+    /// Without it nothing outlives a run. A round that fails, is restarted or is stopped ends them all the same, and a launcher that
+    /// is killed ends its workers with their process groups. A control group of Slurm or of a container ends them with itself.
+    #[arg(long)]
+    pub leave_background: bool,
     /// File with the secret that the nodes of a run share [default: ENN_TOKEN, else ~/.config/enn/token]
     ///
     /// Only its owner may read it. Asked for when there is more than one node; the default file is made when it is not there.

@@ -60,7 +60,7 @@ pub(super) fn command(flags: &Flags, typed: &[OsString], facts: &Facts) -> Resul
 }
 
 /// PYTHON_EXEC, else python3 or python on PATH.
-fn python(script: &OsStr, facts: &Facts) -> Result<OsString, RunError> {
+pub(super) fn python(script: &OsStr, facts: &Facts) -> Result<OsString, RunError> {
     let missing =
         |looked_for: String| RunError::NoInterpreter { looked_for, script: script.to_string_lossy().into_owned() };
     if let Some(given) = &facts.python_exec {
@@ -87,7 +87,7 @@ fn program(name: &OsStr, facts: &Facts) -> Result<OsString, RunError> {
 }
 
 /// An executable file, on PATH when its name has no slash.
-fn found(name: &OsStr, facts: &Facts) -> Option<OsString> {
+pub(super) fn found(name: &OsStr, facts: &Facts) -> Option<OsString> {
     let executable = |path: &Path| path.is_file() && access(path, AccessFlags::X_OK).is_ok();
     if has_slash(name) {
         return executable(&facts.cwd.join(name)).then(|| name.to_owned());

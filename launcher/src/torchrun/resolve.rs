@@ -1,7 +1,9 @@
 //! From flags to what the group of this node is asked to do.
 
 use super::{
-    Flags, Own, RunError, places, program, token,
+    Flags, Own, RunError,
+    elsewhere::DEFAULT_LOGS,
+    places, program, token,
     values::{self, Expected},
 };
 use crate::{
@@ -24,6 +26,8 @@ use std::{
 
 /// Time between TERM and KILL: torchrun's own.
 const GRACE: Duration = Duration::from_secs(30);
+/// The variable that gives another.
+const SHUTDOWN_TIMEOUT: &str = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
 /// Signals that stop a run.
 const SIGNALS: &str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
 /// How torchrun starts functions; programs are always started in the same way.
@@ -59,7 +63,8 @@ pub struct Launch {
 /// The first that cannot be read, or a program that is not there.
 pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result<Launch, RunError> {
     let flags = flags.with_variables(&facts.pet)?;
-    let mut notes = idle(&flags)?;
+    let mut notes = flags.notes.clone();
+    notes.extend(idle(&flags)?);
     let workers = workers(&flags, facts)?;
     let rendezvous = rendezvous(&flags, own, manner, (workers, facts), &mut notes)?;
     let (signals, odd) = values::signals(flags.running.signals_to_handle.as_deref().unwrap_or(SIGNALS));
@@ -89,13 +94,15 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
         variables,
         nccl_async_error_handling: facts.nccl_async_error_handling.clone(),
         virtual_local_rank: flags.running.virtual_local_rank,
-        visible_devices: facts.visible_devices.as_deref().map(devices),
+        visible_devices: facts.hip_devices.as_deref().or(facts.visible_devices.as_deref()).map(devices),
+        hip_devices: facts.hip_devices.is_some(),
         cpus: cpus(&flags, workers, facts)?,
         inherited_mark: facts.launch_mark.clone(),
         timer_file,
         signals,
-        grace: own_seconds("--grace", own.grace.as_deref())?.unwrap_or(GRACE),
+        grace: grace(&flags, own, facts)?,
         propagate_exit: own.propagate_exit,
+        leave_background: own.leave_background,
     };
     // torchrun takes /dev/null for "no logs".
     let log_dir = flags.output.log_dir.as_deref().filter(|dir| *dir != "/dev/null").map(|dir| facts.cwd.join(dir));
@@ -181,7 +188,7 @@ fn idle(flags: &Flags) -> Result<Vec<String>, RunError> {
         START_METHODS.contains(&text).then_some(()).ok_or(expected)
     };
     flags.parsed("--start-method", running.start_method.as_deref(), (), method)?;
-    if let Some(name) = &running.logs_specs {
+    if let Some(name) = running.logs_specs.as_ref().filter(|name| *name != DEFAULT_LOGS) {
         let expected = Expected {
             what: "nothing: entry points are Python and cannot be loaded here",
             hint: "--redirects, --tee, --log-dir and the filters say where output goes",
@@ -194,6 +201,30 @@ fn idle(flags: &Flags) -> Result<Vec<String>, RunError> {
         notes.push(format!("{place} {name} has no effect; events are in the run's events.jsonl"));
     }
     Ok(notes)
+}
+
+/// Time between TERM and KILL: what is typed wins over variables.
+fn grace(flags: &Flags, own: &Own, facts: &Facts) -> Result<Duration, RunError> {
+    let given = flags.running.shutdown_timeout.as_deref();
+    let typed = flags.typed("--shutdown-timeout", given);
+    if typed && own.grace.is_some() {
+        let hint = "they are the same time; --grace takes parts of a second";
+        return Err(RunError::Together { first: "--grace", second: "--shutdown-timeout", hint });
+    }
+    let own = own_seconds("--grace", own.grace.as_deref())?;
+    let whole = |text: &str| values::count(text).map(|seconds| Duration::from_secs(seconds.into()));
+    let flag = given.map(|text| flags.parsed("--shutdown-timeout", Some(text), GRACE, whole)).transpose()?;
+    if let Some(grace) = own.or(flag) {
+        return Ok(grace);
+    }
+    let Some(text) = facts.shutdown_timeout.as_deref() else { return Ok(GRACE) };
+    whole(text).map_err(|Expected { what, hint }| RunError::Value {
+        place: SHUTDOWN_TIMEOUT.to_owned(),
+        found: text.to_owned(),
+        expected: what,
+        hint,
+        parser: false,
+    })
 }
 
 /// Where the workers set their timers.
@@ -244,9 +275,9 @@ fn workers(flags: &Flags, facts: &Facts) -> Result<u32, RunError> {
         }
         "gpu" => facts.gpus.try_into().ok(),
         "xpu" => facts.xpus.try_into().ok(),
-        "cpu" => facts.cores_online.try_into().ok(),
+        "cpu" => facts.cores_allowed.try_into().ok(),
         "auto" => {
-            [facts.gpus, facts.xpus, facts.cores_online].into_iter().find(|n| *n > 0).and_then(|n| n.try_into().ok())
+            [facts.gpus, facts.xpus, facts.cores_allowed].into_iter().find(|n| *n > 0).and_then(|n| n.try_into().ok())
         }
         number => number.parse().ok(),
     };
@@ -307,8 +338,14 @@ fn logs(flags: &Flags, own: &Own, facts: &Facts) -> Result<LogPlan, RunError> {
         local_ranks_filter: flags.read("--local-ranks-filter", filter, None, |text| values::ranks(text).map(Some))?,
         stdout_filters: output.duplicate_stdout_filters.as_deref().map(values::list).unwrap_or_default(),
         stderr_filters: output.duplicate_stderr_filters.as_deref().map(values::list).unwrap_or_default(),
-        prefix: facts.log_prefix.clone(),
-        keep: !own.no_capture && output.log_dir.as_deref() != Some("/dev/null"),
+        // An empty one is none, as in torchrun.
+        prefix: output
+            .log_line_prefix_template
+            .clone()
+            .filter(|it| !it.is_empty())
+            .or_else(|| facts.log_prefix.clone()),
+        // What is left behind must not write into a pipe that ends with the launcher.
+        keep: !own.no_capture && !own.leave_background && output.log_dir.as_deref() != Some("/dev/null"),
         kept_bytes_max: own.retention(facts)?.bytes_max,
     })
 }

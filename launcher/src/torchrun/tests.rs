@@ -18,6 +18,8 @@ use std::{
     time::Duration,
 };
 
+mod releases;
+
 #[derive(Debug, Parser)]
 #[command(infer_long_args = true, args_override_self = true)]
 struct Line {
@@ -47,11 +49,11 @@ impl Desk {
         facts.host = "n1".into();
         facts.path = Some(at("bin").into_os_string());
         facts.config_dir = at("config");
-        (facts.gpus, facts.xpus, facts.cores_online) = (0, 0, 4);
+        (facts.gpus, facts.xpus, facts.cores_allowed) = (0, 0, 4);
         (facts.pet, facts.variables, facts.python_exec) = Default::default();
-        (facts.token, facts.visible_devices, facts.launch_mark) = Default::default();
+        (facts.token, facts.visible_devices, facts.hip_devices, facts.launch_mark) = Default::default();
         (facts.keep_days, facts.keep_size, facts.timer_file) = Default::default();
-        (facts.unhonoured, facts.file_timer) = Default::default();
+        (facts.unhonoured, facts.file_timer, facts.log_prefix, facts.shutdown_timeout) = Default::default();
         Self { dir, facts }
     }
 
@@ -101,7 +103,7 @@ fn defaults_are_torchruns() {
 }
 
 /// Flag, value, what else must be given for it to make a difference.
-const TEXTS: [(&str, &str, &str); 22] = [
+const TEXTS: [(&str, &str, &str); 24] = [
     ("--nnodes", "2", ""),
     ("--nproc-per-node", "3", ""),
     ("--node-rank", "1", "--nnodes 2"),
@@ -115,12 +117,14 @@ const TEXTS: [(&str, &str, &str); 22] = [
     ("--role", "trainer", ""),
     ("--max-restarts", "3", ""),
     ("--signals-to-handle", "SIGUSR1", ""),
+    ("--shutdown-timeout", "7", ""),
     ("--monitor-interval", "0.5", "--event-log-handler x"),
     ("--start-method", "fork", "--event-log-handler x"),
     ("--event-log-handler", "console", ""),
     ("--log-dir", "logs", ""),
     ("--redirects", "3", ""),
     ("--tee", "0:1", ""),
+    ("--log-line-prefix-template", "${hostname}:", ""),
     ("--local-ranks-filter", "0,2", ""),
     ("--duplicate-stdout-filters", "a,,b,c", ""),
     ("--duplicate-stderr-filters", "d", ""),
@@ -333,6 +337,39 @@ fn output_of_the_workers() {
     assert_eq!((nowhere.log_dir, nowhere.spec.logs.keep), (None, false));
     assert!(!desk.launch("--no-capture train.py").spec.logs.keep);
     assert_eq!(desk.launch("--log-dir a/b train.py").log_dir.unwrap(), desk.dir.path().join("a/b"));
+}
+
+#[test]
+fn the_time_to_stop_in_is_the_typed_one_else_that_of_a_variable() {
+    let base = Desk::new();
+    let seconds = |desk: &Desk, words: &str| desk.launch(&format!("{words} train.py")).spec.grace.as_secs_f64();
+    let mut desk = base.with(&[]);
+    assert_eq!((seconds(&desk, ""), seconds(&desk, "--shutdown-timeout 7")), (30.0, 7.0));
+    desk.facts.shutdown_timeout = Some("600".into());
+    assert_eq!((seconds(&desk, ""), seconds(&desk, "--shutdown_timeout=0")), (600.0, 0.0));
+    let desk = base.with(&[("PET_SHUTDOWN_TIMEOUT", "8")]);
+    assert_eq!((seconds(&desk, ""), seconds(&desk, "--grace 2.5")), (8.0, 2.5));
+    let error = base.refused("--grace 2 --shutdown-timeout 3 train.py").to_string();
+    assert!(error.starts_with("--grace and --shutdown-timeout were given together"), "{error}");
+    let error = base.refused("--shutdown-timeout 2.5 train.py");
+    assert_eq!((error.exit_code(), error.torchrun_code()), (ExitCode::Usage, ExitCode::Usage));
+    assert!(error.to_string().starts_with("--shutdown-timeout \"2.5\": expected a whole number"), "{error}");
+    let mut desk = base.with(&[]);
+    desk.facts.shutdown_timeout = Some("soon".into());
+    let error = desk.refused("train.py");
+    assert!(
+        error.to_string().starts_with("TORCH_ELASTIC_SHUTDOWN_TIMEOUT \"soon\": expected a whole number"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_prefix_that_is_typed_wins_over_the_variable() {
+    let mut desk = Desk::new();
+    desk.facts.log_prefix = Some("[$rank]".into());
+    let prefix = |words: &str| desk.launch(&format!("{words} train.py")).spec.logs.prefix.unwrap();
+    assert_eq!(prefix("--log-line-prefix-template="), "[$rank]", "an empty one is none");
+    assert_eq!((prefix(""), prefix("--log-line-prefix-template=--$rank:")), ("[$rank]".into(), "--$rank:".into()));
 }
 
 #[test]

@@ -179,12 +179,14 @@ fn t2_launcher_modules_keep_their_direction() {
             ("evaluation", _) => ["baselines", "stage"].contains(&other),
             ("serve", _) => ["stage", "gather", "ui"].contains(&other),
             ("agent", _) => !["gather", "convert", "doctor", "baselines"].contains(&other),
-            ("process" | "numa" | "rendezvous", _) => false,
-            ("logs", _) => ["run_dir", "process"].contains(&other),
+            ("process" | "numa" | "rendezvous" | "template", _) => false,
+            ("logs", _) => ["run_dir", "process", "template"].contains(&other),
             ("stacks", _) => other == "process",
             ("chaos", _) => ["process", "run_dir", "ui"].contains(&other),
             ("slurm", _) => other == "rendezvous",
-            ("group", _) => ["process", "logs", "rendezvous", "stacks"].contains(&other),
+            ("group", _) => ["process", "logs", "rendezvous", "stacks", "template"].contains(&other),
+            // It asks a Python for its plug-ins.
+            ("torchrun", "process") => true,
             ("torchrun", _) => {
                 ["group", "logs", "numa", "rendezvous", "retention", "facts", "libtorch", "doctor"].contains(&other)
             }

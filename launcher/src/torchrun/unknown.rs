@@ -1,0 +1,431 @@
+//! Flags that a newer torchrun has and this program does not: they are set aside with a warning, so that a command line that was
+//! written for another release still runs its program.
+//!
+//! What is not known of such a flag is whether the word behind it is its value. Both are tried, for every such flag; a command line
+//! is taken only when just one reading of it leads to a program that is there. **Invariant:** the program that is run is never
+//! guessed: where two readings lead to one, or none does, that is an error. So what runs is what torchrun would run, if it ran.
+
+use super::{RunError, program};
+use crate::facts::Facts;
+use clap::Command;
+use std::{ffi::OsString, path::Path};
+
+/// Readings that are tried: more than six unknown flags with a word behind each are none.
+const READINGS_MAX: usize = 64;
+/// Part of a name that may be mistyped, and letters of it at least.
+const TYPO_PART: usize = 4;
+const TYPO_LEAST: usize = 1;
+
+/// A command line without what is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// The words that are left.
+    pub words: Vec<OsString>,
+    /// One line each for the user: what was set aside.
+    pub notes: Vec<String>,
+}
+
+/// Sets unknown flags aside in `words`, whose flags begin at `first`. A flag that is mistyped rather than unknown stays: whoever parses
+/// the words that are left says what is wrong with it. `None`: nothing is unknown.
+///
+/// # Errors
+/// It cannot be told which word is the program.
+pub fn set_aside(
+    words: &[OsString],
+    first: usize,
+    command: &Command,
+    facts: &Facts,
+) -> Result<Option<Known>, RunError> {
+    let line = Line { words, flags: flags(command), facts };
+    let mut readings = Vec::new();
+    let modes = Modes::of_variables(facts);
+    let unknown = |reading: &Reading| !reading.unknown.is_empty();
+    if let Err(mistyped) = line.read(Reading { at: first, modes, unknown: Vec::new() }, &mut readings) {
+        return Ok(unknown(&mistyped).then(|| line.without(&mistyped)));
+    }
+    let (fits, others): (Vec<_>, Vec<_>) = readings.into_iter().partition(|reading| line.is_program(reading));
+    match (&fits[..], others.first()) {
+        ([only], _) if unknown(only) => Ok(Some(line.without(only))),
+        ([one, .., other], _) => Err(line.ambiguous(one, other)),
+        ([], Some(reading)) if unknown(reading) => Err(line.no_program(reading, &others)),
+        _ => Ok(None),
+    }
+}
+
+/// A flag of the command.
+struct Flag {
+    /// Without the dashes before it, with dashes inside.
+    name: String,
+    short: Option<char>,
+    takes_value: bool,
+}
+
+fn flags(command: &Command) -> Vec<Flag> {
+    let flag = |argument: &clap::Arg| {
+        let name = argument.get_long()?.to_owned();
+        Some(Flag { name, short: argument.get_short(), takes_value: argument.get_action().takes_values() })
+    };
+    let built_in = |name: &str, short| Flag { name: name.to_owned(), short: Some(short), takes_value: false };
+    let own = command.get_arguments().filter_map(flag);
+    own.chain([built_in("help", 'h'), built_in("version", 'V')]).collect()
+}
+
+/// How the program is named.
+#[derive(Debug, Clone, Copy, Default)]
+struct Modes {
+    module: bool,
+    no_python: bool,
+    run_path: bool,
+}
+
+impl Modes {
+    fn of_variables(facts: &Facts) -> Self {
+        let set = |name: &str| {
+            let value = facts.pet.get(name).and_then(|value| value.trim().parse::<i64>().ok());
+            value.is_some_and(|number| number != 0)
+        };
+        Self { module: set("PET_MODULE"), no_python: set("PET_NO_PYTHON"), run_path: set("PET_RUN_PATH") }
+    }
+
+    fn switch(&mut self, name: &str) {
+        match name {
+            "module" => self.module = true,
+            "no-python" => self.no_python = true,
+            "run-path" => self.run_path = true,
+            _ => {}
+        }
+    }
+}
+
+/// A way to understand the words before the program.
+#[derive(Debug, Clone)]
+struct Reading {
+    /// Words understood so far; in the end, the program's place.
+    at: usize,
+    modes: Modes,
+    /// Place of each unknown flag, and the words it takes with itself.
+    unknown: Vec<Taken>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    at: usize,
+    words: usize,
+}
+
+impl Reading {
+    fn take(&mut self, taken: Taken) {
+        self.unknown.push(taken);
+        self.at += taken.words;
+    }
+}
+
+/// Whether a word is the value of the flag before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Value {
+    Never,
+    Perhaps,
+    Always,
+}
+
+/// What a long word is.
+enum Name {
+    Known { name: String, takes_value: bool },
+    Mistyped,
+    Unknown,
+}
+
+struct Line<'a> {
+    words: &'a [OsString],
+    flags: Vec<Flag>,
+    facts: &'a Facts,
+}
+
+impl Line<'_> {
+    /// Follows a reading to the program, and all others that branch off it.
+    ///
+    /// # Errors
+    /// The reading that came to a flag that is mistyped.
+    fn read(&self, mut reading: Reading, readings: &mut Vec<Reading>) -> Result<(), Reading> {
+        while let Some(word) = self.words.get(reading.at) {
+            // What is no text is no flag.
+            let word = word.to_str().unwrap_or_default();
+            if word == "--" {
+                reading.at += 1;
+                break;
+            }
+            if let Some(long) = word.strip_prefix("--") {
+                let name = long.split('=').next().unwrap_or_default();
+                match self.name(name) {
+                    Name::Mistyped => return Err(reading),
+                    Name::Known { name, takes_value } => {
+                        reading.modes.switch(&name);
+                        reading.at += if takes_value && !long.contains('=') { 2 } else { 1 };
+                    }
+                    Name::Unknown => {
+                        let at = reading.at;
+                        let value = if long.contains('=') { Value::Never } else { self.value(at + 1) };
+                        if value == Value::Perhaps {
+                            let mut other = reading.clone();
+                            other.take(Taken { at, words: 2 });
+                            self.read(other, readings)?;
+                        }
+                        reading.take(Taken { at, words: if value == Value::Always { 2 } else { 1 } });
+                    }
+                }
+            } else if word.len() > 1 && word.starts_with('-') {
+                match self.short(&word[1..], &mut reading.modes) {
+                    Some(words) => reading.at += words,
+                    None => return Err(reading),
+                }
+            } else {
+                break;
+            }
+        }
+        if readings.len() >= READINGS_MAX {
+            return Err(Reading { unknown: Vec::new(), ..reading });
+        }
+        readings.push(reading);
+        Ok(())
+    }
+
+    fn name(&self, typed: &str) -> Name {
+        let typed = typed.replace('_', "-");
+        let known = |flag: &Flag| Name::Known { name: flag.name.clone(), takes_value: flag.takes_value };
+        if let Some(flag) = self.flags.iter().find(|flag| flag.name == typed) {
+            return known(flag);
+        }
+        let mut begins = self.flags.iter().filter(|flag| flag.name.starts_with(&typed));
+        match (begins.next(), begins.next()) {
+            (Some(flag), None) => return known(flag),
+            (Some(_), Some(_)) => return Name::Mistyped,
+            _ => {}
+        }
+        let close = |flag: &Flag| {
+            let letters = (flag.name.len() / TYPO_PART).max(TYPO_LEAST);
+            strsim::damerau_levenshtein(&flag.name, &typed) <= letters
+        };
+        if typed.is_empty() || self.flags.iter().any(close) { Name::Mistyped } else { Name::Unknown }
+    }
+
+    /// Words of short flags in one: `-m`, `-r 3`, `-r3`.
+    fn short(&self, letters: &str, modes: &mut Modes) -> Option<usize> {
+        for (at, letter) in letters.char_indices() {
+            let flag = self.flags.iter().find(|flag| flag.short == Some(letter))?;
+            if flag.takes_value {
+                return Some(if at + letter.len_utf8() < letters.len() { 1 } else { 2 });
+            }
+            modes.switch(&flag.name);
+        }
+        Some(1)
+    }
+
+    /// Whether a word can be the value of the flag before it: as argparse, nothing that looks like a flag, but negative numbers, which
+    /// can be nothing else.
+    fn value(&self, at: usize) -> Value {
+        let Some(word) = self.words.get(at) else { return Value::Never };
+        let word = word.to_str().unwrap_or_default();
+        if !word.starts_with('-') || word == "-" {
+            return Value::Perhaps;
+        }
+        if word.parse::<f64>().is_ok() { Value::Always } else { Value::Never }
+    }
+
+    /// Whether a program is where a reading ends.
+    fn is_program(&self, reading: &Reading) -> bool {
+        let Some(word) = self.words.get(reading.at) else { return false };
+        let Modes { module, no_python, run_path } = reading.modes;
+        if no_python && !run_path {
+            return program::found(word, self.facts).is_some();
+        }
+        if module && !run_path {
+            let part = |part: &str| {
+                let mut letters = part.chars();
+                letters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
+                    && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
+            };
+            return word.to_str().is_some_and(|word| word.split('.').all(part));
+        }
+        word == "-" || self.facts.cwd.join(word).exists()
+    }
+
+    fn without(&self, reading: &Reading) -> Known {
+        let left_out = |at: usize| reading.unknown.iter().any(|taken| (taken.at..taken.at + taken.words).contains(&at));
+        let kept = self.words.iter().enumerate().filter(|(at, _)| !left_out(*at));
+        let notes = reading.unknown.iter().map(|taken| {
+            let flag = self.word(taken.at);
+            match (taken.words, flag.split_once('=')) {
+                (_, Some((name, value))) => {
+                    format!("{name} is not known to this version of enn: it and its value \"{value}\" have no effect")
+                }
+                (2, None) => format!(
+                    "{flag} is not known to this version of enn: it and the word behind it, \"{}\", which was taken for its value, \
+                     have no effect",
+                    self.word(taken.at + 1)
+                ),
+                _ => format!(
+                    "{flag} is not known to this version of enn and has no effect; it was taken for a flag without a value"
+                ),
+            }
+        });
+        Known { words: kept.map(|(_, word)| word.clone()).collect(), notes: notes.collect() }
+    }
+
+    /// The first unknown flag of whose words two readings differ.
+    fn doubtful(one: &Reading, other: &Reading) -> usize {
+        let differ = one.unknown.iter().zip(&other.unknown).find(|(one, other)| one.words != other.words);
+        differ.map_or(one.unknown[0].at, |(one, _)| one.at)
+    }
+
+    fn ambiguous(&self, one: &Reading, other: &Reading) -> RunError {
+        let at = Self::doubtful(one, other);
+        let value = self.word(at + 1);
+        let (near, far) = if one.at < other.at { (one, other) } else { (other, one) };
+        RunError::UnknownFlag {
+            flag: self.word(at),
+            found: format!("both {} and {} can be the program", shown(&self.word(near.at)), shown(&self.word(far.at))),
+            hint: format!("write {}={value} if that is its value, or put -- before the program", self.word(at)),
+        }
+    }
+
+    fn no_program(&self, reading: &Reading, all: &[Reading]) -> RunError {
+        let flag = self.word(reading.unknown.last().map_or(0, |taken| taken.at));
+        let mut programs: Vec<String> = Vec::new();
+        for word in all.iter().filter_map(|reading| self.words.get(reading.at)) {
+            let word = shown(&word.to_string_lossy());
+            if !programs.contains(&word) {
+                programs.push(word);
+            }
+        }
+        programs.reverse();
+        let found = if programs.is_empty() {
+            "no program follows it".to_owned()
+        } else {
+            format!("found no program called {}", programs.join(" or "))
+        };
+        let hint = format!(
+            "write {flag}=VALUE if it has a value, and -- before the program if it has none; check the program's path"
+        );
+        RunError::UnknownFlag { flag, found, hint }
+    }
+
+    fn word(&self, at: usize) -> String {
+        self.words.get(at).map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+}
+
+fn shown(program: &str) -> String {
+    Path::new(program).display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::torchrun::{Flags, Own};
+    use clap::{CommandFactory, Parser};
+    use std::fs;
+
+    #[derive(Debug, Parser)]
+    #[command(infer_long_args = true)]
+    struct Parsed {
+        #[command(flatten)]
+        _flags: Flags,
+        #[command(flatten)]
+        _own: Own,
+    }
+
+    struct Desk {
+        _dir: tempfile::TempDir,
+        facts: Facts,
+    }
+
+    impl Desk {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            for name in ["train.py", "config.yaml"] {
+                fs::write(dir.path().join(name), "").unwrap();
+            }
+            let mut facts = Facts::gather();
+            facts.cwd = dir.path().to_owned();
+            facts.pet.clear();
+            Self { _dir: dir, facts }
+        }
+
+        fn read(&self, words: &str) -> Result<Option<Known>, RunError> {
+            let words: Vec<OsString> = words.split_whitespace().map(Into::into).collect();
+            set_aside(&words, 0, &Parsed::command(), &self.facts)
+        }
+
+        fn left(&self, words: &str) -> (String, Vec<String>) {
+            let known = self.read(words).unwrap().unwrap_or_else(|| panic!("{words}"));
+            let left: Vec<&str> = known.words.iter().map(|word| word.to_str().unwrap()).collect();
+            (left.join(" "), known.notes)
+        }
+    }
+
+    #[test]
+    fn unknown_flags_are_set_aside_and_said() {
+        let desk = Desk::new();
+        let left = |words: &str| desk.left(words).0;
+        assert_eq!(left("--cool-new train.py --cool-new a"), "train.py --cool-new a");
+        assert_eq!(left("--cool_new --nnodes 1 train.py"), "--nnodes 1 train.py");
+        assert_eq!(left("--cool-new 3 train.py --x"), "train.py --x");
+        assert_eq!(left("--cool-new -1.5 train.py"), "train.py");
+        assert_eq!(left("--cool-new=config.yaml -r3 -t 1 train.py"), "-r3 -t 1 train.py");
+        assert_eq!(left("--cool-new some --nproc 2 --other-new thing -- train.py"), "--nproc 2 -- train.py");
+        assert_eq!(left("--cool-new -m package.main"), "-m package.main");
+        assert_eq!(left("-m --cool-new 3 package.main 4"), "-m package.main 4");
+        assert_eq!(left("--no-python --cool-new few sh -c x"), "--no-python sh -c x");
+        let notes = desk.left("--cool-new=3 --other-new 4 --third-new --nnodes 1 train.py").1;
+        assert_eq!(
+            notes,
+            [
+                "--cool-new is not known to this version of enn: it and its value \"3\" have no effect",
+                "--other-new is not known to this version of enn: it and the word behind it, \"4\", which was taken for its value, \
+                 have no effect",
+                "--third-new is not known to this version of enn and has no effect; it was taken for a flag without a value",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_flag_that_is_mistyped_or_cut_too_short_is_left_to_the_parser() {
+        let desk = Desk::new();
+        for words in [
+            "--nproc-per-nodes 2 train.py",
+            "--nporc-per-node=2 train.py",
+            "--nproc_pernode 2 train.py",
+            "--te 3 train.py",
+            "--rdzv x train.py",
+            "--hang_timeout 3 train.py",
+            "--hang-timout 3 train.py",
+            "--standalon train.py",
+            "-x train.py",
+            "--nnodes 1 train.py",
+        ] {
+            let read = desk.read(words).unwrap_or_else(|error| panic!("{words}: {error}"));
+            assert_eq!(read, None, "{words}");
+        }
+        assert_eq!(desk.left("--cool-new 3 --nnode-s 1 train.py").0, "--nnode-s 1 train.py", "the parser comes to it");
+    }
+
+    #[test]
+    fn a_program_is_never_guessed() {
+        let desk = Desk::new();
+        let error = |words: &str| desk.read(words).expect_err(words).to_string();
+        let both = error("--cool-new config.yaml train.py");
+        assert_eq!(
+            both,
+            "--cool-new is not known to this version of enn, and both config.yaml and train.py can be the program\n\
+             hint: write --cool-new=config.yaml if that is its value, or put -- before the program"
+        );
+        assert!(error("-m --cool-new some.value package.main").contains("both some.value and package.main"));
+        let none = error("--cool-new 3 trian.py");
+        assert!(none.contains("found no program called 3 or trian.py\nhint: "), "{none}");
+        assert!(error("--cool-new a b train.py").contains("found no program called a or b\nhint: "));
+        assert!(error("--cool-new").contains("no program follows it"));
+        // The hints work.
+        assert_eq!(desk.left("--cool-new=config.yaml train.py").0, "train.py");
+        assert_eq!(desk.left("--cool-new -- train.py config.yaml").0, "-- train.py config.yaml");
+    }
+}
