@@ -1,0 +1,3 @@
+"""Checks of the server itself: leaks, orphans, refusals, garbage."""
+
+NAMES = {}
