@@ -5,7 +5,7 @@ import sys
 
 def show(name, value):
     """One line of a description."""
-    sys.stdout.write(f"{name}: {value!r}\n")
+    sys.stdout.write(f"{name}: {plain(value)}\n")
 
 
 def main_module():
@@ -13,7 +13,7 @@ def main_module():
     main = sys.modules["__main__"]
     for name in sorted(vars(main)):
         if name not in ("seen", "__builtins__"):
-            show("__main__." + name, plain(vars(main)[name]))
+            show("__main__." + name, vars(main)[name])
     show("__main__.__builtins__", type(vars(main)["__builtins__"]).__name__)
     show("argv", sys.argv)
     show("orig_argv", sys.orig_argv)

@@ -10,10 +10,13 @@ import os
 import sys
 
 import _warnings
+import warnings
 
 from enn_forkserver import guard
 
 _BOOTSTRAP = sys.modules["_frozen_importlib"]
+# The first item of an entry of Record.output that is no output of a stream.
+WARNING = -1
 _MODULE = type(sys)
 
 
@@ -66,6 +69,7 @@ class Ledger:
         self.sizes = None
         self.lists = {}
         self.misses = Misses(self)
+        self.show_warning = warnings._showwarnmsg
 
     def open(self):
         self.load, self.gcd_import, self.import_ = _BOOTSTRAP._load_unlocked, _BOOTSTRAP._gcd_import, builtins.__import__
@@ -77,12 +81,14 @@ class Ledger:
         self.remember()
 
     def listen(self, capture):
-        """From here on, what is printed is booked to the module that prints it."""
+        """From here on, what is printed, or warned of, is booked to the module that does it."""
         self.capture = capture
         self.sizes = capture.sizes()
+        warnings._showwarnmsg = self.warning
 
     def close(self):
         self._settle()
+        warnings._showwarnmsg = self.show_warning
         self.lookups.stop()
         builtins.__import__ = self.import_
         _BOOTSTRAP._gcd_import = self.gcd_import
@@ -139,6 +145,15 @@ class Ledger:
                 imports[f"{name}.{item}"] = True
         return result
 
+    def warning(self, message):
+        """Stands for the function of `warnings` that shows one. Shown is nothing now; the hand-out warns again."""
+        self._settle()
+        frame = sys._getframe(1)
+        while frame is not None and (frame.f_code.co_filename, frame.f_lineno) != (message.filename, message.lineno):
+            frame = frame.f_back
+        record = self.stack[-1] if self.stack else self.outside
+        record.output.append((WARNING, message, frame.f_globals if frame is not None else None))
+
     def importing_by_name(self, name, package=None, level=0):
         """Stands for importlib's `_gcd_import`: what importlib.import_module calls."""
         result = self.gcd_import(name, package, level)
@@ -193,10 +208,9 @@ class Ledger:
                 self.lists[name] = list(value)
 
     def _settle_output(self, record):
-        self.capture.flush()
         sizes = self.capture.sizes()
         if sizes != self.sizes:
-            for number, (start, end) in enumerate(zip(self.sizes, sizes), 1):
+            for which, (start, end) in enumerate(zip(self.sizes, sizes)):
                 if end > start:
-                    record.output.append((number, start, end))
+                    record.output.append((which, start, end))
             self.sizes = sizes

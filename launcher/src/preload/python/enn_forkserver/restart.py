@@ -187,7 +187,9 @@ def set_signals(ignored):
         else:
             want = _signal.SIG_DFL
         try:
-            if _signal.getsignal(number) != want:
+            now = _signal.getsignal(number)
+            # None is a handler of C code that was there before the imports: faulthandler's, which -X asks for.
+            if now is not None and now != want:
                 _signal.signal(number, want)
         except (OSError, ValueError):
             pass

@@ -14,7 +14,7 @@ from enn_forkserver.command import Command
 from enn_forkserver.frames import frame
 from enn_forkserver.ledger import watched_lists
 from enn_forkserver.serve import Server
-from enn_forkserver.stash import Stash
+from enn_forkserver.stash import Stash, filters_changed
 
 WHY_BYTES_MAX = 2000
 
@@ -56,6 +56,9 @@ def run(task, ledger):
         end(control, {"refuse": why})
     lists = {name: list(value) for name, value in watched_lists().items()}
     lists["sys.meta_path"].remove(ledger.misses)
+    # Every warning of an import is kept; the worker's filters decide when it is handed out.
+    watched_lists()["warnings.filters"][:] = [("always", None, Warning, None, 0)]
+    filters_changed()
     inherited = set(health.opened()) - {task.number}
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, [])
     environment = guard.Environment(procfs.initial_environment(), dict(os.environ))

@@ -14,7 +14,7 @@ import _thread
 import _warnings
 
 from enn_forkserver import guard, refresh, restart, shadow, streams
-from enn_forkserver.ledger import watched_lists
+from enn_forkserver.ledger import WARNING, watched_lists
 
 _OWN = ("enn_forkserver", "sitecustomize")
 _MISSING = object()
@@ -178,7 +178,9 @@ class Stash:
 
     def searched(self, package):
         """The import of a submodule has searched the folders of its package."""
-        for folder in list(getattr(package, "__path__", ())):
+        path = attributes(package).get("__path__", ())
+        # The path of a namespace package looks at its parent when it is read, which may not be there yet.
+        for folder in list(getattr(path, "_path", path)):
             finder = self.importers.pop(folder, None)
             if finder is not None:
                 if hasattr(finder, "invalidate_caches"):
@@ -198,16 +200,17 @@ class Stash:
                 del os.environ[text]
                 self.environment.pop(text, None)
         for which, before, after in record.lists:
-            extend_alike(watched_lists()[which], before, after)
-            if which == "warnings.filters":
-                filters_changed()
-        for number, start, end in record.output:
-            stream = sys.stdout if number == 1 else sys.stderr
-            try:
-                stream.flush()
-            except Exception:
-                pass
-            streams.write_all(number, self.texts[number - 1][start:end])
+            now = watched_lists()[which]
+            if which == "warnings.filters" and "warnings" in sys.modules:
+                # Another list than that of the C part where the script is inside catch_warnings.
+                now = sys.modules["warnings"].filters
+            extend_alike(now, before, after)
+            filters_changed()
+        for which, start, end in record.output:
+            if which == WARNING:
+                warn_again(start, end)
+            else:
+                streams.print_again(which, self.texts[which][start:end])
 
     def give_all_back(self):
         """Runs last at exit: interpreter and libraries are torn down with all modules in sight, as they know it."""
@@ -224,6 +227,16 @@ def filters_changed():
     changed = getattr(_warnings, "_filters_mutated", None) or getattr(_warnings, "_filters_mutated_lock_held", None)
     if changed is not None:
         changed()
+
+
+def warn_again(message, names):
+    """Warns as the import did, by the filters that the script has now; raises where one makes an error of it."""
+    import warnings
+    names = {} if names is None else names
+    module = names.get("__name__")
+    registry = names.setdefault("__warningregistry__", {}) if module is not None else None
+    text = message.message
+    warnings.warn_explicit(text, message.category, message.filename, message.lineno, module, registry, None, message.source)
 
 
 def extend_alike(now, before, after):
