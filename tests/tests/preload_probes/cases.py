@@ -231,5 +231,16 @@ def plain_cases():
     return [*start_cases(), *stream_cases(), *environment_cases(), *other_cases(), *ending_cases()]
 
 
+def torch_cases():
+    """The set that needs torch; its servers take the import's time."""
+    one = {"OMP_NUM_THREADS": "1"}
+
+    def case(name, **given):
+        given.setdefault("variables", one)
+        return Case(name, ["-u", name + ".py"], preload="torch", **given)
+    return [case("torch_basics"), case("torch_environment", note="the script changes OMP_NUM_THREADS, TORCH_LOGS"),
+            case("torch_loader"), case("torch_compile", variables={**one, "TORCHINDUCTOR_FX_GRAPH_CACHE": "0"})]
+
+
 def all_cases(torch):
-    return plain_cases()
+    return torch_cases() if torch else plain_cases()

@@ -419,6 +419,32 @@ def no_server_runs_the_script(python, options):
     return found
 
 
+def torch_seeds(python, options):
+    """Two workers, and two servers, begin with different seeds; OMP_NUM_THREADS of a worker is looked at."""
+    text = "import torch, numpy; print(torch.initial_seed(), torch.rand(1).item(), numpy.random.rand()); " \
+           "print(len(__import__('os').listdir('/proc/self/fd')))"
+    seen = []
+    found = []
+    for _ in range(2):
+        with Small(python, text, "torch", {"OMP_NUM_THREADS": "1"}) as small:
+            for _ in range(2):
+                reading, writing = os.pipe()
+                worker = small.server.fork(small.args, {**small.environment, **cases.RANK}, [small.null[0], writing, 2])
+                os.close(writing)
+                worker.go()
+                with os.fdopen(reading) as file:
+                    seen.extend(file.readline().split())
+                    found += [] if file.read() == "4\n" else ["a descriptor is left open"]
+                worker.ended_by(client.TORCH_WAIT_SECONDS)
+            for name in ("OMP_NUM_THREADS", "TORCH_LOGS"):
+                try:
+                    small.fork(variables={name: "2"})
+                    found.append(f"{name} differs and the worker was forked")
+                except client.Refused:
+                    pass
+    return found + ([] if len(seen) == len(set(seen)) == 12 else [f"seen: {seen}"])
+
+
 NAMES = {check.__name__.replace("_", " "): check for check in (
     probes, environment_key, other_requests, garbage, what_workers_share, refusals_when_ready, no_server_runs_the_script,
-    orphans, middle_killed, many_starts, time_to_first_line)}
+    orphans, middle_killed, many_starts, time_to_first_line, torch_seeds)}

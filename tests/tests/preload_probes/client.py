@@ -255,7 +255,7 @@ def run_executed(python, case, args, environment, cwd):
     streams.started()
     case.during(process.pid)
     try:
-        code = process.wait(WAIT_SECONDS)
+        code = process.wait(TORCH_WAIT_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -275,7 +275,7 @@ def run_forked(server, case, args, environment):
     streams.started()
     worker.go()
     case.during(worker.pid)
-    code = worker.ended_by(WAIT_SECONDS)
+    code = worker.ended_by(TORCH_WAIT_SECONDS)
     return Outcome(code, streams.texts(), server.told())
 
 
@@ -345,7 +345,7 @@ def main():
         for line in found:
             print("    " + line, flush=True)
     for name, check in checks.NAMES.items():
-        if options.names and name not in options.names or options.torch:
+        if options.names and name not in options.names or options.torch != name.startswith("torch"):
             continue
         found = check(options.python, options)
         wrong += bool(found)
