@@ -1,5 +1,6 @@
 """Checks of the server itself: leaks, orphans, refusals, garbage, what two workers share."""
 
+import glob
 import os
 import signal
 import socket
@@ -219,6 +220,58 @@ def garbage(python, options):
     return found
 
 
+def edited_modules(python, options):
+    """A preloaded module of the user's own that is edited is imported anew."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = folder + "/noisy_import.py"
+        with open(path, "w") as file:
+            file.write("VALUE = 1\n")
+        with Small(python, "import noisy_import", SMALL + ",noisy_import", {"PYTHONPATH": folder}) as small:
+            if small.run() != 0:
+                found.append("the worker failed")
+            with open(path, "a") as file:
+                file.write("VALUE = 22\n")
+            try:
+                small.run()
+                found.append("the module was edited and the worker was forked")
+            except client.Refused as why:
+                found += [] if path in str(why) else [f"the refusal says: {why}"]
+    return found
+
+
+def old_interpreters(python, options):
+    """An interpreter that is too old, where there is one beside this, answers so and runs nothing."""
+    found = []
+    for version in ("3.8", "3.9"):
+        for other in glob.glob(f"{os.path.dirname(os.path.dirname(os.path.dirname(python)))}/{version}.*/bin/python"):
+            for what in ("probe", "serve"):
+                server = client.Server(other, ["-u", "-c", "print('ran')"], cases.BASE_ENVIRONMENT, "json", what=what)
+                answer = (server.answer or {}).get("probe", server.answer) or {}
+                if "expected 3.10" not in (answer.get("refuse") or ""):
+                    found.append(f"{other}: {server.answer} {server.said()}")
+                code = server.stop()
+                found += [f"{other} ended with {code}"] if code != 0 else []
+    return found
+
+
+def small_kernel(python, options):
+    """Without CONFIG_CHECKPOINT_RESTORE the command line is written over the old one."""
+    text = "import sys; data = open('/proc/self/cmdline', 'rb').read().split(b'\\0'); " \
+           "names = open('/proc/self/environ', 'rb').read(); " \
+           "sys.exit(0 if data[-2] == b'worker' and b'ENN_' not in names and b'PATH' in names else 1)"
+    change = ("procfs.py", "    # Not mmap.mmap", "    return False\n    # Not mmap.mmap")
+    args = ["-u", "-c", text, "server"]
+    server = client.Server(python, args, cases.BASE_ENVIRONMENT, SMALL, "/", change=change)
+    null = null_streams()
+    worker = server.fork([*args[:-1], "worker"], {**cases.BASE_ENVIRONMENT, **cases.RANK}, null)
+    worker.go()
+    code = worker.ended_by(SHORT_SECONDS)
+    os.close(null[0])
+    server.stop()
+    return [] if code == 0 else [f"the worker ended with {code}"]
+
+
 def orphans(python, options):
     """Whoever ends at whatever step: no process stays behind."""
     found = []
@@ -369,6 +422,11 @@ def probes(python, options):
         if not server.answer or not server.answer["probe"]["refuse"]:
             found.append(f"{name}: {server.answer}")
         server.stop()
+    for args, variables in ((["-v"], {}), (["-X", "importtime"], {}), ([], {"PYTHONTRACEMALLOC": "1"})):
+        server = client.Server(python, [*args, "-u", "-c", "pass"], {**cases.BASE_ENVIRONMENT, **variables}, "json",
+                               what="probe")
+        found += [] if (server.answer or {}).get("probe", {}).get("refuse") else [f"{args}: {server.answer}"]
+        server.stop()
     for flag in ("-I", "-E", "-S"):
         server = client.Server(python, [flag, "-u", "-c", "pass"], cases.BASE_ENVIRONMENT, "json", what="probe")
         found += [] if server.answer is None else [f"{flag} answers {server.answer}"]
@@ -447,4 +505,5 @@ def torch_seeds(python, options):
 
 NAMES = {check.__name__.replace("_", " "): check for check in (
     probes, environment_key, other_requests, garbage, what_workers_share, refusals_when_ready, no_server_runs_the_script,
+    edited_modules, old_interpreters, small_kernel,
     orphans, middle_killed, many_starts, time_to_first_line, torch_seeds)}

@@ -24,11 +24,25 @@ def why_not():
         return "the interpreter is a free-threaded build"
     if sys.flags.inspect or sys.flags.interactive:
         return "the interpreter is interactive"
+    seen = imports_are_seen()
+    if seen is not None:
+        return seen
     if sys.gettrace() is not None or sys.getprofile() is not None or monitored():
         return "a tracer or profiler is active before the script begins"
     for name in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
         if os.environ.get(name):
             return f"{name} asks for coverage around the script"
+    return None
+
+
+def imports_are_seen():
+    """Whether the user asked to see, for each process, something that imports do; a forked worker does not import."""
+    if sys.flags.verbose:
+        return "Python was asked to print its imports (-v)"
+    for name, variable in (("importtime", "PYTHONPROFILEIMPORTTIME"), ("tracemalloc", "PYTHONTRACEMALLOC"),
+                           ("perf", "PYTHONPERFSUPPORT"), ("perf_jit", "PYTHON_PERF_JIT_SUPPORT")):
+        if sys._xoptions.get(name) or os.environ.get(variable, "0") not in ("", "0"):
+            return f"Python was asked for {name} (-X {name} or {variable})"
     return None
 
 

@@ -68,6 +68,7 @@ class Ledger:
         self.environment = {}
         self.sizes = None
         self.lists = {}
+        self.watched = watched_lists()
         self.misses = Misses(self)
         self.show_warning = warnings._showwarnmsg
 
@@ -188,7 +189,7 @@ class Ledger:
 
     def remember(self):
         self.environment = dict(os.environ._data)
-        self.lists = {name: list(value) for name, value in watched_lists().items()}
+        self.lists = {name: list(value) for name, value in self.watched.items()}
 
     def _settle(self):
         """Books what changed since the last step to the module that is being executed."""
@@ -201,7 +202,7 @@ class Ledger:
             self.environment = now
         if self.capture is not None:
             self._settle_output(record)
-        for name, value in watched_lists().items():
+        for name, value in self.watched.items():
             before = self.lists[name]
             if value != before:
                 record.lists.append((name, before, list(value)))

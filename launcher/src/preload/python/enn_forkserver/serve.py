@@ -10,6 +10,7 @@ import select
 
 from enn_forkserver import become, guard, restart, shadow
 from enn_forkserver.command import Command
+from enn_forkserver.files import Files
 from enn_forkserver.frames import DESCRIPTORS_MAX, FRAME_BYTES_MAX, Malformed, Request, frame, passed_descriptors
 
 REQUEST_SECONDS_MAX = 2.0
@@ -61,12 +62,14 @@ class Server:
         self.cwd = os.getcwd()
         self.head = list(sys.orig_argv[1:len(sys.orig_argv) - (len(sys.argv) - 1)])
         self.stash = None
+        self.files = None
         self.looked_up = {}
 
     def run(self, stash):
         """Serves until the launcher is gone; returns in a forked worker only, when it has become the worker."""
         self.stash = stash
         self.looked_up = frozenset(stash.looked_up())
+        self.files = Files(stash.hidden)
         waiting = {}
         while True:
             limit = min((each.deadline for each in waiting.values()), default=None)
@@ -142,6 +145,9 @@ class Server:
             changed.append("PATH")
         if changed:
             return f"its environment differs from that of the fork server: {', '.join(changed)}"
+        file = self.files.changed()
+        if file is not None:
+            return f"{file} has changed since the fork server imported it"
         beside = shadow.beside_script(self.stash, shadow.script_folder(sys.argv[0], command.kind, self.cwd))
         if beside:
             return f"modules beside the script have the names of preloaded ones: {', '.join(beside)}"

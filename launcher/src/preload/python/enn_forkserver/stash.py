@@ -175,6 +175,8 @@ class Stash:
             refresh.module(name, module)
         if not self.hidden and self in sys.meta_path:
             sys.meta_path.remove(self)
+            if self.worker is not None:
+                self.worker.settled()
 
     def searched(self, package):
         """The import of a submodule has searched the folders of its package."""

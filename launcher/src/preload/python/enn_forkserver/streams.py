@@ -38,7 +38,8 @@ class Capture:
             renew(STANDARD[number], number, "w", self.files[number - 1])
 
     def sizes(self):
-        return [os.fstat(file).st_size for file in self.files]
+        # Every writer appends, so that the end is where the next one writes; half as dear as fstat.
+        return [os.lseek(file, 0, os.SEEK_END) for file in self.files]
 
     def stop(self):
         """Puts streams and descriptors back; returns what was captured, four texts of bounded size."""
