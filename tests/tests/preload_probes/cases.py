@@ -115,7 +115,8 @@ def stream_cases():
 def start_cases():
     """How a program can be named on the command line."""
     package = {"package/__init__.py": "print('package', __name__)\n",
-               "package/__main__.py": "import seen\nfrom . import part\nseen.main_module()\nprint(part.NAME, __spec__.name)\n",
+               "package/__main__.py": "import seen\nfrom . import part\nseen.main_module()\n"
+                                       "print(part.NAME, __spec__.name)\n",
                "package/part.py": "NAME = __name__\n"}
     folder = {"folder/__main__.py": "import seen, beside_main\nseen.main_module()\n", "folder/beside_main.py": "",
               "folder/seen.py": (HERE / "seen.py").read_text()}
@@ -149,7 +150,8 @@ def start_cases():
              stdin=b"w\nc\n"),
         Case("a module of the standard library", ["-u", "-m", "json.tool", "--indent", "1"], stdin=b'{"a": [1]}'),
         Case("traceback of a text", ["-u", "-c", "def f():\n    1/0\nf()"]),
-        Case("compiled", ["-u", "-c", "import other; print(other.__cached__ is not None, other.X)"], files={"other.py": "X=1\n"}),
+        Case("compiled", ["-u", "-c", "import other; print(other.__cached__ is not None, other.X)"],
+             files={"other.py": "X=1\n"}),
     ]
 
 
@@ -158,10 +160,12 @@ def ending_cases():
     found = [Case("end: " + how, ["-u", "endings.py", how], script="endings.py") for how in (
         "code", "message", "none", "exception", "chained", "group", "hard", "segv", "abort", "interrupt", "thread",
         "unraisable", "recursion", "closed", "import error", "preloaded")]
-    for name, number in (("TERM", signal.SIGTERM), ("INT", signal.SIGINT), ("KILL", signal.SIGKILL), ("HUP", signal.SIGHUP)):
-        found.append(Case(f"end: {name} from outside", ["-u", "endings.py", "wait"], script="endings.py", signal=number))
+    for name in ("TERM", "INT", "KILL", "HUP"):
+        found.append(Case(f"end: {name} from outside", ["-u", "endings.py", "wait"], script="endings.py",
+                          signal=signal.Signals[f"SIG{name}"]))
     found.append(Case("end: a handler", ["-u", "endings.py", "handler"], script="endings.py", signal=signal.SIGTERM))
-    found.append(Case("end: INT ignored", ["-u", "endings.py", "interrupt"], script="endings.py", ignored=[signal.SIGINT]))
+    found.append(Case("end: INT ignored", ["-u", "endings.py", "interrupt"], script="endings.py",
+                      ignored=[signal.SIGINT]))
     found.append(Case("end: faulthandler", ["-u", "-X", "faulthandler", "endings.py", "fatal"], script="endings.py"))
     return found
 
@@ -177,8 +181,8 @@ def environment_cases():
         Case("environment, odd", script="environment.py", variables={
             "PYTHONIOENCODING": "latin-1:replace", "EMPTY": "", "BYTES": "a\udcff", "LINES": "a\nb", "EQUALS": "=a=b"}),
         Case("environment, late names", script="environment.py", variables={"TZ": "Asia/Tokyo", "NCCL_DEBUG": "WARN",
-             "TMPDIR": "/var/tmp", "CUDA_VISIBLE_DEVICES": "1"}, server_variables={"TZ": "UTC", "CUDA_VISIBLE_DEVICES": "0",
-                                                                                 "TMPDIR": "/tmp", "NCCL_DEBUG": "INFO"}),
+             "TMPDIR": "/var/tmp", "CUDA_VISIBLE_DEVICES": "1"}, server_variables={
+                 "TZ": "UTC", "CUDA_VISIBLE_DEVICES": "0", "TMPDIR": "/tmp", "NCCL_DEBUG": "INFO"}),
         Case("noisy"),
         Case("noisy, a pipe", script="noisy.py", streams="pipe"),
         Case("noisy, buffered", ["noisy.py"], script="noisy.py", variables={"BUFFERED": "1"}),
@@ -199,7 +203,8 @@ def environment_cases():
 
 def other_cases():
     """Processes, threads, names, modules that lie in the way."""
-    customize = {"../library/sitecustomize.py": "import sys, json\nSAW = sorted(m for m in sys.modules if 'json' in m)\n",
+    customize = {"../library/sitecustomize.py": "import sys, json\n"
+                 "SAW = sorted(m for m in sys.modules if 'json' in m)\n",
                  "../library/usercustomize.py": "import sys\nSAW = 'sitecustomize' in sys.modules\n"}
     broken = {"../library/sitecustomize.py": "raise ValueError('in sitecustomize')\n"}
     missing = {"../library/sitecustomize.py": "import no_such_thing\n"}
@@ -210,7 +215,8 @@ def other_cases():
         Case("process_state"),
         Case("process_state, a pipe", script="process_state.py", streams="pipe"),
         Case("process_state, a terminal", script="process_state.py", streams="pty"),
-        Case("process_state, ignored", script="process_state.py", ignored=[signal.SIGINT, signal.SIGHUP, signal.SIGUSR1]),
+        Case("process_state, ignored", script="process_state.py",
+             ignored=[signal.SIGINT, signal.SIGHUP, signal.SIGUSR1]),
         Case("processes"),
         Case("processes, a terminal", script="processes.py", streams="pty"),
         Case("threads_and_exit"),

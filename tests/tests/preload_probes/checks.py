@@ -17,12 +17,16 @@ SMALL = "json,random,logging"
 # One name of each class of the environment key, and what a worker has that the server has not.
 KEY = ("PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONFAULTHANDLER", "PYTHONOPTIMIZE", "PYTHONIOENCODING", "PYTHONPATH",
        "LD_PRELOAD_NOT", "LC_ALL", "LANG", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "OMP_NUM_THREADS", "GOMP_SPINCOUNT",
-       "KMP_BLOCKTIME", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "DNNL_VERBOSE", "ONEDNN_VERBOSE", "NPY_DISABLE_CPU_FEATURES",
-       "TORCH_LOGS", "TORCH_COMPILE_DISABLE", "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_DISTRIBUTED_DEBUG", "TORCH_CPP_LOG_LEVEL",
-       "PYTORCH_CUDA_ALLOC_CONF", "AOT_FX_GRAPH", "TRITON_CACHE_DIR", "CUBLAS_WORKSPACE_CONFIG", "NVRTC_X", "KINETO_LOG_LEVEL",
+       "KMP_BLOCKTIME", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "DNNL_VERBOSE", "ONEDNN_VERBOSE",
+       "NPY_DISABLE_CPU_FEATURES", "TORCH_LOGS", "TORCH_COMPILE_DISABLE", "TORCHINDUCTOR_MAX_AUTOTUNE",
+       "TORCH_DISTRIBUTED_DEBUG",
+       "TORCH_CPP_LOG_LEVEL",
+       "PYTORCH_CUDA_ALLOC_CONF", "AOT_FX_GRAPH", "TRITON_CACHE_DIR", "CUBLAS_WORKSPACE_CONFIG", "NVRTC_X",
+       "KINETO_LOG_LEVEL",
        "CI", "CXX", "LOGLEVEL", "NOISY_IMPORT_READS")
-NOT_KEY = ("CUDA_VISIBLE_DEVICES", "TORCHELASTIC_RUN_ID", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_DEBUG", "TORCHINDUCTOR_CACHE_DIR",
-           "TZ", "TMPDIR", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ANYTHING")
+NOT_KEY = ("CUDA_VISIBLE_DEVICES", "TORCHELASTIC_RUN_ID", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_DEBUG",
+           "TORCHINDUCTOR_CACHE_DIR", "TZ", "TMPDIR", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+           "ANYTHING")
 
 
 def null_streams():
@@ -50,7 +54,7 @@ class Small:
 
     def fork(self, **other):
         environment = {**self.environment, **cases.RANK, **other.pop("variables", {})}
-        return self.server.fork(self.args, environment, self.null, **other)
+        return self.server.fork(self.args, environment, other.pop("descriptors", self.null), **other)
 
     def run(self, **other):
         """Starts a worker and returns its exit code."""
@@ -117,7 +121,7 @@ def time_to_first_line(python, options):
         for _ in range(40):
             reading, writing = os.pipe()
             began = time.monotonic()
-            worker = small.server.fork(small.args, {**small.environment, **cases.RANK}, [small.null[0], writing, writing])
+            worker = small.fork(descriptors=[small.null[0], writing, writing])
             worker.go()
             os.read(reading, 1)
             times.append(time.monotonic() - began)
@@ -195,7 +199,8 @@ def garbage(python, options):
         send(b"").close()
         kept = [send(data, small.null) for data in (
             b"\1", struct.pack("<I", 5) + b"ab", struct.pack("<I", 1 << 30) + b"x", struct.pack("<I", 3) + b"a\0b",
-            struct.pack("<I", 0), struct.pack("<I", 4) + b"1\0x\0", struct.pack("<I", 2) + b"1\0more", os.urandom(4096))]
+            struct.pack("<I", 0), struct.pack("<I", 4) + b"1\0x\0", struct.pack("<I", 2) + b"1\0more",
+            os.urandom(4096))]
         send(struct.pack("<I", 40) + b"1", small.null).close()
         control.sendall(b"c")
         control.sendall(b"garbage")
@@ -310,7 +315,8 @@ def orphans(python, options):
     # The control socket's end ends the server.
     small = Small(python)
     small.server.stop()
-    found += [] if small.server.process.returncode == 0 else [f"the server ended with {small.server.process.returncode}"]
+    code = small.server.process.returncode
+    found += [] if code == 0 else [f"the server ended with {code}"]
     reap()
     return found
 
@@ -353,7 +359,7 @@ def launcher_killed(python):
 
 
 def middle_killed(python, options):
-    """The middle process is killed while it forks: the launcher gets no reply, a refusal or a worker, and none stays."""
+    """The middle process is killed while it forks: there is no reply, a refusal or a worker, and none stays."""
     found = []
     with Small(python, "import time; time.sleep(0.2)") as small:
         pid = small.server.process.pid
@@ -395,7 +401,7 @@ def what_workers_share(python, options):
             with Small(python, text, client.PRELOAD.replace(",noisy_import", ""), {"PYTHONPATH": folder}) as small:
                 for _ in range(2):
                     reading, writing = os.pipe()
-                    worker = small.server.fork(small.args, {**small.environment, **cases.RANK}, [small.null[0], writing, 2])
+                    worker = small.fork(descriptors=[small.null[0], writing, 2])
                     os.close(writing)
                     worker.go()
                     with os.fdopen(reading) as file:
@@ -435,10 +441,11 @@ def probes(python, options):
 
 
 def refusals_when_ready(python, options):
-    """Imports after which no worker can be forked: threads, descriptors, handlers, children, RANK; and what is missing."""
+    """Imports after which no worker can be forked: threads, descriptors, handlers, children, RANK."""
     found = []
     for name, text, why in (
-            ("thread", "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "thread"),
+            ("thread", "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+             "thread"),
             ("descriptor", "import os\nos.open('/etc/passwd', 0)", "/etc/passwd"),
             ("handler", "import signal\nsignal.signal(signal.SIGTERM, print)", "signals"),
             ("child", "import subprocess\nPROCESS = subprocess.Popen(['sleep', '1'])", "child"),
@@ -456,9 +463,11 @@ def refusals_when_ready(python, options):
     with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/bad.py", "w") as file:
             file.write("1 / 0\n")
-        server = client.Server(python, ["-u", "-c", "pass"], {**cases.BASE_ENVIRONMENT, "PYTHONPATH": folder}, "no_such,bad,json")
+        server = client.Server(python, ["-u", "-c", "pass"], {**cases.BASE_ENVIRONMENT, "PYTHONPATH": folder},
+                               "no_such,bad,json")
         ready = (server.answer or {}).get("ready", {})
-        if [each["name"] for each in ready.get("missing", [])] != ["no_such", "bad"] or ready.get("modules") != ["json"]:
+        missing = [each["name"] for each in ready.get("missing", [])]
+        if missing != ["no_such", "bad"] or ready.get("modules") != ["json"]:
             found.append(f"missing modules: {server.answer} {server.said()}")
         server.stop()
     return found
@@ -470,8 +479,10 @@ def no_server_runs_the_script(python, options):
     for number in ("999", "x", ""):
         with tempfile.TemporaryDirectory() as folder:
             environment = {**cases.BASE_ENVIRONMENT, "PYTHONPATH": str(client.HOOK), "ENN_FORKSERVER_WHAT": "serve",
-                           "ENN_FORKSERVER_FD": number, "ENN_FORKSERVER_PRELOAD": "json", "PYTHONDONTWRITEBYTECODE": "1"}
-            done = subprocess.run([python, "-c", f"open({folder + '/ran'!r}, 'w')"], env=environment, stderr=subprocess.PIPE)
+                           "ENN_FORKSERVER_FD": number, "ENN_FORKSERVER_PRELOAD": "json",
+                           "PYTHONDONTWRITEBYTECODE": "1"}
+            done = subprocess.run([python, "-c", f"open({folder + '/ran'!r}, 'w')"], env=environment,
+                                  stderr=subprocess.PIPE)
             if done.returncode != 70 or os.path.exists(folder + "/ran") or b"Traceback" not in done.stderr:
                 found.append(f"{number!r}: exit code {done.returncode}, {done.stderr[-200:]}")
     return found
@@ -487,7 +498,7 @@ def torch_seeds(python, options):
         with Small(python, text, "torch", {"OMP_NUM_THREADS": "1"}) as small:
             for _ in range(2):
                 reading, writing = os.pipe()
-                worker = small.server.fork(small.args, {**small.environment, **cases.RANK}, [small.null[0], writing, 2])
+                worker = small.fork(descriptors=[small.null[0], writing, 2])
                 os.close(writing)
                 worker.go()
                 with os.fdopen(reading) as file:
@@ -504,6 +515,6 @@ def torch_seeds(python, options):
 
 
 NAMES = {check.__name__.replace("_", " "): check for check in (
-    probes, environment_key, other_requests, garbage, what_workers_share, refusals_when_ready, no_server_runs_the_script,
-    edited_modules, old_interpreters, small_kernel,
+    probes, environment_key, other_requests, garbage, what_workers_share, refusals_when_ready,
+    no_server_runs_the_script, edited_modules, old_interpreters, small_kernel,
     orphans, middle_killed, many_starts, time_to_first_line, torch_seeds)}

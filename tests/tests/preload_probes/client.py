@@ -3,8 +3,8 @@
 
 `client.py PYTHON` runs every case of cases.py twice with that interpreter, executed and forked, and compares exit code,
 standard output and standard error byte for byte; then the checks of checks.py. It exits with 1 when anything differs.
-`client.py PYTHON NAME…` runs some cases or checks, `--torch` the set that needs torch, `--starts N` sets the number of
-starts of the leak check, `--verbose` prints what was seen. Needs Python 3.9 on Linux, nothing else.
+`client.py PYTHON NAME…` runs some cases or checks, `--torch` the set that needs torch, `--starts N` sets the
+number of starts of the leak check, `--verbose` prints what was seen. Needs Python 3.9 on Linux, nothing else.
 """
 
 import argparse
@@ -254,9 +254,9 @@ class Outcome:
 def run_executed(python, case, args, environment, cwd):
     """The case as the launcher executes it."""
     streams = Streams(case.streams, case.stdin)
-    process = subprocess.Popen([python, *args], env=environment, cwd=cwd, stdin=streams.theirs[0], stdout=streams.theirs[1],
-                               stderr=streams.theirs[2], start_new_session=True, umask=case.umask,
-                               preexec_fn=lambda: case.prepare())
+    process = subprocess.Popen([python, *args], env=environment, cwd=cwd, stdin=streams.theirs[0],
+                               stdout=streams.theirs[1], stderr=streams.theirs[2], start_new_session=True,
+                               umask=case.umask, preexec_fn=lambda: case.prepare())
     streams.started()
     case.during(process.pid)
     try:

@@ -19,8 +19,10 @@ def about(module):
     spec = module.__spec__
     seen.show(module.__name__, (spec.name, spec.origin, type(spec.loader).__name__, spec.parent, spec.cached,
                                 spec.submodule_search_locations, spec.has_location, getattr(spec, "loader_state", None),
-                                getattr(spec, "_initializing", None), module.__loader__ is spec.loader, module.__package__,
-                                getattr(module, "__file__", None), sorted(name for name in vars(module) if name[:2] == "__")))
+                                getattr(spec, "_initializing", None), module.__loader__ is spec.loader,
+                                module.__package__,
+                                getattr(module, "__file__", None), 
+                                sorted(name for name in vars(module) if name[:2] == "__")))
 
 
 import json  # noqa: E402
@@ -86,7 +88,8 @@ async def nothing():
 seen.show("asyncio", asyncio.run(nothing()))
 step("asyncio")
 with ThreadPoolExecutor(4) as pool:
-    found = list(pool.map(lambda name: importlib.import_module(name).__name__, ["inspect", "dataclasses", "random", "tempfile"]))
+    found = list(pool.map(lambda name: importlib.import_module(name).__name__,
+                          ["inspect", "dataclasses", "random", "tempfile"]))
 seen.show("threads", found)
 import inspect  # noqa: E402
 

@@ -16,10 +16,11 @@ for name in sorted(os.listdir("/proc/self/fd"), key=int):
     except OSError:
         continue
     flags = [line.split()[1] for line in open(f"/proc/self/fdinfo/{name}") if line.startswith("flags")]
-    seen.show("descriptor", (int(name), target.split(" ")[0].rstrip("0123456789[]"), flags, os.get_inheritable(int(name))))
+    seen.show("descriptor", (int(name), target.split(" ")[0].rstrip("0123456789[]"), flags,
+                             os.get_inheritable(int(name))))
 for line in open("/proc/self/status"):
-    if line.startswith(("Name", "Umask", "State", "Sig", "Shd", "Cap", "NoNewPrivs", "Seccomp", "Threads", "TracerPid", "Uid",
-                        "Gid", "Groups", "Cpus_allowed:", "THP_enabled")) and not line.startswith("SigQ"):
+    if line.startswith(("Name", "Umask", "State", "Sig", "Shd", "Cap", "NoNewPrivs", "Seccomp", "Threads", "TracerPid",
+                        "Uid", "Gid", "Groups", "Cpus_allowed:", "THP_enabled")) and not line.startswith("SigQ"):
         seen.show("status", line.split())
 for name in ("cmdline", "comm", "environ"):
     data = open("/proc/self/" + name, "rb").read()
@@ -38,7 +39,8 @@ for number in sorted(signal.valid_signals()):
     handler = signal.getsignal(number)
     seen.show("signal", (int(number), handler if isinstance(handler, (int, signal.Handlers)) else handler.__name__))
 seen.show("mask", sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
-seen.show("timers", [signal.getitimer(which) for which in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)])
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+seen.show("timers", [signal.getitimer(which) for which in TIMERS])
 seen.show("wakeup", signal.set_wakeup_fd(-1))
 import ctypes  # noqa: E402
 

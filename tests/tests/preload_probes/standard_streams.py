@@ -15,7 +15,8 @@ for name in ("stdin", "stdout", "stderr"):
         seen.show(f"{name}.{method}()", getattr(stream, method)())
     buffer = stream.buffer
     raw = getattr(buffer, "raw", buffer)
-    seen.show(name + ".buffer", (type(buffer).__name__, buffer.name, buffer.mode, type(raw).__name__, raw.name, raw.closefd))
+    seen.show(name + ".buffer", (type(buffer).__name__, buffer.name, buffer.mode, type(raw).__name__, raw.name,
+                                raw.closefd))
     seen.show(name + " attributes", sorted(vars(stream)))
     if name != "stdin" and stream.seekable():
         stream.flush()

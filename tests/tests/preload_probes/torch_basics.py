@@ -8,7 +8,8 @@ import seen
 BEFORE = set(sys.modules)
 import torch  # noqa: E402
 
-seen.show("torch", (torch.__version__, torch.get_num_threads(), torch.get_num_interop_threads(), torch.get_default_dtype()))
+seen.show("torch", (torch.__version__, torch.get_num_threads(), torch.get_num_interop_threads(),
+                    torch.get_default_dtype()))
 seen.show("threads", len(os.listdir("/proc/self/task")))
 for name in sorted(set(sys.modules) - BEFORE):
     seen.show("module", name)
@@ -21,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 torch.manual_seed(1)
-model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1)))
+layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
+model = DistributedDataParallel(layers)
 optimizer = torch.optim.AdamW(model.parameters())
 for _ in range(3):
     optimizer.zero_grad()

@@ -1,7 +1,7 @@
 """Holds Python up before it opens the script, so that workers can be forked from a process that has imported torch.
 
-`enn run --preload` puts this folder first on PYTHONPATH of one extra process, the fork server, that runs the workers' own
-command. The module `site` imports this file; the server never returns from it, and a worker forked from the server does:
+`enn run --preload` puts this folder first on PYTHONPATH of one extra process, the fork server, that runs the workers'
+own command. The module `site` imports this file; the server never returns from it, and a worker forked from it does:
 CPython then goes on to run the script as in any other process. Nothing here may leave a trace in such a worker.
 """
 

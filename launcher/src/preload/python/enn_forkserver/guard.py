@@ -1,8 +1,8 @@
 """The environment guard: which variables must be equal in the server and in a worker.
 
 A preloaded module has read the server's environment. So a worker may differ from it only in variables that nobody has
-read yet: neither Python code (every name looked up in os.environ while preloading is recorded) nor C code (which is told
-by the prefixes below, since getenv cannot be watched).
+read yet: neither Python code (every name looked up in os.environ while preloading is recorded) nor C code (which the
+prefixes below stand for, since getenv cannot be watched).
 """
 
 import os
@@ -12,9 +12,10 @@ import os
 AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_TUNABLES", "GCONV_PATH", "COVERAGE_PROCESS_")
 # Read by C and C++ libraries when they are loaded.
 AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "DNNL_", "ONEDNN_", "I_MPI_",
-             "NPY_", "NUMPY_", "TORCH", "PYTORCH", "ATEN_", "AOT", "TRITON_", "CUBLAS", "CUDNN_", "CUTLASS", "CUDA_MODULE",
-             "NVRTC", "NVFUSER", "KINETO_", "ACC_", "OPENSSL_", "GFORTRAN_", "SYMPY_", "NETWORKX_", "FX_", "PT2_", "TQDM_",
-             "GLOG_", "GFLAGS_")
+             "NPY_", "NUMPY_", "TORCH", "PYTORCH", "ATEN_", "AOT", "TRITON_", "CUBLAS", "CUDNN_", "CUTLASS",
+             "CUDA_MODULE", "NVRTC", "NVFUSER", "KINETO_", "ACC_", "OPENSSL_", "GFORTRAN_", "SYMPY_", "NETWORKX_", "FX_",
+             "PT2_",
+              "TQDM_", "GLOG_", "GFLAGS_")
 # The same, by their whole names.
 AT_IMPORT_NAMES = frozenset(("CI", "CXX", "CC", "LOGLEVEL", "KMP_AFFINITY"))
 # Read when they are used, long after the import, although they match one of the above.
@@ -69,7 +70,7 @@ def difference(server, worker, looked_up, at_start, by_c=True):
 class Environment:
     """The server's environment: as it was given, and as Python's own start has changed it.
 
-    Python sets LC_CTYPE in the C locale, and a .pth file may set anything; what they did here they would do in a worker.
+    Python sets LC_CTYPE in the C locale, and a .pth file may set anything; what they did here they do in every worker.
     """
 
     def __init__(self, given, now):

@@ -1,8 +1,8 @@
 """Records what each preloaded module did while it was imported, so that the stash can let it happen again.
 
-Python tells nobody which module imports which, so the ledger stands, while the server preloads, where every import passes:
-`builtins.__import__`, `importlib._bootstrap._gcd_import` and `_load_unlocked`. The last gives the stack of the modules
-that are being executed; whatever changes between two of its steps was done by the module on top of it.
+Python tells nobody which module imports which, so while the server preloads the ledger stands where every import
+passes: `builtins.__import__`, `importlib._bootstrap._gcd_import` and `_load_unlocked`. The last gives the stack of the
+modules that are being executed; whatever changes between two of its steps was done by the module on top of it.
 """
 
 import builtins
@@ -73,7 +73,9 @@ class Ledger:
         self.show_warning = warnings._showwarnmsg
 
     def open(self):
-        self.load, self.gcd_import, self.import_ = _BOOTSTRAP._load_unlocked, _BOOTSTRAP._gcd_import, builtins.__import__
+        self.load = _BOOTSTRAP._load_unlocked
+        self.gcd_import = _BOOTSTRAP._gcd_import
+        self.import_ = builtins.__import__
         _BOOTSTRAP._load_unlocked = self.loading
         _BOOTSTRAP._gcd_import = self.importing_by_name
         builtins.__import__ = self.importing

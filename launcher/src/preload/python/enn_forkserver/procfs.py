@@ -33,8 +33,8 @@ def initial_environment():
 def show(args, environment):
     """Makes /proc/self/cmdline and environ those of an executed process. Needs no privilege.
 
-    The kernel is told another place for both (PR_SET_MM_MAP). A kernel without CONFIG_CHECKPOINT_RESTORE refuses; then what
-    fits is written over the old text.
+    The kernel is told another place for both (PR_SET_MM_MAP). A kernel without CONFIG_CHECKPOINT_RESTORE refuses; then
+    what fits is written over the old text.
     """
     line = b"".join(os.fsencode(arg) + b"\0" for arg in args)
     block = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
@@ -57,4 +57,5 @@ def _move(line, block, at):
     brk = _LIBC.sbrk(ctypes.c_long(0)) or 0
     layout = struct.pack("<12QII", at[26], at[27], at[45], at[46], at[47], brk, at[28],
                          start, middle, middle, middle + len(block), 0, 0, 0xFFFFFFFF)
-    return _LIBC.prctl(PR_SET_MM, ctypes.c_ulong(PR_SET_MM_MAP), layout, ctypes.c_ulong(len(layout)), ctypes.c_ulong(0)) == 0
+    size = ctypes.c_ulong(len(layout))
+    return _LIBC.prctl(PR_SET_MM, ctypes.c_ulong(PR_SET_MM_MAP), layout, size, ctypes.c_ulong(0)) == 0

@@ -67,9 +67,10 @@ class Worker:
 
         Seen are: every byte written by a write call to anything (the kernel counts them), a descriptor that is open and
         was not, a changed standard stream, what was read from standard input, a thread, a child, also one that has been
-        waited for. Not seen are: a folder made, a file renamed, removed or created empty and closed again, a message sent on
-        a socket that is closed again, a file changed through a mapping, and what arrived on a pipe after the start and was read
-        from it. Text that still waits in a buffer of Python is no output: it vanishes with the process and is printed anew.
+        waited for. Not seen are: a folder made, a file renamed, removed or created empty and closed again, a message
+        sent on a socket that is closed again, a file changed through a mapping, and what arrived on a pipe after the
+        start and was read from it. Text that still waits in a buffer of Python is no output: it vanishes with the
+        process and is printed anew.
         """
         if os.getpid() != self.pid:
             return "this is a child of the worker"

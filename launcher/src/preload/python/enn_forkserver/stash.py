@@ -1,9 +1,9 @@
 """The module stash: preloaded modules are hidden from a worker until its script imports them.
 
 A script may set TORCH_LOGS and then import torch, and plain Python would read it then. So a preloaded module leaves
-sys.modules, and the first finder of sys.meta_path hands it out at its first import, with exactly the modules that its own
-import had imported: the moment at which to compare the environment again, and to let it happen that the import printed a
-warning, set a variable or added a filter.
+sys.modules, and the first finder of sys.meta_path hands it out at its first import, with exactly the modules that its
+own import had imported: the moment at which to compare the environment again, and to let it happen that the import
+printed a warning, set a variable or added a filter.
 """
 
 import gc
@@ -237,8 +237,8 @@ def warn_again(message, names):
     names = {} if names is None else names
     module = names.get("__name__")
     registry = names.setdefault("__warningregistry__", {}) if module is not None else None
-    text = message.message
-    warnings.warn_explicit(text, message.category, message.filename, message.lineno, module, registry, None, message.source)
+    warnings.warn_explicit(message.message, message.category, message.filename, message.lineno, module, registry, None,
+                           message.source)
 
 
 def extend_alike(now, before, after):

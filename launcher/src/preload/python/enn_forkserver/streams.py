@@ -70,7 +70,7 @@ def print_again(which, data):
 
 
 def renew(stream, number, mode, instead=None):
-    """Makes the stream object what it would be if Python had just opened the descriptor (see create_stdio in CPython)."""
+    """Makes the stream what it would be if Python had just opened the descriptor: see create_stdio in CPython."""
     if stream is None:
         return
     captured = instead is not None
