@@ -114,6 +114,22 @@ def many_starts(python, options):
     return found
 
 
+def many_at_once(python, options):
+    """Twenty requests are on their way at once; each gets its own worker, and no worker waits for another."""
+    found = []
+    with Small(python, "import os, sys; sys.exit(int(os.environ['RANK']))") as small:
+        environment = {**small.environment, **cases.RANK}
+        asked = [small.server.request(small.args, dict(environment, RANK=str(rank)), small.null) for rank in range(20)]
+        workers = [client.Worker(client.receive(connection, SHORT_SECONDS)["pid"], connection) for connection in asked]
+        for worker in reversed(workers):
+            worker.go()
+        codes = [worker.ended_by(SHORT_SECONDS) for worker in workers]
+        found += [] if codes == list(range(20)) else [f"exit codes {codes}"]
+        found += [] if len({worker.pid for worker in workers}) == 20 else ["two workers have one pid"]
+        reap()
+    return found
+
+
 def time_to_first_line(python, options):
     """Measures, and never fails: from the request to the first line of the script."""
     with Small(python, "import os; os.write(1, b'x')") as small:
@@ -517,4 +533,4 @@ def torch_seeds(python, options):
 NAMES = {check.__name__.replace("_", " "): check for check in (
     probes, environment_key, other_requests, garbage, what_workers_share, refusals_when_ready,
     no_server_runs_the_script, edited_modules, old_interpreters, small_kernel,
-    orphans, middle_killed, many_starts, time_to_first_line, torch_seeds)}
+    orphans, middle_killed, many_at_once, many_starts, time_to_first_line, torch_seeds)}

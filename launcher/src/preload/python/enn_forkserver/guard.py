@@ -13,9 +13,8 @@ AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_TUNABLES", "GCONV_
 # Read by C and C++ libraries when they are loaded.
 AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "DNNL_", "ONEDNN_", "I_MPI_",
              "NPY_", "NUMPY_", "TORCH", "PYTORCH", "ATEN_", "AOT", "TRITON_", "CUBLAS", "CUDNN_", "CUTLASS",
-             "CUDA_MODULE", "NVRTC", "NVFUSER", "KINETO_", "ACC_", "OPENSSL_", "GFORTRAN_", "SYMPY_", "NETWORKX_", "FX_",
-             "PT2_",
-              "TQDM_", "GLOG_", "GFLAGS_")
+             "CUDA_MODULE", "NVRTC", "NVFUSER", "KINETO_", "ACC_", "OPENSSL_", "GFORTRAN_", "SYMPY_", "NETWORKX_",
+             "FX_", "PT2_", "TQDM_", "GLOG_", "GFLAGS_")
 # The same, by their whole names.
 AT_IMPORT_NAMES = frozenset(("CI", "CXX", "CC", "LOGLEVEL", "KMP_AFFINITY"))
 # Read when they are used, long after the import, although they match one of the above.

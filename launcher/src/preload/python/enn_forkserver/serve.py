@@ -64,6 +64,8 @@ class Server:
         self.stash = None
         self.files = None
         self.looked_up = {}
+        # The middle processes that have not been reaped, by their pidfds: their pids, and the pipes of their workers.
+        self.middles = {}
 
     def run(self, stash):
         """Serves until the launcher is gone; returns in a forked worker only, when it has become the worker."""
@@ -74,9 +76,11 @@ class Server:
         while True:
             limit = min((each.deadline for each in waiting.values()), default=None)
             wait = None if limit is None else max(0.0, limit - time.monotonic())
-            ready, _, _ = select.select([self.control, *waiting], [], [], wait)
+            ready, _, _ = select.select([*self.middles, self.control, *waiting], [], [], wait)
             for connection in ready:
-                if connection is self.control:
+                if connection in self.middles:
+                    self.reap(connection)
+                elif connection is self.control:
                     self.accept(waiting)
                 elif self.take(waiting, connection):
                     return
@@ -167,18 +171,33 @@ class Server:
             return self.middle(request, pending, waiting, (reading, writing))
         os.close(reading)
         pending.close()
-        os.waitpid(middle, 0)
-        # Only now does the worker see the end of the pipe: the middle process is gone, and the launcher has adopted it.
-        os.close(writing)
+        try:
+            pidfd = os.pidfd_open(middle)
+        except OSError:
+            os.waitpid(middle, 0)
+            os.close(writing)
+            return False
+        # Not waited for here: to end takes a process of this size as long as to fork, and the next request is there.
+        self.middles[pidfd] = (middle, writing)
         return False
+
+    def reap(self, pidfd):
+        """Only now does the worker see the end of its pipe: the middle process is gone, and its worker adopted."""
+        middle, writing = self.middles.pop(pidfd)
+        os.waitpid(middle, 0)
+        os.close(writing)
+        os.close(pidfd)
 
     def middle(self, request, pending, waiting, pipe):
         """In the middle process, and after the second fork in the worker."""
         connection = pending.connection
         try:
+            # The ends of the other workers' pipes: they wait until nobody holds one.
+            for _, writing in self.middles.values():
+                os.close(writing)
+            os.close(pipe[1])
             if os.fork() != 0:
                 os._exit(0)
-            os.close(pipe[1])
             for other in waiting:
                 other.close()
             connection.setblocking(True)
