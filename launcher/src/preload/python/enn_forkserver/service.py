@@ -82,6 +82,7 @@ def run(task, ledger):
         "pid": os.getpid(), "version": version(), "modules": [name for name in wanted if name in stash.hidden or
                                                               name in sys.modules],
         "missing": missing, "seconds": round(time.monotonic() - task.began, 3)}}))
+    stash.prepare(wanted)
     gc.freeze()
     if collecting:
         gc.enable()

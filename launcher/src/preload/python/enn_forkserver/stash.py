@@ -57,6 +57,7 @@ class Stash:
         self.hidden = {}
         self.bound = {}
         self.importers = {}
+        self.plans = {}
 
     def looked_up(self):
         """All names of variables that any import looked up, each with the first module that did."""
@@ -116,26 +117,41 @@ class Stash:
             spec.submodule_search_locations = module.__path__
         return spec
 
+    def prepare(self, wanted):
+        """Works out, while the server waits for its first request, what each worker would have to work out."""
+        for record in self.records.values():
+            found = {}
+            for imported in record.imports:
+                while imported:
+                    if imported in self.hidden and imported != record.name:
+                        found[imported] = True
+                    imported = imported.rpartition(".")[0]
+            record.imports = found
+        for name in wanted:
+            if name in self.hidden:
+                self.plans[name] = self.reach(name)
+
     def closure(self, name):
         """The hidden modules that an import of this one brings, in the order in which they were loaded."""
+        plan = self.plans.get(name)
+        return self.reach(name) if plan is None else [each for each in plan if each in self.hidden]
+
+    def reach(self, name):
+        """Follows the recorded imports from a module to all modules that are still hidden."""
         found, waiting = set(), [name]
+        hidden, records = self.hidden, self.records
         while waiting:
             name = waiting.pop()
-            if name in found or name not in self.hidden:
-                # A package that is there already can still bring a hidden parent's child.
+            if name in found or name not in hidden:
+                # What is there already has brought its own imports with it.
                 continue
             found.add(name)
-            record = self.records.get(name)
             package = name.rpartition(".")[0]
             if package:
                 waiting.append(package)
-            if record is not None:
-                for imported in record.imports:
-                    waiting.append(imported)
-                    while "." in imported:
-                        imported = imported.rpartition(".")[0]
-                        waiting.append(imported)
-        return sorted(found, key=lambda name: self.records[name].order if name in self.records else 0)
+            if name in records:
+                waiting.extend(records[name].imports)
+        return sorted(found, key=lambda name: records[name].order if name in records else 0)
 
     def compare(self, name, names):
         """Executes the worker anew where plain Python would have imported something else now."""
