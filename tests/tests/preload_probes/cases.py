@@ -220,6 +220,8 @@ def other_cases():
         Case("processes"),
         Case("processes, a terminal", script="processes.py", streams="pty"),
         Case("threads_and_exit"),
+        Case("a finalizer", ["-u", "-c", "import weakref\nclass A: pass\na = A()\n"
+                            "weakref.finalize(a, print, 'finalized')\nimport builtins; builtins.kept = a"]),
         Case("customize", files=customize),
         Case("customize, broken", script="customize.py", files=broken),
         Case("customize, missing", script="customize.py", files=missing),

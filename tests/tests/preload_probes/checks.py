@@ -467,6 +467,7 @@ def refusals_when_ready(python, options):
             ("child", "import subprocess\nPROCESS = subprocess.Popen(['sleep', '1'])", "child"),
             ("rank", "import os\nRANK = os.environ.get('RANK')", "RANK"),
             ("stream", "import sys, io\nsys.stdout = io.StringIO()", "standard stream"),
+            ("limit", "import resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))", "limit"),
             ("tracer", "import sys\nsys.setprofile(lambda *a: None)", "tracer")):
         with tempfile.TemporaryDirectory() as folder:
             with open(f"{folder}/bad_{name}.py", "w") as file:

@@ -1,5 +1,6 @@
 """A module whose import prints, warns, sets a variable and adds a filter, as libraries do."""
 
+import atexit
 import os
 import sys
 import warnings
@@ -13,3 +14,9 @@ warnings.warn("noisy_import is old", DeprecationWarning)
 warnings.filterwarnings("ignore", message="never mind")
 os.environ.setdefault("NOISY_IMPORT_SET", "by the import")
 READ = os.environ.get("NOISY_IMPORT_READS", "nothing")
+
+
+@atexit.register
+def leave():
+    """Says so at exit."""
+    print("noisy_import leaves")

@@ -1,12 +1,17 @@
 """A thread that outlives the main one, handlers at exit, objects with destructors, and logging's last words."""
 
 import atexit
+
+atexit.register(print, "registered before the imports")
 import gc
 import logging
 import sys
 import threading
 import time
 import weakref
+
+
+import noisy_import  # noqa: F401
 
 
 class Noisy:

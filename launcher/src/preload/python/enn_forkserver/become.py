@@ -1,5 +1,6 @@
 """Turns a forked process into the worker, step by step, until nothing tells it from an executed one."""
 
+import atexit
 import os
 import sys
 import time
@@ -55,6 +56,7 @@ def become(request, given, server, stash):
     for name, module in list(sys.modules.items()):
         refresh.module(name, module)
     stash.environment = environment
+    atexit.register(stash.stop_comparing)
     stash.worker = restart.Worker(request, server.mask, sys.argv[0])
 
 

@@ -8,7 +8,9 @@ import _signal
 import select
 
 WAIT_SECONDS_MAX = 60
-NVML_ONLY = ("/dev/nvidiactl",)
+# NVML opens devices and their control, and the library keeps them; only CUDA opens the one for unified memory.
+NVIDIA = "/dev/nvidia"
+CUDA_ONLY = "/dev/nvidia-uvm"
 VERSION_MIN = (3, 10)
 
 
@@ -63,6 +65,22 @@ def opened():
     return found
 
 
+def by_nvml(target):
+    """Whether the open file is one that NVML keeps, and that a forked process goes on using."""
+    return target.startswith(NVIDIA) and not target.startswith(CUDA_ONLY)
+
+
+def kept_by_nvml():
+    """The descriptors that NVML has open."""
+    return {number for number, target in opened().items() if by_nvml(target)}
+
+
+def limits():
+    """The limits of resources, as text."""
+    with open("/proc/self/limits", "rb", buffering=0) as file:
+        return file.read(8192)
+
+
 def caught_signals():
     """The signals that have a handler, as the kernel tells it."""
     with open("/proc/self/status", "rb", buffering=0) as file:
@@ -75,6 +93,7 @@ class Before:
     def __init__(self):
         self.opened = opened()
         self.signals = caught_signals()
+        self.limits = limits()
         self.tracing = (sys.gettrace(), sys.getprofile(), sys.excepthook)
 
     def why_not(self, own):
@@ -86,10 +105,12 @@ class Before:
         if len(names) > 1:
             return f"an import left a thread running: {', '.join(names[1:])}"
         for number, target in opened().items():
-            if number not in own and self.opened.get(number) != target and target not in NVML_ONLY:
+            if number not in own and self.opened.get(number) != target and not by_nvml(target):
                 return f"an import left {target} open"
         if caught_signals() != self.signals:
             return "an import changed how signals are handled"
+        if limits() != self.limits:
+            return "an import changed a limit of resources"
         if (sys.gettrace(), sys.getprofile(), sys.excepthook) != self.tracing:
             return "an import set a tracer, a profiler or an excepthook"
         if sys.stdout is not sys.__stdout__ or sys.stderr is not sys.__stderr__ or sys.stdin is not sys.__stdin__:

@@ -5,6 +5,7 @@ passes: `builtins.__import__`, `importlib._bootstrap._gcd_import` and `_load_unl
 modules that are being executed; whatever changes between two of its steps was done by the module on top of it.
 """
 
+import atexit
 import builtins
 import os
 import sys
@@ -23,7 +24,8 @@ _MODULE = type(sys)
 class Record:
     """One preloaded module: what its import imported, read, printed and changed."""
 
-    __slots__ = ("name", "order", "imports", "looked_up", "missed", "output", "environment", "lists")
+    __slots__ = ("name", "order", "imports", "looked_up", "missed", "output", "environment", "lists",
+                 "at_exit")
 
     def __init__(self, name):
         self.name = name
@@ -34,6 +36,7 @@ class Record:
         self.output = []
         self.environment = []
         self.lists = []
+        self.at_exit = []
 
 
 def watched_lists():
@@ -79,6 +82,10 @@ class Ledger:
         _BOOTSTRAP._load_unlocked = self.loading
         _BOOTSTRAP._gcd_import = self.importing_by_name
         builtins.__import__ = self.importing
+        self.register = atexit.register
+        self.unregister = atexit.unregister
+        atexit.register = self.registering
+        atexit.unregister = self.unregistering
         sys.meta_path.append(self.misses)
         self.lookups = guard.Lookups(self.looking_up)
         self.remember()
@@ -96,6 +103,8 @@ class Ledger:
         builtins.__import__ = self.import_
         _BOOTSTRAP._gcd_import = self.gcd_import
         _BOOTSTRAP._load_unlocked = self.load
+        atexit.register = self.register
+        atexit.unregister = self.unregister
         sys.meta_path.remove(self.misses)
 
     # What the interpreter and the modules call.
@@ -164,6 +173,23 @@ class Ledger:
             self.stack[-1].imports[_BOOTSTRAP._resolve_name(name, package, level) if level else name] = True
         return result
 
+    def registering(self, function, *args, **kwargs):
+        """Stands for atexit.register: a module that no script imports has nothing to do at exit."""
+        # The module that the function belongs to may do so once for all that use it, as weakref does.
+        owner = getattr(function, "__module__", None)
+        if not self.stack or (owner in self.base and owner != "builtins"):
+            return self.register(function, *args, **kwargs)
+        loading = {record.name: record for record in self.stack}
+        record = loading.get(owner) or self.records.get(owner) or self.stack[-1]
+        record.at_exit.append((function, args, kwargs))
+        return function
+
+    def unregistering(self, function):
+        """Stands for atexit.unregister."""
+        for record in [*self.records.values(), *self.stack]:
+            record.at_exit = [entry for entry in record.at_exit if entry[0] != function]
+        self.unregister(function)
+
     # What changed since the last step.
 
     def _adopt(self, failed):
@@ -172,7 +198,8 @@ class Ledger:
         owner.imports.update(failed.imports)
         owner.looked_up |= failed.looked_up
         owner.missed |= failed.missed
-        for name in ("output", "environment", "lists"):
+        for name in ("output", "environment", "lists",
+                 "at_exit"):
             getattr(owner, name).extend(getattr(failed, name))
         if failed.name not in sys.modules:
             self.known.discard(failed.name)

@@ -15,7 +15,8 @@ from enn_forkserver.frames import DESCRIPTORS_MAX, FRAME_BYTES_MAX, Malformed, R
 
 REQUEST_SECONDS_MAX = 2.0
 GO_SECONDS_MAX = 60
-PENDING_MAX = 4096
+# select() takes descriptors below 1,024 only.
+PENDING_MAX = 256
 EXIT_BROKEN = 71
 
 
@@ -34,6 +35,8 @@ class Pending:
         self.given.extend(passed_descriptors(ancillary))
         if not data:
             raise EOFError
+        if len(self.given) > DESCRIPTORS_MAX:
+            raise Malformed(f"the request came with more than {DESCRIPTORS_MAX} descriptors")
         self.body += data
         if len(self.body) < 4:
             return False
@@ -100,7 +103,7 @@ class Server:
                 os.close(descriptor)
                 continue
             connection.setblocking(False)
-            if len(waiting) < PENDING_MAX:
+            if len(waiting) < PENDING_MAX and len(self.middles) < PENDING_MAX:
                 waiting[connection] = Pending(connection)
             else:
                 connection.close()
@@ -222,6 +225,7 @@ class Server:
                     os.dup2(descriptor, number, inheritable=True)
                 except OSError:
                     pass
+            become.close_all_but(self.inherited)
             restart.again(request, self.mask)
         return True
 

@@ -71,6 +71,7 @@ def run(task, ledger):
     gc.disable()
     missing, texts = import_all(wanted, ledger)
     why = before.why_not({task.number})
+    server.inherited |= health.kept_by_nvml()
     at_exit.stash = stash = Stash(ledger, texts)
     stash.path = list(sys.path) if sys.path == lists["sys.path"] else lists["sys.path"]
     why = why or rank_is_read(stash)

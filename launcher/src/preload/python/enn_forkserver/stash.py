@@ -6,6 +6,7 @@ own import had imported: the moment at which to compare the environment again, a
 printed a warning, set a variable or added a filter.
 """
 
+import atexit
 import gc
 import os
 import sys
@@ -224,11 +225,17 @@ class Stash:
                 now = sys.modules["warnings"].filters
             extend_alike(now, before, after)
             filters_changed()
+        for function, args, kwargs in record.at_exit:
+            atexit.register(function, *args, **kwargs)
         for which, start, end in record.output:
             if which == WARNING:
                 warn_again(start, end)
             else:
                 streams.print_again(which, self.texts[which][start:end])
+
+    def stop_comparing(self):
+        """Runs at exit after what the script registered: what is imported from then on decides nothing any more."""
+        self.worker = None
 
     def give_all_back(self):
         """Runs last at exit: interpreter and libraries are torn down with all modules in sight, as they know it."""
