@@ -511,8 +511,9 @@ def torch_seeds(python, options):
            "print(len(__import__('os').listdir('/proc/self/fd')))"
     seen = []
     found = []
-    for _ in range(2):
-        with Small(python, text, "torch", {"OMP_NUM_THREADS": "1"}) as small:
+    for variables in ({"OMP_NUM_THREADS": "1"}, {}):
+        # Without the variable numpy starts threads when it is imported, which end when a worker is forked.
+        with Small(python, text, "torch", variables) as small:
             for _ in range(2):
                 reading, writing = os.pipe()
                 worker = small.fork(descriptors=[small.null[0], writing, 2])

@@ -8,6 +8,7 @@ import _signal
 import select
 
 WAIT_SECONDS_MAX = 60
+SIGNAL_LINES = (b"SigCgt:", b"SigIgn:", b"SigBlk:")
 # NVML opens devices and their control, and the library keeps them; only CUDA opens the one for unified memory.
 NVIDIA = "/dev/nvidia"
 CUDA_ONLY = "/dev/nvidia-uvm"
@@ -82,9 +83,13 @@ def limits():
 
 
 def caught_signals():
-    """The signals that have a handler, as the kernel tells it."""
+    """The signals that are blocked, ignored or have a handler, as the kernel tells it.
+
+    Without the two that the C library takes for itself when the first thread is made, numpy's for instance.
+    """
     with open("/proc/self/status", "rb", buffering=0) as file:
-        return [line for line in file.read(8192).splitlines() if line.startswith((b"SigCgt", b"SigIgn", b"SigBlk"))]
+        lines = [line.split() for line in file.read(8192).splitlines()]
+    return {line[0]: int(line[1], 16) & ~(3 << 31) for line in lines if line[:1] and line[0] in SIGNAL_LINES}
 
 
 class Before:

@@ -144,7 +144,8 @@ class Server:
         if command.head != self.head:
             return f"the worker runs {' '.join(command.head)}, the fork server was started for {' '.join(self.head)}"
         if request.argv0 != sys.orig_argv[0]:
-            return f"the interpreter is {request.argv0}, the fork server runs {sys.orig_argv[0]}"
+            return (f"the interpreter is {request.argv0}, the fork server was started as {sys.orig_argv[0]}: a wrapper "
+                    "or a shim that starts Python cannot be imitated")
         if request.cwd != self.cwd:
             return f"the working directory is {request.cwd}, that of the fork server is {self.cwd}"
         changed = guard.difference(self.environment.given, request.environment, self.looked_up, at_start=True)

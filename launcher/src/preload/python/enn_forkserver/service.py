@@ -70,6 +70,8 @@ def run(task, ledger):
     collecting = gc.isenabled()
     gc.disable()
     missing, texts = import_all(wanted, ledger)
+    watched_lists()["warnings.filters"][:] = lists["warnings.filters"]
+    filters_changed()
     why = before.why_not({task.number})
     server.inherited |= health.kept_by_nvml()
     at_exit.stash = stash = Stash(ledger, texts)

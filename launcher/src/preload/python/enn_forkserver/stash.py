@@ -249,9 +249,15 @@ class Stash:
 
 def filters_changed():
     """Tells the C part of `warnings` that its list of filters is another one."""
-    changed = getattr(_warnings, "_filters_mutated", None) or getattr(_warnings, "_filters_mutated_lock_held", None)
-    if changed is not None:
-        changed()
+    if hasattr(_warnings, "_filters_mutated"):
+        _warnings._filters_mutated()
+    elif hasattr(_warnings, "_acquire_lock"):
+        # Python 3.14.
+        _warnings._acquire_lock()
+        try:
+            _warnings._filters_mutated_lock_held()
+        finally:
+            _warnings._release_lock()
 
 
 def warn_again(message, names):
