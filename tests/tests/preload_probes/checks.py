@@ -182,6 +182,7 @@ def other_requests(python, options):
         tries = {
             "another script": dict(args=["-u", "-c", "1"]), "no option": dict(args=["-c", "pass"]),
             "another folder": dict(cwd="/tmp"), "another interpreter": dict(argv0="/usr/bin/python9"),
+            "bytes that are no text": dict(args=["-u", "-c", "\udcff" * 5000]),
             "too few descriptors": dict(descriptors=small.null[:1]),
         }
         for name, changed in tries.items():
@@ -191,8 +192,8 @@ def other_requests(python, options):
                 small.server.fork(args, environment, descriptors, **changed)
                 found.append(f"{name}: the worker was forked")
             except client.Refused as why:
-                if not str(why) or str(why) == "None":
-                    found.append(f"{name}: no reason was given")
+                if str(why) in ("", "None") or len(str(why)) > 2100 or not str(why).isprintable():
+                    found.append(f"{name}: the reason is {why}")
         if small.run() != 0:
             found.append("the server serves no longer")
     return found

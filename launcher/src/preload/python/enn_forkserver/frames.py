@@ -5,6 +5,8 @@ import struct
 
 from _json import encode_basestring_ascii as quoted
 
+# A sentence for the launcher; a datagram must hold it.
+SENTENCE_CHARS_MAX = 2000
 FRAME_BYTES_MAX = 16 << 20
 DESCRIPTORS_MAX = 16
 VERSION = "1"
@@ -19,7 +21,7 @@ class Malformed(Exception):
 def json_text(value):
     """JSON of strings, numbers, lists and dicts; the module `json` would cost 10 ms of imports."""
     if isinstance(value, str):
-        return quoted(value)
+        return quoted(readable(value))
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (int, float)):
@@ -27,6 +29,17 @@ def json_text(value):
     if isinstance(value, dict):
         return "{" + ", ".join(f"{quoted(name)}: {json_text(item)}" for name, item in value.items()) + "}"
     return "[" + ", ".join(json_text(item) for item in value) + "]"
+
+
+def readable(text):
+    """The text with bytes that are none, which come as lone surrogates, written out: JSON has no place for them."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def sentence(text):
+    """The text, cut where it would be too long."""
+    text = readable(text)
+    return text if len(text) <= SENTENCE_CHARS_MAX else text[:SENTENCE_CHARS_MAX - 1] + "…"
 
 
 def frame(value):

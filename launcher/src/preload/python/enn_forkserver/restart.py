@@ -9,7 +9,7 @@ import fcntl
 import resource
 import struct
 
-from enn_forkserver.frames import json_text
+from enn_forkserver.frames import json_text, sentence
 
 _EXTERNAL = sys.modules["_frozen_importlib_external"]
 _FIONREAD = 0x541B
@@ -21,7 +21,7 @@ def note(request, why):
     channel = None
     try:
         channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
-        text = json_text({"pid": os.getpid(), "why": why})
+        text = json_text({"pid": os.getpid(), "why": sentence(why)})
         channel.sendto(text.encode("ascii"), _socket.MSG_DONTWAIT, request.notes)
     except OSError:
         pass

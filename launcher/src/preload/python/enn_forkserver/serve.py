@@ -11,7 +11,7 @@ import select
 from enn_forkserver import become, guard, restart, shadow
 from enn_forkserver.command import Command
 from enn_forkserver.files import Files
-from enn_forkserver.frames import DESCRIPTORS_MAX, FRAME_BYTES_MAX, Malformed, Request, frame, passed_descriptors
+from enn_forkserver.frames import DESCRIPTORS_MAX, FRAME_BYTES_MAX, Malformed, Request, frame, passed_descriptors, sentence
 
 REQUEST_SECONDS_MAX = 2.0
 GO_SECONDS_MAX = 60
@@ -118,7 +118,7 @@ class Server:
             request = Request(bytes(pending.body[4:]))
             why = self.why_not(request, pending.given)
             if why is not None:
-                send(connection, {"refuse": why})
+                send(connection, {"refuse": sentence(why)})
                 return self.end(pending)
             return self.fork(request, pending, waiting)
         except BlockingIOError:

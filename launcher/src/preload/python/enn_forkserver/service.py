@@ -11,12 +11,11 @@ import _socket
 
 from enn_forkserver import guard, health, preload, procfs, streams
 from enn_forkserver.command import Command
-from enn_forkserver.frames import frame
+from enn_forkserver.frames import frame, sentence
 from enn_forkserver.ledger import watched_lists
 from enn_forkserver.serve import Server
 from enn_forkserver.stash import Stash, filters_changed
 
-WHY_BYTES_MAX = 2000
 
 
 class Task:
@@ -123,7 +122,7 @@ def import_all(names, ledger):
             try:
                 __import__(name)
             except Exception as error:
-                missing.append({"name": name, "why": f"{type(error).__name__}: {error}"[:WHY_BYTES_MAX]})
+                missing.append({"name": name, "why": sentence(f"{type(error).__name__}: {error}")})
         ledger.close()
         for name, value in forced.items():
             if os.environ.get(name) == guard.WHILE_PRELOADING[name]:

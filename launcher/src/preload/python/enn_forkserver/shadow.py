@@ -7,6 +7,7 @@ import _imp
 
 _SUFFIXES = (*_imp.extension_suffixes(), ".py", ".pyc")
 _FINDER = sys.modules["_frozen_importlib_external"].PathFinder
+_listings = {}
 _NOT_ON_PATH = ("built-in", "frozen")
 
 
@@ -56,7 +57,7 @@ def may_be_elsewhere(module):
 def offered(folder, found, missed):
     """Those of the names that an import would find in the folder."""
     try:
-        entries = os.listdir(folder or ".")
+        entries = listing(folder or ".")
     except NotADirectoryError:
         return {name for name in {*found, *missed} if _FINDER.find_spec(name, [folder]) is not None}
     except OSError:
@@ -69,6 +70,15 @@ def offered(folder, found, missed):
         elif name in found and (dot + rest in _SUFFIXES or (not dot and is_package(os.path.join(folder, name)))):
             here.add(name)
     return here
+
+
+def listing(folder):
+    """The names in a folder, read anew when it has changed."""
+    changed = os.stat(folder).st_mtime_ns
+    known = _listings.get(folder)
+    if known is None or known[0] != changed:
+        known = _listings[folder] = (changed, os.listdir(folder))
+    return known[1]
 
 
 def is_package(folder):
