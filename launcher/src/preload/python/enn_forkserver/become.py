@@ -16,7 +16,7 @@ class Lost(Exception):
     """The launcher is gone or does not want this worker: the process ends."""
 
 
-def attach(request, connection, gone):
+def attach(request, gone):
     """From the fork to the launcher's go: a session of its own, and the launcher as its parent."""
     os.setsid()
     wait_for_end(gone)

@@ -140,7 +140,11 @@ def thread_names():
 
 
 def rehearse():
-    """Forks once, as for a worker; where there is a device, the child makes a tensor on it. Says why it failed."""
+    """Forks once, as for a worker, and says why it failed.
+
+    Where an import has opened a device, the child makes a tensor on one, as a worker would. Where none is open, CUDA has
+    not been initialised either, and the second or two that a context takes are saved.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "an import initialised CUDA"
@@ -150,7 +154,7 @@ def rehearse():
         try:
             os.close(reading)
             why = ""
-            if torch is not None and os.path.exists("/dev/nvidiactl"):
+            if torch is not None and any(target.startswith(NVIDIA) for target in opened().values()):
                 why = on_device(torch)
             os.write(writing, why.encode("utf-8", "replace")[:4096])
         finally:

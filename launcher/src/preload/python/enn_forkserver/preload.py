@@ -71,9 +71,5 @@ def modules(words, text):
         found.extend(TORCH)
         for signs, names in IN_SCRIPT:
             if any(sign in text for sign in signs):
-                found.extend(name for name in names if find_quietly(name))
+                found.extend(name for name in names if find(name) is not None)
     return list(dict.fromkeys(found))
-
-
-def find_quietly(name):
-    return find(name) is not None

@@ -11,7 +11,8 @@ import select
 from enn_forkserver import become, guard, restart, shadow
 from enn_forkserver.command import Command
 from enn_forkserver.files import Files
-from enn_forkserver.frames import DESCRIPTORS_MAX, FRAME_BYTES_MAX, Malformed, Request, frame, passed_descriptors, sentence
+from enn_forkserver.frames import (DESCRIPTORS_MAX, FRAME_BYTES_MAX, Malformed, Request, frame, passed_descriptors,
+                                   sentence)
 
 REQUEST_SECONDS_MAX = 2.0
 GO_SECONDS_MAX = 60
@@ -205,7 +206,7 @@ class Server:
             for other in waiting:
                 other.close()
             connection.setblocking(True)
-            become.attach(request, connection, pipe[0])
+            become.attach(request, pipe[0])
             send(connection, {"pid": os.getpid()})
             connection.settimeout(GO_SECONDS_MAX)
             if connection.recv(1) != b"g":
