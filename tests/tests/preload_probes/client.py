@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 WAIT_SECONDS = 60
 PRELOAD = "json,decimal,random,multiprocessing,multiprocessing.pool,multiprocessing.shared_memory,tempfile,logging," \
-          "concurrent.futures,asyncio,inspect,unittest,threading,dataclasses,noisy_import"
+          "concurrent.futures,asyncio,email.message,inspect,unittest,threading,dataclasses,noisy_import"
 TORCH_WAIT_SECONDS = 180
 
 

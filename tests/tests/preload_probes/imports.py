@@ -91,6 +91,14 @@ with ThreadPoolExecutor(4) as pool:
     found = list(pool.map(lambda name: importlib.import_module(name).__name__,
                           ["inspect", "dataclasses", "random", "tempfile"]))
 seen.show("threads", found)
+import types  # noqa: E402
+
+sys.modules["email"] = fake = types.ModuleType("email")
+fake.__path__ = []
+try:
+    import email.message  # noqa: F401
+except ImportError as error:
+    seen.show("a part of a package of the script's own", str(error))
 import inspect  # noqa: E402
 
 seen.show("getsource", inspect.getsource(about).splitlines()[0])

@@ -59,6 +59,7 @@ class Stash:
         self.bound = {}
         self.importers = {}
         self.plans = {}
+        self.originals = {}
 
     def looked_up(self):
         """All names of variables that any import looked up, each with the first module that did."""
@@ -80,6 +81,7 @@ class Stash:
 
     def hide(self, base, lists, importers):
         """Takes the preloaded modules out of sys.modules, and out of the packages that hold them as attributes."""
+        self.originals = dict(sys.modules)
         for name in list(sys.modules):
             if name not in base:
                 self.hidden[name] = sys.modules.pop(name)
@@ -105,6 +107,10 @@ class Stash:
         """Called by importlib for each import of a name that is not in sys.modules."""
         if name not in self.hidden or sys._getframe(2).f_code.co_name != "_find_and_load_unlocked":
             # Not ours, or only asked whether there is such a module: the path finder knows.
+            return None
+        package = name.rpartition(".")[0]
+        if package and sys.modules.get(package) is not self.originals.get(package):
+            # A package that the script has put there itself has parts of its own.
             return None
         with self.lock:
             if name not in self.hidden:
