@@ -331,7 +331,7 @@ def main():
     parser.add_argument("--starts", type=int, default=200)
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--list", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     sys.path.insert(0, str(HERE))
     import cases
     import checks
