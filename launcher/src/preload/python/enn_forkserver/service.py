@@ -1,0 +1,152 @@
+"""From the start of the process to its first answer: the probe, or the imports, the rehearsal and the loop."""
+
+import atexit
+import gc
+import os
+import sys
+import time
+
+import _signal
+import _socket
+
+from enn_forkserver import guard, health, preload, procfs, streams
+from enn_forkserver.command import Command
+from enn_forkserver.frames import frame, sentence
+from enn_forkserver.ledger import watched_lists
+from enn_forkserver.serve import Server
+from enn_forkserver.stash import Stash, filters_changed
+
+
+
+class Task:
+    """What the launcher asked of this process."""
+
+    def __init__(self, number, what, words, began, importers):
+        self.number = number
+        self.what = what
+        self.words = words
+        self.began = began
+        self.importers = importers
+
+
+class AtExit:
+    """Gives the hidden modules back when the interpreter ends; registered first, and so called last."""
+
+    def __init__(self):
+        self.stash = None
+        atexit.register(self)
+
+    def __call__(self):
+        if self.stash is not None:
+            self.stash.give_all_back()
+
+
+def run(task, ledger):
+    """Ends the process, or returns in a worker."""
+    control = _socket.socket(fileno=task.number)
+    os.set_inheritable(task.number, False)
+    why = health.why_not()
+    command = Command(sys.orig_argv[1:])
+    if why is None and command.script is None:
+        why = "the command names no script"
+    if task.what == "probe":
+        answer_probe(control, task.words, why)
+    if why is not None:
+        end(control, {"refuse": why})
+    lists = {name: list(value) for name, value in watched_lists().items()}
+    lists["sys.meta_path"].remove(ledger.misses)
+    # Every warning of an import is kept; the worker's filters decide when it is handed out.
+    watched_lists()["warnings.filters"][:] = [("always", None, Warning, None, 0)]
+    filters_changed()
+    inherited = set(health.opened()) - {task.number}
+    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, [])
+    environment = guard.Environment(procfs.initial_environment(), dict(os.environ))
+    server = Server(control, environment, inherited, mask)
+    at_exit = AtExit()
+    before = health.Before()
+    text = preload.script_text(command.kind, command.script, command.module, server.cwd)
+    wanted = preload.modules(task.words, text)
+    collecting = gc.isenabled()
+    gc.disable()
+    missing, texts = import_all(wanted, ledger)
+    watched_lists()["warnings.filters"][:] = lists["warnings.filters"]
+    filters_changed()
+    why = before.why_not({task.number})
+    server.inherited |= health.kept_by_nvml()
+    at_exit.stash = stash = Stash(ledger, texts)
+    stash.path = list(sys.path) if sys.path == lists["sys.path"] else lists["sys.path"]
+    why = why or rank_is_read(stash)
+    if why is not None:
+        end(control, {"refuse": why})
+    put_back(environment.now)
+    stash.hide(ledger.base, lists, task.importers)
+    control.sendall(frame({"ready": {
+        "pid": os.getpid(), "version": version(), "modules": [name for name in wanted if name in stash.hidden or
+                                                              name in sys.modules],
+        "missing": missing, "seconds": round(time.monotonic() - task.began, 3)}}))
+    stash.prepare(wanted)
+    gc.freeze()
+    if collecting:
+        gc.enable()
+    server.run(stash)
+
+
+def version():
+    return ".".join(str(part) for part in sys.version_info[:3])
+
+
+def end(control, answer):
+    """Sends the only answer and ends the process."""
+    streams.flush_all()
+    control.sendall(frame(answer))
+    os._exit(0)
+
+
+def answer_probe(control, words, why):
+    """Says what could be served here; imports nothing of it."""
+    found = {word: preload.find(word.partition(".")[0]) is not None for word in words}
+    end(control, {"probe": {"executable": sys.executable, "version": version(),
+                            "implementation": sys.implementation.name, "found": found, "refuse": why}})
+
+
+def import_all(names, ledger):
+    """Imports the list; returns what could not be imported, and what was printed meanwhile."""
+    missing = []
+    forced = {name: os.environ.get(name) for name in guard.WHILE_PRELOADING}
+    capture = streams.Capture()
+    try:
+        os.environ.update(guard.WHILE_PRELOADING)
+        ledger.remember()
+        ledger.listen(capture)
+        for name in names:
+            try:
+                __import__(name)
+            except Exception as error:
+                missing.append({"name": name, "why": sentence(f"{type(error).__name__}: {error}")})
+        ledger.close()
+        for name, value in forced.items():
+            if os.environ.get(name) == guard.WHILE_PRELOADING[name]:
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+    finally:
+        texts = capture.stop()
+    return missing, texts
+
+
+def put_back(environment):
+    """Takes back what imports wrote into the environment; the hand-out lets it happen again."""
+    for name in [name for name in os.environ if name not in environment]:
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def rank_is_read(stash):
+    """Why workers of different ranks cannot share the imports; None when they can."""
+    for name, module in stash.looked_up().items():
+        if name in guard.RANK_NAMES:
+            return f"{module} looks at {name} while it is imported, and workers differ in it"
+    return None

@@ -1,0 +1,34 @@
+"""Canonical descriptions of what a program sees of its process; the probes print them."""
+
+import sys
+
+
+def show(name, value):
+    """One line of a description."""
+    sys.stdout.write(f"{name}: {plain(value)}\n")
+
+
+def main_module():
+    """__main__ and the command line."""
+    main = sys.modules["__main__"]
+    for name in sorted(vars(main)):
+        if name not in ("seen", "__builtins__"):
+            show("__main__." + name, vars(main)[name])
+    show("__main__.__builtins__", type(vars(main)["__builtins__"]).__name__)
+    show("argv", sys.argv)
+    show("orig_argv", sys.orig_argv)
+    show("path", sys.path)
+    show("executable", (sys.executable, sys.prefix, sys.exec_prefix, sys.base_prefix))
+    show("flags", sys.flags)
+    show("warnoptions", sys.warnoptions)
+    show("path_importer_cache", sorted(sys.path_importer_cache))
+    for name in sorted(sys.modules):
+        show("module", name)
+    show("path_hooks", len(sys.path_hooks))
+    show("dont_write_bytecode", sys.dont_write_bytecode)
+
+
+def plain(value):
+    """A value without its address."""
+    import re
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
