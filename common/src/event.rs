@@ -69,7 +69,9 @@ pub enum What {
     BaselinesComputed { split: BTreeMap<String, BTreeMap<String, Metrics>>, notes: Vec<String> },
     /// A round began: its workers are being started, or go on from `resume_step`.
     RoundStarted { round: Round, world_size: u32, attempt: u32, resume_step: Option<u64> },
-    /// A worker process was forked.
+    /// The fork server of `enn run` has imported these modules and forks workers from now on.
+    Preloaded { modules: Vec<String>, seconds: f64 },
+    /// A worker process was started.
     WorkerStarted {
         round: Round,
         local_rank: LocalRank,
@@ -78,6 +80,9 @@ pub enum What {
         /// Host it runs on; empty: the launcher's.
         #[serde(default)]
         host: String,
+        /// By the fork server; else it was executed.
+        #[serde(default, skip_serializing_if = "is_false")]
+        forked: bool,
     },
     /// A worker said it is ready to take its first step.
     WorkerReady { round: Round, rank: Rank, device: String, backend: String, libtorch: String, seconds: f64 },
@@ -302,6 +307,13 @@ pub struct StepTimes {
 }
 
 /// What most events do not say.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+/// The same of what is true or false.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }

@@ -14,7 +14,10 @@ use enn_common::{
     config,
     fs::{FileError, private},
 };
-use nix::sched::CpuSet;
+use nix::{
+    sched::CpuSet,
+    unistd::{AccessFlags, access},
+};
 use std::{
     collections::BTreeMap,
     env,
@@ -25,6 +28,9 @@ use std::{
 
 /// Longest directory for the broker's socket: the path of a Unix socket has at most 107 bytes, we add 33.
 const SOCKET_PARENT_BYTES_MAX: usize = 70;
+
+/// What Python is called.
+pub const PYTHONS: [&str; 2] = ["python3", "python"];
 
 /// Variables that torchrun's agent reads and `enn run` does not honour, each with the value that asks for nothing.
 const UNHONOURED: [(&str, &str); 4] = [
@@ -155,6 +161,25 @@ impl Facts {
         if is_used { private::own_dir(&instead) } else { Ok(()) }
     }
 
+    /// The Python that `enn run` starts scripts with: PYTHON_EXEC, else python3 or python on PATH.
+    pub fn script_python(&self) -> Option<OsString> {
+        match &self.python_exec {
+            Some(given) => self.executable(given),
+            None => PYTHONS.into_iter().find_map(|name| self.executable(OsStr::new(name))),
+        }
+    }
+
+    /// A file that may be executed, on PATH when its name has no slash.
+    pub fn executable(&self, name: &OsStr) -> Option<OsString> {
+        let executable = |path: &Path| path.is_file() && access(path, AccessFlags::X_OK).is_ok();
+        if name.as_encoded_bytes().contains(&b'/') {
+            return executable(&self.cwd.join(name)).then(|| name.to_owned());
+        }
+        let folders = env::split_paths(self.path.as_deref().unwrap_or_default());
+        let mut paths = folders.map(|folder| self.cwd.join(folder).join(name));
+        paths.find(|path| executable(path)).map(PathBuf::into_os_string)
+    }
+
     /// Reads everything. Nothing is started.
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
     pub fn gather() -> Self {
@@ -274,6 +299,8 @@ impl From<&Facts> for Surroundings {
             library_path: facts.libtorch.find().ok().map(|found| found.path(facts.library_path.as_deref())),
             cores: facts.cores,
             gpus: facts.gpus,
+            python: facts.script_python().map(PathBuf::from),
+            temporary_dir: facts.temporary_dir.clone(),
             cwd: facts.cwd.clone(),
             variables: facts.variables.clone(),
         }
@@ -332,7 +359,7 @@ fn pythons(
         let dir = cwd.join(dir.as_ref()?);
         ["bin/python3", "bin/python"].map(|name| dir.join(name)).into_iter().find(|path| path.is_file())
     };
-    let on_path = ["python3", "python"].into_iter().find_map(|name| program(name, path));
+    let on_path = PYTHONS.into_iter().find_map(|name| program(name, path));
     let mut found: Vec<PathBuf> = Vec::new();
     for python in [of(venv), on_path, of(conda)].into_iter().flatten() {
         if !found.contains(&python) {

@@ -1,7 +1,7 @@
 //! The launcher: the binary `enn` and its Rust API.
 //!
 //! `cli → api → {stage, agent, gather, convert, cv, evaluation, serve, tasks}` for ENN's own workers, `cli → api → torchrun → group → {rendezvous, logs,
-//! stacks, process}` for any program (LAUNCH.md); `slurm` says where an allocation's nodes meet. `ui` and `baselines` see
+//! stacks, preload, process}` for any program (LAUNCH.md); `slurm` says where an allocation's nodes meet. `ui` and `baselines` see
 //! only `common`'s types; `facts` is read once and passed on, and `libtorch` is
 //! searched for once, by what is in it. `remote` moves
 //! checkpoints to and from object stores, and knows the runs that are kept in one.
@@ -23,6 +23,7 @@ pub mod group;
 pub mod libtorch;
 pub mod logs;
 pub mod numa;
+pub mod preload;
 mod process;
 pub mod remote;
 pub mod rendezvous;

@@ -20,8 +20,8 @@ LOAD = os.getloadavg()[0]
 
 
 def binary(name: str) -> str:
-    """Path of a release binary, which `make build` must have made."""
-    path = ROOT / "target" / "release" / name
+    """Path of a release binary, which `make build` must have made; in $ENN_BIN_DIR where that is set."""
+    path = pathlib.Path(os.environ.get("ENN_BIN_DIR") or ROOT / "target" / "release") / name
     if not path.exists():
         sys.exit(f"{path}: not found; run `make build` first")
     return str(path)

@@ -141,6 +141,24 @@ def write_page(tested):
     PAGE.write_text(before + "\n".join(lines) + after)
 
 
+def probes():
+    """The probes of the fork server with each Python from 3.10 to 3.14 that is here; how many of them differ."""
+    client = HERE.parents[0] / "tests" / "preload_probes" / "client.py"
+    failed = 0
+    for minor in range(10, 15):
+        python = shutil.which(f"python3.{minor}")
+        # A shim of a version manager may stand for a version that is not there.
+        if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode != 0:
+            print(f"LEFT OUT fork server, Python 3.{minor} is not here", flush=True)
+            continue
+        done = subprocess.run([python, client, python], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        print(f"{'FAIL' if done.returncode else 'PASS'} fork server, Python 3.{minor}", flush=True)
+        if done.returncode:
+            print(done.stdout)
+            failed += 1
+    return failed
+
+
 def main():
     envs = Path(os.environ.get("ENN_BIN_DIR", "target/release")).resolve().parent / "envs"
     here = lambda: (sys.executable, {})
@@ -151,7 +169,7 @@ def main():
         "2.15.0": (lambda: pypi(envs / "torch-2.15", NEWEST), CHECKPOINTS + LAUNCHER),
     }
     chosen = os.environ.get("ENN_RELEASES", "").split() or list(releases)
-    failed, tested = 0, {}
+    failed, tested = probes(), {}
     for release in chosen:
         make, checks = releases[release]
         python, more = make()

@@ -8,8 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Folders that have pages: the crates.
+/// The crates, which have pages.
 pub const CRATES: [&str; 7] = ["common", "broker", "export", "launcher", "worker", "tests", "examples"];
+/// Pages that belong to no crate.
+const USERS: &str = "docs";
 /// Sections of a configuration.
 pub const SECTIONS: [&str; 4] = ["data", "train", "model", "cluster"];
 
@@ -130,7 +132,7 @@ pub fn root() -> &'static Path {
 pub fn pages() -> Vec<Page> {
     let root = root();
     let mut paths = vec![root.join("README.md")];
-    CRATES.iter().for_each(|krate| markdown(&root.join(krate), &mut paths));
+    CRATES.iter().chain([&USERS]).for_each(|folder| markdown(&root.join(folder), &mut paths));
     let page = |path: PathBuf| {
         let text = fs::read_to_string(&path).unwrap();
         let prose = prose(&text);

@@ -377,7 +377,7 @@ impl Agent<'_> {
         let (pid, local_rank, host) =
             (worker.child.pid(), worker.slot.index, self.sources.nodes.host(worker.slot.home));
         (self.emit)(match worker.rank() {
-            Some(rank) => What::WorkerStarted { round: self.state.round, local_rank, rank, pid, host },
+            Some(rank) => What::WorkerStarted { round: self.state.round, local_rank, rank, pid, host, forked: false },
             None => What::SpareStarted { pid, local_rank, host },
         });
     }

@@ -73,7 +73,14 @@ mod tests {
     }
 
     fn started(rank: u32, pid: u32, host: &str) -> What {
-        What::WorkerStarted { round: Round(0), local_rank: LocalRank(rank), rank: Rank(rank), pid, host: host.into() }
+        What::WorkerStarted {
+            round: Round(0),
+            local_rank: LocalRank(rank),
+            rank: Rank(rank),
+            pid,
+            host: host.into(),
+            forked: false,
+        }
     }
 
     fn exited(rank: u32, pid: u32) -> What {

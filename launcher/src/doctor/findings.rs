@@ -2,6 +2,7 @@
 
 use crate::{
     libtorch::Libtorch,
+    preload::{self, Trial},
     process::{OutputError, output_within},
 };
 use enn_common::{fs::memory, probe::Probe, secrets};
@@ -32,6 +33,10 @@ pub struct Surroundings {
     pub cores: usize,
     /// GPUs this process may use.
     pub gpus: usize,
+    /// The Python that `enn run` starts scripts with.
+    pub python: Option<PathBuf>,
+    /// Directory for what need not last.
+    pub temporary_dir: PathBuf,
     /// Working directory: where runs would be written.
     pub cwd: PathBuf,
     /// Variables of [`super::variables::VARIABLES`] that are set, with their values.
@@ -45,6 +50,8 @@ pub struct Findings {
     pub surroundings: Surroundings,
     /// What the worker said of itself and its libtorch.
     pub probe: Result<Probe, ProbeFailure>,
+    /// Whether `enn run` can fork scripts of PyTorch, or why not; `None` where there is no Python.
+    pub fork_server: Option<Result<Trial, String>>,
     /// The kernel module's version, when an NVIDIA driver is loaded.
     pub nvidia_driver: Option<String>,
     /// NVIDIA devices the machine shows, allowed or not.
@@ -86,6 +93,7 @@ pub fn look(surroundings: &Surroundings) -> Findings {
     Findings {
         surroundings: surroundings.clone(),
         probe: probe(surroundings),
+        fork_server: surroundings.python.as_deref().map(|python| fork_server(python, &surroundings.temporary_dir)),
         nvidia_driver: nvidia_driver(),
         gpu_devices: gpu_devices(Path::new("/dev")),
         memory_available: memory::available_bytes(),
@@ -112,6 +120,13 @@ fn probe(surroundings: &Surroundings) -> Result<Probe, ProbeFailure> {
         OutputError::TimedOut(limit) => ProbeFailure::TimedOut(limit),
     })?;
     serde_json::from_str(output.trim()).map_err(|error| ProbeFailure::Failed(format!("{}: {error}", worker.display())))
+}
+
+/// Starts a fork server, which imports PyTorch, and ends it.
+fn fork_server(python: &Path, temporary: &Path) -> Result<Trial, String> {
+    let dir =
+        tempfile::Builder::new().prefix("enn-doctor-").tempdir_in(temporary).map_err(|error| error.to_string())?;
+    preload::try_out(python, dir.path()).map_err(|error| error.to_string())
 }
 
 fn nvidia_driver() -> Option<String> {

@@ -4,7 +4,7 @@ use super::{
     findings::{Findings, ProbeFailure},
     report::{Item, Report, State},
 };
-use crate::libtorch::RELEASE as LIBTORCH;
+use crate::{libtorch::RELEASE as LIBTORCH, preload::Trial};
 use enn_common::probe::Probe;
 
 const GIB: u64 = 1 << 30;
@@ -23,6 +23,7 @@ pub fn judge(findings: &Findings) -> Report {
         libtorch(findings),
         cuda(findings),
         nccl(findings),
+        fork_server(findings),
         cores(findings),
         memory(findings),
         disk(findings),
@@ -136,6 +137,25 @@ fn nccl(findings: &Findings) -> Option<Item> {
             note("NCCL", "not loaded".into(), "put the lib folder of nvidia-nccl-cu13 on LD_LIBRARY_PATH")
         }
         None => None,
+    }
+}
+
+fn fork_server(findings: &Findings) -> Option<Item> {
+    const NAME: &str = "fork server";
+    let python = findings.surroundings.python.as_ref()?.display();
+    match findings.fork_server.as_ref()? {
+        Ok(Trial::Forks { modules, seconds }) => ok(
+            NAME,
+            format!("{python} imports {} modules of PyTorch in {seconds:.1} s, once for all workers", modules.len()),
+        ),
+        Ok(Trial::Executes(why)) => note(
+            NAME,
+            format!("{python}: {why}"),
+            "activate an environment with PyTorch, or set PYTHON_EXEC to its Python",
+        ),
+        Err(why) => {
+            note(NAME, format!("{python} could not be tried: {why}"), "free some space in the temporary directory")
+        }
     }
 }
 

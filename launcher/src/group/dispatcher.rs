@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     logs::Pump,
+    preload::Starter,
     process::{self, Cgroup, Exit, Guard, Mark, Signals},
     rendezvous::{News, Rendezvous, RoundEnd, RoundPlan, RunEnd},
     stacks,
@@ -60,13 +61,17 @@ pub fn run(spec: &GroupSpec, emit: &mut dyn FnMut(What)) -> Result<GroupOutcome,
     let cgroup = cgroup.ok().flatten();
     // What may be left behind is not the guard's: it ends the workers with their groups.
     let guarded = Some(&mark).filter(|_| !spec.leave_background);
-    let guard = Guard::start(guarded, cgroup.as_ref()).map_err(system("start the guard process"))?;
+    let mut guard = Guard::start(guarded, cgroup.as_ref()).map_err(system("start the guard process"))?;
     process::adopt_orphans().map_err(system("adopt orphaned processes"))?;
     let mut handled = spec.signals.clone();
     let own = [Signal::SIGCHLD, Signal::SIGUSR1, Signal::SIGWINCH];
     handled.extend(own.iter().filter(|signal| !spec.signals.contains(signal)));
     let signals = Signals::install(&handled).map_err(system("handle signals"))?;
     worker::progress_dir(&spec.run_dir).map_err(system("make the directory for progress files"))?;
+    let starter = match &spec.preload {
+        Some(preload) => Starter::fork(preload.clone(), &worker::common_command(spec, 0), &spec.run_dir, &mut guard),
+        None => Starter::execute(),
+    };
     let pump = Pump::start(spec.logs.clone())?;
     let watchdog = spec.timer_file.as_deref().map(Watchdog::start).transpose();
     let watchdog = watchdog.map_err(system("make the pipe of TORCHELASTIC_TIMER_FILE"))?;
@@ -77,6 +82,7 @@ pub fn run(spec: &GroupSpec, emit: &mut dyn FnMut(What)) -> Result<GroupOutcome,
         sources,
         pump,
         guard,
+        starter,
         mark,
         cgroup,
         workers: Vec::new(),
@@ -100,6 +106,8 @@ pub fn run(spec: &GroupSpec, emit: &mut dyn FnMut(What)) -> Result<GroupOutcome,
 enum Phase {
     /// Waiting for a round.
     Joining,
+    /// The round is known; waiting for the fork server, which imports.
+    Loading,
     /// The workers work.
     Running,
     /// No worker of this node is left, and the end of the round has not been told yet: others may still work.
@@ -116,6 +124,7 @@ struct Group<'a> {
     sources: Sources,
     pump: Pump,
     guard: Guard,
+    starter: Starter,
     mark: Mark,
     cgroup: Option<Cgroup>,
     workers: Vec<Worker>,
@@ -137,6 +146,7 @@ struct Group<'a> {
 impl Group<'_> {
     fn run(mut self) -> Result<GroupOutcome, GroupError> {
         let end = self.run_rounds();
+        self.starter.end(&mut self.guard);
         // After an error some may live; they are killed before their last output is waited for.
         self.workers.clear();
         self.wait_for_readers()?;
@@ -173,7 +183,7 @@ impl Group<'_> {
             {
                 return Ok(end);
             }
-            for event in self.sources.wait(&self.workers, self.deadline())? {
+            for event in self.sources.wait(&self.workers, &self.starter, self.deadline())? {
                 self.handle(event)?;
             }
         }
@@ -217,21 +227,29 @@ impl Group<'_> {
             if let Some(cgroup) = &self.cgroup {
                 cgroup.kill();
             }
-            process::sweep(&self.mark, &self.guard);
+            let own: Vec<u32> = self.own_processes().collect();
+            process::sweep(&self.mark, &own);
         }
         self.pump.settle(Instant::now() + SETTLE_MAX);
         self.tell_troubles();
         self.workers.clear();
     }
 
+    /// Children of the launcher that are no workers.
+    fn own_processes(&self) -> impl Iterator<Item = u32> {
+        self.starter.pid().into_iter().chain([self.guard.pid()])
+    }
+
     fn handle(&mut self, event: Event) -> Result<(), GroupError> {
         match event {
             Event::Signalled(Signal::SIGCHLD) => {
-                process::reap_orphans(|pid| self.workers.iter().any(|worker| worker.process.pid() == pid), &self.guard);
+                let works = |pid| self.workers.iter().any(|worker| worker.process.pid() == pid);
+                process::reap_orphans(|pid| works(pid) || self.own_processes().any(|own| own == pid));
             }
             Event::Signalled(Signal::SIGWINCH) if !self.spec.signals.contains(&Signal::SIGWINCH) => self.pump.resize(),
             Event::Signalled(signal) => self.signalled(signal),
             Event::Ended { worker, late } => self.ended(worker, late),
+            Event::Preload => self.preloaded()?,
             Event::News => {
                 while let Some(news) = self.sources.rendezvous.news() {
                     self.news(news)?;
@@ -366,17 +384,58 @@ impl Group<'_> {
         let world_size = ranks.first().map_or(0, |ranks| ranks.world);
         (self.emit)(What::RoundStarted { round, world_size, attempt: plan.restarts, resume_step: None });
         (self.rounds, self.restarts) = (self.rounds + 1, plan.restarts);
-        (self.phase, self.round_over) = (Phase::Running, false);
+        self.round_over = false;
+        self.plan = Some(plan);
+        if self.starter.is_loading() {
+            self.phase = Phase::Loading;
+            return Ok(());
+        }
+        self.start_workers()
+    }
+
+    /// The fork server said something: a round that waits for it begins.
+    fn preloaded(&mut self) -> Result<(), GroupError> {
+        self.starter.advance(&mut self.guard);
+        self.tell_start();
+        if self.phase == Phase::Loading && !self.starter.is_loading() {
+            // Imports are work: they are not what a hang is counted from.
+            self.sources.rendezvous.progress();
+            self.start_workers()?;
+        }
+        Ok(())
+    }
+
+    /// Tells what there is to say of how the workers are started.
+    fn tell_start(&mut self) {
+        if let Some(ready) = self.starter.take_ready() {
+            (self.emit)(What::Preloaded { modules: ready.modules, seconds: ready.seconds });
+        }
+        for message in self.starter.take_messages() {
+            (self.emit)(What::Warned { message });
+        }
+    }
+
+    /// Starts the workers of the round; forked ones begin together.
+    fn start_workers(&mut self) -> Result<(), GroupError> {
+        let Some(plan) = self.plan.clone() else { return Ok(()) };
+        let round = Round(plan.round);
+        self.phase = Phase::Running;
         self.looked = Instant::now();
         let mut unstartable = None;
-        for ranks in ranks {
-            let means =
-                Means { pump: &self.pump, guard: &mut self.guard, mark: &self.mark, cgroup: self.cgroup.as_ref() };
+        for ranks in Ranks::of_node(&plan) {
+            let means = Means {
+                pump: &self.pump,
+                guard: &mut self.guard,
+                mark: &self.mark,
+                cgroup: self.cgroup.as_ref(),
+                starter: &mut self.starter,
+            };
             match Worker::start(self.spec, &plan, ranks, means) {
                 Ok(worker) => {
                     let (local_rank, rank) = (LocalRank(ranks.local_rank), Rank(ranks.rank));
                     let (pid, host) = (worker.process.pid(), self.spec.rendezvous.host.clone());
-                    (self.emit)(What::WorkerStarted { round, local_rank, rank, pid, host });
+                    let forked = worker.is_held();
+                    (self.emit)(What::WorkerStarted { round, local_rank, rank, pid, host, forked });
                     self.workers.push(worker);
                 }
                 Err(Ok(failure)) => {
@@ -386,7 +445,10 @@ impl Group<'_> {
                 Err(Err(error)) => return Err(error),
             }
         }
-        self.plan = Some(plan);
+        if unstartable.is_none() {
+            self.workers.iter_mut().for_each(Worker::release);
+        }
+        self.tell_start();
         if let Some(failure) = unstartable {
             self.failed(failure);
         }

@@ -1,6 +1,6 @@
 //! What the group of one node is asked to run: any program that reads torchrun's environment.
 
-use crate::{logs::LogPlan, rendezvous::Settings};
+use crate::{logs::LogPlan, preload::Preload, rendezvous::Settings};
 use nix::sys::signal::Signal;
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
@@ -18,6 +18,8 @@ pub struct Command {
 pub struct GroupSpec {
     /// Command of each worker.
     pub command: Command,
+    /// What is imported once for all workers of this node, which are then forked; `None`: each is executed.
+    pub preload: Option<Preload>,
     /// How the nodes meet; holds the run's name, role and number of workers.
     pub rendezvous: Settings,
     /// Run directory, absolute: events.jsonl, stacks, stores of cached files.

@@ -2,6 +2,7 @@
 
 use super::{error::GroupError, watchdog::Watchdog, worker::Worker};
 use crate::{
+    preload::Starter,
     process::{Signals, wait_ready},
     rendezvous::Rendezvous,
 };
@@ -32,6 +33,8 @@ pub(super) enum Event {
     Signalled(Signal),
     /// The worker with this index ended, at most `late` ago.
     Ended { worker: usize, late: Duration },
+    /// The fork server said something, or took too long.
+    Preload,
     /// The rendezvous has news.
     News,
     /// A worker said something of its timers, or one expired.
@@ -62,24 +65,33 @@ impl Sources {
     }
 
     /// Waits until something happens, or until `deadline`.
-    pub(super) fn wait(&mut self, workers: &[Worker], deadline: Option<Instant>) -> Result<Vec<Event>, GroupError> {
+    pub(super) fn wait(
+        &mut self,
+        workers: &[Worker],
+        starter: &Starter,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Event>, GroupError> {
         let began = Instant::now();
         let living: Vec<usize> = (0..workers.len()).filter(|index| workers[*index].process.exit().is_none()).collect();
         let timer_at = self.timer_at(began);
-        let (signalled, news, ended, timers) = {
+        let loaded_at = starter.deadline();
+        let (signalled, news, ended, timers, preload) = {
             let mut watched: Vec<BorrowedFd<'_>> = vec![self.rendezvous.fd()];
             watched.extend(living.iter().map(|index| workers[*index].process.pidfd()));
             watched.extend(self.signals.as_ref().map(Signals::fd));
             let behind = watched.len();
             watched.extend(self.watchdog.as_ref().map(Watchdog::fd));
+            let last = watched.len();
+            watched.extend(starter.fds());
+            let count = watched.len();
             let mut fds: Vec<PollFd<'_>> = watched.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-            let until = [deadline, timer_at].into_iter().flatten().min();
+            let until = [deadline, timer_at, loaded_at].into_iter().flatten().min();
             wait_ready(&mut fds, until).map_err(|source| GroupError::System { what: "wait for events", source })?;
             let ready = |index: usize| fds.get(index).is_some_and(|fd| fd.any().unwrap_or(false));
             let ended: Vec<usize> =
                 living.iter().enumerate().filter(|(at, _)| ready(at + 1)).map(|(_, worker)| *worker).collect();
             let signalled = self.signals.is_some() && ready(living.len() + 1);
-            (signalled, ready(0), ended, ready(behind))
+            (signalled, ready(0), ended, behind < last && ready(behind), (last..count).any(ready))
         };
         let now = Instant::now();
         // A poll that blocked was listening when the death came; else it may be as old as the poll before.
@@ -90,6 +102,9 @@ impl Sources {
             events.extend(signals.take().into_iter().map(Event::Signalled));
         }
         events.extend(ended.into_iter().map(|worker| Event::Ended { worker, late }));
+        if preload || loaded_at.is_some_and(|at| now >= at) {
+            events.push(Event::Preload);
+        }
         if news {
             self.rendezvous.clear();
             events.push(Event::News);

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     logs::{Pump, Streams, Tail, Who},
+    preload::{Held, Started, Starter, WorkerStart},
     process::{Binding, Cgroup, Exit, Guard, Inlet, MARK_VARIABLE, Mark, Outlets, Process, StartError},
     rendezvous::RoundPlan,
     stacks,
@@ -17,6 +18,7 @@ use nix::{errno::Errno, sched::CpuSet, sys::signal::Signal};
 use std::{
     io,
     path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -31,6 +33,8 @@ const CODE_NOT_EXECUTABLE: i32 = 126;
 pub(super) struct Worker {
     pub(super) ranks: Ranks,
     pub(super) process: Process,
+    /// Set until it may begin.
+    held: Option<Held>,
     tail: Tail,
     error_file: PathBuf,
     progress: PathBuf,
@@ -46,10 +50,18 @@ pub(super) struct Means<'a> {
     pub(super) guard: &'a mut Guard,
     pub(super) mark: &'a Mark,
     pub(super) cgroup: Option<&'a Cgroup>,
+    pub(super) starter: &'a mut Starter,
+}
+
+/// The command of a worker, with the variables that all of them get.
+pub(super) fn common_command(spec: &GroupSpec, local_rank: u32) -> Command {
+    let mut command = secrets::command(&spec.command.program);
+    command.args(contract::args(&spec.command.args, local_rank)).envs(&spec.variables);
+    command
 }
 
 impl Worker {
-    /// Starts a worker. A program that cannot be started is a failure of the worker, in `Err(Ok(…))`.
+    /// Starts a worker; it begins when it is released. A program that cannot be started is a failure of the worker, in `Err(Ok(…))`.
     pub(super) fn start(
         spec: &GroupSpec,
         plan: &RoundPlan,
@@ -64,20 +76,16 @@ impl Worker {
         let Streams { stdout, stderr, error_file, tail } = streams;
         let progress = spec.run_dir.join("progress").join(ranks.local_rank.to_string());
         let files = Files { error: &error_file, progress: &progress };
-        let mut command = secrets::command(&spec.command.program);
-        command
-            .args(contract::args(&spec.command.args, ranks.local_rank))
-            .envs(&spec.variables)
-            .envs(contract::variables(spec, plan, &ranks, files))
-            .env(MARK_VARIABLE, means.mark.value());
+        let mut command = common_command(spec, ranks.local_rank);
+        command.envs(contract::variables(spec, plan, &ranks, files)).env(MARK_VARIABLE, means.mark.value());
         // As under torchrun: every worker has the launcher's own standard input, and leads a session.
         let outlets = Outlets { stdin: Inlet::Inherited, stdout, stderr };
         let cpus = cpu_set(spec.cpus.get(ranks.local_rank as usize)).map_err(Err)?;
         let binding = Binding::new(cpus, means.cgroup).in_new_session();
         let started = Instant::now();
-        match Process::start(&command, outlets, binding, means.guard) {
-            Ok(process) => {
-                Ok(Self { ranks, process, tail, error_file, progress, progressed: None, started, ended: None })
+        match means.starter.start(WorkerStart { command: &command, outlets, binding }, means.guard) {
+            Ok(Started { process, held }) => {
+                Ok(Self { ranks, process, held, tail, error_file, progress, progressed: None, started, ended: None })
             }
             Err(StartError::Watch(source)) => Err(Err(GroupError::System { what: "watch a worker by pidfd", source })),
             Err(StartError::Spawn(error)) => {
@@ -86,6 +94,18 @@ impl Worker {
                 Err(Ok(Box::new(Failure { code: Some(code), message: Some(message), early: true, ..failure })))
             }
         }
+    }
+
+    /// Lets the worker begin, if it waits.
+    pub(super) fn release(&mut self) {
+        if let Some(held) = self.held.take() {
+            held.release();
+        }
+    }
+
+    /// Whether it was forked, and has not been released.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.is_some()
     }
 
     /// Reaps the worker if it has ended; `None` when it lives or its end is known.

@@ -128,6 +128,14 @@ pub(crate) struct Outlets {
     pub(crate) stderr: Outlet,
 }
 
+impl Outlets {
+    /// The descriptors of standard input, output and error.
+    pub(crate) fn fds(&self) -> [RawFd; 3] {
+        let own = |outlet: &Outlet, number| outlet.fd().unwrap_or(number);
+        [libc::STDIN_FILENO, own(&self.stdout, libc::STDOUT_FILENO), own(&self.stderr, libc::STDERR_FILENO)]
+    }
+}
+
 /// A process that leads a group of its own. Dropping it kills the group.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -165,6 +173,20 @@ impl Process {
                 Err(StartError::Watch(error))
             }
         }
+    }
+
+    /// Takes over a child of this process that somebody else forked for it, and that leads a group of its own; it gets the CPUs and the
+    /// control group of `binding`. It must not have begun its work.
+    ///
+    /// # Errors
+    /// It cannot be watched, or may not use the CPUs.
+    pub(crate) fn adopt(pid: u32, binding: &Binding, guard: &mut Guard) -> io::Result<Self> {
+        let pidfd = unix::pidfd(pid)?;
+        let pid = Pid::from_raw(pid.cast_signed());
+        binding.apply(pid)?;
+        let process = Self { pid, pidfd, exit: None };
+        guard.add(process.pid());
+        Ok(process)
     }
 
     /// Its number.

@@ -18,7 +18,8 @@ pub(crate) use output::{OutputError, output_within};
 pub(crate) use patient::{GiveUp, PatientWriter};
 pub(crate) use poll::{next_signal, wait_ready};
 pub(crate) use sweep::{MARK_VARIABLE, Mark, end_children, reap_orphans, signal_one, sweep};
+pub(crate) use sys::variables_of;
 pub(crate) use unix::{
-    Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, copy_window_size, outlive, pidfd, terminal_pair,
-    unread_bytes, window_columns,
+    Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, copy_window_size, ignored_signals, outlive, pidfd,
+    terminal_pair, unread_bytes, window_columns,
 };

@@ -3,7 +3,6 @@
 //!
 //! **Invariant:** only processes of this user that carry the mark, or children of this process, are killed.
 
-use super::unix::Guard;
 use nix::{
     sys::{
         signal::{Signal, kill, killpg},
@@ -66,12 +65,12 @@ impl Mark {
     }
 }
 
-/// Kills every process that carries the mark and, when this process adopts orphans, every child but the guard; returns how
-/// many it found. No worker may be alive.
-pub(crate) fn sweep(mark: &Mark, guard: &Guard) -> usize {
-    let own = std::process::id();
-    let found = kill_all(|pid| mark.is_on(&environment(pid)) || (pid != guard.pid() && parent(pid) == Some(own)));
-    reap_orphans(|_| false, guard);
+/// Kills every process that carries the mark and, when this process adopts orphans, every child but `own`: the guard, and what else
+/// helps the launcher. Returns how many it found. No worker may be alive.
+pub(crate) fn sweep(mark: &Mark, own: &[u32]) -> usize {
+    let launcher = std::process::id();
+    let found = kill_all(|pid| mark.is_on(&environment(pid)) || (!own.contains(&pid) && parent(pid) == Some(launcher)));
+    reap_orphans(|pid| own.contains(&pid));
     found
 }
 
@@ -99,13 +98,13 @@ pub(crate) fn end_children() {
     }
 }
 
-/// Reaps children that ended and are neither known to the caller nor the guard: orphans this process adopted.
-pub(crate) fn reap_orphans(known: impl Fn(u32) -> bool, guard: &Guard) {
+/// Reaps children that ended and are not known to the caller: orphans this process adopted.
+pub(crate) fn reap_orphans(known: impl Fn(u32) -> bool) {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     while let Ok(status) = waitid(Id::All, flags) {
         let Some(pid) = status.pid() else { return };
         // A worker that has just ended is reaped by its owner; what hides behind it comes with the next signal.
-        if known(pid.as_raw().cast_unsigned()) || pid.as_raw().cast_unsigned() == guard.pid() {
+        if known(pid.as_raw().cast_unsigned()) {
             return;
         }
         let _reaped = waitpid(pid, Some(WaitPidFlag::WNOHANG));

@@ -43,7 +43,7 @@ struct Prepared {
 /// Starts `command` (its program, arguments and variables; its streams are not looked at) as the leader of a new group, or
 /// session, that dies with this thread. `streams` are standard input, output and error; `None` is inherited.
 pub(super) fn spawn(command: &Command, streams: [Option<RawFd>; 3], binding: Binding) -> io::Result<Pid> {
-    let variables = environment(command);
+    let variables = variables_of(command);
     let program = find(command.get_program(), &variables)?;
     let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
     let args = std::iter::once(command.get_program()).chain(command.get_args()).map(text);
@@ -75,8 +75,8 @@ pub(super) fn spawn(command: &Command, streams: [Option<RawFd>; 3], binding: Bin
     }
 }
 
-/// The variables of the child: ours with the command's changes.
-fn environment(command: &Command) -> Vec<(OsString, OsString)> {
+/// The variables of a child that `command` starts: ours with the command's changes.
+pub(crate) fn variables_of(command: &Command) -> Vec<(OsString, OsString)> {
     let mut variables: std::collections::BTreeMap<OsString, OsString> = std::env::vars_os().collect();
     for (name, value) in command.get_envs() {
         match value {

@@ -56,6 +56,34 @@ impl Binding {
     }
 }
 
+impl Binding {
+    /// Gives a process that has not begun its work the control group and the CPUs.
+    ///
+    /// # Errors
+    /// It may not use the CPUs.
+    pub(super) fn apply(&self, pid: Pid) -> io::Result<()> {
+        if let Some(cgroup) = self.cgroup {
+            // SAFETY: `new` says that the group outlives the start of the process.
+            let cgroup = unsafe { BorrowedFd::borrow_raw(cgroup) };
+            // Refused when the group was removed: the process is still bound in every other way.
+            let _refused = nix::unistd::write(cgroup, pid.to_string().as_bytes());
+        }
+        match &self.cpus {
+            Some(cpus) => Ok(nix::sched::sched_setaffinity(pid, cpus)?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Signals that this process ignores, and that what it executes will ignore, too.
+pub(crate) fn ignored_signals() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    // SIGPIPE gets its default before anything is executed.
+    (1..=64).filter(|number| mask >> (number - 1) & 1 == 1 && *number != libc::SIGPIPE).collect()
+}
+
 /// A descriptor of the process that has the number `pid` now; it becomes readable when that process ends.
 pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.

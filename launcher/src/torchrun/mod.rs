@@ -10,6 +10,7 @@ mod error;
 mod flags;
 mod own;
 mod places;
+mod preload;
 mod program;
 mod resolve;
 mod token;

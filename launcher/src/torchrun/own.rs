@@ -29,6 +29,13 @@ pub struct Own {
     /// End with the failed worker's own exit code instead of 1
     #[arg(long)]
     pub propagate_exit: bool,
+    /// Import modules once for all workers of a node and fork them: auto, none, or names such as torch,torchvision [default: auto]
+    ///
+    /// auto: torch, where PROGRAM is a Python script that imports it. Where every worker has a core, the first ones are executed and the
+    /// import is made behind them, for restarts. torch stands for what scripts use of it. A worker that cannot be forked as if it had been
+    /// executed is executed, and a line says why. enn-torchrun preloads only when asked to.
+    #[arg(long, value_name = "MODULE,…", help_heading = "Program")]
+    pub preload: Option<String>,
     /// Let processes that a worker started and left behind live on when the run has ended well; implies --no-capture
     ///
     /// Without it nothing outlives a run. A round that fails, is restarted or is stopped ends them all the same, and a launcher that

@@ -1,16 +1,15 @@
 //! The command of a worker: which Python, which script, and whether both are there. Looks at files, starts nothing.
 
 use super::{Flags, RunError};
-use crate::{facts::Facts, group::Command};
-use nix::unistd::{AccessFlags, access};
+use crate::{
+    facts::{self, Facts},
+    group::Command,
+};
 use std::{
     ffi::{OsStr, OsString},
     fs::File,
-    path::{Path, PathBuf},
+    path::Path,
 };
-
-/// What Python is called.
-const PYTHONS: [&str; 2] = ["python3", "python"];
 
 /// Runs a file as __main__ in a fresh Python, as `torchrun --run-path` does. An exception is kept in the worker's error file,
 /// which torchrun does for functions it starts, and this is one of those there.
@@ -59,19 +58,17 @@ pub(super) fn command(flags: &Flags, typed: &[OsString], facts: &Facts) -> Resul
     Ok((Command { program, args }, name))
 }
 
-/// PYTHON_EXEC, else python3 or python on PATH.
+/// The Python that scripts are started with.
 pub(super) fn python(script: &OsStr, facts: &Facts) -> Result<OsString, RunError> {
-    let missing =
-        |looked_for: String| RunError::NoInterpreter { looked_for, script: script.to_string_lossy().into_owned() };
-    if let Some(given) = &facts.python_exec {
-        return found(given, facts).ok_or_else(|| missing(format!("{} (PYTHON_EXEC)", given.to_string_lossy())));
-    }
-    let known = PYTHONS.into_iter().find_map(|name| found(OsStr::new(name), facts));
-    known.ok_or_else(|| missing(PYTHONS.join(" or ")))
+    facts.script_python().ok_or_else(|| {
+        let given = facts.python_exec.as_ref().map(|given| format!("{} (PYTHON_EXEC)", given.to_string_lossy()));
+        let looked_for = given.unwrap_or_else(|| facts::PYTHONS.join(" or "));
+        RunError::NoInterpreter { looked_for, script: script.to_string_lossy().into_owned() }
+    })
 }
 
 fn program(name: &OsStr, facts: &Facts) -> Result<OsString, RunError> {
-    if let Some(found) = found(name, facts) {
+    if let Some(found) = facts.executable(name) {
         return Ok(found);
     }
     let path = facts.cwd.join(name);
@@ -84,17 +81,6 @@ fn program(name: &OsStr, facts: &Facts) -> Result<OsString, RunError> {
         "check the spelling; without a slash it is looked up on PATH"
     };
     Err(RunError::Missing { path: name.into(), what: "program", hint })
-}
-
-/// An executable file, on PATH when its name has no slash.
-pub(super) fn found(name: &OsStr, facts: &Facts) -> Option<OsString> {
-    let executable = |path: &Path| path.is_file() && access(path, AccessFlags::X_OK).is_ok();
-    if has_slash(name) {
-        return executable(&facts.cwd.join(name)).then(|| name.to_owned());
-    }
-    let folders = std::env::split_paths(facts.path.as_deref().unwrap_or_default()).collect::<Vec<PathBuf>>();
-    let paths = folders.iter().map(|folder| facts.cwd.join(folder).join(name));
-    paths.into_iter().find(|path| executable(path)).map(PathBuf::into_os_string)
 }
 
 fn has_slash(name: &OsStr) -> bool {
@@ -111,7 +97,7 @@ fn check_script(script: &OsStr, facts: &Facts) -> Result<(), RunError> {
     match File::open(&path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let hint = if found(script, facts).is_some() {
+            let hint = if facts.executable(script).is_some() {
                 "a program of this name is on PATH: add --no-python to run it"
             } else {
                 "check the path and the working directory; -m is for modules"

@@ -3,7 +3,7 @@
 use super::{
     Flags, Own, RunError,
     elsewhere::DEFAULT_LOGS,
-    places, program, token,
+    places, preload, program, token,
     values::{self, Expected},
 };
 use crate::{
@@ -88,6 +88,7 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
     variables.extend(libraries(&command.program, facts, &mut notes).map(|path| ("LD_LIBRARY_PATH".to_owned(), path)));
     let spec = GroupSpec {
         command,
+        preload: preload::preload(own, &flags, &rendezvous, manner, facts)?,
         rendezvous,
         run_dir: PathBuf::new(),
         logs: logs(&flags, own, facts)?,

@@ -5,7 +5,7 @@
 //! is taken only when just one reading of it leads to a program that is there. **Invariant:** the program that is run is never
 //! guessed: where two readings lead to one, or none does, that is an error. So what runs is what torchrun would run, if it ran.
 
-use super::{RunError, program};
+use super::RunError;
 use crate::facts::Facts;
 use clap::Command;
 use std::{ffi::OsString, path::Path};
@@ -236,7 +236,7 @@ impl Line<'_> {
         let Some(word) = self.words.get(reading.at) else { return false };
         let Modes { module, no_python, run_path } = reading.modes;
         if no_python && !run_path {
-            return program::found(word, self.facts).is_some();
+            return self.facts.executable(word).is_some();
         }
         if module && !run_path {
             let part = |part: &str| {

@@ -55,7 +55,8 @@ fn told(event: &Event, view: &RunView) -> Vec<Line> {
         | What::Decided { .. }
         | What::BatchChosen { .. }
         | What::ModelBuilt { .. } => preparation(&event.what, view),
-        What::RoundStarted { .. }
+        What::Preloaded { .. }
+        | What::RoundStarted { .. }
         | What::WorkerStarted { .. }
         | What::WorkerReady { .. }
         | What::WorkerExited { .. }
@@ -216,6 +217,11 @@ fn baselines(name: &str, split: &BTreeMap<String, BTreeMap<String, Metrics>>, un
 
 fn processes(what: &What, view: &RunView) -> Vec<Line> {
     match what {
+        What::Preloaded { modules, seconds } => detail(format!(
+            "{} imported once in {}: workers are forked",
+            modules.join(", "),
+            figures::seconds(*seconds)
+        )),
         What::RoundStarted { round, world_size, resume_step, .. } => {
             let workers = figures::plural(u64::from(*world_size), "worker");
             let from = resume_step.map_or_else(String::new, |step| format!(" from step {}", figures::count(step)));

@@ -186,7 +186,8 @@ impl RunView {
             }
             What::KernelQuarantined { entry, .. } => self.warnings.push((time, entry.sentence())),
             // Told when they happen.
-            What::KernelRecovered { .. }
+            What::Preloaded { .. }
+            | What::KernelRecovered { .. }
             | What::SpareStarted { .. }
             | What::SpareReady { .. }
             | What::SpareEnded { .. }

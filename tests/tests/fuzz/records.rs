@@ -72,6 +72,7 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
         rank: Rank(rank),
         pid: 77 + rank,
         host: String::new(),
+        forked: false,
     };
     let events = [
         What::RunStarted {

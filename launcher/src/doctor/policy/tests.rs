@@ -16,6 +16,8 @@ fn good() -> Findings {
             library_path: Some("/opt/libtorch/lib".into()),
             cores: 8,
             gpus: 0,
+            python: Some("/usr/bin/python3".into()),
+            temporary_dir: "/tmp".into(),
             cwd: PathBuf::from("/work"),
             variables: vec![("ENN_LOG".into(), "debug".into())],
         },
@@ -30,6 +32,7 @@ fn good() -> Findings {
             cpu_capability: Some("AVX2".into()),
             threads: 8,
         }),
+        fork_server: Some(Ok(Trial::Forks { modules: vec!["torch".into()], seconds: 2.0 })),
         nvidia_driver: None,
         gpu_devices: 0,
         memory_available: Some(16 * GIB),
@@ -144,4 +147,18 @@ fn text_and_json_say_the_same() {
     assert_eq!(set.len(), 1);
     assert_eq!(set[0]["name"], "ENN_LOG");
     assert!(text.contains("= debug"));
+}
+
+#[test]
+fn scripts_that_cannot_be_forked_say_why() {
+    let why = "no fork server: its Python has no torch; workers are executed";
+    let report = with(|findings| findings.fork_server = Some(Ok(Trial::Executes(why.into()))));
+    assert_eq!(item(&report, "fork server").state, State::Note);
+    assert!(
+        item(&report, "fork server").found.contains("has no torch")
+            && mend(&report, "fork server").contains("PYTHON_EXEC")
+    );
+    assert_eq!(report.exit_code(), ExitCode::Success, "executed workers are as good");
+    let report = with(|findings| findings.surroundings.python = None);
+    assert!(report.items.iter().all(|item| item.name != "fork server"));
 }

@@ -137,7 +137,7 @@ impl RunView {
 
     pub(super) fn apply_worker(&mut self, time: f64, what: &What) {
         match what {
-            What::WorkerStarted { round, local_rank, rank, pid, host } => self.workers.push(WorkerView {
+            What::WorkerStarted { round, local_rank, rank, pid, host, .. } => self.workers.push(WorkerView {
                 round: round.0,
                 rank: rank.0,
                 local_rank: local_rank.0,

@@ -49,6 +49,7 @@ fn round(round: u64, resume_step: Option<u64>) -> Vec<(f64, What)> {
                 rank: Rank(rank),
                 pid,
                 host: String::new(),
+                forked: false,
             },
         ));
     }
@@ -283,7 +284,7 @@ pub(in crate::ui) fn gang_events() -> Vec<Event> {
         all.extend((0..4).map(|rank| {
             let (host, pid) = (hosts[rank as usize / 2].into(), 4_000 + 10 * round as u32 + rank);
             let (local_rank, rank) = (LocalRank(rank % 2), Rank(rank));
-            (0.01, What::WorkerStarted { round: Round(round), local_rank, rank, pid, host })
+            (0.01, What::WorkerStarted { round: Round(round), local_rank, rank, pid, host, forked: false })
         }));
         all
     };

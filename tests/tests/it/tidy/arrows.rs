@@ -180,19 +180,21 @@ fn t2_launcher_modules_keep_their_direction() {
             ("serve", _) => ["stage", "gather", "ui"].contains(&other),
             ("agent", _) => !["gather", "convert", "doctor", "baselines"].contains(&other),
             ("process" | "numa" | "rendezvous" | "template", _) => false,
+            ("preload", _) => other == "process",
             ("logs", _) => ["run_dir", "process", "template"].contains(&other),
             ("stacks", _) => other == "process",
             ("chaos", _) => ["process", "run_dir", "ui"].contains(&other),
             ("slurm", _) => other == "rendezvous",
-            ("group", _) => ["process", "logs", "rendezvous", "stacks", "template"].contains(&other),
+            ("group", _) => ["process", "logs", "preload", "rendezvous", "stacks", "template"].contains(&other),
             // It asks a Python for its plug-ins.
             ("torchrun", "process") => true,
             ("torchrun", _) => {
-                ["group", "logs", "numa", "rendezvous", "retention", "facts", "libtorch", "doctor"].contains(&other)
+                ["group", "logs", "numa", "preload", "rendezvous", "retention", "facts", "libtorch", "doctor"]
+                    .contains(&other)
             }
             ("libtorch", _) => other == "process",
-            // It tells what the search finds, and asks programs what they are.
-            ("doctor", "libtorch" | "process") => true,
+            // It tells what the search finds, asks programs what they are, and tries the fork server.
+            ("doctor", "libtorch" | "preload" | "process") => true,
             ("retention", _) => ["logs", "run_dir", "runs"].contains(&other),
             ("runs", _) => ["logs", "run_dir", "ui"].contains(&other),
             (leaf, _) if LAUNCHER_LEAVES.contains(&leaf) => ["error", "facts"].contains(&other),

@@ -8,9 +8,10 @@ SCRIPT_BYTES_MAX = 1 << 20
 
 # torch imports numpy itself; imported before it, numpy is known for what it alone imports and reads.
 TORCH = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch._dynamo")
-# A text in the script, and what a script that uses it imports sooner or later. The one place to extend.
+# A text in the script, and what a script that uses it imports sooner or later. The one place to extend. Inductor is not
+# among them: it takes as long as torch itself, many scripts compile only when they are told to, and on some machines its
+# import initialises CUDA, after which nothing can be forked.
 IN_SCRIPT = (
-    (("torch.compile", ".compile("), ("torch._inductor.compile_fx", "torch._inductor.codegen.triton")),
     (("fully_shard", "FullyShardedDataParallel", "FSDP", "distributed.fsdp"), ("torch.distributed.fsdp",)),
     (("distributed.checkpoint", "dcp.save", "dcp.load"), ("torch.distributed.checkpoint",)),
     (("distributed.tensor", "DTensor", "parallelize_module"), ("torch.distributed.tensor",)),

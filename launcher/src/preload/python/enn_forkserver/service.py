@@ -16,6 +16,8 @@ from enn_forkserver.ledger import watched_lists
 from enn_forkserver.serve import Server
 from enn_forkserver.stash import Stash, filters_changed
 
+# The arguments of the launcher's probe.
+QUESTION = ["-u", "-c", "pass"]
 
 
 class Task:
@@ -104,9 +106,15 @@ def end(control, answer):
 
 def answer_probe(control, words, why):
     """Says what could be served here; imports nothing of it."""
+    if why is None and sys.orig_argv[1:] != QUESTION:
+        why = f"a wrapper around the interpreter gives it arguments: {' '.join(sys.orig_argv[1:])}"
     found = {word: preload.find(word.partition(".")[0]) is not None for word in words}
-    end(control, {"probe": {"executable": sys.executable, "version": version(),
-                            "implementation": sys.implementation.name, "found": found, "refuse": why}})
+    # A wrapper (pyenv's, a script of the user's) may have changed the environment and run another program: the launcher
+    # gives workers what it has made of them.
+    given = b"\0".join(os.fsencode(f"{name}={value}") for name, value in procfs.initial_environment().items())
+    end(control, {"probe": {"executable": sys.executable, "version": version(), "argv0": os.fsencode(sys.orig_argv[0]).hex(),
+                            "environment": given.hex(), "implementation": sys.implementation.name, "found": found,
+                            "refuse": why}})
 
 
 def import_all(names, ledger):

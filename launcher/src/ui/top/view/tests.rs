@@ -100,7 +100,8 @@ fn a_thousand_workers_are_listed_and_the_failed_one_is_in_sight() {
     for rank in 0..1_000u32 {
         let (round, pid) = (enn_common::id::Round(0), 10_000 + rank);
         let (local_rank, rank) = (enn_common::id::LocalRank(rank), enn_common::id::Rank(rank));
-        let what = enn_common::event::What::WorkerStarted { round, local_rank, rank, pid, host: "n1".into() };
+        let what =
+            enn_common::event::What::WorkerStarted { round, local_rank, rank, pid, host: "n1".into(), forked: false };
         all.push(Event { time, what });
     }
     let failure = enn_common::failure::Failure { rank: 777, code: Some(3), ..Default::default() };

@@ -1,0 +1,38 @@
+//! The fork server of `enn run`: workers of a Python script are forked from a process that has imported torch, where executed ones
+//! each spend seconds on the import.
+//!
+//! ```text
+//! Starter ──start──► ForkServer ──probe──► Python with our hook, asks what is there, ends
+//!                        │ ──serve──► Python with the workers' own command, held up inside `import sitecustomize`
+//!                        └ ──fork───► request (variables, streams) ─► pid ─► Held ──release──► the script
+//! ```
+//! `starter` is how the group starts a worker (execute or fork); `server` the process and its states; `request` one worker's
+//! frame; `trial` asks whether a Python can serve; `hook` the Python files and the socket for notes; `frame` how bytes travel.
+//! The Python half is in `python`.
+//!
+//! **Invariant:** whatever goes wrong here costs a line and its time: the worker is executed as usual.
+
+mod frame;
+mod hook;
+mod request;
+mod server;
+mod starter;
+mod trial;
+#[cfg(test)]
+mod unix;
+
+pub(crate) use server::ForkServer;
+pub(crate) use starter::{Held, Started, Starter, WorkerStart};
+pub use trial::{Trial, try_out};
+
+/// What is imported before the first worker is started, and how the wish came about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preload {
+    /// Names of modules; `torch` stands for what scripts of PyTorch use of it.
+    pub modules: Vec<String>,
+    /// The user asked for it: where it cannot be done, the reason is told.
+    pub asked: bool,
+    /// The workers of the first round are executed at once, and the import is made behind them, for restarts: where every worker has
+    /// a core, all of them import in the time that one import takes.
+    pub behind: bool,
+}

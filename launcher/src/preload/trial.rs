@@ -1,0 +1,45 @@
+//! Whether scripts of a Python can be forked: a server is started once, and ended when it is ready.
+
+use super::{Preload, Starter};
+use crate::process::{Guard, wait_ready};
+use nix::poll::{PollFd, PollFlags};
+use std::{io, path::Path};
+
+/// What a trial found.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Trial {
+    /// Workers would be forked.
+    Forks {
+        /// Modules that were imported.
+        modules: Vec<String>,
+        /// Time that it took.
+        seconds: f64,
+    },
+    /// Workers would be executed; why.
+    Executes(String),
+}
+
+/// Starts a server with the Python `program`, in a directory of this process.
+///
+/// # Errors
+/// What the system says.
+pub fn try_out(program: &Path, dir: &Path) -> io::Result<Trial> {
+    let mut guard = Guard::start(None, None)?;
+    let mut command = enn_common::secrets::command(program);
+    command.args(["-u", "-c", "pass"]);
+    let preload = Preload { modules: vec!["torch".to_owned()], asked: true, behind: false };
+    let mut starter = Starter::fork(preload, &command, dir, &mut guard);
+    while starter.is_loading() {
+        let deadline = starter.deadline();
+        let mut fds: Vec<PollFd<'_>> = starter.fds().into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        wait_ready(&mut fds, deadline)?;
+        drop(fds);
+        starter.advance(&mut guard);
+    }
+    let found = match starter.take_ready() {
+        Some(ready) => Trial::Forks { modules: ready.modules, seconds: ready.seconds },
+        None => Trial::Executes(starter.take_messages().join("; ")),
+    };
+    starter.end(&mut guard);
+    Ok(found)
+}

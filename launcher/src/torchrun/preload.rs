@@ -1,0 +1,223 @@
+//! `--preload`: what is imported once for all workers of a node, and whether a script gains by it.
+//!
+//! An import of PyTorch that no worker makes would be time lost, so that `auto` reads which modules the script imports, by itself and
+//! through modules that lie beside it. It reads files, bounded in number and length, and runs nothing.
+
+use super::{Flags, Manner, Own, RunError, values::Expected};
+use crate::{facts::Facts, preload::Preload, rendezvous::Settings};
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+/// Stands for what scripts of PyTorch use of it.
+const TORCH: &str = "torch";
+/// Packages that import PyTorch.
+const WITH_TORCH: [&str; 17] = [
+    "accelerate",
+    "composer",
+    "deepspeed",
+    "diffusers",
+    "fairscale",
+    "fairseq",
+    "fairseq2",
+    "ignite",
+    "lightning",
+    "lightning_fabric",
+    "monai",
+    "peft",
+    "pytorch_lightning",
+    "sentence_transformers",
+    "timm",
+    "transformers",
+    "trl",
+];
+/// Files that are read, and how much of each.
+const FILES_MAX: usize = 200;
+const FILE_BYTES_MAX: u64 = 1 << 20;
+const EXPECTED: Expected = Expected {
+    what: "auto, none, or modules such as torch,torchvision",
+    hint: "--preload auto is right when in doubt",
+};
+
+/// What to preload.
+///
+/// # Errors
+/// The value is none, or there is no Python to preload in.
+pub(super) fn preload(
+    own: &Own,
+    flags: &Flags,
+    rendezvous: &Settings,
+    manner: Manner,
+    facts: &Facts,
+) -> Result<Option<Preload>, RunError> {
+    let default = if manner == Manner::Torchrun { "none" } else { "auto" };
+    let text = own.preload.as_deref().unwrap_or(default).trim();
+    let python = !flags.running.no_python || flags.running.run_path;
+    match text {
+        "none" => Ok(None),
+        "auto" => {
+            let imports = python && flags.command.first().is_some_and(|script| imports_torch(script, flags, facts));
+            let behind = rendezvous.local_world as usize <= facts.cores;
+            let comes_again = rendezvous.restarts_max > 0 || rendezvous.nodes_min < rendezvous.nodes_max;
+            let preload = || Preload { modules: vec![TORCH.to_owned()], asked: false, behind };
+            Ok((imports && (comes_again || !behind)).then(preload))
+        }
+        _ if !python => {
+            let hint = "modules are preloaded for Python scripts; leave one of the two out";
+            Err(RunError::Together { first: "--preload", second: "--no-python", hint })
+        }
+        list => {
+            let modules: Vec<String> = list.split(',').map(|name| name.trim().to_owned()).collect();
+            if modules.iter().all(|name| is_module(name)) {
+                Ok(Some(Preload { modules, asked: true, behind: false }))
+            } else {
+                Err(RunError::Value {
+                    place: "--preload".to_owned(),
+                    found: text.to_owned(),
+                    expected: EXPECTED.what,
+                    hint: EXPECTED.hint,
+                    parser: true,
+                })
+            }
+        }
+    }
+}
+
+/// Whether a text is the dotted name of a module.
+fn is_module(name: &str) -> bool {
+    let part = |part: &str| {
+        part.chars().all(|letter| letter.is_alphanumeric() || letter == '_')
+            && part.chars().next().is_some_and(|first| !first.is_numeric())
+    };
+    name.split('.').all(part)
+}
+
+/// Whether the program imports PyTorch, as far as files tell.
+fn imports_torch(script: &OsString, flags: &Flags, facts: &Facts) -> bool {
+    if flags.running.module && !flags.running.run_path {
+        let Some(name) = script.to_str() else { return false };
+        let files = files_of(name, &facts.cwd);
+        // A module that is installed is started by torchrun for what it does with PyTorch.
+        return files.is_empty() || reach_torch(files, &facts.cwd);
+    }
+    let path = facts.cwd.join(script);
+    let main = if path.is_dir() { path.join("__main__.py") } else { path };
+    let folder = main.parent().unwrap_or(&facts.cwd).to_owned();
+    reach_torch(vec![main], &folder)
+}
+
+/// Whether one of these files, or a file that they import from `root` or from beside them, imports PyTorch.
+fn reach_torch(files: Vec<PathBuf>, root: &Path) -> bool {
+    let mut seen: BTreeSet<PathBuf> = files.iter().cloned().collect();
+    let mut open = files;
+    while let Some(file) = open.pop() {
+        let Some(text) = text_of(&file) else { continue };
+        let folder = file.parent().unwrap_or(root);
+        for name in imports(&text) {
+            let top = name.split('.').next().unwrap_or_default();
+            if top.starts_with(TORCH) || WITH_TORCH.contains(&top) {
+                return true;
+            }
+            let near = match name.strip_prefix('.') {
+                Some(relative) => files_of(relative.trim_start_matches('.'), &above(folder, relative)),
+                None => files_of(&name, root),
+            };
+            for file in near {
+                if seen.len() < FILES_MAX && seen.insert(file.clone()) {
+                    open.push(file);
+                }
+            }
+        }
+    }
+    false
+}
+
+/// The folder that a relative import begins in: one up for each further dot.
+fn above(folder: &Path, relative: &str) -> PathBuf {
+    let dots = relative.chars().take_while(|letter| *letter == '.').count();
+    folder.ancestors().nth(dots).unwrap_or(folder).to_owned()
+}
+
+/// The files of a module and of the packages around it, below a folder.
+fn files_of(name: &str, folder: &Path) -> Vec<PathBuf> {
+    let mut place = folder.to_owned();
+    let mut files = Vec::new();
+    for part in name.split('.').filter(|part| !part.is_empty()) {
+        place.push(part);
+        let candidates = [place.with_extension("py"), place.join("__init__.py"), place.join("__main__.py")];
+        files.extend(candidates.into_iter().filter(|file| file.is_file()));
+    }
+    files
+}
+
+fn text_of(file: &Path) -> Option<String> {
+    let mut bytes = Vec::new();
+    let file = File::open(file).ok().filter(|file| file.metadata().is_ok_and(|found| found.is_file()))?;
+    file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The modules that a text imports by statements of their own line. A relative name keeps its dots; names that follow `import` in
+/// `from a import b` may be modules, too, and come as `a.b`.
+fn imports(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if let Some(names) = line.strip_prefix("import ") {
+            found.extend(names.split(',').filter_map(first_word));
+        } else if let Some((module, names)) = line.strip_prefix("from ").and_then(|rest| rest.split_once(" import ")) {
+            let Some(module) = first_word(module) else { continue };
+            let joint = if module.ends_with('.') { "" } else { "." };
+            let below = names.trim_matches(['(', ')', ' ']).split(',').filter_map(first_word);
+            let below: Vec<String> = below.map(|name| format!("{module}{joint}{name}")).collect();
+            found.push(module);
+            found.extend(below);
+        }
+    }
+    found
+}
+
+fn first_word(text: &str) -> Option<String> {
+    text.split([' ', '#', ';', '\\']).find(|word| !word.is_empty()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reaches(files: &[(&str, &str)]) -> bool {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        reach_torch(vec![dir.path().join(files[0].0)], dir.path())
+    }
+
+    #[test]
+    fn a_script_imports_torch_by_itself_or_through_files_beside_it() {
+        assert!(reaches(&[("a.py", "import os, torch  # the framework\n")]));
+        assert!(reaches(&[("a.py", "def f():\n    from torch.nn import Linear\n")]));
+        assert!(reaches(&[("a.py", "from transformers import Trainer\n")]));
+        assert!(reaches(&[("a.py", "import torchvision\n")]));
+        assert!(reaches(&[("a.py", "import b\n"), ("b.py", "from c.d import e\n"), ("c/d.py", "import torch\n")]));
+        assert!(reaches(&[("p/a.py", "from . import b\n"), ("p/b.py", "import torch\n")]));
+        assert!(reaches(&[("p/q/a.py", "from ..b import c\n"), ("p/b.py", "import torch\n")]));
+        assert!(!reaches(&[
+            ("a.py", "# import torch\nprint('import torch')\nimport os\nimport b\n"),
+            ("b.py", "import a\n")
+        ]));
+        assert!(!reaches(&[("a.py", "from b import torch_like\n"), ("b.py", "torch_like = 1\n")]));
+        assert!(!reaches(&[("missing.txt/a", "")]));
+    }
+
+    #[test]
+    fn names_of_modules_are_checked() {
+        assert!(["torch", "torch.nn", "_a1.b_2"].into_iter().all(is_module));
+        assert!(["", "torch,", "a b", "a..b", "1a", "a/b", "-c"].into_iter().all(|name| !is_module(name)));
+    }
+}
