@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(facts.pythons(), [venv.clone(), path.clone(), conda]);
         assert_eq!(facts.python(), venv);
         let facts = Facts { environments: [Some("absent".into()), None], ..facts };
-        assert_eq!(facts.pythons(), [path.clone()]);
+        assert_eq!(facts.pythons(), std::slice::from_ref(&path));
         let facts = Facts { python_exec: Some("/else/python".into()), ..facts };
         assert_eq!(facts.pythons(), [PathBuf::from("/else/python")], "what is named is the one");
         let facts = Facts { python_exec: Some("python3".into()), ..facts };

@@ -14,7 +14,7 @@ use std::{
     io::{Read, Write},
     os::fd::{AsRawFd, OwnedFd},
     process::{Child, Command, Stdio},
-    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    sync::mpsc::{Receiver, channel},
     time::{Duration, Instant},
 };
 
@@ -308,11 +308,8 @@ impl Terminal {
     /// Waits for the end of the program: its exit code, and what is seen then.
     pub fn end(mut self) -> (Option<i32>, Screen) {
         let code = launch::wait(&mut self.child);
-        loop {
-            match self.seen.recv_timeout(QUIET) {
-                Ok(bytes) => self.screen.feed(&bytes),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-            }
+        while let Ok(bytes) = self.seen.recv_timeout(QUIET) {
+            self.screen.feed(&bytes);
         }
         let flags = tcgetattr(&self.slave).unwrap().local_flags;
         assert!(flags.contains(LocalFlags::ICANON | LocalFlags::ECHO), "the terminal takes keys as it did before");

@@ -1,6 +1,12 @@
 //! `enn run --preload`: scripts forked from a process that has imported modules, beside the same scripts executed. With modules of
 //! Python's own library, so that no PyTorch is needed here; what PyTorch adds is in the conformance tests.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test's helpers fail the test by panicking, and wait for processes"
+)]
+
 use enn_tests::launch::{Ended, Place, alive, copy, end, kill, until};
 use nix::sys::signal::Signal;
 use serde_json::Value;

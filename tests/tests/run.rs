@@ -2,6 +2,12 @@
 //!
 //! Everything is on loopback and in a private directory; every launch has a deadline.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test's helpers fail the test by panicking, and wait for processes"
+)]
+
 use enn_tests::launch::{Place, alive, end, free_port, kill, until};
 use serde_json::Value;
 use std::{

@@ -213,7 +213,7 @@ impl Source {
             Self::Pt(file) => {
                 let refused = file.refused().iter().map(|(name, error)| format!("{}: {error}", named(name)));
                 let foreign = foreign(file).into_iter().map(|object| format!("{object}, which is foreign"));
-                let dangerous = self.dangerous().into_iter().map(|mention| format!("{mention}, which is dangerous"));
+                let dangerous = self.dangerous().iter().map(|mention| format!("{mention}, which is dangerous"));
                 refused.chain(foreign).chain(dangerous).collect()
             }
             Self::Native(native) => native.told(),
