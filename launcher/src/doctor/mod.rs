@@ -11,7 +11,7 @@ pub mod variables;
 pub use findings::{Findings, Surroundings};
 pub use report::{Item, Report, State};
 
-/// Looks at the machine and judges it. Takes about a second: the worker is started once to load libtorch.
+/// Looks at the machine and judges it. Takes some seconds: the worker is started once to load libtorch, and a Python to import PyTorch.
 pub fn examine(surroundings: &Surroundings) -> Report {
     policy::judge(&findings::look(surroundings))
 }

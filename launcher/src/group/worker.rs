@@ -9,7 +9,7 @@ use super::{
 use crate::{
     logs::{Pump, Streams, Tail, Who},
     preload::{Held, Started, Starter, WorkerStart},
-    process::{Binding, Cgroup, Exit, Guard, Inlet, MARK_VARIABLE, Mark, Outlets, Process, StartError},
+    process::{Binding, Cgroup, Exit, Guard, Inlet, MARK_VARIABLE, Mark, Outlets, Process, StartError, signal_mask},
     rendezvous::RoundPlan,
     stacks,
 };
@@ -130,7 +130,7 @@ impl Worker {
 
     /// Sends `preferred` if the worker has a handler for it, else TERM: a signal nobody handles would kill it.
     pub(super) fn ask_to_stop(&self, preferred: Signal) {
-        let handled = caught(self.process.pid()) >> (preferred as i32 - 1) & 1 == 1;
+        let handled = signal_mask(self.process.pid(), "SigCgt") >> (preferred as i32 - 1) & 1 == 1;
         self.process.signal(if handled { preferred } else { Signal::SIGTERM });
     }
 
@@ -210,13 +210,6 @@ fn not_started(program: &str, error: &io::Error) -> (i32, String) {
         _ => (CODE_NOT_EXECUTABLE, ""),
     };
     (code, format!("cannot start {program}: {error}{hint}"))
-}
-
-/// Signals a process has handlers for, as /proc shows them.
-fn caught(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 fn cpu_set(cpus: Option<&Vec<usize>>) -> Result<Option<CpuSet>, GroupError> {

@@ -25,8 +25,8 @@ const CONNECTION: &[u8] = b"c";
 /// Lets a worker begin.
 const GO: &[u8] = b"g";
 
-/// What a forked worker is given besides its command.
-pub(super) struct Surroundings<'a> {
+/// What an executed worker would inherit, and where a forked one leaves notes.
+pub(super) struct Inherited<'a> {
     pub(super) cwd: &'a Path,
     pub(super) umask: u32,
     /// Path of the socket for notes.
@@ -64,7 +64,7 @@ impl Waiting {
     }
 }
 
-/// What comes back.
+/// The answer to a request.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Reply {
@@ -77,14 +77,14 @@ pub(super) fn fork(
     control: &UnixStream,
     command: &Command,
     streams: [RawFd; 3],
-    surroundings: &Surroundings<'_>,
+    inherited: &Inherited<'_>,
 ) -> Result<Waiting, NotForked> {
     let (mut connection, theirs) = UnixStream::pair()?;
     connection.set_read_timeout(Some(SILENCE_MAX))?;
     connection.set_write_timeout(Some(SILENCE_MAX))?;
     send(control, CONNECTION, &[theirs.as_raw_fd()])?;
     drop(theirs);
-    let request = frame::encode(&encode(command, surroundings))?;
+    let request = frame::encode(&encode(command, inherited))?;
     let sent = send(&connection, &request, &streams)?;
     connection.write_all(&request[sent..])?;
     match FrameReader::default().read(&mut connection)? {
@@ -105,9 +105,9 @@ fn send(socket: &UnixStream, bytes: &[u8], fds: &[RawFd]) -> io::Result<usize> {
 }
 
 /// The fields of a request, separated by NUL bytes, which no argument, variable or path can hold.
-fn encode(command: &Command, surroundings: &Surroundings<'_>) -> Vec<u8> {
+fn encode(command: &Command, inherited: &Inherited<'_>) -> Vec<u8> {
     let number = |number: usize| OsString::from(number.to_string());
-    let ignored = surroundings.ignored.iter().map(i32::to_string).collect::<Vec<_>>().join(",");
+    let ignored = inherited.ignored.iter().map(i32::to_string).collect::<Vec<_>>().join(",");
     let args: Vec<OsString> = command.get_args().map(OsStr::to_owned).collect();
     let variables = variables_of(command).into_iter().map(|(mut entry, value)| {
         entry.push("=");
@@ -118,9 +118,9 @@ fn encode(command: &Command, surroundings: &Surroundings<'_>) -> Vec<u8> {
     let mut fields: Vec<OsString> = vec![
         VERSION.into(),
         std::process::id().to_string().into(),
-        surroundings.cwd.into(),
-        surroundings.umask.to_string().into(),
-        surroundings.notes.into(),
+        inherited.cwd.into(),
+        inherited.umask.to_string().into(),
+        inherited.notes.into(),
         ignored.into(),
         number(args.len()),
     ];
@@ -136,8 +136,8 @@ mod tests {
     use super::{super::unix, *};
     use std::{io::Read, thread};
 
-    fn surroundings() -> Surroundings<'static> {
-        Surroundings { cwd: Path::new("/w"), umask: 0o22, notes: Path::new("/n"), ignored: &[1, 3] }
+    fn inherited() -> Inherited<'static> {
+        Inherited { cwd: Path::new("/w"), umask: 0o22, notes: Path::new("/n"), ignored: &[1, 3] }
     }
 
     /// Plays the server: takes one connection, answers, and returns the request.
@@ -153,7 +153,7 @@ mod tests {
         let server = thread::spawn(move || serve(&theirs, reply));
         let mut command = Command::new("python3");
         command.args(["-u", "train.py", "a b"]).env_clear().env("EMPTY", "").env("RANK", "3");
-        let asked = fork(&control, &command, [0, 1, 2], &surroundings());
+        let asked = fork(&control, &command, [0, 1, 2], &inherited());
         let (request, connection) = server.join().unwrap();
         (asked, request, connection)
     }
@@ -194,7 +194,7 @@ mod tests {
     fn a_silent_server_is_waited_for_two_seconds() {
         let (control, _theirs) = UnixStream::pair().unwrap();
         let began = std::time::Instant::now();
-        let asked = fork(&control, &Command::new("python3"), [0, 1, 2], &surroundings());
+        let asked = fork(&control, &Command::new("python3"), [0, 1, 2], &inherited());
         assert!(matches!(asked, Err(NotForked::Lost(_))));
         assert!((SILENCE_MAX..SILENCE_MAX * 3).contains(&began.elapsed()));
     }

@@ -10,7 +10,7 @@ use super::{
     Preload,
     frame::FrameReader,
     hook::Hook,
-    request::{self, NotForked, Surroundings, Waiting},
+    request::{self, Inherited, NotForked, Waiting},
 };
 use crate::process::{
     Binding, Exit, Guard, Inlet, Outlet, Outlets, Process, StartError, ignored_signals, variables_of, wait_ready,
@@ -51,7 +51,7 @@ const KILL_WAIT: Duration = Duration::from_secs(2);
 /// What of the server's own output is shown when it fails.
 const SAID_BYTES_MAX: u64 = 4 << 10;
 /// A command that does nothing: the hook answers before.
-const QUESTION: [&str; 3] = ["-u", "-c", "pass"];
+pub(super) const QUESTION: [&str; 3] = ["-u", "-c", "pass"];
 /// The hook's folder comes before what the workers themselves find.
 const PYTHONPATH: &str = "PYTHONPATH";
 /// The least share of time that the scheduler knows for a session, sched(7).
@@ -112,7 +112,7 @@ pub(crate) enum Change {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum ServerPhase {
     Probing,
     Importing,
     Serving,
@@ -137,7 +137,7 @@ pub(crate) struct ForkServer {
     umask: u32,
     ignored: Vec<i32>,
     child: Child,
-    phase: Phase,
+    phase: ServerPhase,
     until: Option<Instant>,
 }
 
@@ -161,14 +161,14 @@ impl ForkServer {
             umask: mask.bits(),
             ignored: ignored_signals(),
             child,
-            phase: Phase::Probing,
+            phase: ServerPhase::Probing,
             until: Some(Instant::now() + PROBE_MAX),
         })
     }
 
     /// Whether workers should wait for it.
     pub(crate) fn is_loading(&self) -> bool {
-        !matches!(self.phase, Phase::Serving)
+        !matches!(self.phase, ServerPhase::Serving)
     }
 
     /// Its process.
@@ -211,9 +211,9 @@ impl ForkServer {
         let change = match (&self.phase, said) {
             (_, Err(why)) => gone(&why),
             (_, Ok(Said::Refuse(why))) => gone(&why),
-            (Phase::Probing, Ok(Said::Probe(probed))) => return self.probed(probed, guard),
-            (Phase::Importing, Ok(Said::Ready(ready))) => {
-                self.phase = Phase::Serving;
+            (ServerPhase::Probing, Ok(Said::Probe(probed))) => return self.probed(probed, guard),
+            (ServerPhase::Importing, Ok(Said::Ready(ready))) => {
+                self.phase = ServerPhase::Serving;
                 self.until = None;
                 Change::Ready(ready)
             }
@@ -242,7 +242,7 @@ impl ForkServer {
             Ok(child) => {
                 let mut probe = std::mem::replace(&mut self.child, child);
                 probe.kill(guard);
-                self.phase = Phase::Importing;
+                self.phase = ServerPhase::Importing;
                 self.until = Some(Instant::now() + IMPORT_MAX);
                 None
             }
@@ -257,8 +257,8 @@ impl ForkServer {
     pub(super) fn fork(&self, command: &Command, streams: [RawFd; 3]) -> Result<Waiting, NotForked> {
         let command = &self.command.resolved(command);
         let notes = self.hook.notes_path();
-        let surroundings = Surroundings { cwd: &self.cwd, umask: self.umask, notes: &notes, ignored: &self.ignored };
-        request::fork(&self.child.control, command, streams, &surroundings)
+        let inherited = Inherited { cwd: &self.cwd, umask: self.umask, notes: &notes, ignored: &self.ignored };
+        request::fork(&self.child.control, command, streams, &inherited)
     }
 
     /// Ends the server. Its workers live on.
@@ -369,8 +369,12 @@ impl Recipe {
     fn command(&self) -> Command {
         let mut command = secrets::command(&self.program);
         command.args(&self.args);
-        change(&mut command, &self.changes);
-        change(&mut command, &self.wrapped);
+        for (name, value) in self.changes.iter().chain(&self.wrapped) {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         command
     }
 
@@ -395,25 +399,7 @@ impl Recipe {
 
     /// The command of a worker with the interpreter itself.
     fn resolved(&self, command: &Command) -> Command {
-        let mut resolved = secrets::command(&self.program);
-        resolved.args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => resolved.env(name, value),
-                None => resolved.env_remove(name),
-            };
-        }
-        change(&mut resolved, &self.wrapped);
-        resolved
-    }
-}
-
-fn change(command: &mut Command, changes: &[(OsString, Option<OsString>)]) {
-    for (name, value) in changes {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
+        Self { program: self.program.clone(), wrapped: self.wrapped.clone(), ..Self::of(command) }.command()
     }
 }
 

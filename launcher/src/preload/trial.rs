@@ -1,6 +1,6 @@
 //! Whether scripts of a Python can be forked: a server is started once, and ended when it is ready.
 
-use super::{Preload, Starter};
+use super::{Preload, Starter, server::QUESTION};
 use crate::process::{Guard, wait_ready};
 use nix::poll::{PollFd, PollFlags};
 use std::{io, path::Path};
@@ -26,7 +26,7 @@ pub enum Trial {
 pub fn try_out(program: &Path, dir: &Path) -> io::Result<Trial> {
     let mut guard = Guard::start(None, None)?;
     let mut command = enn_common::secrets::command(program);
-    command.args(["-u", "-c", "pass"]);
+    command.args(QUESTION);
     let preload = Preload { modules: vec!["torch".to_owned()], asked: true, behind: false };
     let mut starter = Starter::fork(preload, &command, dir, &mut guard);
     while starter.is_loading() {

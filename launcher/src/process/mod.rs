@@ -21,5 +21,5 @@ pub(crate) use sweep::{MARK_VARIABLE, Mark, end_children, reap_orphans, signal_o
 pub(crate) use sys::variables_of;
 pub(crate) use unix::{
     Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, copy_window_size, ignored_signals, outlive, pidfd,
-    terminal_pair, unread_bytes, window_columns,
+    signal_mask, terminal_pair, unread_bytes, window_columns,
 };

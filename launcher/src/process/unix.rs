@@ -75,11 +75,16 @@ impl Binding {
     }
 }
 
+/// A mask of signals of a process as proc(5) names it, such as `SigCgt`: bit n - 1 is signal n. Zero where there is no such process.
+pub(crate) fn signal_mask(pid: u32, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
 /// Signals that this process ignores, and that what it executes will ignore, too.
 pub(crate) fn ignored_signals() -> Vec<i32> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let mask = signal_mask(std::process::id(), "SigIgn");
     // SIGPIPE gets its default before anything is executed.
     (1..=64).filter(|number| mask >> (number - 1) & 1 == 1 && *number != libc::SIGPIPE).collect()
 }

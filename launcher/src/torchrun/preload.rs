@@ -3,7 +3,7 @@
 //! An import of PyTorch that no worker makes would be time lost, so that `auto` reads which modules the script imports, by itself and
 //! through modules that lie beside it. It reads files, bounded in number and length, and runs nothing.
 
-use super::{Flags, Manner, Own, RunError, values::Expected};
+use super::{Flags, Manner, Own, RunError, program::is_module, values::Expected};
 use crate::{facts::Facts, preload::Preload, rendezvous::Settings};
 use std::{
     collections::BTreeSet,
@@ -85,15 +85,6 @@ pub(super) fn preload(
             }
         }
     }
-}
-
-/// Whether a text is the dotted name of a module.
-fn is_module(name: &str) -> bool {
-    let part = |part: &str| {
-        part.chars().all(|letter| letter.is_alphanumeric() || letter == '_')
-            && part.chars().next().is_some_and(|first| !first.is_numeric())
-    };
-    name.split('.').all(part)
 }
 
 /// Whether the program imports PyTorch, as far as files tell.

@@ -83,6 +83,16 @@ fn program(name: &OsStr, facts: &Facts) -> Result<OsString, RunError> {
     Err(RunError::Missing { path: name.into(), what: "program", hint })
 }
 
+/// Whether a text is the dotted name of a module.
+pub(super) fn is_module(name: &str) -> bool {
+    let part = |part: &str| {
+        let mut letters = part.chars();
+        letters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
+            && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
+    };
+    name.split('.').all(part)
+}
+
 fn has_slash(name: &OsStr) -> bool {
     name.as_encoded_bytes().contains(&b'/')
 }

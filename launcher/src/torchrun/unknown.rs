@@ -5,7 +5,7 @@
 //! is taken only when just one reading of it leads to a program that is there. **Invariant:** the program that is run is never
 //! guessed: where two readings lead to one, or none does, that is an error. So what runs is what torchrun would run, if it ran.
 
-use super::RunError;
+use super::{RunError, program::is_module};
 use crate::facts::Facts;
 use clap::Command;
 use std::{ffi::OsString, path::Path};
@@ -239,12 +239,7 @@ impl Line<'_> {
             return self.facts.executable(word).is_some();
         }
         if module && !run_path {
-            let part = |part: &str| {
-                let mut letters = part.chars();
-                letters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
-                    && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
-            };
-            return word.to_str().is_some_and(|word| word.split('.').all(part));
+            return word.to_str().is_some_and(is_module);
         }
         word == "-" || self.facts.cwd.join(word).exists()
     }
