@@ -144,9 +144,9 @@ fn a_libtorch_that_was_named_and_is_wrong_is_an_error_though_others_are_there() 
     assert_eq!(ended.code, MACHINE);
     let expected = format!("ENN_LIBTORCH: {} is torch 2.5.1+cpu, expected a libtorch 2.11", old.display());
     assert!(ended.stderr.contains(&expected) && ended.stderr.contains(" hint: "), "{}", ended.stderr);
+    assert_eq!(clone.asked(), 0, "no Python is asked for what was named");
     let said = clone.doctor(Some(&old));
     assert!(said.starts_with("missing: ") && said.contains(&expected), "{said}");
-    assert_eq!(clone.asked(), 0, "no Python is asked for what was named");
     // A place relative to the working directory is one, too.
     good(&clone.train(Some(Path::new("target/libtorch"))));
 }
