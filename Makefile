@@ -90,9 +90,10 @@ releases: build venv ## Checkpoints, and `enn run` beside torchrun, in other rel
 	@$(WITH_TORCH)
 	$(ENN_PYTHON) tests/conformance/_releases.py
 
-programs: build venv ## Trainers of transformers and Lightning, accelerate's own tests: executed and forked, beside torchrun (0.1 GB in target/envs); minutes
+programs: build venv ## Trainers of transformers and Lightning, accelerate's own tests, executed and forked, beside torchrun; PyTorch's tests of torchrun, forked (0.1 GB in target/envs, a quarter of an hour)
 	@$(WITH_TORCH)
 	$(ENN_PYTHON) tests/conformance/_programs.py
+	$(ENN_PYTHON) tests/conformance/_pytorch_forked.py
 
 aoti: build venv ## What AOTInductor makes, by the Python of the conformance tests, at work in libtorch; new weights in old code
 	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_AOTI_PYTHON="$(ENN_PYTHON)"
