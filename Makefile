@@ -90,7 +90,7 @@ releases: build venv ## Checkpoints, and `enn run` beside torchrun, in other rel
 	@$(WITH_TORCH)
 	$(ENN_PYTHON) tests/conformance/_releases.py
 
-programs: build venv ## Trainers of transformers and Lightning, accelerate's own tests, executed and forked, beside torchrun; PyTorch's tests of torchrun, forked (0.1 GB in target/envs, a quarter of an hour)
+programs: build venv ## Trainers of transformers and Lightning, accelerate's tests, executed and forked beside torchrun; PyTorch's tests of torchrun, forked (minutes)
 	@$(WITH_TORCH)
 	$(ENN_PYTHON) tests/conformance/_programs.py
 	$(ENN_PYTHON) tests/conformance/_pytorch_forked.py
