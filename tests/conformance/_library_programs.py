@@ -66,8 +66,8 @@ lightning.seed_everything(0)
 rows = torch.utils.data.TensorDataset(torch.randn(32, 8), torch.randn(32, 4))
 net = Net()
 checkpoints = ModelCheckpoint(os.environ["OUT"] + "/checkpoints", save_last=True, every_n_epochs=1)
-trainer = lightning.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, logger=False, callbacks=[checkpoints],
-                            enable_progress_bar=False, enable_model_summary=False)
+trainer = lightning.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, deterministic=True, logger=False,
+                            callbacks=[checkpoints], enable_progress_bar=False, enable_model_summary=False)
 newest = Path(os.environ["OUT"]) / "checkpoints" / "last.ckpt"
 trainer.fit(net, torch.utils.data.DataLoader(rows, batch_size=4, shuffle=True), ckpt_path=str(newest) if newest.exists() else None)
 say({"weights": digest(net.parameters()), "loss": net.losses[-1], "step": trainer.global_step, "processes": trainer.world_size,
