@@ -22,7 +22,7 @@ COMPUTE_SANITIZER ?= /usr/local/cuda/bin/compute-sanitizer
 TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build demo test test-gpu conformance releases aoti makers pins venv torchft bench bench-gpu measured cuda asan fuzz doctor lint clean-runs
+.PHONY: help libtorch build demo test test-gpu conformance releases programs aoti makers pins venv torchft bench bench-gpu measured cuda asan fuzz doctor lint clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -89,6 +89,11 @@ conformance: build venv ## Tests against PyTorch itself
 releases: build venv ## Checkpoints, and `enn run` beside torchrun, in other releases of PyTorch; writes docs/torchrun-releases.md (5 GB in target/envs)
 	@$(WITH_TORCH)
 	$(ENN_PYTHON) tests/conformance/_releases.py
+
+programs: build venv ## Trainers of transformers and Lightning, accelerate's tests, executed and forked beside torchrun; PyTorch's tests of torchrun, forked (minutes)
+	@$(WITH_TORCH)
+	$(ENN_PYTHON) tests/conformance/_programs.py
+	$(ENN_PYTHON) tests/conformance/_pytorch_forked.py
 
 aoti: build venv ## What AOTInductor makes, by the Python of the conformance tests, at work in libtorch; new weights in old code
 	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_AOTI_PYTHON="$(ENN_PYTHON)"

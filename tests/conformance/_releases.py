@@ -26,6 +26,7 @@ import _torchrun_flags
 HERE = Path(__file__).resolve().parent
 CHECKPOINTS = ["ckpt_read_by_torch", "ckpt_written_by_torch", "ckpt_models"]
 LAUNCHER = ["launcher_scripts", "launcher_training"]
+FORKED = "launcher_preload"
 SECONDS_MAX = 1800
 PAGE = HERE.parents[1] / "docs" / "torchrun-releases.md"
 BEGIN, END = "<!-- made by `make releases` -->", "<!-- end of what is made -->"
@@ -45,8 +46,8 @@ SOURCE = "deb [arch=amd64 signed-by=/usr/share/keyrings/debian-archive-keyring.g
 LEFT_OUT = ("libllvm", "libamd", "libhsa", "libz3", "libtorch-test", "python3-networkx")
 # With the libraries that it needs newer than target/venv has them.
 NEWEST = ["torch==2.15.0", "nvidia-nccl-cu13==2.30.7", "nvidia-nvshmem-cu13==3.7.2"]
-# The runtime is NVIDIA's, the other libraries are stood in for.
-OLDEST = ["torch==2.8.0", "nvidia-cuda-runtime-cu12==12.8.90"]
+# The runtime is NVIDIA's, the other libraries are stood in for. torch.compile looks at Triton on the CPU, too.
+OLDEST = ["torch==2.8.0", "triton==3.4.0", "nvidia-cuda-runtime-cu12==12.8.90"]
 PYTHON = """#!/bin/sh
 # Python with its own C library and no other's modules; it takes this file for itself.
 export PYTHONHOME={root}/usr PYTHONPATH={root}/usr/lib/python3/dist-packages PYTHONNOUSERSITE=1
@@ -86,27 +87,32 @@ def debian(place):
     return python, {}
 
 
-def pypi(place, packages):
-    """A release of PyPI's below `place`, for this Python, with the other packages of this one."""
-    if not (place / ".complete").exists():
+def once(place, packages, finish):
+    """Packages of PyPI below `place`, for this Python and with its other packages, once for each list of them; `finish` completes them."""
+    stamp, wanted = place / ".complete", " ".join(packages)
+    if not stamp.exists() or stamp.read_text() != wanted:
         run(sys._base_executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", place, *packages)
+        finish()
+        stamp.write_text(wanted)
+    return sys.executable, {"PYTHONPATH": str(place)}
+
+
+def pypi(place, packages):
+    """A release with CUDA's libraries, most of them those of this Python."""
+
+    def link_libraries():
         [nvidia] = Path(sys.prefix).glob("lib/python*/site-packages/nvidia")
         for library in nvidia.iterdir():
             own = place / "nvidia" / library.name
             if not own.exists():
                 own.symlink_to(library)
-        (place / ".complete").touch()
-    return sys.executable, {"PYTHONPATH": str(place)}
+
+    return once(place, packages, link_libraries)
 
 
 def without_cuda(place, packages):
-    """A release of PyPI's below `place` that is used on the CPU only, without CUDA's libraries, with the other packages of this Python."""
-    if not (place / ".complete").exists():
-        run(sys._base_executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", place, *packages)
-        made = _cuda_stubs.main(place / "torch")
-        print(f"stand-ins for {', '.join(made)}", flush=True)
-        (place / ".complete").touch()
-    return sys.executable, {"PYTHONPATH": str(place)}
+    """A release that is used on the CPU only, with stand-ins for CUDA's libraries."""
+    return once(place, packages, lambda: print(f"stand-ins for {', '.join(_cuda_stubs.main(place / 'torch'))}", flush=True))
 
 
 def check(python, environment, name):
@@ -164,9 +170,9 @@ def main():
     here = lambda: (sys.executable, {})
     releases = {
         "2.6.0": (lambda: debian(envs / "torch-2.6"), CHECKPOINTS),
-        "2.8.0": (lambda: without_cuda(envs / "torch-2.8", OLDEST), LAUNCHER),
-        "2.11.0": (here, LAUNCHER),
-        "2.15.0": (lambda: pypi(envs / "torch-2.15", NEWEST), CHECKPOINTS + LAUNCHER),
+        "2.8.0": (lambda: without_cuda(envs / "torch-2.8", OLDEST), [*LAUNCHER, FORKED]),
+        "2.11.0": (here, [*LAUNCHER, FORKED]),
+        "2.15.0": (lambda: pypi(envs / "torch-2.15", NEWEST), [*CHECKPOINTS, *LAUNCHER, FORKED]),
     }
     chosen = os.environ.get("ENN_RELEASES", "").split() or list(releases)
     failed, tested = probes(), {}
@@ -179,7 +185,7 @@ def main():
         told = subprocess.run([python, "-c", "import torch; print(torch.__version__, torch.__path__[0])"], env=environment, text=True, capture_output=True)
         assert told.stdout.startswith(release), f"expected torch {release}, found {told.stdout}{told.stderr}"
         version, path = told.stdout.split()
-        passed = []
+        passed, forked = [], 0
         if release in _torchrun_flags.recorded():
             found = _torchrun_flags.of_python(Path(path).parent)
             assert found == _torchrun_flags.recorded()[release], f"{_torchrun_flags.FILE} has other flags for {release} than {path}"
@@ -190,9 +196,10 @@ def main():
                 print(said)
             failed += not ok
             passed += cases(said) if name in LAUNCHER else []
+            forked += len(cases(said)) if name == FORKED else 0
         if passed:
             training = [name for name in passed if name in ("ddp", "fsdp2", "accelerate")]
-            tested[release] = f"installed: {len(passed) - len(training)} cases of scripts beside torchrun, {', '.join(training)}"
+            tested[release] = f"installed: {len(passed) - len(training)} cases of scripts beside torchrun, {', '.join(training)}; {forked} of forked workers"
     if not failed and all(release in tested for release, (_, checks) in releases.items() if LAUNCHER[0] in checks):
         write_page(tested)
     sys.exit(1 if failed else 0)
