@@ -69,8 +69,14 @@ pub enum What {
     BaselinesComputed { split: BTreeMap<String, BTreeMap<String, Metrics>>, notes: Vec<String> },
     /// A round began: its workers are being started, or go on from `resume_step`.
     RoundStarted { round: Round, world_size: u32, attempt: u32, resume_step: Option<u64> },
-    /// The fork server of `enn run` has imported these modules and forks workers from now on.
-    Preloaded { modules: Vec<String>, seconds: f64 },
+    /// The fork server of `enn run` has these modules and forks workers from now on. Time that the run needed for it.
+    Preloaded {
+        modules: Vec<String>,
+        seconds: f64,
+        /// Whether the server lives between runs.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        warm: bool,
+    },
     /// A worker process was started.
     WorkerStarted {
         round: Round,

@@ -10,6 +10,7 @@ use crate::{
     group::GroupError,
     libtorch::NotFound,
     logs::LogReadError,
+    preload::WarmError,
     remote::RemoteError,
     rendezvous::RendezvousError,
     run_dir::RunDirError,
@@ -75,6 +76,9 @@ pub enum Error {
     /// The run's kernels.
     #[error(transparent)]
     Kernels(#[from] KernelsError),
+    /// Fork servers that live between runs.
+    #[error(transparent)]
+    Warm(#[from] WarmError),
     /// The command line of `enn run`.
     #[error(transparent)]
     Run(#[from] Box<RunError>),
@@ -379,6 +383,7 @@ impl Error {
             {
                 ExitCode::Usage
             }
+            Self::Warm(WarmError::Unknown(_)) => ExitCode::Usage,
             Self::Serve(ServeError::Open { .. } | ServeError::Token(_)) => ExitCode::Usage,
             Self::Serve(ServeError::Engine(_)) => ExitCode::WorkerFailed,
             Self::Stage(_) | Self::Stream(_) | Self::Serve(ServeError::Stage(_)) => ExitCode::Data,
@@ -417,6 +422,7 @@ impl Error {
             | Self::Unsaved(_)
             | Self::NotKept { .. }
             | Self::Group(_)
+            | Self::Warm(_)
             | Self::Logs(_)
             | Self::Chaos(_)
             | Self::NoWorker

@@ -111,6 +111,10 @@ pub struct Facts {
     pub launch_mark: Option<OsString>,
     /// `ENN_TOKEN`.
     pub token: Option<Secret>,
+    /// Folder of what ENN remembers between runs.
+    pub state_dir: PathBuf,
+    /// `ENN_WARM`.
+    pub warm: Option<String>,
     /// `ENN_KEEP_DAYS`.
     pub keep_days: Option<String>,
     /// `ENN_KEEP_SIZE`.
@@ -197,6 +201,7 @@ impl Facts {
         let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].map(|name| variable(name).map(PathBuf::from));
         let active = pythons(python_exec.as_deref(), &environments, path.as_deref(), &cwd).into_iter().next();
         let libtorch = finder(active.unwrap_or_else(|| PathBuf::from("python3")), exe.as_deref(), links_cuda);
+        let state_dir = home("XDG_STATE_HOME", ".local/state");
         Self {
             cwd,
             argv: env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
@@ -213,8 +218,8 @@ impl Facts {
             log: text("ENN_LOG"),
             dumb_terminal: text("TERM").is_none_or(|name| name == "dumb"),
             runs_dir: variable("ENN_RUNS").map_or_else(|| RUNS_DIR.into(), PathBuf::from),
-            launches_dir: variable("ENN_RUNS")
-                .map_or_else(|| home("XDG_STATE_HOME", ".local/state").join("runs"), PathBuf::from),
+            launches_dir: variable("ENN_RUNS").map_or_else(|| state_dir.join("runs"), PathBuf::from),
+            state_dir,
             config_dir: home("XDG_CONFIG_HOME", ".config"),
             cache_dir: home("XDG_CACHE_HOME", ".cache"),
             runtimes: variable("ENN_RUNTIMES").map(|paths| env::split_paths(&paths).collect()).unwrap_or_default(),
@@ -233,6 +238,7 @@ impl Facts {
             error_file: variable("TORCHELASTIC_ERROR_FILE").map(PathBuf::from),
             launch_mark: variable("ENN_LAUNCH"),
             token: variable("ENN_TOKEN").map(|secret| Secret::new(secret.into_encoded_bytes())),
+            warm: text("ENN_WARM"),
             keep_days: text("ENN_KEEP_DAYS"),
             keep_size: text("ENN_KEEP_SIZE"),
             unhonoured: UNHONOURED
@@ -429,7 +435,8 @@ fn slurm(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String, St
 
 /// The user's runtime directory, else the temporary directory, else /tmp.
 fn socket_parent() -> PathBuf {
-    let runtime = PathBuf::from(format!("/run/user/{}", nix::unistd::geteuid()));
+    let runtime = format!("/run/user/{}", nix::unistd::geteuid());
+    let runtime = variable("XDG_RUNTIME_DIR").unwrap_or_else(|| runtime.into()).into();
     let usable =
         |path: &PathBuf| path.is_absolute() && path.is_dir() && path.as_os_str().len() <= SOCKET_PARENT_BYTES_MAX;
     let candidates = [runtime, env::temp_dir()];

@@ -1,17 +1,21 @@
 """From the command to the first step of the last rank of an unmodified DDP script: torchrun, `enn run` that executes each worker, and `enn
-run` that forks them from a process that has imported torch; and the same after the kill of a worker.
+run` that forks them from a process that has imported torch, for this run or long before; and the same after the kill of a worker.
 """
 
+import contextlib
 import os
 import pathlib
 import re
 import signal
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from typing import NamedTuple
 
 import _launchers as launchers
+import _record as record
 
 PROGRAM = pathlib.Path(__file__).with_name("_first_step_program.py")
 LINE = re.compile(r"step (\d+) rank (\d+) pid (\d+) restart (\d+) at ([\d.]+) loss ([-+.\dinfa]+)")
@@ -67,6 +71,18 @@ def restart(who: str, flags: list[str], workers: int, runs: pathlib.Path) -> flo
     last = max(step.at for step in first(started.lines, 1).values())
     started.stop()
     return last - begun
+
+
+@contextlib.contextmanager
+def warm_server(workers: int, runs: pathlib.Path):
+    """A warm server of this bench's own, which the run that starts it has used already."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_RUNTIME_DIR"] = folder
+        try:
+            first_step("enn", ["--warm"], workers, runs, [])
+            yield
+        finally:
+            subprocess.run([record.binary("enn"), "warm", "stop"], check=True, stdout=subprocess.DEVNULL)
 
 
 def proportional(pids: list[int]) -> float:

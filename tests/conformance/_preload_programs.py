@@ -107,6 +107,12 @@ os.environ["OMP_NUM_THREADS"] = "2"
 say(torch.get_num_threads())
 """
 
+LATE = TRAIN + """
+os.environ.update(OMP_NUM_THREADS="2", CUBLAS_WORKSPACE_CONFIG=":4096:8", PYTORCH_NVML_BASED_CUDA_CHECK="1", MKL_VERBOSE="0")
+import torch._dynamo
+say(torch.get_num_threads())
+"""
+
 EXCEPTION = TRAIN + """
 dist.init_process_group("gloo")
 def deep():

@@ -157,11 +157,12 @@ def probes():
         if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode != 0:
             print(f"LEFT OUT fork server, Python 3.{minor} is not here", flush=True)
             continue
-        done = subprocess.run([python, client, python], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-        print(f"{'FAIL' if done.returncode else 'PASS'} fork server, Python 3.{minor}", flush=True)
-        if done.returncode:
-            print(done.stdout)
-            failed += 1
+        for name, more in (("fork server", []), ("warm server", ["--warm"])):
+            done = subprocess.run([python, client, python, *more], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            print(f"{'FAIL' if done.returncode else 'PASS'} {name}, Python 3.{minor}", flush=True)
+            if done.returncode:
+                print(done.stdout)
+                failed += 1
     return failed
 
 

@@ -1,9 +1,11 @@
 """Scripts that `enn run` forks from a process that has imported torch, beside torchrun 2.11: the same results, exit codes and messages."""
 
 import json
+import os
+import subprocess
 
 import _preload_programs as programs
-from _both_launchers import OURS, THEIRS, Run, finish, main, same, start
+from _both_launchers import ENN, OURS, THEIRS, Run, finish, main, same, start
 
 FLAGS = ["--standalone", "--nproc-per-node", "2"]
 
@@ -84,12 +86,42 @@ def case_random_numbers_differ_between_workers_and_runs(base):
     assert len(seeds) in (1, 4), drawn
 
 
+def case_one_warm_server_serves_different_programs(base):
+    sockets = base / "sockets"
+    sockets.mkdir()
+    warm = {"XDG_RUNTIME_DIR": str(sockets), "ENN_WARM": "1"}
+    programmed = [("whole", programs.SNAPSHOT, {}, 2), ("failed", programs.SNAPSHOT, {"FAILS": "1"}, 4), ("loaded", programs.LOADER, {}, 2),
+                  ("one", programs.SEEDS, {}, 2), ("two", programs.SEEDS, {}, 2)]
+    said = {}
+    try:
+        for name, program, variables, count in programmed:
+            ours = run(OURS, base, program, ["--max-restarts", "1"], {**warm, **variables}, name)
+            assert ours.code == 0, ours
+            forked(ours, count)
+            said[name] = ours.said()
+        told = subprocess.run([ENN[0], "warm", "status", "--json"], env={**os.environ, **warm}, check=True, capture_output=True, text=True)
+    finally:
+        subprocess.run([ENN[0], "warm", "stop"], env={**os.environ, **warm}, check=True, capture_output=True)
+    servers = json.loads(told.stdout)["servers"]
+    assert [each["server"]["runs"] for each in servers] == [len(programmed)], told.stdout
+    trained = [*said["whole"].values(), *said["failed"].values()]
+    assert len({each["weights"] for each in trained}) == 1 and said["failed"][0]["first"] == 3, said
+    assert len({weights for rank in said["loaded"].values() for weights in rank.values()}) == 1, said
+    assert len({number for name in ("one", "two") for _, number, _ in said[name].values()}) == 4, said
+
+
 def case_a_variable_that_is_set_before_the_import_counts(base):
     theirs, ours = both(base, programs.ENVIRONMENT)
     assert theirs.code == ours.code == 0, f"{theirs}\n{ours}"
     assert same(theirs, ours, Run.said) == {0: 2, 1: 2}
     told = [message for message in starts(ours)[1] if "OMP_NUM_THREADS" in message and "import" in message]
     assert len(told) == 1, starts(ours)
+
+
+def case_a_variable_that_is_set_after_the_import_is_too_late_as_ever(base):
+    assert trained(base, programs.LATE) == {0: 1, 1: 1}
+    told = [message for message in starts(run(OURS, base, programs.LATE, name="again"))[1] if "import" in message]
+    assert not told, told
 
 
 def case_an_exception_ends_as_under_torchrun(base):

@@ -10,4 +10,5 @@ pub mod launch;
 pub mod leavings;
 pub mod network;
 pub mod pages;
+pub mod scripts;
 pub mod terminal;

@@ -7,7 +7,10 @@
     reason = "a test's helpers fail the test by panicking, and wait for processes"
 )]
 
-use enn_tests::launch::{Ended, Place, alive, copy, end, kill, until};
+use enn_tests::{
+    launch::{Ended, Place, alive, end, kill, until},
+    scripts::{MODULES, TORCH, command, forked, pids, place},
+};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::{
@@ -18,52 +21,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A torch of our own, with what the server asks of one: what is tried is the choice.
-const TORCH: &str = "NAME = 'torch'\nclass cuda:\n    is_initialized = is_available = staticmethod(lambda: False)\n\
-                     class default_generator:\n    seed = staticmethod(lambda: 1)\n";
-/// What is preloaded in most tests.
-const MODULES: &str = "json,decimal,random,tempfile,logging,multiprocessing";
-
-/// A place with a Python script.
-fn place(script: &str) -> Place {
-    let place = Place::new("");
-    fs::write(place.path("script.py"), script).unwrap();
-    place
-}
-
-/// `enn run` with these flags and words in place of the shell script.
-fn command(place: &Place, flags: &[&str], words: &[&str]) -> Command {
-    let shell = place.command(flags);
-    let mut command = Command::new(shell.get_program());
-    command.args(shell.get_args().take_while(|argument| *argument != "--no-python")).args(words);
-    let whole = copy(&shell, &[]);
-    command.current_dir(whole.get_current_dir().unwrap());
-    for (name, value) in whole.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    command.env_remove("PYTHONPATH").env_remove("PYTHON_EXEC");
-    command.stdin(std::process::Stdio::null());
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    command
-}
-
 fn run(place: &Place, preload: &str, flags: &[&str]) -> Ended {
     let all = [&["--standalone", "--preload", preload], flags].concat();
     end(command(place, &all, &["script.py", "a b", ""]).spawn().unwrap())
-}
-
-/// Whether each worker that was started was forked.
-fn forked(place: &Place) -> Vec<bool> {
-    let started = place.events().into_iter().filter(|event| event["event"] == "worker_started");
-    started.map(|event| event["forked"] == Value::Bool(true)).collect()
-}
-
-fn pids(place: &Place, kind: &str) -> Vec<i32> {
-    let events = place.events().into_iter().filter(|event| event["event"] == kind);
-    events.filter_map(|event| i32::try_from(event["pid"].as_i64()?).ok()).collect()
 }
 
 /// The process that serves: the parent of none and a child of the launcher, with the script's command line and no rank.
@@ -295,11 +255,45 @@ const PROBES: [&str; 30] = [
     "orphans",
 ];
 
-#[test]
-fn probes_cannot_tell_a_forked_worker_from_an_executed_one() {
+/// Of the same and of the checks of the warm server those that are quick.
+const WARM_PROBES: [&str; 20] = [
+    "main_module",
+    "main_module -m",
+    "a folder",
+    "a text",
+    "other arguments",
+    "a syntax error",
+    "standard_streams pipe",
+    "environment",
+    "environment_then_import",
+    "process_state",
+    "beside",
+    "end: segv",
+    "status and stop",
+    "another user",
+    "runs refused",
+    "self check",
+    "endings",
+    "left behind",
+    "killed",
+    "launcher killed",
+];
+
+/// Runs the oracle with these words.
+fn compare(words: &[&str]) {
     let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preload_probes/client.py");
-    let done = Command::new("python3").arg(&client).arg("python3").args(PROBES).output().unwrap();
+    let done = Command::new("python3").arg(&client).arg("python3").args(words).output().unwrap();
     let text = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{text}{}", String::from_utf8_lossy(&done.stderr));
     assert!(!text.is_empty(), "it says what it compared");
+}
+
+#[test]
+fn probes_cannot_tell_a_forked_worker_from_an_executed_one() {
+    compare(&PROBES);
+}
+
+#[test]
+fn probes_cannot_tell_a_worker_of_a_warm_server_from_an_executed_one() {
+    compare(&[&["--warm"], &WARM_PROBES[..]].concat());
 }

@@ -309,6 +309,29 @@ fn in_a_batch_script_no_srun_is_needed() {
 }
 
 #[test]
+fn a_warm_server_serves_the_runs_of_its_job_and_ends_with_it() {
+    let Some(cluster) = cluster() else { return };
+    let folder = cluster.folder("warm");
+    fs::create_dir_all(folder.join("sockets")).unwrap();
+    fs::write(folder.join("script.py"), "import os\nprint('ran', os.environ['RANK'])\n").unwrap();
+    let run = "\"$ENN\" run --warm --standalone --preload json --nproc-per-node 2 script.py";
+    let lines = format!(
+        "export XDG_RUNTIME_DIR=$PWD/sockets\n\"$ENN\" warm start --preload json || exit 1\n{run} || exit 1\n{run} || exit 1\n\
+         \"$ENN\" warm status --json > status.json"
+    );
+    let job = cluster.submit(&folder, &["--nodes=1"], &lines);
+    let state = cluster.end_of(&job);
+    let out = fs::read_to_string(folder.join("out.txt")).unwrap_or_default();
+    assert_eq!((state.as_str(), out.matches("ran ").count()), ("COMPLETED", 4), "{out}");
+    let status: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(folder.join("status.json")).unwrap()).unwrap();
+    let servers = status["servers"].as_array().unwrap();
+    assert_eq!((servers.len(), servers[0]["server"]["runs"].as_u64()), (1, Some(3)), "{status}\n{out}");
+    let server = i32::try_from(servers[0]["server"]["pid"].as_i64().unwrap()).unwrap();
+    wait_for("the end of the server", GRACE_MAX, || (!alive(server)).then_some(()));
+}
+
+#[test]
 fn a_failure_names_its_node_and_ends_the_others() {
     let Some(cluster) = cluster() else { return };
     let folder = cluster.folder("failure");

@@ -1,11 +1,7 @@
 //! `enn run` with flags of every torchrun: those of newer releases, those that nobody knows, plug-ins that only torch's own launcher
 //! has, and what is counted and left as torchrun does.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test's helpers fail the test by panicking, and wait for processes"
-)]
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
 use enn_tests::launch::{Ended, Place, alive, copy, end, kill, until};
 use nix::sys::signal::Signal;

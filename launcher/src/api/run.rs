@@ -9,14 +9,14 @@ use crate::{
     retention::Sweeping,
     run_dir::{RunDir, RunDirError},
     torchrun::{Launch, Manner, RunError},
-    ui::{MetricsServer, Mode},
+    ui::{MetricsServer, Mode, message},
 };
 use enn_common::{event::What, exit::ExitCode, fs::private};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::{
-    fs,
+    fs::{self, File},
     hash::{BuildHasher, Hasher, RandomState},
-    io,
+    io::{self, IsTerminal},
     net::SocketAddr,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
@@ -28,6 +28,10 @@ const DESCRIPTORS_OWN: u64 = 64;
 const DESCRIPTORS_WORKER: u64 = 6;
 /// Letters of the random part of a log folder's name.
 const RANDOM_LETTERS: usize = 8;
+/// Remembers, by being there, that warm servers were mentioned.
+const WARM_MENTIONED: &str = "warm-mentioned";
+const WARM_HINT: &str =
+    "hint: enn run --warm keeps PyTorch imported between runs: the next one starts its workers at once (said once)";
 /// Random names tried before giving up.
 const NAMES_MAX: usize = 100;
 
@@ -52,7 +56,7 @@ pub struct RunOptions {
 /// When the launch cannot begin or the machine refuses something; a failed worker is an exit status.
 pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Error> {
     let began = Instant::now();
-    let Launch { mut spec, name, log_dir, retention, mut notes } = launch;
+    let Launch { mut spec, name, log_dir, retention, mut notes, could_be_warm } = launch;
     raise_descriptors(spec.rendezvous.local_world).map_err(Box::new)?;
     // Before anything is made: the address may be taken.
     let metrics = options.metrics_addr.map(MetricsServer::start).transpose()?;
@@ -92,7 +96,18 @@ pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Er
     announcer.tell(What::RunEnded { code, seconds, restarts, rounds, cause });
     drop(announcer);
     sweeping.into_iter().for_each(Sweeping::finish);
+    if could_be_warm && code == 0 && options.mode != Mode::Json && io::stderr().is_terminal() {
+        mention_warm(&facts.state_dir);
+    }
     outcome.map_err(Error::from).map(|_| code)
+}
+
+/// Says once to each user that the next run could start at once. Where nothing can be remembered nothing is said.
+fn mention_warm(state_dir: &Path) {
+    let remembered = fs::create_dir_all(state_dir).and_then(|()| File::create_new(state_dir.join(WARM_MENTIONED)));
+    if remembered.is_ok() {
+        message::print(WARM_HINT);
+    }
 }
 
 /// What the first failure left in its error file goes into the launcher's own, for the launcher of this launcher.

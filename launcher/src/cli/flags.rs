@@ -15,6 +15,7 @@ use std::{
     io::Write,
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// torchrun's variables for what is a key of the configuration here.
@@ -356,6 +357,22 @@ impl Show {
     }
 }
 
+/// A span of time: "30d", "12h", "2w".
+pub(super) fn span(text: &str) -> Result<Duration, String> {
+    let refused = || format!("found \"{text}\", expected a time such as 30d, 12h, 45m or 2w");
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(refused)?;
+    let seconds = match unit {
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3_600.0,
+        "d" => 86_400.0,
+        "w" => 604_800.0,
+        _ => return Err(refused()),
+    };
+    let number: f64 = number.trim().parse().map_err(|_| refused())?;
+    Duration::try_from_secs_f64(number * seconds).map_err(|_| refused())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -402,6 +419,14 @@ mod tests {
         assert_eq!((workers("3"), workers("2:4")), (Ok((3, 3)), Ok((2, 4))));
         for wrong in ["", "0", "0:2", "4:2", "a:b", "1:2:3", "-1"] {
             assert!(workers(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn spans_of_time_have_a_unit() {
+        assert_eq!((span("30d"), span("1.5h")), (Ok(Duration::from_secs(2_592_000)), Ok(Duration::from_secs(5_400))));
+        for wrong in ["", "d", "30", "-1d", "1y", "nand", "infd", "1ä"] {
+            assert!(span(wrong).unwrap_err().contains("30d"), "{wrong}");
         }
     }
 }

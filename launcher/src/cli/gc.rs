@@ -25,7 +25,7 @@ use std::{
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Runs that were last written to longer ago, e.g. 30d, 12h or 2w
-    #[arg(long, value_name = "TIME", value_parser = age, help_heading = "Job")]
+    #[arg(long, value_name = "TIME", value_parser = flags::span, help_heading = "Job")]
     older_than: Option<Duration>,
     /// Runs that failed, also those with a model; of runs that ended without a word those without one
     #[arg(long, help_heading = "Job")]
@@ -113,33 +113,4 @@ fn would_go(dirs: &[PathBuf], going: &[RunSummary]) -> Removed {
 fn note(text: &str) {
     // A standard error that is gone changes nothing.
     let _gone = writeln!(std::io::stderr(), "{}", enn_common::shown::line(text));
-}
-
-/// "30d", "12h", "2w".
-fn age(text: &str) -> Result<Duration, String> {
-    let refused = || format!("found \"{text}\", expected a time such as 30d, 12h, 45m or 2w");
-    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(refused)?;
-    let seconds = match unit {
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3_600.0,
-        "d" => 86_400.0,
-        "w" => 604_800.0,
-        _ => return Err(refused()),
-    };
-    let number: f64 = number.trim().parse().map_err(|_| refused())?;
-    Duration::try_from_secs_f64(number * seconds).map_err(|_| refused())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_have_a_unit() {
-        assert_eq!((age("30d"), age("1.5h")), (Ok(Duration::from_secs(2_592_000)), Ok(Duration::from_secs(5_400))));
-        for wrong in ["", "d", "30", "-1d", "1y", "nand", "infd", "1ä"] {
-            assert!(age(wrong).unwrap_err().contains("30d"), "{wrong}");
-        }
-    }
 }

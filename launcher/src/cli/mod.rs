@@ -39,6 +39,7 @@ mod stop;
 mod task_table;
 mod top;
 mod train;
+mod warm;
 
 use crate::{
     Error,
@@ -77,6 +78,7 @@ struct Cli {
 enum Command {
     #[command(infer_long_args = true, args_override_self = true)]
     Run(Box<run::Args>),
+    Warm(warm::Args),
     Train(Box<train::Args>),
     Predict(Box<predict::Args>),
     Serve(serve::Args),
@@ -112,8 +114,9 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 32] = [
+const NAMES: [&str; 33] = [
     "run",
+    "warm",
     "train",
     "predict",
     "serve",
@@ -233,6 +236,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Ckpt(args) => ckpt::run(&args, facts),
         Command::Data(args) => data::run(&args, facts),
         Command::Model(args) => model::run(&args, facts),
+        Command::Warm(args) => warm::run(&args, facts),
         Command::Slurm(args) => slurm::run(&args, facts),
         Command::Doctor(args) => doctor::run(&args, facts),
         Command::Completions(args) => completions::run(&args),

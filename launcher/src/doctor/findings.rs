@@ -2,7 +2,7 @@
 
 use crate::{
     libtorch::Libtorch,
-    preload::{self, Trial},
+    preload::{self, Preload, Trial},
     process::{OutputError, output_within},
 };
 use enn_common::{fs::memory, probe::Probe, secrets};
@@ -126,7 +126,8 @@ fn probe(surroundings: &Surroundings) -> Result<Probe, ProbeFailure> {
 fn fork_server(python: &Path, temporary: &Path) -> Result<Trial, String> {
     let dir =
         tempfile::Builder::new().prefix("enn-doctor-").tempdir_in(temporary).map_err(|error| error.to_string())?;
-    preload::try_out(python, dir.path()).map_err(|error| error.to_string())
+    let preload = Preload { modules: vec!["torch".to_owned()], asked: true, behind: false, warm: None };
+    preload::try_out(secrets::command(python), preload, dir.path()).map_err(|error| error.to_string())
 }
 
 fn nvidia_driver() -> Option<String> {

@@ -80,8 +80,14 @@ pub const VARIABLES: &[Variable] = &[
         "enn",
         "the active Python, instead of python3 on PATH: it runs scripts and tools of export, and workers load its torch 2.11",
     ),
+    variable(
+        "ENN_WARM",
+        "enn",
+        "1: `enn run` uses a fork server that lives between runs, as with --warm; 0: it does not",
+    ),
     variable("ENN_KEEP_DAYS", "enn", "days for which runs of `enn run` are kept, instead of 30; as --keep-days"),
     variable("ENN_KEEP_SIZE", "enn", "size of all kept runs of `enn run` together, instead of 4G; as --keep-size"),
+    variable("XDG_RUNTIME_DIR", "enn", "folder of sockets, instead of /run/user/UID or that for temporary files"),
     variable("XDG_CONFIG_HOME", "enn", "folder of the user's token, instead of ~/.config"),
     variable(
         "XDG_CACHE_HOME",

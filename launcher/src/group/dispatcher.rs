@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     logs::Pump,
-    preload::Starter,
+    preload::{Ready, Starter},
     process::{self, Cgroup, Exit, Guard, Mark, Signals},
     rendezvous::{News, Rendezvous, RoundEnd, RoundPlan, RunEnd},
     stacks,
@@ -237,7 +237,7 @@ impl Group<'_> {
 
     /// Children of the launcher that are no workers.
     fn own_processes(&self) -> impl Iterator<Item = u32> {
-        self.starter.pid().into_iter().chain([self.guard.pid()])
+        self.starter.pids().chain([self.guard.pid()])
     }
 
     fn handle(&mut self, event: Event) -> Result<(), GroupError> {
@@ -408,7 +408,8 @@ impl Group<'_> {
     /// Tells what there is to say of how the workers are started.
     fn tell_start(&mut self) {
         if let Some(ready) = self.starter.take_ready() {
-            (self.emit)(What::Preloaded { modules: ready.modules, seconds: ready.seconds });
+            let Ready { modules, seconds, warm, .. } = ready;
+            (self.emit)(What::Preloaded { modules, seconds, warm });
         }
         for message in self.starter.take_messages() {
             (self.emit)(What::Warned { message });

@@ -5,6 +5,7 @@
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use std::{
     fs::{self, DirBuilder, File},
+    hash::{DefaultHasher, Hash, Hasher},
     io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -35,26 +36,41 @@ macro_rules! file {
 }
 
 /// The files.
-const FILES: [(&str, &str); 19] = [
+const FILES: [(&str, &str); 34] = [
     file!("sitecustomize.py"),
+    file!("check/dump.py"),
     file!("enn_forkserver/__init__.py"),
+    file!("enn_forkserver/adopted.py"),
     file!("enn_forkserver/become.py"),
+    file!("enn_forkserver/birth.py"),
     file!("enn_forkserver/command.py"),
+    file!("enn_forkserver/config.py"),
+    file!("enn_forkserver/early.py"),
     file!("enn_forkserver/files.py"),
+    file!("enn_forkserver/folder.py"),
     file!("enn_forkserver/frames.py"),
     file!("enn_forkserver/guard.py"),
     file!("enn_forkserver/health.py"),
+    file!("enn_forkserver/joining.py"),
     file!("enn_forkserver/ledger.py"),
+    file!("enn_forkserver/memory.py"),
+    file!("enn_forkserver/own.py"),
+    file!("enn_forkserver/pending.py"),
     file!("enn_forkserver/preload.py"),
+    file!("enn_forkserver/preloaded.py"),
     file!("enn_forkserver/procfs.py"),
     file!("enn_forkserver/refresh.py"),
     file!("enn_forkserver/restart.py"),
+    file!("enn_forkserver/run_server.py"),
+    file!("enn_forkserver/selfcheck.py"),
     file!("enn_forkserver/serve.py"),
     file!("enn_forkserver/service.py"),
     file!("enn_forkserver/shadow.py"),
     file!("enn_forkserver/start.py"),
     file!("enn_forkserver/stash.py"),
     file!("enn_forkserver/streams.py"),
+    file!("enn_forkserver/surroundings.py"),
+    file!("enn_forkserver/warm.py"),
 ];
 
 /// The folder. Dropping it removes it.
@@ -73,14 +89,7 @@ impl Hook {
     /// What the system says.
     pub(super) fn create(run_dir: &Path) -> io::Result<Self> {
         let path = run_dir.join(FOLDER);
-        DirBuilder::new().mode(0o700).create(&path)?;
-        for (name, text) in FILES {
-            let file = path.join(name);
-            if let Some(folder) = file.parent().filter(|folder| !folder.exists()) {
-                DirBuilder::new().mode(0o700).create(folder)?;
-            }
-            fs::write(file, text)?;
-        }
+        write_files(&path)?;
         let folder = File::open(&path)?;
         // Where the file system has no sockets, notes are lost and nothing else.
         let notes = listen(&folder).inspect_err(|error| tracing::debug!(%error, "no socket for notes")).ok();
@@ -135,6 +144,29 @@ impl Drop for Hook {
     }
 }
 
+/// Makes the folder and writes the files into it.
+///
+/// # Errors
+/// It is there already; what the system says.
+pub(super) fn write_files(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)?;
+    for (name, text) in FILES {
+        let file = path.join(name);
+        if let Some(folder) = file.parent().filter(|folder| !folder.exists()) {
+            DirBuilder::new().mode(0o700).create(folder)?;
+        }
+        fs::write(file, text)?;
+    }
+    Ok(())
+}
+
+/// A number that only the same files have.
+pub(super) fn digest() -> u64 {
+    let mut hasher = DefaultHasher::new();
+    FILES.hash(&mut hasher);
+    hasher.finish()
+}
+
 /// A socket for datagrams in the folder. Its path by the folder's descriptor is short: Unix allows 107 bytes.
 fn listen(folder: &File) -> io::Result<UnixDatagram> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -155,7 +187,7 @@ mod tests {
         let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut there: Vec<String> =
             names.filter(|name| name.ends_with(".py")).map(|name| format!("enn_forkserver/{name}")).collect();
-        there.push("sitecustomize.py".to_owned());
+        there.extend(["sitecustomize.py".to_owned(), "check/dump.py".to_owned()]);
         there.sort();
         let mut written = FILES.map(|(name, _)| name);
         written.sort_unstable();

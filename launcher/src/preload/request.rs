@@ -1,7 +1,7 @@
 //! One worker's start, as the fork server is asked for it.
 
 use super::frame::{self, FrameReader};
-use crate::process::variables_of;
+use crate::process::{Exit, Parent, inherited_descriptors, variables_of};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde::Deserialize;
 use std::{
@@ -24,6 +24,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(2);
 const CONNECTION: &[u8] = b"c";
 /// Lets a worker begin.
 const GO: &[u8] = b"g";
+/// Asks a warm server how a worker ended.
+const HOW: &[u8] = b"e";
+/// Begins the request of a run that wants workers of a warm server.
+const JOIN: &[u8] = b"join";
 
 /// What an executed worker would inherit, and where a forked one leaves notes.
 pub(super) struct Inherited<'a> {
@@ -57,7 +61,40 @@ pub(super) struct Waiting {
     connection: UnixStream,
 }
 
+/// A warm server as the parent of a worker; it reaps it when the worker's connection closes.
+#[derive(Debug)]
+struct WarmParent(UnixStream);
+
+impl Parent for WarmParent {
+    fn exit(&mut self) -> io::Result<Exit> {
+        #[derive(Deserialize)]
+        struct Ended {
+            exit: How,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        enum How {
+            Code(i32),
+            Signal(i32),
+        }
+        self.0.write_all(HOW)?;
+        let frame = FrameReader::default().read(&mut self.0)?.ok_or(ErrorKind::TimedOut)?;
+        Ok(match serde_json::from_slice::<Ended>(&frame).map_err(io::Error::from)?.exit {
+            How::Code(code) => Exit::Code(code),
+            How::Signal(signal) => Exit::Signal(signal),
+        })
+    }
+}
+
 impl Waiting {
+    /// The process of a warm server that is its parent.
+    ///
+    /// # Errors
+    /// There is no descriptor to be had.
+    pub(super) fn warm_parent(&self) -> io::Result<Box<dyn Parent>> {
+        Ok(Box::new(WarmParent(self.connection.try_clone()?)))
+    }
+
     /// Lets it begin. One that has ended meanwhile is seen as every end is.
     pub(super) fn release(mut self) {
         let _ended = self.connection.write_all(GO);
@@ -100,8 +137,40 @@ pub(super) fn fork(
 /// Sends bytes together with descriptors; how many bytes went.
 fn send(socket: &UnixStream, bytes: &[u8], fds: &[RawFd]) -> io::Result<usize> {
     let rights = [ControlMessage::ScmRights(fds)];
+    let rights = if fds.is_empty() { &[][..] } else { &rights[..] };
     let flags = MsgFlags::MSG_NOSIGNAL;
-    Ok(sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], &rights, flags, None)?)
+    Ok(sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], rights, flags, None)?)
+}
+
+/// With what a run asks a warm server for workers like those of a command.
+#[derive(Debug)]
+pub(super) struct JoinRequest {
+    pub(super) body: Vec<u8>,
+    /// Descriptors that executed workers inherit, beyond the standard streams.
+    pub(super) fds: Vec<RawFd>,
+}
+
+impl JoinRequest {
+    /// For workers of `command`. `leave`: what they leave behind lives on.
+    ///
+    /// # Errors
+    /// The descriptors of this process are not known.
+    pub(super) fn new(command: &Command, leave: bool, inherited: &Inherited<'_>) -> io::Result<Self> {
+        let leave: &[u8] = if leave { b"1" } else { b"0" };
+        let fds = inherited_descriptors()?;
+        let numbers = fds.iter().map(RawFd::to_string).collect::<Vec<_>>().join(",");
+        Ok(Self { body: [JOIN, leave, numbers.as_bytes(), &encode(command, inherited)].join(&0), fds })
+    }
+
+    /// Sends it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn send(&self, stream: &mut UnixStream) -> io::Result<()> {
+        let frame = frame::encode(&self.body)?;
+        let sent = send(stream, &frame, &self.fds)?;
+        stream.write_all(&frame[sent..])
+    }
 }
 
 /// The fields of a request, separated by NUL bytes, which no argument, variable or path can hold.

@@ -8,99 +8,33 @@
 
 use super::{
     Preload,
-    frame::FrameReader,
     hook::Hook,
-    request::{self, Inherited, NotForked, Waiting},
+    link::{IMPORT, Link, Probed, Ready, Said},
+    recipe::Recipe,
+    request::{self, Inherited, JoinRequest, NotForked, Waiting},
+    search::Search,
 };
-use crate::process::{
-    Binding, Exit, Guard, Inlet, Outlet, Outlets, Process, StartError, ignored_signals, variables_of, wait_ready,
-};
-use enn_common::secrets;
-use nix::{
-    poll::{PollFd, PollFlags},
-    sys::{
-        signal::Signal,
-        stat::{Mode, umask},
-    },
-};
+use crate::process::{Guard, ignored_signals};
+use nix::sys::stat::{Mode, umask};
 use serde::Deserialize;
 use std::{
-    collections::BTreeMap,
-    ffi::{OsStr, OsString},
-    fs::{self, File},
+    fs::File,
     io::{self, Read, Seek, SeekFrom},
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
-        unix::{
-            ffi::{OsStrExt, OsStringExt},
-            net::UnixStream,
-        },
-    },
+    os::fd::{BorrowedFd, RawFd},
     path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
 };
 
-/// Longest time that a Python may take to say what it has.
+/// Longest time that a Python may take to say what it has, and a server that is ready to answer.
 const PROBE_MAX: Duration = Duration::from_secs(10);
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Longest time that imports may take: a network file system that holds PyTorch can need most of a minute.
 const IMPORT_MAX: Duration = Duration::from_secs(180);
-/// Longest wait for the exit code of a server whose socket is closed, and for the end of one that was killed.
-const LAST_WAIT: Duration = Duration::from_millis(200);
-const KILL_WAIT: Duration = Duration::from_secs(2);
 /// What of the server's own output is shown when it fails.
 const SAID_BYTES_MAX: u64 = 4 << 10;
 /// A command that does nothing: the hook answers before.
 pub(super) const QUESTION: [&str; 3] = ["-u", "-c", "pass"];
-/// The hook's folder comes before what the workers themselves find.
-const PYTHONPATH: &str = "PYTHONPATH";
-/// The least share of time that the scheduler knows for a session, sched(7).
-const LEAST_TIME: &str = "19";
-/// Begins the names of variables that only the hook reads.
-const OURS: &str = "ENN_FORKSERVER_";
-
-/// What the hook says once.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Said {
-    /// What a Python has.
-    Probe(Probed),
-    /// The imports are done.
-    Ready(Ready),
-    /// No worker can be forked here.
-    Refuse(String),
-}
-
-#[derive(Debug, Deserialize)]
-struct Probed {
-    found: BTreeMap<String, bool>,
-    refuse: Option<String>,
-    /// Name of the interpreter as it was executed, by a wrapper or by us; bytes as digits, for they need not be text.
-    argv0: String,
-    /// Its variables at its start, `NAME=VALUE` with a NUL byte between them; likewise.
-    environment: String,
-}
-
-/// A server that waits for requests.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Ready {
-    /// Modules that were imported.
-    pub(crate) modules: Vec<String>,
-    /// Those that could not be.
-    #[serde(default)]
-    pub(crate) missing: Vec<Missing>,
-    /// Time that the imports took.
-    pub(crate) seconds: f64,
-}
-
-/// A module that could not be imported.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Missing {
-    /// Its name.
-    pub(crate) name: String,
-    /// The error's text.
-    pub(crate) why: String,
-}
 
 /// What became of a server.
 #[derive(Debug)]
@@ -111,19 +45,17 @@ pub(crate) enum Change {
     Gone(Option<String>),
 }
 
-#[derive(Debug)]
-enum ServerPhase {
+/// What the server is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The Python is asked what it has.
     Probing,
+    /// A warm server is asked whether it fits.
+    Asking,
+    /// The server imports.
     Importing,
+    /// It takes requests.
     Serving,
-}
-
-/// A process of the server with its control socket.
-#[derive(Debug)]
-struct Child {
-    process: Process,
-    control: UnixStream,
-    frames: FrameReader,
 }
 
 /// The server of one run on one node.
@@ -136,49 +68,93 @@ pub(crate) struct ForkServer {
     cwd: PathBuf,
     umask: u32,
     ignored: Vec<i32>,
-    child: Child,
-    phase: ServerPhase,
+    link: Option<Link>,
+    phase: Phase,
     until: Option<Instant>,
+    began: Instant,
+    /// Among the warm servers of this user; `None`: the run has a server of its own.
+    search: Option<Search>,
+    /// The Python has said what it has.
+    probed: bool,
+    /// Sentences for the user.
+    told: Vec<String>,
 }
 
 impl ForkServer {
-    /// Begins with the question to the Python of `command`, whose variables are those of every worker.
+    /// Begins with the question to the Python of `command`, whose variables are those of every worker, or with one to warm servers.
     ///
     /// # Errors
     /// What the system says.
     pub(super) fn start(preload: Preload, command: Recipe, run_dir: &Path, guard: &mut Guard) -> io::Result<Self> {
-        let hook = Hook::create(run_dir)?;
-        let probe = Recipe { args: QUESTION.map(OsString::from).to_vec(), ..command.clone() };
-        let child = Child::start(probe.command(), "probe", &preload, &hook, guard)?;
         // The mask can only be read by setting it; this process makes no file in between.
         let mask = umask(Mode::empty());
         umask(mask);
-        Ok(Self {
+        let search = preload.warm.as_ref().map(Search::new).transpose()?;
+        let mut server = Self {
             preload,
             command,
-            hook,
+            hook: Hook::create(run_dir)?,
             cwd: std::env::current_dir()?,
             umask: mask.bits(),
             ignored: ignored_signals(),
-            child,
-            phase: ServerPhase::Probing,
-            until: Some(Instant::now() + PROBE_MAX),
-        })
+            link: None,
+            phase: Phase::Probing,
+            until: None,
+            began: Instant::now(),
+            search,
+            probed: false,
+            told: Vec::new(),
+        };
+        // What a wrapper does depends on where it is started, and on files of its own.
+        if server.search.is_none() || server.command.is_wrapped() || !server.ask_next() {
+            server.probe(guard)?;
+        }
+        Ok(server)
+    }
+
+    /// Asks the Python what it has.
+    fn probe(&mut self, guard: &mut Guard) -> io::Result<()> {
+        let question = self.command.with_args(QUESTION).command();
+        self.link = Some(Link::start(question, "probe", &self.preload, &self.hook, guard)?);
+        self.phase = Phase::Probing;
+        self.until = Some(Instant::now() + PROBE_MAX);
+        Ok(())
+    }
+
+    /// Asks the next warm server whether it fits; `false`: there is none.
+    fn ask_next(&mut self) -> bool {
+        let Ok(request) = self.join_request() else { return false };
+        let Some(search) = &mut self.search else { return false };
+        let Some(link) = search.next(&request) else { return false };
+        self.until = Some(Instant::now() + if search.is_importing() { IMPORT_MAX } else { ANSWER_MAX });
+        self.link = Some(link);
+        self.phase = Phase::Asking;
+        true
+    }
+
+    fn join_request(&self) -> io::Result<JoinRequest> {
+        let leave = self.preload.warm.as_ref().is_some_and(|warm| warm.leave);
+        JoinRequest::new(&self.command.command(), leave, &self.inherited(&self.hook.notes_path()))
+    }
+
+    fn inherited<'a>(&'a self, notes: &'a Path) -> Inherited<'a> {
+        Inherited { cwd: &self.cwd, umask: self.umask, notes, ignored: &self.ignored }
     }
 
     /// Whether workers should wait for it.
     pub(crate) fn is_loading(&self) -> bool {
-        !matches!(self.phase, ServerPhase::Serving)
+        self.phase != Phase::Serving
     }
 
-    /// Its process.
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.process.pid()
+    /// Children of the launcher that are the server's.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
+        let started = self.search.as_ref().and_then(Search::started);
+        self.link.as_ref().and_then(Link::pid).into_iter().chain(started)
     }
 
     /// Readable when [`ForkServer::advance`] has something to do.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        [Some(self.child.control.as_fd()), self.hook.notes_fd()].into_iter().flatten()
+        self.link.iter().map(Link::fd).chain(self.hook.notes_fd())
     }
 
     /// When it has to be looked at, whatever comes.
@@ -186,40 +162,66 @@ impl ForkServer {
         self.until
     }
 
-    /// Notes that workers left: why one was executed after all, or what it ignored.
-    pub(crate) fn take_notes(&self) -> Vec<String> {
+    /// Sentences for the user: why a worker was executed after all or what it ignored, and why another server was needed.
+    pub(crate) fn take_notes(&mut self) -> Vec<String> {
         #[derive(Deserialize)]
         struct Note {
             why: String,
         }
         let text = |bytes: &Vec<u8>| serde_json::from_slice::<Note>(bytes).ok().map(|note| note.why);
-        self.hook.take_notes().iter().filter_map(text).collect()
+        let mut notes = std::mem::take(&mut self.told);
+        notes.extend(self.hook.take_notes().iter().filter_map(text));
+        notes
     }
 
     /// Reads what the server said, and goes on.
     pub(crate) fn advance(&mut self, guard: &mut Guard) -> Option<Change> {
-        let said = match self.child.frames.read(&mut self.child.control) {
-            Ok(Some(frame)) => {
-                serde_json::from_slice(&frame).map_err(|error| format!("it said what is no answer: {error}"))
-            }
+        let said = match self.link.as_mut()?.said(guard) {
+            Ok(Some(said)) => Ok(said),
             Ok(None) if self.until.is_some_and(|until| Instant::now() >= until) => {
                 Err("it said nothing in time".to_owned())
             }
             Ok(None) => return None,
-            Err(_) => Err(self.ended(guard)),
+            Err(how) => Err(self.last_words().map_or_else(|| how.clone(), |said| format!("{how}: {said}"))),
         };
-        let change = match (&self.phase, said) {
-            (_, Err(why)) => gone(&why),
-            (_, Ok(Said::Refuse(why))) => gone(&why),
-            (ServerPhase::Probing, Ok(Said::Probe(probed))) => return self.probed(probed, guard),
-            (ServerPhase::Importing, Ok(Said::Ready(ready))) => {
-                self.phase = ServerPhase::Serving;
-                self.until = None;
-                Change::Ready(ready)
+        match (self.phase, said) {
+            (Phase::Asking, Err(why) | Ok(Said::Refuse(why))) => self.refused(why, guard),
+            (_, Err(why) | Ok(Said::Refuse(why))) => Some(gone(&why)),
+            (Phase::Probing, Ok(Said::Probe(probed))) => self.probed(probed, guard),
+            (Phase::Asking | Phase::Importing, Ok(Said::Ready(ready))) => self.ready(ready, guard),
+            (_, Ok(_)) => Some(gone("it answered what it was not asked")),
+        }
+    }
+
+    /// The server takes requests, if it is one for this run.
+    fn ready(&mut self, mut ready: Ready, guard: &mut Guard) -> Option<Change> {
+        if let Some(search) = &self.search {
+            if let Err(why) = search.accept(&ready, &self.preload.modules) {
+                return match self.phase {
+                    Phase::Asking => self.refused(why, guard),
+                    _ => Some(gone(&why)),
+                };
             }
-            (_, Ok(_)) => gone("it answered what it was not asked"),
-        };
-        Some(change)
+            ready.warm = true;
+            ready.seconds = self.began.elapsed().as_secs_f64();
+        }
+        // What else of PyTorch is imported was not asked for by name.
+        ready.missing.retain(|missing| self.preload.modules.contains(&missing.name));
+        self.phase = Phase::Serving;
+        self.until = None;
+        Some(Change::Ready(ready))
+    }
+
+    /// A warm server does not fit: the next one is asked, or another one is started.
+    fn refused(&mut self, why: String, guard: &mut Guard) -> Option<Change> {
+        if let Some(search) = &mut self.search {
+            search.refused(why);
+        }
+        if self.ask_next() {
+            return None;
+        }
+        let begun = if self.probed { self.import(guard) } else { self.probe(guard) };
+        begun.err().map(|error| gone(&format!("it cannot be started: {error}")))
     }
 
     /// The Python has shown that it runs the hook: the server itself is started, if there is something to import.
@@ -238,16 +240,31 @@ impl ForkServer {
         if self.command.resolve(&probed).is_none() {
             return Some(gone("it answered what is no environment"));
         }
-        match Child::start(self.command.command(), "serve", &self.preload, &self.hook, guard) {
-            Ok(child) => {
-                let mut probe = std::mem::replace(&mut self.child, child);
-                probe.kill(guard);
-                self.phase = ServerPhase::Importing;
-                self.until = Some(Instant::now() + IMPORT_MAX);
-                None
-            }
-            Err(error) => Some(gone(&format!("it cannot be started: {error}"))),
+        self.probed = true;
+        if let Some(mut probe) = self.link.take() {
+            probe.kill(guard);
         }
+        if self.search.as_ref().is_some_and(|search| !search.has_begun()) && self.ask_next() {
+            return None;
+        }
+        self.import(guard).err().map(|error| gone(&format!("it cannot be started: {error}")))
+    }
+
+    /// Starts the server: one of this run's own, or a warm one.
+    fn import(&mut self, guard: &mut Guard) -> io::Result<()> {
+        let request = self.join_request()?;
+        self.link = Some(match &mut self.search {
+            None => Link::start(self.command.command(), IMPORT, &self.preload, &self.hook, guard)?,
+            Some(search) => {
+                if let Some(why) = search.why() {
+                    self.told.push(format!("no warm server fits: {why}; another one is started"));
+                }
+                search.start(&self.command, &self.preload, &request)?
+            }
+        });
+        self.phase = Phase::Importing;
+        self.until = Some(Instant::now() + IMPORT_MAX);
+        Ok(())
     }
 
     /// Asks for a worker. It waits until it is released.
@@ -255,34 +272,30 @@ impl ForkServer {
     /// # Errors
     /// The server will not, or cannot any more.
     pub(super) fn fork(&self, command: &Command, streams: [RawFd; 3]) -> Result<Waiting, NotForked> {
+        let Some(link) = &self.link else { return Err(NotForked::Lost(io::ErrorKind::NotConnected.into())) };
         let command = &self.command.resolved(command);
         let notes = self.hook.notes_path();
-        let inherited = Inherited { cwd: &self.cwd, umask: self.umask, notes: &notes, ignored: &self.ignored };
-        request::fork(&self.child.control, command, streams, &inherited)
+        request::fork(&link.control, command, streams, &self.inherited(&notes))
     }
 
-    /// Ends the server. Its workers live on.
+    /// Whether it lives on between runs.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.search.is_some()
+    }
+
+    /// Ends the server, or what a warm one did for this run. Its workers live on, unless a warm one forked them.
     pub(crate) fn end(mut self, guard: &mut Guard) {
-        self.child.kill(guard);
-    }
-
-    /// How the process ended, and what it wrote.
-    fn ended(&mut self, guard: &mut Guard) -> String {
-        self.child.wait(LAST_WAIT);
-        let how = match self.child.process.reap(guard) {
-            Some(Exit::Code(code)) => format!("it ended with code {code}"),
-            Some(Exit::Signal(signal)) => format!("it ended by signal {signal}"),
-            None => "it closed its socket".to_owned(),
-        };
-        match self.last_words() {
-            Some(said) => format!("{how}: {said}"),
-            None => how,
+        if let Some(link) = &mut self.link {
+            link.kill(guard);
         }
     }
 
     /// The last line that the server wrote.
     fn last_words(&self) -> Option<String> {
-        let (_, path) = self.hook.log().ok()?;
+        let path = match &self.search {
+            Some(search) if self.phase == Phase::Importing => search.log()?,
+            _ => self.hook.log().ok()?.1,
+        };
         let mut file = File::open(path).ok()?;
         let length = file.metadata().ok()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(SAID_BYTES_MAX))).ok()?;
@@ -296,161 +309,4 @@ impl ForkServer {
 /// The end of a server, as a sentence for the user.
 fn gone(why: &str) -> Change {
     Change::Gone(Some(format!("no fork server: {why}; workers are executed")))
-}
-
-impl Child {
-    /// Starts a Python with the hook in front.
-    fn start(mut command: Command, what: &str, preload: &Preload, hook: &Hook, guard: &mut Guard) -> io::Result<Self> {
-        let (control, theirs) = UnixStream::pair()?;
-        control.set_nonblocking(true)?;
-        let own = variables_of(&command).into_iter().find(|(name, _)| name == PYTHONPATH);
-        let mut paths = hook.path().as_os_str().to_owned();
-        // An empty one is as good as none, and behind a colon would be the working directory.
-        if let Some((_, own)) = own.filter(|(_, own)| !own.is_empty()) {
-            paths.push(":");
-            paths.push(own);
-        }
-        command
-            .env(PYTHONPATH, paths)
-            .env("ENN_FORKSERVER_FD", theirs.as_raw_fd().to_string())
-            .env("ENN_FORKSERVER_PRELOAD", preload.modules.join(","))
-            .env("ENN_FORKSERVER_WHAT", what);
-        let log = Outlet::from(hook.log()?.0);
-        let outlets = Outlets { stdin: Inlet::Empty, stdout: log.try_clone()?, stderr: log };
-        let binding = Binding::inheriting(theirs.as_raw_fd()).in_new_session();
-        let process = Process::start(&command, outlets, binding, guard);
-        let process = process.map_err(|error| match error {
-            StartError::Spawn(error) | StartError::Watch(error) => error,
-        })?;
-        if preload.behind {
-            // It gets the time that workers leave. Each of them leads a session, and so has a group of its own for the scheduler.
-            let _refused = fs::write(format!("/proc/{}/autogroup", process.pid()), LEAST_TIME);
-        }
-        Ok(Self { process, control, frames: FrameReader::default() })
-    }
-
-    /// Kills and reaps it.
-    fn kill(&mut self, guard: &mut Guard) {
-        self.process.signal(Signal::SIGKILL);
-        self.wait(KILL_WAIT);
-        self.process.reap(guard);
-    }
-
-    fn wait(&self, longest: Duration) {
-        let mut fds = [PollFd::new(self.process.pidfd(), PollFlags::POLLIN)];
-        // One that cannot be waited for is reaped where it is dropped.
-        let _failed = wait_ready(&mut fds, Some(Instant::now() + longest));
-    }
-}
-
-/// A command that is started more than once.
-#[derive(Debug, Clone)]
-pub(super) struct Recipe {
-    program: OsString,
-    args: Vec<OsString>,
-    /// Changes of the launcher's own variables.
-    changes: Vec<(OsString, Option<OsString>)>,
-    /// What a wrapper around the interpreter changes besides.
-    wrapped: Vec<(OsString, Option<OsString>)>,
-}
-
-impl Recipe {
-    /// Of this command.
-    pub(super) fn of(command: &Command) -> Self {
-        let changes = command.get_envs().map(|(name, value)| (name.to_owned(), value.map(OsStr::to_owned)));
-        Self {
-            program: command.get_program().to_owned(),
-            args: command.get_args().map(OsStr::to_owned).collect(),
-            changes: changes.collect(),
-            wrapped: Vec::new(),
-        }
-    }
-
-    fn command(&self) -> Command {
-        let mut command = secrets::command(&self.program);
-        command.args(&self.args);
-        for (name, value) in self.changes.iter().chain(&self.wrapped) {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        command
-    }
-
-    /// Takes the interpreter itself in place of what stands before it, and what that does to the variables. `None`: it makes no sense.
-    fn resolve(&mut self, probed: &Probed) -> Option<()> {
-        let given: BTreeMap<OsString, OsString> = variables_of(&self.command()).into_iter().collect();
-        let bytes = from_digits(&probed.environment)?;
-        let entries = bytes.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
-        let found = entries.map(|entry| {
-            let end = entry.iter().position(|byte| *byte == b'=')?;
-            Some((OsString::from_vec(entry[..end].to_vec()), OsString::from_vec(entry[end + 1..].to_vec())))
-        });
-        let found: BTreeMap<OsString, OsString> = found.collect::<Option<_>>()?;
-        let ours = |name: &OsString| name == PYTHONPATH || name.as_bytes().starts_with(OURS.as_bytes());
-        let set = found.iter().filter(|(name, value)| given.get(*name) != Some(*value));
-        let set = set.map(|(name, value)| (name.clone(), Some(value.clone())));
-        let unset = given.keys().filter(|name| !found.contains_key(*name)).map(|name| (name.clone(), None));
-        self.wrapped = set.chain(unset).filter(|(name, _)| !ours(name)).collect();
-        self.program = OsString::from_vec(from_digits(&probed.argv0)?);
-        Some(())
-    }
-
-    /// The command of a worker with the interpreter itself.
-    fn resolved(&self, command: &Command) -> Command {
-        Self { program: self.program.clone(), wrapped: self.wrapped.clone(), ..Self::of(command) }.command()
-    }
-}
-
-/// Bytes that were written as two digits each.
-fn from_digits(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let pairs = text.as_bytes().chunks(2);
-    pairs.map(|pair| u8::try_from(digit(*pair.first()?)? * 16 + digit(*pair.get(1)?)?).ok()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn digits(text: &str) -> String {
-        text.bytes().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    #[test]
-    fn what_a_wrapper_changes_is_given_to_every_worker() {
-        let mut command = Command::new("python3");
-        command.args(["-u", "a.py"]).env("KEPT", "1").env("REPLACED", "old").env("LOST", "x");
-        let mut recipe = Recipe::of(&command);
-        let mut seen: BTreeMap<OsString, OsString> = variables_of(&command).into_iter().collect();
-        seen.remove(OsStr::new("LOST"));
-        seen.insert("REPLACED".into(), "new".into());
-        seen.insert("PYTHONPATH".into(), "/hook".into());
-        seen.insert("ENN_FORKSERVER_FD".into(), "7".into());
-        let entries: Vec<String> =
-            seen.iter().map(|(name, value)| format!("{}={}", name.display(), value.display())).collect();
-        let probed = Probed {
-            found: BTreeMap::new(),
-            refuse: None,
-            argv0: digits("/real/python3"),
-            environment: digits(&entries.join("\0")),
-        };
-        recipe.resolve(&probed).unwrap();
-        let changed: Vec<(OsString, Option<OsString>)> =
-            vec![("REPLACED".into(), Some("new".into())), ("LOST".into(), None)];
-        assert_eq!(recipe.wrapped, changed);
-        command.env("RANK", "1");
-        let worker = recipe.resolved(&command);
-        let variables: BTreeMap<OsString, OsString> = variables_of(&worker).into_iter().collect();
-        let value = |name: &str| variables.get(OsStr::new(name)).map(|value| value.to_str().unwrap());
-        assert_eq!(
-            (value("RANK"), value("REPLACED"), value("LOST"), value("KEPT")),
-            (Some("1"), Some("new"), None, Some("1"))
-        );
-        assert_eq!(worker.get_program(), "/real/python3");
-        for wrong in ["0", "zz", "é"] {
-            assert_eq!(from_digits(wrong), None);
-        }
-    }
 }

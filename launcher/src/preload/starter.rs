@@ -2,8 +2,10 @@
 
 use super::{
     ForkServer, Preload,
+    link::Ready,
+    recipe::Recipe,
     request::{NotForked, Waiting},
-    server::{Change, Ready, Recipe},
+    server::Change,
 };
 use crate::process::{Binding, Guard, Inlet, Outlets, Process, StartError};
 use std::{
@@ -65,6 +67,8 @@ pub(crate) struct Starter {
     later: Option<Later>,
     /// Workers wait for a server that is there; those of the first round do not where it is made behind them.
     awaited: bool,
+    /// The user asked for a server.
+    asked: bool,
     told: BTreeSet<String>,
     messages: Vec<String>,
     ready: Option<Ready>,
@@ -79,7 +83,7 @@ impl Starter {
     /// Forks workers, once a server is ready. `command` has the variables that all of them get.
     pub(crate) fn fork(preload: Preload, command: &Command, run_dir: &Path, guard: &mut Guard) -> Self {
         let (behind, command) = (preload.behind, Recipe::of(command));
-        let mut starter = Self { awaited: !behind, ..Self::default() };
+        let mut starter = Self { awaited: !behind, asked: preload.asked, ..Self::default() };
         let at = Instant::now() + if behind { BEHIND } else { Duration::ZERO };
         starter.later = Some(Later { preload, command, run_dir: run_dir.to_owned(), at });
         starter.start_server(guard);
@@ -111,9 +115,9 @@ impl Starter {
         later.or_else(|| self.server.as_ref()?.deadline())
     }
 
-    /// The process of the server, which is no worker and no orphan.
-    pub(crate) fn pid(&self) -> Option<u32> {
-        self.server.as_ref().map(ForkServer::pid)
+    /// Processes of the server, which are no workers and no orphans.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
+        self.server.iter().flat_map(ForkServer::pids)
     }
 
     /// Takes what came from the server and from its workers.
@@ -130,7 +134,8 @@ impl Starter {
                 self.ready = Some(ready);
             }
             Some(Change::Gone(why)) => {
-                self.messages.extend(why);
+                let hint = if self.asked { "" } else { "\nhint: --preload none does not try" };
+                self.messages.extend(why.map(|why| format!("{why}{hint}")));
                 self.end(guard);
             }
         }
@@ -148,10 +153,13 @@ impl Starter {
         let can_fork = |server: &&ForkServer| !server.is_loading() && outlets.stdin == Inlet::Inherited;
         if let Some(server) = self.server.as_ref().filter(can_fork) {
             match server.fork(command, outlets.fds()) {
-                Ok(waiting) => match Process::adopt(waiting.pid, &binding, guard) {
-                    Ok(process) => return Ok(Started { process, held: Some(Held(waiting)) }),
-                    Err(error) => self.tell(format!("a forked worker cannot be watched: {error}; it is executed")),
-                },
+                Ok(waiting) => {
+                    let parent = server.is_warm().then(|| waiting.warm_parent()).transpose();
+                    match parent.and_then(|parent| Process::adopt(waiting.pid, parent, &binding, guard)) {
+                        Ok(process) => return Ok(Started { process, held: Some(Held(waiting)) }),
+                        Err(error) => self.tell(format!("a forked worker cannot be watched: {error}; it is executed")),
+                    }
+                }
                 Err(NotForked::Refused(why)) => self.tell(format!("a worker is executed, not forked: {why}")),
                 Err(NotForked::Lost(error)) => {
                     self.tell(format!("the fork server does not answer: {error}; workers are executed"));

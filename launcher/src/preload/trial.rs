@@ -3,7 +3,7 @@
 use super::{Preload, Starter, server::QUESTION};
 use crate::process::{Guard, wait_ready};
 use nix::poll::{PollFd, PollFlags};
-use std::{io, path::Path};
+use std::{io, path::Path, process::Command};
 
 /// What a trial found.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,15 +19,13 @@ pub enum Trial {
     Executes(String),
 }
 
-/// Starts a server with the Python `program`, in a directory of this process.
+/// Starts a server with the Python of `command` and its variables, or finds a warm one; `dir` is a directory of this process.
 ///
 /// # Errors
 /// What the system says.
-pub fn try_out(program: &Path, dir: &Path) -> io::Result<Trial> {
+pub fn try_out(mut command: Command, preload: Preload, dir: &Path) -> io::Result<Trial> {
     let mut guard = Guard::start(None, None)?;
-    let mut command = enn_common::secrets::command(program);
     command.args(QUESTION);
-    let preload = Preload { modules: vec!["torch".to_owned()], asked: true, behind: false };
     let mut starter = Starter::fork(preload, &command, dir, &mut guard);
     while starter.is_loading() {
         let deadline = starter.deadline();

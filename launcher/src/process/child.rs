@@ -8,6 +8,7 @@ use super::{
     unix::{self, Binding, Guard},
 };
 use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         signal::Signal,
         wait::{WaitStatus, waitpid},
@@ -38,6 +39,15 @@ impl Exit {
             Self::Signal(signal) => (None, Some(signal)),
         }
     }
+}
+
+/// The parent of a process that is no child of this one. It reaps the process when this is dropped, and not before.
+pub(crate) trait Parent: std::fmt::Debug {
+    /// How the process ended, which it has.
+    ///
+    /// # Errors
+    /// The parent is gone or silent.
+    fn exit(&mut self) -> io::Result<Exit>;
 }
 
 /// Why there is no process.
@@ -142,6 +152,8 @@ pub(crate) struct Process {
     pid: Pid,
     pidfd: OwnedFd,
     exit: Option<Exit>,
+    /// Who reaps it; `None`: it is a child of this process.
+    parent: Option<Box<dyn Parent>>,
 }
 
 impl Process {
@@ -159,14 +171,9 @@ impl Process {
 
     /// The same, but what it starts itself may outlive a launcher that is killed.
     pub(crate) fn start_unguarded(command: &Command, outlets: Outlets, binding: Binding) -> Result<Self, StartError> {
-        let input = match outlets.stdin {
-            Inlet::Inherited => None,
-            Inlet::Empty => Some(File::open("/dev/null").map_err(StartError::Spawn)?),
-        };
-        let streams = [input.as_ref().map(AsRawFd::as_raw_fd), outlets.stdout.fd(), outlets.stderr.fd()];
-        let pid = sys::spawn(command, streams, binding).map_err(StartError::Spawn)?;
+        let pid = spawn(command, &outlets, binding).map_err(StartError::Spawn)?;
         match unix::pidfd(pid.as_raw().cast_unsigned()) {
-            Ok(pidfd) => Ok(Self { pid, pidfd, exit: None }),
+            Ok(pidfd) => Ok(Self { pid, pidfd, exit: None, parent: None }),
             Err(error) => {
                 unix::signal_group(pid.as_raw().cast_unsigned(), Signal::SIGKILL);
                 let _reaped = waitpid(pid, None);
@@ -175,16 +182,29 @@ impl Process {
         }
     }
 
-    /// Takes over a child of this process that somebody else forked for it, and that leads a group of its own; it gets the CPUs and the
-    /// control group of `binding`. It must not have begun its work.
+    /// Starts a process that lives on when this one ends, and that nothing here watches. Returns its number.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(crate) fn detach(command: &Command, outlets: &Outlets, binding: Binding) -> io::Result<u32> {
+        spawn(command, outlets, binding.outliving()).map(|pid| pid.as_raw().cast_unsigned())
+    }
+
+    /// Takes over a process that somebody else forked for this one, and that leads a group of its own; it gets the CPUs and the control
+    /// group of `binding`. It must not have begun its work. Without a `parent` it must be a child of this process.
     ///
     /// # Errors
     /// It cannot be watched, or may not use the CPUs.
-    pub(crate) fn adopt(pid: u32, binding: &Binding, guard: &mut Guard) -> io::Result<Self> {
+    pub(crate) fn adopt(
+        pid: u32,
+        parent: Option<Box<dyn Parent>>,
+        binding: &Binding,
+        guard: &mut Guard,
+    ) -> io::Result<Self> {
         let pidfd = unix::pidfd(pid)?;
         let pid = Pid::from_raw(pid.cast_signed());
         binding.apply(pid)?;
-        let process = Self { pid, pidfd, exit: None };
+        let process = Self { pid, pidfd, exit: None, parent };
         guard.add(process.pid());
         Ok(process)
     }
@@ -213,31 +233,57 @@ impl Process {
 
     /// Reaps the process if it has ended, after killing what it left in its group. `None` when it lives or was reaped before.
     pub(crate) fn reap(&mut self, guard: &mut Guard) -> Option<Exit> {
-        self.reap_and(guard, |_| true)
+        self.reap_and(guard, false)
     }
 
     /// The same, but what it left in its group lives on when it ended with code 0.
     pub(crate) fn reap_alone(&mut self, guard: &mut Guard) -> Option<Exit> {
-        self.reap_and(guard, |pid| !unix::ended_well(pid))
+        self.reap_and(guard, true)
     }
 
-    fn reap_and(&mut self, guard: &mut Guard, kill_group: impl FnOnce(u32) -> bool) -> Option<Exit> {
-        if self.exit.is_some() || !unix::has_ended(self.pid()) {
+    fn reap_and(&mut self, guard: &mut Guard, spare_if_well: bool) -> Option<Exit> {
+        if self.exit.is_some() || !self.has_ended() {
             return None;
         }
-        if kill_group(self.pid()) {
+        // A parent that cannot tell is gone, and its children were killed with it.
+        let told = self.parent.as_mut().map(|parent| parent.exit().unwrap_or(Exit::Signal(libc::SIGKILL)));
+        let ended_well = told.map_or_else(|| unix::ended_well(self.pid()), |exit| exit == Exit::Code(0));
+        if !(spare_if_well && ended_well) {
             unix::signal_group(self.pid(), Signal::SIGKILL);
         }
         guard.remove(self.pid());
-        let exit = match waitpid(self.pid, None) {
+        self.exit = Some(told.unwrap_or_else(|| self.wait()));
+        self.parent = None;
+        self.exit
+    }
+
+    fn has_ended(&self) -> bool {
+        match self.parent {
+            Some(_) => {
+                let mut fds = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
+                poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+            }
+            None => unix::has_ended(self.pid()),
+        }
+    }
+
+    fn wait(&self) -> Exit {
+        match waitpid(self.pid, None) {
             Ok(WaitStatus::Exited(_, code)) => Exit::Code(code),
             Ok(WaitStatus::Signaled(_, signal, _)) => Exit::Signal(signal as i32),
             // Somebody else reaped it (a program with its own SIGCHLD handler), or a signal without a name ended it: how is lost.
             _ => Exit::Code(-1),
-        };
-        self.exit = Some(exit);
-        self.exit
+        }
     }
+}
+
+fn spawn(command: &Command, outlets: &Outlets, binding: Binding) -> io::Result<Pid> {
+    let input = match outlets.stdin {
+        Inlet::Inherited => None,
+        Inlet::Empty => Some(File::open("/dev/null")?),
+    };
+    let streams = [input.as_ref().map(AsRawFd::as_raw_fd), outlets.stdout.fd(), outlets.stderr.fd()];
+    sys::spawn(command, streams, binding)
 }
 
 impl Drop for Process {
@@ -245,7 +291,9 @@ impl Drop for Process {
     fn drop(&mut self) {
         if self.exit.is_none() {
             unix::signal_group(self.pid(), Signal::SIGKILL);
-            let _reaped = waitpid(self.pid, None);
+            if self.parent.is_none() {
+                let _reaped = waitpid(self.pid, None);
+            }
         }
     }
 }

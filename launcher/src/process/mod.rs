@@ -13,13 +13,13 @@ mod unix;
 
 pub(crate) use cgroup::Cgroup;
 
-pub(crate) use child::{Exit, Inlet, Outlet, Outlets, Process, StartError};
+pub(crate) use child::{Exit, Inlet, Outlet, Outlets, Parent, Process, StartError};
 pub(crate) use output::{OutputError, output_within};
 pub(crate) use patient::{GiveUp, PatientWriter};
 pub(crate) use poll::{next_signal, wait_ready};
 pub(crate) use sweep::{MARK_VARIABLE, Mark, end_children, reap_orphans, signal_one, sweep};
-pub(crate) use sys::variables_of;
+pub(crate) use sys::{program_file, variables_of};
 pub(crate) use unix::{
-    Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, copy_window_size, ignored_signals, outlive, pidfd,
-    signal_mask, terminal_pair, unread_bytes, window_columns,
+    Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, copy_window_size, ignored_signals, inherited_descriptors,
+    outlive, pidfd, signal_mask, terminal_pair, unread_bytes, window_columns,
 };

@@ -87,6 +87,14 @@ pub(crate) fn variables_of(command: &Command) -> Vec<(OsString, OsString)> {
     variables.into_iter().collect()
 }
 
+/// The file that `command` executes.
+///
+/// # Errors
+/// There is none that may be executed.
+pub(crate) fn program_file(command: &Command) -> io::Result<OsString> {
+    find(command.get_program(), &variables_of(command))
+}
+
 /// The file of a program: itself when it has a slash, else the first of that name on the child's PATH that may be executed.
 fn find(program: &OsStr, variables: &[(OsString, OsString)]) -> io::Result<OsString> {
     if program.as_bytes().contains(&b'/') {
@@ -154,12 +162,17 @@ unsafe fn become_program(prepared: &Prepared) -> c_int {
     // SAFETY: system calls on this process with values that live in `prepared`; none takes memory or a lock.
     unsafe {
         let leads = if binding.session { libc::setsid() } else { libc::setpgid(0, 0) };
-        if leads < 0 || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+        if leads < 0 {
             return errno();
         }
-        // The parent may have died before the line above: then no signal will come.
-        if libc::getppid() != prepared.parent {
-            return libc::ESRCH;
+        if !binding.outlives {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return errno();
+            }
+            // The parent may have died before the line above: then no signal will come.
+            if libc::getppid() != prepared.parent {
+                return libc::ESRCH;
+            }
         }
         // Refused when the group was removed: the process is still bound in every other way.
         if let Some(fd) = binding.cgroup {

@@ -37,6 +37,8 @@ pub(crate) struct Binding {
     pub(super) cgroup: Option<RawFd>,
     /// Whether it leads a session of its own, and so has no controlling terminal.
     pub(super) session: bool,
+    /// Whether it lives on when this process ends.
+    pub(super) outlives: bool,
 }
 
 impl Binding {
@@ -48,6 +50,11 @@ impl Binding {
     /// The same in a new session: a terminal does not stop the process when it reads from it.
     pub(crate) fn in_new_session(self) -> Self {
         Self { session: true, ..self }
+    }
+
+    /// The same for a process that lives on when this one ends.
+    pub(super) fn outliving(self) -> Self {
+        Self { outlives: true, ..self }
     }
 
     /// Nothing but the group and a descriptor that is inherited.
@@ -80,6 +87,25 @@ pub(crate) fn signal_mask(pid: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Descriptors beyond the standard streams that what this process executes inherits, in order.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn inherited_descriptors() -> io::Result<Vec<RawFd>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let number = entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok());
+        let Some(number) = number.filter(|number| *number > libc::STDERR_FILENO) else { continue };
+        // SAFETY: what is no descriptor any more, as the folder's own, is an error and nothing else.
+        let flags = fcntl(unsafe { BorrowedFd::borrow_raw(number) }, FcntlArg::F_GETFD);
+        if flags.is_ok_and(|flags| !FdFlag::from_bits_retain(flags).contains(FdFlag::FD_CLOEXEC)) {
+            found.push(number);
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
 }
 
 /// Signals that this process ignores, and that what it executes will ignore, too.

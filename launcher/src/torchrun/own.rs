@@ -36,6 +36,12 @@ pub struct Own {
     /// executed is executed, and a line says why. enn-torchrun preloads only when asked to.
     #[arg(long, value_name = "MODULE,…", help_heading = "Program")]
     pub preload: Option<String>,
+    /// Use a fork server that lives between runs, and leave one behind: the next run has no import to wait for [default: ENN_WARM=1]
+    ///
+    /// It is this user's, and ends after half an hour without a run; `enn warm` shows and stops it. A run that needs another one, because
+    /// of its Python, its variables, its control group or its limits, starts that.
+    #[arg(long, help_heading = "Program")]
+    pub warm: bool,
     /// Let processes that a worker started and left behind live on when the run has ended well; implies --no-capture
     ///
     /// Without it nothing outlives a run. A round that fails, is restarted or is stopped ends them all the same, and a launcher that

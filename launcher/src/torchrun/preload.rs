@@ -4,7 +4,11 @@
 //! through modules that lie beside it. It reads files, bounded in number and length, and runs nothing.
 
 use super::{Flags, Manner, Own, RunError, program::is_module, values::Expected};
-use crate::{facts::Facts, preload::Preload, rendezvous::Settings};
+use crate::{
+    facts::Facts,
+    preload::{Preload, WARM_IDLE, Warm},
+    rendezvous::Settings,
+};
 use std::{
     collections::BTreeSet,
     ffi::OsString,
@@ -38,10 +42,21 @@ const WITH_TORCH: [&str; 17] = [
 /// Files that are read, and how much of each.
 const FILES_MAX: usize = 200;
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// What is said where a warm server would have nothing to do.
+const NOTHING_TO_WARM: &str = "--warm: as far as its files tell the program imports no PyTorch: its workers are executed; --preload torch \
+                               forks them all the same";
 const EXPECTED: Expected = Expected {
     what: "auto, none, or modules such as torch,torchvision",
     hint: "--preload auto is right when in doubt",
 };
+
+/// What is decided of a launch.
+pub(super) struct Choice {
+    /// What is preloaded.
+    pub(super) preload: Option<Preload>,
+    /// The next launch of this program would gain by a warm server, and this one has none.
+    pub(super) could_be_warm: bool,
+}
 
 /// What to preload.
 ///
@@ -53,18 +68,28 @@ pub(super) fn preload(
     rendezvous: &Settings,
     manner: Manner,
     facts: &Facts,
-) -> Result<Option<Preload>, RunError> {
-    let default = if manner == Manner::Torchrun { "none" } else { "auto" };
+    notes: &mut Vec<String>,
+) -> Result<Choice, RunError> {
+    let warm = warm(own, facts)?;
+    let default = if manner == Manner::Torchrun && warm.is_none() { "none" } else { "auto" };
     let text = own.preload.as_deref().unwrap_or(default).trim();
     let python = !flags.running.no_python || flags.running.run_path;
     match text {
-        "none" => Ok(None),
+        "none" if own.warm => {
+            let hint = "a warm server is one that has preloaded; leave one of the two out";
+            Err(RunError::Together { first: "--warm", second: "--preload none", hint })
+        }
+        "none" => Ok(Choice { preload: None, could_be_warm: false }),
         "auto" => {
             let imports = python && flags.command.first().is_some_and(|script| imports_torch(script, flags, facts));
-            let behind = rendezvous.local_world as usize <= facts.cores;
+            if own.warm && !imports {
+                notes.push(NOTHING_TO_WARM.to_owned());
+            }
+            let could_be_warm = imports && warm.is_none();
+            let behind = warm.is_none() && rendezvous.local_world as usize <= facts.cores;
             let comes_again = rendezvous.restarts_max > 0 || rendezvous.nodes_min < rendezvous.nodes_max;
-            let preload = || Preload { modules: vec![TORCH.to_owned()], asked: false, behind };
-            Ok((imports && (comes_again || !behind)).then(preload))
+            let preload = || Preload { modules: vec![TORCH.to_owned()], asked: false, behind, warm };
+            Ok(Choice { preload: (imports && (comes_again || !behind)).then(preload), could_be_warm })
         }
         _ if !python => {
             let hint = "modules are preloaded for Python scripts; leave one of the two out";
@@ -73,7 +98,8 @@ pub(super) fn preload(
         list => {
             let modules: Vec<String> = list.split(',').map(|name| name.trim().to_owned()).collect();
             if modules.iter().all(|name| is_module(name)) {
-                Ok(Some(Preload { modules, asked: true, behind: false }))
+                let could_be_warm = warm.is_none();
+                Ok(Choice { preload: Some(Preload { modules, asked: true, behind: false, warm }), could_be_warm })
             } else {
                 Err(RunError::Value {
                     place: "--preload".to_owned(),
@@ -85,6 +111,25 @@ pub(super) fn preload(
             }
         }
     }
+}
+
+/// What the run wants of a warm server; `None`: nothing.
+fn warm(own: &Own, facts: &Facts) -> Result<Option<Warm>, RunError> {
+    let by_variable = match facts.warm.as_deref() {
+        None | Some("0") => false,
+        Some("1") => true,
+        Some(found) => {
+            return Err(RunError::Value {
+                place: "ENN_WARM".to_owned(),
+                found: found.to_owned(),
+                expected: "1 or 0",
+                hint: "ENN_WARM=1 is the same as --warm",
+                parser: true,
+            });
+        }
+    };
+    let (parent, leave) = (facts.socket_parent.clone(), own.leave_background);
+    Ok((own.warm || by_variable).then_some(Warm { parent, idle: WARM_IDLE, leave }))
 }
 
 /// Whether the program imports PyTorch, as far as files tell.

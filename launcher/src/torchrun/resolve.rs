@@ -3,7 +3,9 @@
 use super::{
     Flags, Own, RunError,
     elsewhere::DEFAULT_LOGS,
-    places, preload, program, token,
+    places,
+    preload::{self, Choice},
+    program, token,
     values::{self, Expected},
 };
 use crate::{
@@ -55,6 +57,8 @@ pub struct Launch {
     pub retention: Retention,
     /// One line each for the user: what is accepted and has no effect, what was set for him.
     pub notes: Vec<String>,
+    /// The next launch of this program would gain by a warm server, and this one has none.
+    pub could_be_warm: bool,
 }
 
 /// Reads every flag.
@@ -86,9 +90,10 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
     notes.extend(facts.unhonoured.iter().filter_map(|(name, value)| unhonoured(name, value)));
     let (command, name) = program::command(&flags, &flags.command, facts)?;
     variables.extend(libraries(&command.program, facts, &mut notes).map(|path| ("LD_LIBRARY_PATH".to_owned(), path)));
+    let Choice { preload, could_be_warm } = preload::preload(own, &flags, &rendezvous, manner, facts, &mut notes)?;
     let spec = GroupSpec {
         command,
-        preload: preload::preload(own, &flags, &rendezvous, manner, facts)?,
+        preload,
         rendezvous,
         run_dir: PathBuf::new(),
         logs: logs(&flags, own, facts)?,
@@ -107,7 +112,7 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
     };
     // torchrun takes /dev/null for "no logs".
     let log_dir = flags.output.log_dir.as_deref().filter(|dir| *dir != "/dev/null").map(|dir| facts.cwd.join(dir));
-    Ok(Launch { spec, name, log_dir, retention: own.retention(facts)?, notes })
+    Ok(Launch { spec, name, log_dir, retention: own.retention(facts)?, notes, could_be_warm })
 }
 
 /// The libraries of a program that is linked to libtorch and would not find it: as `enn train` finds them for its workers.

@@ -217,11 +217,13 @@ fn baselines(name: &str, split: &BTreeMap<String, BTreeMap<String, Metrics>>, un
 
 fn processes(what: &What, view: &RunView) -> Vec<Line> {
     match what {
-        What::Preloaded { modules, seconds } => detail(format!(
-            "{} imported once in {}: workers are forked",
-            modules.join(", "),
-            figures::seconds(*seconds)
-        )),
+        What::Preloaded { modules, seconds, warm } => {
+            let (modules, time) = (modules.join(", "), figures::seconds(*seconds));
+            detail(match warm {
+                true => format!("a warm server with {modules} is there after {time}: workers are forked"),
+                false => format!("{modules} imported once in {time}: workers are forked"),
+            })
+        }
         What::RoundStarted { round, world_size, resume_step, .. } => {
             let workers = figures::plural(u64::from(*world_size), "worker");
             let from = resume_step.map_or_else(String::new, |step| format!(" from step {}", figures::count(step)));

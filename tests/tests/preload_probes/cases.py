@@ -38,6 +38,8 @@ class Case:
         self.signal = given.get("signal")
         self.note = given.get("note")
         self.expect = given.get("expect")
+        # What is expected of a warm server, which was started with -u alone and in another folder.
+        self.warm = given.get("warm", self.expect)
 
     def prepare(self):
         """In the executed process, before the program."""
@@ -54,7 +56,8 @@ class Case:
         """Puts the program and what it has beside it into the folder; returns where it is started."""
         for name in ("noisy_import.py",):
             (folder / "library").mkdir(exist_ok=True)
-            shutil.copy(HERE / name, folder / "library" / name)
+            if not (folder / "library" / name).exists():
+                shutil.copy(HERE / name, folder / "library" / name)
         work = folder / "work"
         work.mkdir()
         shutil.copy(HERE / "seen.py", work / "seen.py")
@@ -68,6 +71,10 @@ class Case:
                 for name, text in self.archive.items():
                     archive.writestr(name.partition("/")[2], text)
         return str(work)
+
+    def writes_library(self):
+        """Whether the case has modules of its own where the server looks for them."""
+        return any(name.startswith("../library/") for name in self.files)
 
     def lay_out_again(self, folder):
         """What changes between the start of the server and that of the worker."""
@@ -108,7 +115,7 @@ def stream_cases():
         stdin = b"" if kind == "pty" else b"first\r\nsecond\n\xff\n"
         found.append(Case(f"standard_streams {kind}", script="standard_streams.py", streams=kind, stdin=stdin))
         found.append(Case(f"standard_streams {kind} buffered", ["standard_streams.py"], script="standard_streams.py",
-                          streams=kind, stdin=stdin))
+                          streams=kind, stdin=stdin, warm="refused"))
     return found
 
 
@@ -131,12 +138,14 @@ def start_cases():
         Case("no such module", ["-u", "-m", "package.nothing"], files=package),
         Case("a folder", ["-u", "folder", "x"], files=folder),
         Case("an archive", ["-u", "archive.zip", "x"], archive=folder),
+        inline_case("a warning before any import", "eval(compile('1 is 1', 'x', 'eval'))"),
         inline_case("a text", "import seen; seen.main_module()"),
-        Case("standard input", ["-u", "-", "x"], stdin=b"import seen\nseen.main_module()\n"),
-        Case("standard input, a pipe", ["-u", "-", "x"], stdin=b"import seen\nseen.main_module()\n", streams="pipe"),
+        Case("standard input", ["-u", "-", "x"], stdin=b"import seen\nseen.main_module()\n", warm="refused"),
+        Case("standard input, a pipe", ["-u", "-", "x"], stdin=b"import seen\nseen.main_module()\n", streams="pipe",
+             warm="refused"),
         Case("options", ["-u", "-O", "-W", "error::UserWarning", "-Xfaulthandler", "-B", "main_module.py", "-u", "-x"],
-             script="main_module.py"),
-        Case("development mode", ["-u", "-X", "dev", "main_module.py"], script="main_module.py"),
+             script="main_module.py", warm="refused"),
+        Case("development mode", ["-u", "-X", "dev", "main_module.py"], script="main_module.py", warm="refused"),
         Case("other arguments", ["-u", "main_module.py", "rank", "1 2"], script="main_module.py",
              server_args=["-u", "main_module.py"]),
         Case("fewer arguments", ["-u", "-m", "main_module"], script="main_module.py",
@@ -144,9 +153,13 @@ def start_cases():
         Case("other arguments of a text", ["-u", "-c", "import seen; seen.main_module()", "1"],
              server_args=["-u", "-c", "import seen; seen.main_module()"]),
         Case("an empty PYTHONPATH", ["-u", "main_module.py"], script="main_module.py", variables={"PYTHONPATH": ""}),
-        Case("no user site", ["-us", "-Xutf8", "main_module.py", "x"], script="main_module.py"),
+        Case("no user site", ["-us", "-Xutf8", "main_module.py", "x"], script="main_module.py", warm="refused"),
         Case("a safe path", ["-u", "main_module.py", "x"], script="main_module.py", variables={
-            "PYTHONSAFEPATH": "1", "PYTHONPATH": "."}),
+            "PYTHONSAFEPATH": "1", "PYTHONPATH": "."}, warm="refused"),
+        Case("a safe path, absolute", ["-u", "main_module.py", "x"], script="main_module.py",
+             variables={"PYTHONSAFEPATH": "1"}, files={"../library/seen.py": (HERE / "seen.py").read_text()}),
+        Case("development mode by a variable", ["-u", "main_module.py"], script="main_module.py",
+             variables={"PYTHONDEVMODE": "1"}),
         Case("joined options", ["-um", "main_module", "x"], script="main_module.py"),
         Case("no script", ["-u", "nothing.py"], script="main_module.py"),
         Case("a syntax error", ["-u", "wrong.py"], files={"wrong.py": "x = 1\nif x\n    pass\n"}),
@@ -177,7 +190,8 @@ def ending_cases():
     found.append(Case("end: a handler", ["-u", "endings.py", "handler"], script="endings.py", signal=signal.SIGTERM))
     found.append(Case("end: INT ignored", ["-u", "endings.py", "interrupt"], script="endings.py",
                       ignored=[signal.SIGINT]))
-    found.append(Case("end: faulthandler", ["-u", "-X", "faulthandler", "endings.py", "fatal"], script="endings.py"))
+    found.append(Case("end: faulthandler", ["-u", "-X", "faulthandler", "endings.py", "fatal"], script="endings.py",
+                      warm="refused"))
     return found
 
 
@@ -195,15 +209,17 @@ def environment_cases():
              "TMPDIR": "/var/tmp", "CUDA_VISIBLE_DEVICES": "1"}, server_variables={
                  "TZ": "UTC", "CUDA_VISIBLE_DEVICES": "0", "TMPDIR": "/tmp", "NCCL_DEBUG": "INFO"}),
         Case("noisy"),
+        Case("a file left open", ["-u", "-c", "open('/dev/null')"]),
         Case("noisy, a pipe", script="noisy.py", streams="pipe"),
-        Case("noisy, buffered", ["noisy.py"], script="noisy.py", variables={"BUFFERED": "1"}),
+        Case("noisy, buffered", ["noisy.py"], script="noisy.py", variables={"BUFFERED": "1"}, warm="refused"),
         *[Case("noisy, " + how, ["-u", "noisy.py", how], script="noisy.py")
           for how in ("always", "ignore", "redirect", "record")],
         Case(name, ["-u", name + ".py"], note=late),
         Case(name + ", a pipe", ["-u", name + ".py"], script=name + ".py", streams="pipe", note=late),
         Case(name + ", a terminal", ["-u", name + ".py"], script=name + ".py", streams="pty", note=late),
         Case(name + ", INT ignored", ["-u", name + ".py"], script=name + ".py", note=late, ignored=[signal.SIGINT]),
-        Case(name + ", printed, buffered", [name + ".py", "print"], script=name + ".py", note=late, streams="pipe"),
+        Case(name + ", printed, buffered", [name + ".py", "print"], script=name + ".py", note=late, streams="pipe",
+             warm="refused"),
     ]
     for how, why in (("print", "written something"), ("open", "opened a file"), ("child", "started a process"),
                      ("written", "written something"), ("stdin", "read its standard input")):

@@ -3,8 +3,9 @@
 
 `client.py PYTHON` runs every case of cases.py twice with that interpreter, executed and forked, and compares exit code,
 standard output and standard error byte for byte; then the checks of checks.py. It exits with 1 when anything differs.
-`client.py PYTHON NAME…` runs some cases or checks, `--torch` the set that needs torch, `--starts N` sets the
-number of starts of the leak check, `--verbose` prints what was seen. Needs Python 3.9 on Linux, nothing else.
+`client.py PYTHON NAME…` runs some cases or checks, `--torch` the set that needs torch, `--warm` all of it with warm
+servers and their own checks, `--starts N` sets the number of starts of the leak check, `--verbose` prints what was
+seen. Needs Python 3.9 on Linux, nothing else.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import ctypes
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -82,24 +84,87 @@ class Worker:
         return os.waitstatus_to_exitcode(status) if ready else "still running"
 
 
-class Server:
-    """One fork server, started as the workers' own command."""
+class Run:
+    """The launcher's side of one run: its notes, and the requests that it sends over the control socket."""
 
-    def __init__(self, python, args, environment, preload=PRELOAD, cwd=None, what="serve", change=None):
+    def __init__(self, python, cwd):
         self.python = python
         self.cwd = str(cwd or os.getcwd())
         self.folder = Path(tempfile.mkdtemp(prefix="preload."))
-        self.hook = self.folder / "hook"
-        shutil.copytree(HOOK, self.hook, ignore=shutil.ignore_patterns("__pycache__"))
-        if change is not None:
-            path = self.hook / "enn_forkserver" / change[0]
-            text = path.read_text()
-            assert change[1] in text, change
-            path.write_text(text.replace(change[1], change[2]))
         self.notes_path = str(self.folder / "notes")
         self.notes = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notes.bind(self.notes_path)
         self.notes.setblocking(False)
+        self.control = None
+
+    def fields(self, args, environment, **other):
+        """What a request says of a worker."""
+        mask = os.umask(0)
+        os.umask(mask)
+        ignored = ",".join(str(int(number)) for number in other.get("ignored", ()))
+        entries = [f"{name}={value}" for name, value in environment.items()]
+        fields = ["1", str(other.get("parent", os.getpid())), other.get("cwd", self.cwd), str(other.get("umask", mask)),
+                  self.notes_path, ignored, str(len(args)), *args, other.get("argv0", self.python), str(len(entries)),
+                  *entries]
+        return b"\0".join(os.fsencode(field) for field in fields)
+
+    def request(self, args, environment, descriptors, **other):
+        """Sends a request and returns the connection."""
+        ours, theirs = socket.socketpair()
+        socket.send_fds(self.control, [b"c"], [theirs.fileno()])
+        theirs.close()
+        whole = frame_bytes(self.fields(args, environment, **other))
+        sent = socket.send_fds(ours, [whole], descriptors)
+        if sent < len(whole):
+            ours.sendall(whole[sent:])
+        return ours
+
+    def fork(self, args, environment, descriptors, **other):
+        """A worker that waits for its go."""
+        connection = self.request(args, environment, descriptors, **other)
+        answer = receive(connection, WAIT_SECONDS)
+        if answer is None or "refuse" in answer:
+            connection.close()
+            raise Refused(answer and answer["refuse"])
+        return self.worker(answer["pid"], connection)
+
+    def worker(self, pid, connection):
+        return Worker(pid, connection)
+
+    def told(self):
+        """The notes that have come."""
+        found = []
+        while True:
+            try:
+                found.append(json.loads(self.notes.recv(1 << 16))["why"])
+            except BlockingIOError:
+                return found
+
+    def close(self):
+        """The end of the run."""
+        if self.control is not None:
+            self.control.close()
+        self.notes.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def write_hook(folder, change):
+    """The files of the server, one of them changed where a check wants that."""
+    shutil.copytree(HOOK, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    if change is not None:
+        path = folder / "enn_forkserver" / change[0]
+        text = path.read_text()
+        assert change[1] in text, change
+        path.write_text(text.replace(change[1], change[2]))
+
+
+class Server(Run):
+    """One fork server, started as the workers' own command."""
+
+    def __init__(self, python, args, environment, preload=PRELOAD, cwd=None, what="serve", change=None):
+        super().__init__(python, cwd)
+        self.hook = self.folder / "hook"
+        write_hook(self.hook, change)
         self.control, other = socket.socketpair()
         rest = environment.get("PYTHONPATH")
         full = dict(environment, PYTHONPATH=str(self.hook) + (":" + rest if rest else ""), ENN_FORKSERVER_WHAT=what,
@@ -117,43 +182,6 @@ class Server:
         self.errors.seek(0)
         return self.errors.read().decode(errors="replace")
 
-    def request(self, args, environment, descriptors, **other):
-        """Sends a request and returns the connection."""
-        mask = os.umask(0)
-        os.umask(mask)
-        ignored = ",".join(str(int(number)) for number in other.get("ignored", ()))
-        entries = [f"{name}={value}" for name, value in environment.items()]
-        fields = ["1", str(other.get("parent", os.getpid())), other.get("cwd", self.cwd), str(other.get("umask", mask)),
-                  self.notes_path, ignored, str(len(args)), *args, other.get("argv0", self.python), str(len(entries)),
-                  *entries]
-        body = b"\0".join(os.fsencode(field) for field in fields)
-        ours, theirs = socket.socketpair()
-        socket.send_fds(self.control, [b"c"], [theirs.fileno()])
-        theirs.close()
-        whole = frame_bytes(body)
-        sent = socket.send_fds(ours, [whole], descriptors)
-        if sent < len(whole):
-            ours.sendall(whole[sent:])
-        return ours
-
-    def fork(self, args, environment, descriptors, **other):
-        """A worker that waits for its go."""
-        connection = self.request(args, environment, descriptors, **other)
-        answer = receive(connection, WAIT_SECONDS)
-        if answer is None or "refuse" in answer:
-            connection.close()
-            raise Refused(answer and answer["refuse"])
-        return Worker(answer["pid"], connection)
-
-    def told(self):
-        """The notes that have come."""
-        found = []
-        while True:
-            try:
-                found.append(json.loads(self.notes.recv(1 << 16))["why"])
-            except BlockingIOError:
-                return found
-
     def stop(self):
         """Closes the control socket, at whose end the server ends by itself."""
         self.control.close()
@@ -162,9 +190,8 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = self.process.wait()
-        self.notes.close()
         self.errors.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.close()
         return code
 
 
@@ -248,7 +275,8 @@ class Outcome:
         self.notes = list(notes)
 
     def lines(self):
-        return [f"exit {self.code}", "stdout:", *self.texts[0].splitlines(), "stderr:", *self.texts[1].splitlines()]
+        out, err = [re.sub(r" at 0x[0-9a-f]+", "", text).splitlines() for text in self.texts]
+        return [f"exit {self.code}", "stdout:", *out, "stderr:", *err]
 
 
 def run_executed(python, case, args, environment, cwd):
@@ -290,29 +318,48 @@ def difference(one, other):
     return list(difflib.unified_diff(one.lines(), other.lines(), "executed", "forked", lineterm="", n=1))
 
 
-def compare(python, case, verbose):
+class JobServers:
+    """Starts, for each case, a server of its own."""
+
+    warm = False
+
+    def folder(self, case):
+        return Path(tempfile.mkdtemp(prefix="probe."))
+
+    def start(self, python, case, folder, cwd):
+        return Server(python, case.server_args, case.server_environment(folder), case.preload, cwd)
+
+    def done(self, case, folder):
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self):
+        """Nothing is kept."""
+
+
+def compare(python, case, verbose, servers):
     """Runs a case both ways; returns the differences as lines."""
-    folder = Path(tempfile.mkdtemp(prefix="probe."))
+    folder = servers.folder(case)
+    expect = case.warm if servers.warm else case.expect
     try:
         cwd = case.lay_out(folder)
         environment = case.environment(folder)
         executed = run_executed(python, case, case.args, environment, cwd)
-        server = Server(python, case.server_args, case.server_environment(folder), case.preload, cwd)
+        server = servers.start(python, case, folder, cwd)
         if "ready" not in (server.answer or {}):
             said = server.said()
             server.stop()
-            return [f"the server is not ready: {server.answer}", said] if case.expect != "no server" else []
+            return [f"the server is not ready: {server.answer}", said] if expect != "refused" else []
         case.lay_out_again(folder)
         forked = run_forked(server, case, case.args, environment)
         said = server.said()
         code = server.stop()
         found = difference(executed, forked)
-        if case.expect == "refused":
+        if expect == "refused":
             found = [] if forked.code == "refused" else ["the worker was forked, expected a refusal"]
-        if case.expect == "late":
+        if expect == "late":
             found = [] if "read nothing" in forked.texts[0].replace("'", "") else ["the change was not ignored"]
-        found += [f"the notes do not have {case.note!r}: {forked.notes}"] if case.note and not any(
-            case.note in note for note in forked.notes) else []
+        if case.note and expect != "refused" and not any(case.note in note for note in forked.notes):
+            found.append(f"the notes do not have {case.note!r}: {forked.notes}")
         found += [f"a note that was not expected: {note}" for note in forked.notes if not case.note]
         found += [f"the server said: {said}"] if said else []
         found += [f"the server ended with {code}"] if code != 0 else []
@@ -320,7 +367,7 @@ def compare(python, case, verbose):
             print("\n".join(forked.lines() + forked.notes))
         return found
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        servers.done(case, folder)
 
 
 def main():
@@ -328,28 +375,40 @@ def main():
     parser.add_argument("python")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--warm", action="store_true")
     parser.add_argument("--starts", type=int, default=200)
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_intermixed_args()
     sys.path.insert(0, str(HERE))
+    # The other files import this one by its name: they must get the same classes.
+    sys.modules["client"] = sys.modules[__name__]
     import cases
     import checks
+    import warm_checks
+    import warm_client
+    import warm_runs
     subreaper()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        # A shell lets what it starts in the background ignore them.
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    servers = warm_client.WarmServers() if options.warm else JobServers()
+    names = {**warm_checks.NAMES, **warm_runs.NAMES} if options.warm else checks.NAMES
     if options.list:
-        print("\n".join([case.name for case in cases.all_cases(options.torch)] + list(checks.NAMES)))
+        print("\n".join([case.name for case in cases.all_cases(options.torch)] + list(names)))
         return 0
     wrong = 0
     began = time.monotonic()
     for case in cases.all_cases(options.torch):
         if options.names and case.name not in options.names:
             continue
-        found = compare(options.python, case, options.verbose)
+        found = compare(options.python, case, options.verbose, servers)
         wrong += bool(found)
         print(f"{'differs' if found else 'equal  '}  {case.name}", flush=True)
         for line in found:
             print("    " + line, flush=True)
-    for name, check in checks.NAMES.items():
+    servers.close()
+    for name, check in names.items():
         if options.names and name not in options.names or options.torch != name.startswith("torch"):
             continue
         found = check(options.python, options)

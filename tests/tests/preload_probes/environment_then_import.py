@@ -25,4 +25,4 @@ if os.path.exists("written.txt"):
 import seen  # noqa: E402
 
 seen.show("descriptors", sorted(int(name) for name in os.listdir("/proc/self/fd"))[:3])
-seen.show("signals", [line.split() for line in open("/proc/self/status") if line.startswith(("SigI", "SigC", "SigB"))])
+seen.show("signals", seen.status("SigI", "SigC", "SigB"))

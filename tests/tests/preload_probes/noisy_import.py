@@ -12,6 +12,13 @@ if "BUFFERED" not in os.environ:
 warnings.warn("noisy_import warns", UserWarning)
 warnings.warn("noisy_import is old", DeprecationWarning)
 warnings.filterwarnings("ignore", message="never mind")
+with warnings.catch_warnings(record=True):
+    warnings.simplefilter("always")
+    warnings.warn("noisy_import keeps this to itself", UserWarning)
+with warnings.catch_warnings():
+    # The interpreter keeps the filters that it saw last.
+    warnings.simplefilter("ignore")
+    warnings.warn("noisy_import warns in vain")
 os.environ.setdefault("NOISY_IMPORT_SET", "by the import")
 READ = os.environ.get("NOISY_IMPORT_READS", "nothing")
 

@@ -15,13 +15,15 @@ for name in sorted(os.listdir("/proc/self/fd"), key=int):
         target = os.readlink("/proc/self/fd/" + name)
     except OSError:
         continue
+    if "/libffi.so" in target:
+        # Newer releases keep it open once ctypes has been imported, as the server has.
+        continue
     flags = [line.split()[1] for line in open(f"/proc/self/fdinfo/{name}") if line.startswith("flags")]
     seen.show("descriptor", (int(name), target.split(" ")[0].rstrip("0123456789[]"), flags,
                              os.get_inheritable(int(name))))
-for line in open("/proc/self/status"):
-    if line.startswith(("Name", "Umask", "State", "Sig", "Shd", "Cap", "NoNewPrivs", "Seccomp", "Threads", "TracerPid",
-                        "Uid", "Gid", "Groups", "Cpus_allowed:", "THP_enabled")) and not line.startswith("SigQ"):
-        seen.show("status", line.split())
+for line in seen.status("Name", "Umask", "State", "SigP", "SigB", "SigI", "SigC", "Shd", "Cap", "NoNewPrivs", "Seccomp",
+                        "Threads", "TracerPid", "Uid", "Gid", "Groups", "Cpus_allowed:", "THP_enabled"):
+    seen.show("status", line)
 for name in ("cmdline", "comm", "environ"):
     data = open("/proc/self/" + name, "rb").read()
     seen.show(name, sorted(data.split(b"\0")) if name == "environ" else data)

@@ -28,6 +28,22 @@ def main_module():
     show("dont_write_bytecode", sys.dont_write_bytecode)
 
 
+def status(*names):
+    """Lines of the kernel's description of the process that begin so.
+
+    Of the signals without the two that the C library uses itself: whether they are ignored depends on how a parent was
+    started, and no program can change it.
+    """
+    found = []
+    for line in open("/proc/self/status"):
+        if line.startswith(names):
+            name, value = line.split(":", 1)
+            if name in ("SigIgn", "SigCgt", "SigBlk"):
+                value = f"{int(value, 16) & ~(3 << 31):016x}"
+            found.append([name, *value.split()])
+    return found
+
+
 def plain(value):
     """A value without its address."""
     import re

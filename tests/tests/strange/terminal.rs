@@ -1,7 +1,5 @@
 //! What a person sees on a terminal: while a command works, and when it has ended.
 
-#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
-
 use super::{Place, data};
 use enn_tests::terminal::{Screen, Terminal};
 use nix::{

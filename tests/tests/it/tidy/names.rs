@@ -227,7 +227,7 @@ fn the_variables_that_are_read_are_those_doctor_lists() {
         breaches,
     );
     let own = VARIABLES.iter().filter(|variable| variable.name.starts_with("ENN_")).count();
-    assert!(own <= 10, "at most 10 variables of our own are for users to set");
+    assert!(own <= 11, "at most 11 variables of our own are for users to set");
 }
 
 #[test]

@@ -7,42 +7,19 @@ import time
 
 import _signal
 import posix
-import select
 
 from enn_forkserver import procfs, refresh, restart, streams
 
 
-class Lost(Exception):
-    """The launcher is gone or does not want this worker: the process ends."""
-
-
-def attach(request, gone):
-    """From the fork to the launcher's go: a session of its own, and the launcher as its parent."""
-    os.setsid()
-    wait_for_end(gone)
-    procfs.die_with_parent(_signal.SIGKILL)
-    if os.getppid() != request.launcher:
-        raise Lost(f"the parent is {os.getppid()}, expected the launcher, {request.launcher}")
-
-
-def wait_for_end(pipe, seconds=10):
-    """Waits until the middle process has been reaped, which is told by the end of this pipe."""
-    ready, _, _ = select.select([pipe], [], [], seconds)
-    if not ready:
-        raise Lost("the server did not reap the middle process")
-    os.close(pipe)
-
-
-def become(request, given, server, stash):
+def become(request, given, preloaded):
     """After the go: everything that a new process has of its own."""
-    for number, descriptor in enumerate(given):
-        os.dup2(descriptor, number, inheritable=True)
-    close_all_but(server.inherited)
+    take_streams(given)
+    close_all_but(preloaded.inherited)
     os.chdir(request.cwd)
     os.umask(request.umask)
     restart.set_signals(request.ignored)
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, server.mask)
-    environment = server.environment.of_worker(request.environment)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, preloaded.mask)
+    environment = preloaded.environment.of_worker(request.environment)
     set_environment(environment)
     rest = len(sys.argv) - 1
     args = request.args
@@ -55,9 +32,16 @@ def become(request, given, server, stash):
             finder.invalidate_caches()
     for name, module in list(sys.modules.items()):
         refresh.module(name, module)
+    stash = preloaded.stash
     stash.environment = environment
     atexit.register(stash.stop_comparing)
-    stash.worker = restart.Worker(request, server.mask, sys.argv[0])
+    stash.worker = restart.Worker(request, preloaded.mask, sys.argv[0])
+
+
+def take_streams(given):
+    """Puts the descriptors that came with the request in the places of the standard streams."""
+    for number, descriptor in enumerate(given):
+        os.dup2(descriptor, number, inheritable=True)
 
 
 def close_all_but(inherited):

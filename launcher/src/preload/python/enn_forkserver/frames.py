@@ -9,6 +9,7 @@ from _json import encode_basestring_ascii as quoted
 SENTENCE_CHARS_MAX = 2000
 FRAME_BYTES_MAX = 16 << 20
 DESCRIPTORS_MAX = 16
+SEND_SECONDS_MAX = 2.0
 VERSION = "1"
 SOL_SOCKET = 1
 SCM_RIGHTS = 1
@@ -46,6 +47,16 @@ def frame(value):
     """One frame: four bytes of length, then the JSON text."""
     text = json_text(value).encode("ascii")
     return struct.pack("<I", len(text)) + text
+
+
+def send(connection, value):
+    """Sends one frame; another side that is gone is no error."""
+    try:
+        connection.setblocking(True)
+        connection.settimeout(SEND_SECONDS_MAX)
+        connection.sendall(frame(value))
+    except OSError:
+        pass
 
 
 def passed_descriptors(ancillary):
@@ -89,3 +100,23 @@ class Request:
 
     def _text(self):
         return os.fsdecode(next(self._fields))
+
+
+class JoinRequest(Request):
+    """What a run asks a warm server for: a server of its own, for workers like the one that is described."""
+
+    def __init__(self, body, given):
+        leave, numbers, rest = (body.split(b"\0", 2) + [b"", b""])[:3]
+        if leave not in (b"0", b"1"):
+            raise Malformed(f"the field after join is {leave!r}, expected 0 or 1")
+        super().__init__(rest)
+        # Whether processes that scripts left behind outlive the run.
+        self.leave = leave == b"1"
+        try:
+            numbers = [int(number) for number in numbers.split(b",") if number]
+        except ValueError:
+            raise Malformed(f"the numbers of descriptors are {numbers!r}") from None
+        if len(numbers) != len(given) or len({*numbers}) != len(numbers) or any(number < 3 for number in numbers):
+            raise Malformed(f"{len(given)} descriptors came for the numbers {numbers}")
+        # Descriptors that an executed worker would inherit, by the numbers that they have there.
+        self.inherited = dict(zip(numbers, given))

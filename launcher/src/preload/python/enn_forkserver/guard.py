@@ -10,16 +10,23 @@ import os
 # Read by the interpreter, the dynamic linker or the C library when the process starts. A script that sets one of these
 # for its children changes nothing in its own process, so they are compared with a request only.
 AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_TUNABLES", "GCONV_PATH", "COVERAGE_PROCESS_")
-# Read by C and C++ libraries when they are loaded.
-AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "DNNL_", "ONEDNN_", "I_MPI_",
-             "NPY_", "NUMPY_", "TORCH", "PYTORCH", "ATEN_", "AOT", "TRITON_", "CUBLAS", "CUDNN_", "CUTLASS",
-             "CUDA_MODULE", "NVRTC", "NVFUSER", "KINETO_", "ACC_", "OPENSSL_", "GFORTRAN_", "SYMPY_", "NETWORKX_",
-             "FX_", "PT2_", "TQDM_", "GLOG_", "GFLAGS_")
+# Read by C and C++ libraries when they are loaded, with the packages that bring such a library.
+AT_IMPORT = {
+    ("OMP_", "GOMP_", "KMP_", "MKL", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "GFORTRAN_"): ("numpy", "torch"),
+    ("NPY_", "NUMPY_"): ("numpy",),
+    ("DNNL_", "ONEDNN_", "I_MPI_", "TORCH", "PYTORCH", "ATEN_", "AOT", "CUBLAS", "CUDNN_", "CUTLASS", "CUDA_MODULE", "NVRTC",
+     "NVFUSER", "KINETO_", "ACC_", "FX_", "PT2_", "GLOG_", "GFLAGS_"): ("torch",),
+    ("TRITON_",): ("triton",), ("SYMPY_",): ("sympy",), ("NETWORKX_",): ("networkx",), ("TQDM_",): ("tqdm",),
+    ("OPENSSL_",): (),
+}
 # The same, by their whole names.
 AT_IMPORT_NAMES = frozenset(("CI", "CXX", "CC", "LOGLEVEL", "KMP_AFFINITY"))
 # Read when they are used, long after the import, although they match one of the above.
 LATE = ("TORCHELASTIC_", "TORCH_NCCL_", "TORCH_FR_", "NCCL_", "LANGUAGE")
-LATE_NAMES = frozenset(("TORCHINDUCTOR_CACHE_DIR", "PWD", "OLDPWD", "SHLVL", "_"))
+# PYTORCH_NVML_BASED_CUDA_CHECK is read whenever a device is asked for, and what it holds while preloading is ours;
+# CUBLAS_WORKSPACE_CONFIG when the first handle is made. Libraries and scripts set both after they have imported torch.
+LATE_NAMES = frozenset(("TORCHINDUCTOR_CACHE_DIR", "PWD", "OLDPWD", "SHLVL", "_", "PYTORCH_NVML_BASED_CUDA_CHECK",
+                        "CUBLAS_WORKSPACE_CONFIG"))
 # Differ between the workers of a job: a module that looks at one while it is imported cannot be preloaded.
 RANK_NAMES = frozenset(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
                         "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"))
@@ -35,11 +42,27 @@ def is_late(name):
     return name in LATE_NAMES or name.startswith(LATE)
 
 
-def read_by_c(name, at_start):
-    """Whether C code may have read the variable: when the process started, or when a library was loaded."""
-    if is_late(name):
+def owners(name):
+    """The packages whose C code reads the variable when it is loaded; None when none does, () when it may be any."""
+    if name in AT_IMPORT_NAMES:
+        return ()
+    return next((packages for prefixes, packages in AT_IMPORT.items() if name.startswith(prefixes)), None)
+
+
+def read_at_start(name):
+    """Whether C code may have read the variable in a process that has started and imported."""
+    return not is_late(name) and (name.startswith(AT_START) or owners(name) is not None)
+
+
+def read_while_loading(name, new, before):
+    """Whether C code may read the variable while the packages `new` are loaded, where those of `before` are there.
+
+    What is not known may have its own copy of a library, and read for the first time what nobody has.
+    """
+    found = owners(name)
+    if found is None or not new or is_late(name):
         return False
-    return name in AT_IMPORT_NAMES or name.startswith(AT_IMPORT) or (at_start and name.startswith(AT_START))
+    return any(package in new for package in found) or not any(package in before for package in found)
 
 
 def hides_devices(value):
@@ -56,12 +79,12 @@ def same(name, one, other):
     return one == other
 
 
-def difference(server, worker, looked_up, at_start, by_c=True):
-    """The names in which the two environments differ and that have been read, sorted."""
+def difference(server, worker, looked_up, read_by_c):
+    """The names in which the two environments differ and that have been read, by Python or by C, sorted."""
     found = []
     for name in {**server, **worker}:
         if not same(name, server.get(name), worker.get(name)) and (
-                (name in looked_up and not is_late(name)) or (by_c and read_by_c(name, at_start))):
+                (name in looked_up and not is_late(name)) or read_by_c(name)):
             found.append(name)
     return sorted(found)
 

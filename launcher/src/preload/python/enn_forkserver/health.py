@@ -15,6 +15,11 @@ CUDA_ONLY = "/dev/nvidia-uvm"
 VERSION_MIN = (3, 10)
 
 
+def version():
+    """The interpreter's version, as 3.11.7."""
+    return ".".join(str(part) for part in sys.version_info[:3])
+
+
 def why_not():
     """Why this interpreter, or how it was started, cannot serve; None when it can."""
     if not sys.platform.startswith("linux"):

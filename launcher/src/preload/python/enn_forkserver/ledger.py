@@ -11,7 +11,6 @@ import os
 import sys
 
 import _warnings
-import warnings
 
 from enn_forkserver import guard
 
@@ -73,7 +72,7 @@ class Ledger:
         self.lists = {}
         self.watched = watched_lists()
         self.misses = Misses(self)
-        self.show_warning = warnings._showwarnmsg
+        self.warnings = None
 
     def open(self):
         self.load = _BOOTSTRAP._load_unlocked
@@ -89,16 +88,21 @@ class Ledger:
         sys.meta_path.append(self.misses)
         self.lookups = guard.Lookups(self.looking_up)
         self.remember()
+        # Not before: what it imports is recorded as well.
+        import warnings
+        self.warnings = warnings
+        self.show_warning = warnings._showwarnmsg
+        self.default_show = getattr(warnings, "_showwarnmsg_impl", None)
 
     def listen(self, capture):
         """From here on, what is printed, or warned of, is booked to the module that does it."""
         self.capture = capture
         self.sizes = capture.sizes()
-        warnings._showwarnmsg = self.warning
+        self.warnings._showwarnmsg = self.warning
 
     def close(self):
         self._settle()
-        warnings._showwarnmsg = self.show_warning
+        self.warnings._showwarnmsg = self.show_warning
         self.lookups.stop()
         builtins.__import__ = self.import_
         _BOOTSTRAP._gcd_import = self.gcd_import
@@ -159,12 +163,24 @@ class Ledger:
 
     def warning(self, message):
         """Stands for the function of `warnings` that shows one. Shown is nothing now; the hand-out warns again."""
+        if self.is_shown_otherwise():
+            self.show_warning(message)
+            return
         self._settle()
         frame = sys._getframe(1)
         while frame is not None and (frame.f_code.co_filename, frame.f_lineno) != (message.filename, message.lineno):
             frame = frame.f_back
         record = self.stack[-1] if self.stack else self.outside
         record.output.append((WARNING, message, frame.f_globals if frame is not None else None))
+
+    def is_shown_otherwise(self):
+        """Whether an import keeps its warnings for itself: in catch_warnings(record=True), or by a function of its own."""
+        context = getattr(sys.modules.get("_py_warnings"), "_get_context", None)
+        if context is not None and getattr(context(), "log", None) is not None:
+            # Python 3.14.
+            return True
+        now = (getattr(self.warnings, name, None) for name in ("showwarning", "_showwarnmsg_impl"))
+        return tuple(now) != (getattr(self.warnings, "_showwarning_orig", None), self.default_show)
 
     def importing_by_name(self, name, package=None, level=0):
         """Stands for importlib's `_gcd_import`: what importlib.import_module calls."""

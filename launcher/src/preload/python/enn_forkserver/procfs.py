@@ -7,13 +7,49 @@ import struct
 PR_SET_PDEATHSIG = 1
 PR_SET_MM = 35
 PR_SET_MM_MAP = 14
+PR_SET_MM_MAP_SIZE = 15
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PTRACER = 0x59616D61
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _kept = []
 
 
+def _control(option, value):
+    _LIBC.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+
+
 def die_with_parent(number):
     """The signal that the kernel sends when the thread that is now the parent ends."""
-    _LIBC.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(number), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+    _control(PR_SET_PDEATHSIG, number)
+
+
+def adopt_orphans():
+    """Makes this process the parent of those of its descendants whose own parents end."""
+    _control(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def let_trace(pid):
+    """Lets a process that is no ancestor look into this one, where Yama would not."""
+    _control(PR_SET_PTRACER, pid)
+
+
+def children():
+    """The pids of this process's children."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb", buffering=0) as file:
+            return [int(pid) for pid in file.read(1 << 20).split()]
+    except OSError:
+        # A kernel without CONFIG_PROC_CHILDREN.
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent_of(pid) == os.getpid()]
+
+
+def parent_of(pid):
+    """The pid of a process's parent; 0 when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return int(file.read(4096).rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _numbers():
@@ -28,6 +64,13 @@ def initial_environment():
     with open("/proc/self/environ", "rb") as file:
         entries = [entry.partition(b"=") for entry in file.read().split(b"\0") if b"=" in entry]
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in reversed(entries)}
+
+
+def can_move():
+    """Whether the kernel may be told another place for what it shows."""
+    size = ctypes.c_uint()
+    zero = ctypes.c_ulong(0)
+    return _LIBC.prctl(PR_SET_MM, ctypes.c_ulong(PR_SET_MM_MAP_SIZE), ctypes.byref(size), zero, zero) == 0
 
 
 def show(args, environment):

@@ -1,138 +1,86 @@
 """The loop of the server: requests in, forked workers out."""
 
 import os
-import struct
 import sys
-import time
 
 import _socket
 import select
 
-from enn_forkserver import become, guard, restart, shadow
+from enn_forkserver import shadow
 from enn_forkserver.command import Command
-from enn_forkserver.files import Files
-from enn_forkserver.frames import (DESCRIPTORS_MAX, FRAME_BYTES_MAX, Malformed, Request, frame, passed_descriptors,
-                                   sentence)
+from enn_forkserver.frames import DESCRIPTORS_MAX, Malformed, Request, passed_descriptors, send, sentence
+from enn_forkserver.pending import Pending, close_late, patience
 
-REQUEST_SECONDS_MAX = 2.0
-GO_SECONDS_MAX = 60
-# select() takes descriptors below 1,024 only.
+# select() takes descriptors below 1,024 only, and a worker may need two of them.
 PENDING_MAX = 256
-EXIT_BROKEN = 71
-
-
-class Pending:
-    """A connection whose request has not come whole yet."""
-
-    def __init__(self, connection):
-        self.connection = connection
-        self.body = bytearray()
-        self.given = []
-        self.deadline = time.monotonic() + REQUEST_SECONDS_MAX
-
-    def read(self):
-        """Takes what has come; True when the frame is whole, EOFError when the other side is gone."""
-        data, ancillary, _, _ = self.connection.recvmsg(1 << 16, _socket.CMSG_SPACE(4 * DESCRIPTORS_MAX))
-        self.given.extend(passed_descriptors(ancillary))
-        if not data:
-            raise EOFError
-        if len(self.given) > DESCRIPTORS_MAX:
-            raise Malformed(f"the request came with more than {DESCRIPTORS_MAX} descriptors")
-        self.body += data
-        if len(self.body) < 4:
-            return False
-        size = struct.unpack_from("<I", self.body)[0]
-        if size > FRAME_BYTES_MAX:
-            raise Malformed(f"the request announces {size} bytes, expected at most {FRAME_BYTES_MAX}")
-        if len(self.body) > 4 + size:
-            raise Malformed("bytes follow the request")
-        return len(self.body) == 4 + size
-
-    def close(self):
-        for descriptor in self.given:
-            os.close(descriptor)
-        self.given = []
-        self.connection.close()
 
 
 class Server:
-    """What the server knows of itself, and the loop."""
+    """Serves one run: what it runs, its requests, and its workers, which `children` forks and looks after."""
 
-    def __init__(self, control, environment, inherited, mask):
+    def __init__(self, control, preloaded, children, cwd):
         self.control = control
-        self.environment = environment
-        self.inherited = inherited
-        self.mask = mask
-        self.cwd = os.getcwd()
+        self.preloaded = preloaded
+        self.children = children
+        self.cwd = cwd
         self.head = list(sys.orig_argv[1:len(sys.orig_argv) - (len(sys.argv) - 1)])
-        self.stash = None
-        self.files = None
-        self.looked_up = {}
-        # The middle processes that have not been reaped, by their pidfds: their pids, and the pipes of their workers.
-        self.middles = {}
+        self.waiting = {}
 
-    def run(self, stash):
+    def run(self):
         """Serves until the launcher is gone; returns in a forked worker only, when it has become the worker."""
-        self.stash = stash
-        self.looked_up = frozenset(stash.looked_up())
-        self.files = Files(stash.hidden)
-        waiting = {}
         while True:
-            limit = min((each.deadline for each in waiting.values()), default=None)
-            wait = None if limit is None else max(0.0, limit - time.monotonic())
-            ready, _, _ = select.select([*self.middles, self.control, *waiting], [], [], wait)
-            for connection in ready:
-                if connection in self.middles:
-                    self.reap(connection)
-                elif connection is self.control:
-                    self.accept(waiting)
-                elif self.take(waiting, connection):
+            limits = [limit for limit in (patience(self.waiting), self.children.patience()) if limit is not None]
+            sources = [self.control, *self.waiting, *self.children.watched()]
+            ready, _, _ = select.select(sources, [], [], min(limits, default=None))
+            for source in ready:
+                if source is self.control:
+                    self.accept()
+                elif source not in self.waiting:
+                    self.children.tell(source)
+                elif self.take(source):
                     return
-            for connection in [each for each, pending in waiting.items() if pending.deadline < time.monotonic()]:
-                waiting.pop(connection).close()
+            self.children.tidy()
+            close_late(self.waiting)
 
-    def accept(self, waiting):
+    def accept(self):
         """A byte on the control socket brings the connection of a new request."""
-        data, ancillary, _, _ = self.control.recvmsg(1, _socket.CMSG_SPACE(4 * DESCRIPTORS_MAX))
+        try:
+            data, ancillary, _, _ = self.control.recvmsg(1, _socket.CMSG_SPACE(4 * DESCRIPTORS_MAX))
+        except ConnectionError:
+            data, ancillary = b"", ()
         descriptors = passed_descriptors(ancillary)
         if not data and not descriptors:
-            os._exit(0)
+            self.children.end()
         for descriptor in descriptors:
             try:
                 connection = _socket.socket(fileno=descriptor)
             except OSError:
                 os.close(descriptor)
                 continue
-            connection.setblocking(False)
-            if len(waiting) < PENDING_MAX and len(self.middles) < PENDING_MAX:
-                waiting[connection] = Pending(connection)
+            if len(self.waiting) < PENDING_MAX and len(self.children) < PENDING_MAX:
+                self.waiting[connection] = Pending(connection)
             else:
                 connection.close()
 
-    def take(self, waiting, connection):
+    def take(self, connection):
         """Goes on with one request. True in a forked worker."""
-        pending = waiting[connection]
+        pending = self.waiting[connection]
         try:
             if not pending.read():
                 return False
-            del waiting[connection]
-            request = Request(bytes(pending.body[4:]))
+            del self.waiting[connection]
+            request = Request(pending.frame())
             why = self.why_not(request, pending.given)
-            if why is not None:
-                send(connection, {"refuse": sentence(why)})
-                return self.end(pending)
-            return self.fork(request, pending, waiting)
+            if why is None:
+                return self.children.fork(self, request, pending)
+            send(connection, {"refuse": sentence(why)})
         except BlockingIOError:
             return False
         except Malformed as error:
             send(connection, {"refuse": str(error)})
         except (EOFError, OSError):
             pass
-        waiting.pop(connection, None)
-        return self.end(pending)
-
-    @staticmethod
-    def end(pending):
+        self.waiting.pop(connection, None)
         pending.close()
         return False
 
@@ -149,94 +97,4 @@ class Server:
                     "or a shim that starts Python cannot be imitated")
         if request.cwd != self.cwd:
             return f"the working directory is {request.cwd}, that of the fork server is {self.cwd}"
-        changed = guard.difference(self.environment.given, request.environment, self.looked_up, at_start=True)
-        if "/" not in request.argv0 and self.environment.given.get("PATH") != request.environment.get("PATH"):
-            changed.append("PATH")
-        if changed:
-            return f"its environment differs from that of the fork server: {', '.join(changed)}"
-        file = self.files.changed()
-        if file is not None:
-            return f"{file} has changed since the fork server imported it"
-        beside = shadow.beside_script(self.stash, shadow.script_folder(sys.argv[0], command.kind, self.cwd))
-        if beside:
-            return f"modules beside the script have the names of preloaded ones: {', '.join(beside)}"
-        return None
-
-    def fork(self, request, pending, waiting):
-        """Forks twice, so that the launcher becomes the parent, and reaps the process between. True in the worker."""
-        reading, writing = os.pipe()
-        try:
-            middle = os.fork()
-        except OSError as error:
-            os.close(reading)
-            os.close(writing)
-            send(pending.connection, {"refuse": f"the fork server cannot fork: {error}"})
-            return self.end(pending)
-        if middle == 0:
-            return self.middle(request, pending, waiting, (reading, writing))
-        os.close(reading)
-        pending.close()
-        try:
-            pidfd = os.pidfd_open(middle)
-        except OSError:
-            os.waitpid(middle, 0)
-            os.close(writing)
-            return False
-        # Not waited for here: to end takes a process of this size as long as to fork, and the next request is there.
-        self.middles[pidfd] = (middle, writing)
-        return False
-
-    def reap(self, pidfd):
-        """Only now does the worker see the end of its pipe: the middle process is gone, and its worker adopted."""
-        middle, writing = self.middles.pop(pidfd)
-        os.waitpid(middle, 0)
-        os.close(writing)
-        os.close(pidfd)
-
-    def middle(self, request, pending, waiting, pipe):
-        """In the middle process, and after the second fork in the worker."""
-        connection = pending.connection
-        try:
-            # The ends of the other workers' pipes: they wait until nobody holds one.
-            for _, writing in self.middles.values():
-                os.close(writing)
-            os.close(pipe[1])
-            if os.fork() != 0:
-                os._exit(0)
-            for other in waiting:
-                other.close()
-            connection.setblocking(True)
-            become.attach(request, pipe[0])
-            send(connection, {"pid": os.getpid()})
-            connection.settimeout(GO_SECONDS_MAX)
-            if connection.recv(1) != b"g":
-                os._exit(EXIT_BROKEN)
-        except BaseException as error:
-            try:
-                send(connection, {"refuse": f"the worker could not be forked: {error}"})
-            finally:
-                os._exit(EXIT_BROKEN)
-        try:
-            self.control.detach()
-            connection.detach()
-            become.become(request, pending.given, self, self.stash)
-        except BaseException as error:
-            restart.note(request, f"a forked worker could not be completed and is executed as usual: {error!r}")
-            for number, descriptor in enumerate(pending.given):
-                try:
-                    os.dup2(descriptor, number, inheritable=True)
-                except OSError:
-                    pass
-            become.close_all_but(self.inherited)
-            restart.again(request, self.mask)
-        return True
-
-
-def send(connection, value):
-    """Sends one frame; a launcher that is gone is no error."""
-    try:
-        connection.setblocking(True)
-        connection.settimeout(REQUEST_SECONDS_MAX)
-        connection.sendall(frame(value))
-    except OSError:
-        pass
+        return self.preloaded.why_not(request, shadow.script_folder(sys.argv[0], command.kind, self.cwd))

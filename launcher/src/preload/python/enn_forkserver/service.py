@@ -10,25 +10,36 @@ import _signal
 import _socket
 
 from enn_forkserver import guard, health, preload, procfs, streams
+from enn_forkserver.adopted import Adopted
 from enn_forkserver.command import Command
 from enn_forkserver.frames import frame, sentence
 from enn_forkserver.ledger import watched_lists
+from enn_forkserver.preloaded import Preloaded
 from enn_forkserver.serve import Server
-from enn_forkserver.stash import Stash, filters_changed
+from enn_forkserver.stash import Stash, filters_changed, restore_filters
 
 # The arguments of the launcher's probe.
 QUESTION = ["-u", "-c", "pass"]
 
 
-class Task:
-    """What the launcher asked of this process."""
+class Control:
+    """The socket that the launcher of one run gave to its server."""
 
-    def __init__(self, number, what, words, began, importers):
-        self.number = number
-        self.what = what
-        self.words = words
-        self.began = began
-        self.importers = importers
+    def __init__(self, number):
+        self.descriptors = {number}
+        self.socket = _socket.socket(fileno=number)
+
+    def end(self, answer):
+        """Sends the only answer and ends the process."""
+        streams.flush_all()
+        self.socket.sendall(frame(answer))
+        os._exit(0)
+
+    def serve(self, preloaded, collecting):
+        """Serves the run; returns in a worker only."""
+        self.socket.sendall(frame(preloaded.ready()))
+        preloaded.work_out(collecting)
+        Server(self.socket, preloaded, Adopted(), os.getcwd()).run()
 
 
 class AtExit:
@@ -45,66 +56,58 @@ class AtExit:
 
 def run(task, ledger):
     """Ends the process, or returns in a worker."""
-    control = _socket.socket(fileno=task.number)
     os.set_inheritable(task.number, False)
+    if task.what == "warm":
+        from enn_forkserver import warm
+        client = warm.Listener(task, ledger.base)
+    else:
+        client = Control(task.number)
     why = health.why_not()
     command = Command(sys.orig_argv[1:])
     if why is None and command.script is None:
         why = "the command names no script"
     if task.what == "probe":
-        answer_probe(control, task.words, why)
+        answer_probe(client, task.words, why)
     if why is not None:
-        end(control, {"refuse": why})
+        client.end({"refuse": why})
+    text = preload.script_text(command.kind, command.script, command.module, os.getcwd())
+    collecting = gc.isenabled()
+    gc.disable()
+    preloaded = load(client, task, ledger, text)
+    client.serve(preloaded, collecting)
+
+
+def load(client, task, ledger, text):
+    """Imports, rehearses and hides; ends the process where no worker can be forked afterwards."""
     lists = {name: list(value) for name, value in watched_lists().items()}
     lists["sys.meta_path"].remove(ledger.misses)
     # Every warning of an import is kept; the worker's filters decide when it is handed out.
     watched_lists()["warnings.filters"][:] = [("always", None, Warning, None, 0)]
     filters_changed()
-    inherited = set(health.opened()) - {task.number}
+    own = client.descriptors
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, [])
     environment = guard.Environment(procfs.initial_environment(), dict(os.environ))
-    server = Server(control, environment, inherited, mask)
+    preloaded = Preloaded(environment, set(health.opened()) - own, mask)
     at_exit = AtExit()
     before = health.Before()
-    text = preload.script_text(command.kind, command.script, command.module, server.cwd)
-    wanted = preload.modules(task.words, text)
-    collecting = gc.isenabled()
-    gc.disable()
-    missing, texts = import_all(wanted, ledger)
-    watched_lists()["warnings.filters"][:] = lists["warnings.filters"]
-    filters_changed()
-    why = before.why_not({task.number})
-    server.inherited |= health.kept_by_nvml()
-    at_exit.stash = stash = Stash(ledger, texts)
+    preloaded.wanted = preload.modules(task.words, text)
+    preloaded.missing, texts = import_all(preloaded.wanted, ledger)
+    restore_filters(lists["warnings.filters"])
+    why = before.why_not(own)
+    preloaded.inherited |= health.kept_by_nvml()
+    at_exit.stash = preloaded.stash = stash = Stash(ledger, texts)
     stash.path = list(sys.path) if sys.path == lists["sys.path"] else lists["sys.path"]
     why = why or rank_is_read(stash)
     if why is not None:
-        end(control, {"refuse": why})
+        client.end({"refuse": why})
     put_back(environment.now)
     stash.hide(ledger.base, lists, task.importers)
-    control.sendall(frame({"ready": {
-        "pid": os.getpid(), "version": version(), "modules": [name for name in wanted if name in stash.hidden or
-                                                              name in sys.modules],
-        "missing": missing, "seconds": round(time.monotonic() - task.began, 3)}}))
-    stash.prepare(wanted)
-    gc.freeze()
-    if collecting:
-        gc.enable()
-    server.run(stash)
+    preloaded.names = [name for name in preloaded.wanted if name in stash.hidden or name in sys.modules]
+    preloaded.seconds = round(time.monotonic() - task.began, 3)
+    return preloaded
 
 
-def version():
-    return ".".join(str(part) for part in sys.version_info[:3])
-
-
-def end(control, answer):
-    """Sends the only answer and ends the process."""
-    streams.flush_all()
-    control.sendall(frame(answer))
-    os._exit(0)
-
-
-def answer_probe(control, words, why):
+def answer_probe(client, words, why):
     """Says what could be served here; imports nothing of it."""
     if why is None and sys.orig_argv[1:] != QUESTION:
         why = f"a wrapper around the interpreter gives it arguments: {' '.join(sys.orig_argv[1:])}"
@@ -112,9 +115,9 @@ def answer_probe(control, words, why):
     # A wrapper (pyenv's, a script of the user's) may have changed the environment and run another program: the launcher
     # gives workers what it has made of them.
     given = b"\0".join(os.fsencode(f"{name}={value}") for name, value in procfs.initial_environment().items())
-    end(control, {"probe": {"executable": sys.executable, "version": version(), "argv0": os.fsencode(sys.orig_argv[0]).hex(),
-                            "environment": given.hex(), "implementation": sys.implementation.name, "found": found,
-                            "refuse": why}})
+    client.end({"probe": {"executable": sys.executable, "version": health.version(),
+                          "argv0": os.fsencode(sys.orig_argv[0]).hex(), "environment": given.hex(),
+                          "implementation": sys.implementation.name, "found": found, "refuse": why}})
 
 
 def import_all(names, ledger):

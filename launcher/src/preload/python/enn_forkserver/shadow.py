@@ -8,6 +8,7 @@ import _imp
 _SUFFIXES = (*_imp.extension_suffixes(), ".py", ".pyc")
 _FINDER = sys.modules["_frozen_importlib_external"].PathFinder
 _listings = {}
+LISTINGS_MAX = 64
 _NOT_ON_PATH = ("built-in", "frozen")
 
 
@@ -59,7 +60,7 @@ def offered(folder, found, missed):
     try:
         entries = listing(folder or ".")
     except NotADirectoryError:
-        return {name for name in {*found, *missed} if _FINDER.find_spec(name, [folder]) is not None}
+        return in_archive(folder, {*found, *missed})
     except OSError:
         return set()
     here = set()
@@ -72,9 +73,23 @@ def offered(folder, found, missed):
     return here
 
 
+def in_archive(path, names):
+    """Those of the names that an import would find in what is no folder. Nothing is kept: it may be another one soon."""
+    archives = sys.modules["zipimport"]._zip_directory_cache
+    kept = [(cache, set(cache)) for cache in (sys.path_importer_cache, archives)]
+    try:
+        return {name for name in names if _FINDER.find_spec(name, [path]) is not None}
+    finally:
+        for cache, before in kept:
+            for entry in [entry for entry in cache if entry not in before]:
+                del cache[entry]
+
+
 def listing(folder):
     """The names in a folder, read anew when it has changed."""
     changed = os.stat(folder).st_mtime_ns
+    if len(_listings) > LISTINGS_MAX:
+        _listings.clear()
     known = _listings.get(folder)
     if known is None or known[0] != changed:
         known = _listings[folder] = (changed, os.listdir(folder))
@@ -89,11 +104,9 @@ def beside_script(stash, folder):
     """Names of preloaded modules that the folder of the script would give instead, sorted."""
     if folder is None:
         return []
-    have, missed = stash.tops()
+    homes, missed = stash.tops()
     real = os.path.realpath(folder)
-    names = {name for name, module in have.items() if may_be_elsewhere(module)}
-    return sorted(name for name in offered(folder, names, missed)
-                  if name in missed or os.path.realpath(folder_of(have[name]) or "/") != real)
+    return sorted(name for name in offered(folder, homes, missed) if name in missed or homes[name] != real)
 
 
 def on_changed_path(stash, names):

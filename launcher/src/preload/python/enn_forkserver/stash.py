@@ -56,6 +56,7 @@ class Stash:
         self.worker = None
         self.path = []
         self.hidden = {}
+        self.known_tops = None
         self.bound = {}
         self.importers = {}
         self.plans = {}
@@ -71,13 +72,21 @@ class Stash:
         return found
 
     def tops(self):
-        """The names of all top-level modules that are preloaded, or that an import looked for in vain."""
-        have, missed = {}, set()
-        for name, record in self.records.items():
-            if "." not in name:
-                have[name] = sys.modules.get(name) or self.hidden.get(name)
-            missed |= record.missed
-        return have, missed - set(have)
+        """The top-level modules that are preloaded, each with its folder, and the names that imports missed.
+
+        Worked out once: to touch every module at each request would copy half of the memory.
+        """
+        if self.known_tops is None:
+            homes, missed, have = {}, set(), set()
+            for name, record in self.records.items():
+                missed |= record.missed
+                if "." not in name:
+                    have.add(name)
+                    module = sys.modules.get(name) or self.hidden.get(name)
+                    if shadow.may_be_elsewhere(module):
+                        homes[name] = os.path.realpath(shadow.folder_of(module) or "/")
+            self.known_tops = homes, missed - have
+        return self.known_tops
 
     def hide(self, base, lists, importers):
         """Takes the preloaded modules out of sys.modules, and out of the packages that hold them as attributes."""
@@ -168,9 +177,10 @@ class Stash:
         for each in names:
             if each in self.records:
                 looked_up |= self.records[each].looked_up
-        foreign = any(each.partition(".")[0] not in sys.stdlib_module_names for each in names)
+        new = {each for each in names if "." not in each and each not in sys.stdlib_module_names}
         now = dict(os.environ)
-        changed = guard.difference(self.environment, now, looked_up, at_start=False, by_c=foreign)
+        changed = guard.difference(self.environment, now, looked_up,
+                                   lambda name: guard.read_while_loading(name, new, sys.modules))
         if changed:
             restart.again_if_possible(
                 self.worker, f"the script changes {', '.join(changed)} before it imports {name}",
@@ -264,6 +274,20 @@ def filters_changed():
             _warnings._filters_mutated_lock_held()
         finally:
             _warnings._release_lock()
+
+
+def restore_filters(filters):
+    """Puts the filters of warnings back, and makes the interpreter look at them.
+
+    It keeps the list that it saw at the last warning, and goes on with it where the module `warnings` is out of sight:
+    a copy that catch_warnings made, if an import warned inside one. So it is shown the right list by a warning.
+    """
+    now = _warnings.filters
+    now[:] = [("ignore", None, Warning, None, 0)]
+    filters_changed()
+    _warnings.warn_explicit("", UserWarning, "", 1)
+    now[:] = filters
+    filters_changed()
 
 
 def warn_again(message, names):
