@@ -1,6 +1,6 @@
 """What PyTorch adds to a forked worker: the probes of tests/tests/preload_probes that import torch, executed and forked.
 
-Once with a server for each run, and once with servers that live between runs.
+With a server for each run; `make releases` tries warm servers as well, and launcher_preload.py has programs for them.
 """
 
 import subprocess
@@ -10,5 +10,4 @@ from pathlib import Path
 CLIENT = Path(__file__).resolve().parents[1] / "tests" / "preload_probes" / "client.py"
 
 if __name__ == "__main__":
-    command = [sys.executable, str(CLIENT), sys.executable, "--torch"]
-    sys.exit(max(subprocess.run([*command, *more], check=False).returncode for more in ([], ["--warm"])))
+    sys.exit(subprocess.run([sys.executable, str(CLIENT), sys.executable, "--torch"], check=False).returncode)
