@@ -148,8 +148,7 @@ def write_page(tested):
 
 
 def probes():
-    """The probes of the fork server with each Python from 3.10 to 3.14 that is here; how many of them differ."""
-    client = HERE.parents[0] / "tests" / "preload_probes" / "client.py"
+    """The probes of the fork servers with each Python from 3.10 to 3.14 that is here, and with PyTorch; how many of them differ."""
     failed = 0
     for minor in range(10, 15):
         python = shutil.which(f"python3.{minor}")
@@ -157,13 +156,19 @@ def probes():
         if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode != 0:
             print(f"LEFT OUT fork server, Python 3.{minor} is not here", flush=True)
             continue
-        for name, more in (("fork server", []), ("warm server", ["--warm"])):
-            done = subprocess.run([python, client, python, *more], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-            print(f"{'FAIL' if done.returncode else 'PASS'} {name}, Python 3.{minor}", flush=True)
-            if done.returncode:
-                print(done.stdout)
-                failed += 1
-    return failed
+        failed += compared(f"fork server, Python 3.{minor}", python, [])
+        failed += compared(f"warm server, Python 3.{minor}", python, ["--warm"])
+    return failed + compared("warm server, PyTorch", sys.executable, ["--torch", "--warm"])
+
+
+def compared(name, python, flags):
+    """Whether the probes differ with this Python; what they printed is shown if so."""
+    client = HERE.parents[0] / "tests" / "preload_probes" / "client.py"
+    done = subprocess.run([python, client, python, *flags], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    print(f"{'FAIL' if done.returncode else 'PASS'} {name}", flush=True)
+    if done.returncode:
+        print(done.stdout)
+    return bool(done.returncode)
 
 
 def main():
