@@ -29,6 +29,9 @@ use std::{
 /// Longest directory for the broker's socket: the path of a Unix socket has at most 107 bytes, we add 33.
 const SOCKET_PARENT_BYTES_MAX: usize = 70;
 
+/// Threads of each worker.
+pub const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
+
 /// What Python is called.
 pub const PYTHONS: [&str; 2] = ["python3", "python"];
 
@@ -165,6 +168,11 @@ impl Facts {
         if is_used { private::own_dir(&instead) } else { Ok(()) }
     }
 
+    /// Whether a variable of doctor's tables is set.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.variables.iter().any(|(set, _)| set == name)
+    }
+
     /// The Python that `enn run` starts scripts with: PYTHON_EXEC, else python3 or python on PATH.
     pub fn script_python(&self) -> Option<OsString> {
         match &self.python_exec {
@@ -213,7 +221,7 @@ impl Facts {
             worker,
             library_path: variable("LD_LIBRARY_PATH"),
             omp_waits: variable("OMP_WAIT_POLICY").or_else(|| variable("GOMP_SPINCOUNT")).is_some(),
-            omp_threads: text("OMP_NUM_THREADS").and_then(|text| text.parse().ok()).filter(|threads| *threads > 0),
+            omp_threads: text(OMP_NUM_THREADS).and_then(|text| text.parse().ok()).filter(|threads| *threads > 0),
             socket_parent: socket_parent(),
             log: text("ENN_LOG"),
             dumb_terminal: text("TERM").is_none_or(|name| name == "dumb"),

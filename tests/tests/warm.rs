@@ -10,11 +10,13 @@
 use enn_tests::{
     launch::{Ended, Place, alive, copy, end, enn, kill, until},
     scripts::{MODULES, TORCH, command, forked, pids, place},
+    terminal::Terminal,
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Command, Stdio},
 };
@@ -278,6 +280,41 @@ fn servers_are_started_shown_and_stopped_by_hand() {
     let refused = user.warm(&["start", "--preload", "no_such_module_anywhere"]);
     assert_eq!(refused.code, Some(4), "{}", refused.stderr);
     assert!(refused.stderr.contains("its Python has no no_such_module_anywhere"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_wrapper_around_the_interpreter_is_looked_through_by_each_run() {
+    let user = User::new("import os\nprint(os.environ.get('BY_WRAPPER'))\n");
+    let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
+    let python = String::from_utf8(found.stdout).unwrap().trim().to_owned();
+    let wrapper = user.place.path("wrapper");
+    fs::write(&wrapper, format!("#!/bin/sh\nBY_WRAPPER=1 exec '{python}' \"$@\"\n")).unwrap();
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    for _ in 0..2 {
+        let ended = end(user.command(&[]).env("PYTHON_EXEC", &wrapper).spawn().unwrap());
+        assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("1\n", ""));
+    }
+    assert_eq!(forked(&user.place), [true; 2]);
+    let servers = user.servers();
+    assert_eq!((servers.len(), &servers[0]["runs"]), (1, &Value::from(2)), "{servers:?}");
+}
+
+#[test]
+fn a_terminal_is_told_once_that_the_next_run_could_start_at_once() {
+    let user = User::new("import torch\nprint(torch.NAME)\n");
+    fs::create_dir(user.place.path("site")).unwrap();
+    fs::write(user.place.path("site/torch.py"), TORCH).unwrap();
+    let start = |flags: &[&str]| {
+        let mut command = command(&user.place, &[&["--standalone"], flags].concat(), &["script.py"]);
+        command.env("XDG_RUNTIME_DIR", user.place.path("sockets")).env("PYTHONPATH", user.place.path("site"));
+        command
+    };
+    let hint = "enn run --warm keeps PyTorch imported";
+    let seen = |flags: &[&str]| Terminal::start(&start(flags), 120, 30).end().1.has(hint);
+    assert!(!end(start(&[]).spawn().unwrap()).stderr.contains(hint), "nobody sits at a pipe");
+    assert!(!seen(&["--warm"]), "it has one");
+    assert!(seen(&[]));
+    assert!(!seen(&[]), "once");
 }
 
 #[test]

@@ -3,12 +3,13 @@
 use super::{flags, output};
 use crate::{
     Error,
-    facts::Facts,
+    facts::{Facts, OMP_NUM_THREADS},
     preload::{self, Preload, Status, Trial, WARM_IDLE, Warm, WarmError, WarmServer},
     ui::figures,
 };
 use clap::Subcommand;
 use enn_common::{exit::ExitCode, secrets};
+use serde::Deserialize;
 use serde_json::json;
 use std::{ffi::OsString, fs, time::Duration};
 
@@ -31,15 +32,15 @@ enum Action {
     ///
     /// It serves runs with this shell's variables, limits and control group. OMP_NUM_THREADS is 1 unless it is set, as `enn run` has it
     /// for several workers.
-    Start(Start),
+    Start(StartServer),
     /// Stop servers; runs that use them go on
-    Stop(Stop),
+    Stop(StopServers),
     /// Show the servers
-    Status(Show),
+    Status(ShowServers),
 }
 
 #[derive(Debug, clap::Args)]
-struct Start {
+struct StartServer {
     /// Interpreter, as PYTHON_EXEC names it for `enn run` [default: PYTHON_EXEC, else python3 or python on PATH]
     #[arg(long, value_name = "PROGRAM", help_heading = "Program")]
     python: Option<OsString>,
@@ -52,14 +53,14 @@ struct Start {
 }
 
 #[derive(Debug, clap::Args)]
-struct Stop {
+struct StopServers {
     /// Processes of the servers, as `enn warm status` shows them [default: all]
     #[arg(value_name = "PID")]
     pids: Vec<u32>,
 }
 
 #[derive(Debug, clap::Args)]
-struct Show {
+struct ShowServers {
     /// Print JSON
     #[arg(long, help_heading = "Output")]
     json: bool,
@@ -78,12 +79,12 @@ fn servers(facts: &Facts) -> Result<Vec<WarmServer>, Error> {
     preload::warm_servers(&parent).map_err(|source| WarmError::Place { parent, source }.into())
 }
 
-fn start(args: &Start, facts: &Facts) -> Result<ExitCode, Error> {
+fn start(args: &StartServer, facts: &Facts) -> Result<ExitCode, Error> {
     let known: Vec<u32> = servers(facts)?.iter().filter_map(|server| Some(server.status().ok()?.pid)).collect();
     let python = args.python.clone().or_else(|| facts.script_python()).ok_or(WarmError::NoPython)?;
     let mut command = secrets::command(python);
-    if !facts.variables.iter().any(|(name, _)| name == "OMP_NUM_THREADS") {
-        command.env("OMP_NUM_THREADS", "1");
+    if !facts.is_set(OMP_NUM_THREADS) {
+        command.env(OMP_NUM_THREADS, "1");
     }
     let idle = args.idle_timeout.unwrap_or(WARM_IDLE);
     let warm = Warm { parent: facts.socket_parent.clone(), idle, leave: false };
@@ -102,7 +103,7 @@ fn start(args: &Start, facts: &Facts) -> Result<ExitCode, Error> {
     Ok(ExitCode::Success)
 }
 
-fn stop(args: &Stop, facts: &Facts) -> Result<ExitCode, Error> {
+fn stop(args: &StopServers, facts: &Facts) -> Result<ExitCode, Error> {
     let mut stopped = Vec::new();
     for server in servers(facts)? {
         if args.pids.is_empty() || server.status().is_ok_and(|status| args.pids.contains(&status.pid)) {
@@ -118,7 +119,7 @@ fn stop(args: &Stop, facts: &Facts) -> Result<ExitCode, Error> {
     Ok(ExitCode::Success)
 }
 
-fn status(args: &Show, facts: &Facts) -> Result<ExitCode, Error> {
+fn status(args: &ShowServers, facts: &Facts) -> Result<ExitCode, Error> {
     let mut lines = Vec::new();
     let mut documents = Vec::new();
     for server in servers(facts)? {
@@ -128,7 +129,7 @@ fn status(args: &Show, facts: &Facts) -> Result<ExitCode, Error> {
             documents.push(json!({"folder": folder, "state": "imports"}));
             continue;
         }
-        match server.status().and_then(|status| Ok((status, server.document()?))) {
+        match server.document().and_then(|document| Ok((Status::deserialize(&document)?, document))) {
             Ok((status, document)) => {
                 lines.push(shown(&status));
                 let memory = memory(status.pid);

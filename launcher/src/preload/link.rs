@@ -9,7 +9,8 @@ use nix::{
 use serde::Deserialize;
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs::{self, File},
+    io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
         unix::net::UnixStream,
@@ -103,8 +104,7 @@ impl Link {
         let (control, theirs) = UnixStream::pair()?;
         control.set_nonblocking(true)?;
         let command = hooked(command, what, preload, hook.path(), theirs.as_raw_fd());
-        let log = Outlet::from(hook.log()?.0);
-        let outlets = Outlets { stdin: Inlet::Empty, stdout: log.try_clone()?, stderr: log };
+        let outlets = logged(hook.log()?.0)?;
         let binding = Binding::inheriting(theirs.as_raw_fd()).in_new_session();
         let process = Process::start(&command, outlets, binding, guard);
         let process = process.map_err(|error| match error {
@@ -176,6 +176,15 @@ impl Link {
         // One that cannot be waited for is reaped where it is dropped.
         let _failed = wait_ready(&mut fds, Some(Instant::now() + longest));
     }
+}
+
+/// The streams of a server: it reads nothing, and what it prints is kept in the file.
+///
+/// # Errors
+/// There is no descriptor to be had.
+pub(super) fn logged(log: File) -> io::Result<Outlets> {
+    let log = Outlet::from(log);
+    Ok(Outlets { stdin: Inlet::Empty, stdout: log.try_clone()?, stderr: log })
 }
 
 /// The command with the hook in front; `socket` is a descriptor that it inherits.

@@ -7,9 +7,9 @@
 //!                        └ ──fork───► request (variables, streams) ─► pid ─► Held ──release──► the script
 //! ```
 //! `starter` is how the group starts a worker (execute or fork); `server` the states of a run's server; `link` the process behind it;
-//! `recipe` its command; `warm` servers that live between runs, `search` how a run comes to one, and `surroundings` what the two must have in common;
-//! `request` one worker's frame; `trial` asks whether a Python can serve; `hook` the Python files and the socket for notes; `frame`
-//! how bytes travel. The Python half is in `python`.
+//! `recipe` its command; `warm` servers that live between runs, `search` how a run comes to one, and `surroundings` what the two must have
+//! in common; `request` one worker's frame; `trial` asks whether a Python can serve; `hook` the Python files and the socket for notes;
+//! `frame` how bytes travel. The Python half is in `python`.
 //!
 //! **Invariant:** whatever goes wrong here costs a line and its time: the worker is executed as usual.
 

@@ -32,7 +32,7 @@ impl Recipe {
         Self { args: args.map(OsString::from).to_vec(), ..self.clone() }
     }
 
-    /// Whether the program starts the interpreter by itself: a script such as pyenv's, of which only a trial tells what it does.
+    /// Whether the program is a script around the interpreter, such as pyenv's, or cannot be read: only a trial tells what it does.
     pub(super) fn is_wrapped(&self) -> bool {
         let mut begin = [0; ELF.len()];
         let file = program_file(&self.command()).and_then(File::open);
@@ -50,6 +50,7 @@ impl Recipe {
         }
     }
 
+    /// It, ready to be started.
     pub(super) fn command(&self) -> Command {
         let mut command = secrets::command(&self.program);
         command.args(&self.args);

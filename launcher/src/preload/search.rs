@@ -2,13 +2,13 @@
 
 use super::{
     Preload, Warm,
-    link::{Link, OURS, Ready, hooked},
+    link::{Link, OURS, Ready, hooked, logged},
     recipe::Recipe,
     request::JoinRequest,
     surroundings,
     warm::{self, WarmServer},
 };
-use crate::process::{Binding, Inlet, MARK_VARIABLE, Outlet, Outlets, Process};
+use crate::process::{Binding, MARK_VARIABLE, Process};
 use std::{fs, io, os::fd::AsRawFd, path::PathBuf};
 
 /// A command that is never run: the hook answers before.
@@ -122,8 +122,7 @@ impl Search {
     pub(super) fn start(&mut self, command: &Recipe, preload: &Preload, request: &JoinRequest) -> io::Result<Link> {
         self.make_room();
         let (server, socket) = WarmServer::create(&self.place)?;
-        let log = Outlet::from(server.log()?.0);
-        let outlets = Outlets { stdin: Inlet::Empty, stdout: log.try_clone()?, stderr: log };
+        let outlets = logged(server.log()?.0)?;
         let mut program =
             hooked(command.with_args(PLACEHOLDER).command(), "warm", preload, server.folder(), socket.as_raw_fd());
         program

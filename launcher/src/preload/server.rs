@@ -47,7 +47,7 @@ pub(crate) enum Change {
 
 /// What the server is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ServerPhase {
     /// The Python is asked what it has.
     Probing,
     /// A warm server is asked whether it fits.
@@ -69,7 +69,7 @@ pub(crate) struct ForkServer {
     umask: u32,
     ignored: Vec<i32>,
     link: Option<Link>,
-    phase: Phase,
+    phase: ServerPhase,
     until: Option<Instant>,
     began: Instant,
     /// Among the warm servers of this user; `None`: the run has a server of its own.
@@ -98,7 +98,7 @@ impl ForkServer {
             umask: mask.bits(),
             ignored: ignored_signals(),
             link: None,
-            phase: Phase::Probing,
+            phase: ServerPhase::Probing,
             until: None,
             began: Instant::now(),
             search,
@@ -116,7 +116,7 @@ impl ForkServer {
     fn probe(&mut self, guard: &mut Guard) -> io::Result<()> {
         let question = self.command.with_args(QUESTION).command();
         self.link = Some(Link::start(question, "probe", &self.preload, &self.hook, guard)?);
-        self.phase = Phase::Probing;
+        self.phase = ServerPhase::Probing;
         self.until = Some(Instant::now() + PROBE_MAX);
         Ok(())
     }
@@ -128,7 +128,7 @@ impl ForkServer {
         let Some(link) = search.next(&request) else { return false };
         self.until = Some(Instant::now() + if search.is_importing() { IMPORT_MAX } else { ANSWER_MAX });
         self.link = Some(link);
-        self.phase = Phase::Asking;
+        self.phase = ServerPhase::Asking;
         true
     }
 
@@ -143,7 +143,7 @@ impl ForkServer {
 
     /// Whether workers should wait for it.
     pub(crate) fn is_loading(&self) -> bool {
-        self.phase != Phase::Serving
+        self.phase != ServerPhase::Serving
     }
 
     /// Children of the launcher that are the server's.
@@ -185,10 +185,10 @@ impl ForkServer {
             Err(how) => Err(self.last_words().map_or_else(|| how.clone(), |said| format!("{how}: {said}"))),
         };
         match (self.phase, said) {
-            (Phase::Asking, Err(why) | Ok(Said::Refuse(why))) => self.refused(why, guard),
+            (ServerPhase::Asking, Err(why) | Ok(Said::Refuse(why))) => self.refused(why, guard),
             (_, Err(why) | Ok(Said::Refuse(why))) => Some(gone(&why)),
-            (Phase::Probing, Ok(Said::Probe(probed))) => self.probed(probed, guard),
-            (Phase::Asking | Phase::Importing, Ok(Said::Ready(ready))) => self.ready(ready, guard),
+            (ServerPhase::Probing, Ok(Said::Probe(probed))) => self.probed(probed, guard),
+            (ServerPhase::Asking | ServerPhase::Importing, Ok(Said::Ready(ready))) => self.ready(ready, guard),
             (_, Ok(_)) => Some(gone("it answered what it was not asked")),
         }
     }
@@ -198,7 +198,7 @@ impl ForkServer {
         if let Some(search) = &self.search {
             if let Err(why) = search.accept(&ready, &self.preload.modules) {
                 return match self.phase {
-                    Phase::Asking => self.refused(why, guard),
+                    ServerPhase::Asking => self.refused(why, guard),
                     _ => Some(gone(&why)),
                 };
             }
@@ -207,7 +207,7 @@ impl ForkServer {
         }
         // What else of PyTorch is imported was not asked for by name.
         ready.missing.retain(|missing| self.preload.modules.contains(&missing.name));
-        self.phase = Phase::Serving;
+        self.phase = ServerPhase::Serving;
         self.until = None;
         Some(Change::Ready(ready))
     }
@@ -262,7 +262,7 @@ impl ForkServer {
                 search.start(&self.command, &self.preload, &request)?
             }
         });
-        self.phase = Phase::Importing;
+        self.phase = ServerPhase::Importing;
         self.until = Some(Instant::now() + IMPORT_MAX);
         Ok(())
     }
@@ -293,7 +293,7 @@ impl ForkServer {
     /// The last line that the server wrote.
     fn last_words(&self) -> Option<String> {
         let path = match &self.search {
-            Some(search) if self.phase == Phase::Importing => search.log()?,
+            Some(search) if self.phase == ServerPhase::Importing => search.log()?,
             _ => self.hook.log().ok()?.1,
         };
         let mut file = File::open(path).ok()?;

@@ -82,7 +82,8 @@ impl Starter {
 
     /// Forks workers, once a server is ready. `command` has the variables that all of them get.
     pub(crate) fn fork(preload: Preload, command: &Command, run_dir: &Path, guard: &mut Guard) -> Self {
-        let (behind, command) = (preload.behind, Recipe::of(command));
+        let behind = preload.behind;
+        let command = Recipe::of(command);
         let mut starter = Self { awaited: !behind, asked: preload.asked, ..Self::default() };
         let at = Instant::now() + if behind { BEHIND } else { Duration::ZERO };
         starter.later = Some(Later { preload, command, run_dir: run_dir.to_owned(), at });

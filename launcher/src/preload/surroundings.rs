@@ -47,12 +47,10 @@ const SHOWN_CHARS_MAX: usize = 80;
 
 /// The first thing in which the process `pid` differs from this one, as a sentence without an end; `None`: they are alike.
 pub(super) fn difference(pid: u32) -> Option<String> {
-    let (own, other) = (Surroundings::of("self"), Surroundings::of(&pid.to_string()));
-    own.0
-        .iter()
-        .zip(&other.0)
-        .find(|(own, other)| own != other)
-        .map(|(own, other)| format!("its {} is {}, that of this run is {}", own.what, other.shown(), own.shown()))
+    let own = surroundings("self");
+    let other = surroundings(&pid.to_string());
+    let differs = own.iter().zip(&other).find(|(own, other)| own != other);
+    differs.map(|(own, other)| format!("its {} is {}, that of this run is {}", own.what, other.shown(), own.shown()))
 }
 
 /// What was found of one thing; `None`: the system does not tell.
@@ -72,40 +70,34 @@ impl Found {
     }
 }
 
-#[derive(Debug, PartialEq)]
-struct Surroundings(Vec<Found>);
-
-impl Surroundings {
-    /// Of the process with this name in /proc. Things come in the same order for every process.
-    fn of(process: &str) -> Self {
-        let read = |name: &str| fs::read_to_string(format!("/proc/{process}/{name}")).ok();
-        let found = |what: &str, value| Found { what: what.to_owned(), value };
-        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let mut all: Vec<Found> =
-            FILES.iter().map(|(what, name)| found(what, read(name).map(|text| words(&text)))).collect();
-        all.extend(LINKS.iter().map(|(what, name)| {
-            let target = fs::read_link(format!("/proc/{process}/{name}")).ok();
-            found(what, target.map(|target| target.display().to_string()))
-        }));
-        let status = read("status").unwrap_or_default();
-        all.extend(STATUS.iter().map(|(what, name)| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            found(what, line.map(words))
-        }));
-        let stat = read("stat").unwrap_or_default();
-        let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
-        all.extend(
-            STAT.iter()
-                .map(|(what, number)| found(what, fields.get(number - STAT_FIRST).map(|field| (*field).to_owned()))),
-        );
-        // The first line names the columns, two spaces or more lie between them.
-        let limits = read("limits").unwrap_or_default();
-        all.extend(limits.lines().skip(1).map(|line| {
-            let (name, values) = line.split_once("  ").unwrap_or((line, ""));
-            found(&format!("limit \"{name}\""), Some(words(values)))
-        }));
-        Self(all)
-    }
+/// What the process with this name in /proc has inherited. Things come in the same order for every process.
+fn surroundings(process: &str) -> Vec<Found> {
+    let read = |name: &str| fs::read_to_string(format!("/proc/{process}/{name}")).ok();
+    let found = |what: &str, value| Found { what: what.to_owned(), value };
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut all: Vec<Found> =
+        FILES.iter().map(|(what, name)| found(what, read(name).map(|text| words(&text)))).collect();
+    all.extend(LINKS.iter().map(|(what, name)| {
+        let target = fs::read_link(format!("/proc/{process}/{name}")).ok();
+        found(what, target.map(|target| target.display().to_string()))
+    }));
+    let status = read("status").unwrap_or_default();
+    all.extend(STATUS.iter().map(|(what, name)| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        found(what, line.map(words))
+    }));
+    let stat = read("stat").unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    all.extend(
+        STAT.iter().map(|(what, number)| found(what, fields.get(number - STAT_FIRST).map(|field| (*field).to_owned()))),
+    );
+    // The first line names the columns, two spaces or more lie between them.
+    let limits = read("limits").unwrap_or_default();
+    all.extend(limits.lines().skip(1).map(|line| {
+        let (name, values) = line.split_once("  ").unwrap_or((line, ""));
+        found(&format!("limit \"{name}\""), Some(words(values)))
+    }));
+    all
 }
 
 #[cfg(test)]

@@ -128,8 +128,8 @@ fn warm(own: &Own, facts: &Facts) -> Result<Option<Warm>, RunError> {
             });
         }
     };
-    let (parent, leave) = (facts.socket_parent.clone(), own.leave_background);
-    Ok((own.warm || by_variable).then_some(Warm { parent, idle: WARM_IDLE, leave }))
+    let warm = Warm { parent: facts.socket_parent.clone(), idle: WARM_IDLE, leave: own.leave_background };
+    Ok((own.warm || by_variable).then_some(warm))
 }
 
 /// Whether the program imports PyTorch, as far as files tell.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     doctor::variables::OF_TORCHRUN,
-    facts::Facts,
+    facts::{Facts, OMP_NUM_THREADS},
     group::GroupSpec,
     libtorch,
     logs::{LogPlan, StdByRank},
@@ -77,8 +77,8 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
     }
     notes.extend(facts.crowd(workers));
     let mut variables = BTreeMap::new();
-    if workers > 1 && !facts.variables.iter().any(|(name, _)| name == "OMP_NUM_THREADS") {
-        variables.insert("OMP_NUM_THREADS".to_owned(), OsString::from("1"));
+    if workers > 1 && !facts.is_set(OMP_NUM_THREADS) {
+        variables.insert(OMP_NUM_THREADS.to_owned(), OsString::from("1"));
         notes.push(format!(
             "OMP_NUM_THREADS is 1 for each of the {workers} workers, as it was not set; more may be faster"
         ));

@@ -218,7 +218,8 @@ fn baselines(name: &str, split: &BTreeMap<String, BTreeMap<String, Metrics>>, un
 fn processes(what: &What, view: &RunView) -> Vec<Line> {
     match what {
         What::Preloaded { modules, seconds, warm } => {
-            let (modules, time) = (modules.join(", "), figures::seconds(*seconds));
+            let modules = modules.join(", ");
+            let time = figures::seconds(*seconds);
             detail(match warm {
                 true => format!("a warm server with {modules} is there after {time}: workers are forked"),
                 false => format!("{modules} imported once in {time}: workers are forked"),

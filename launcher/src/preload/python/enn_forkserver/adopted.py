@@ -49,30 +49,23 @@ class Adopted:
 
     def fork(self, server, request, pending):
         """Forks a worker; True in the worker, when it has become one."""
-        reading, writing = os.pipe()
-        try:
-            middle = os.fork()
-        except OSError as error:
-            os.close(reading)
-            os.close(writing)
-            send(pending.connection, {"refuse": f"the fork server cannot fork: {error}"})
-            pending.close()
+        forked = birth.fork(pending)
+        if forked is None:
             return False
+        middle, pipe = forked
         if middle == 0:
-            os.close(writing)
             self.fork_again(server, pending)
-            birth.begin(server, request, pending, lambda: attach(request, reading, pending.connection))
+            birth.begin(server, request, pending, lambda: attach(request, pipe, pending.connection))
             return True
-        os.close(reading)
         pending.close()
         try:
             pidfd = os.pidfd_open(middle)
         except OSError:
             os.waitpid(middle, 0)
-            os.close(writing)
+            os.close(pipe)
             return False
         # Not waited for here: to end takes a process of this size as long as to fork, and the next request is there.
-        self.middles[pidfd] = (middle, writing)
+        self.middles[pidfd] = (middle, pipe)
         return False
 
     def fork_again(self, server, pending):

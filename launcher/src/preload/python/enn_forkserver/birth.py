@@ -10,6 +10,25 @@ from enn_forkserver.frames import send
 GO_SECONDS_MAX = 60
 
 
+def fork(pending):
+    """Forks with a pipe to the new process, whose end of it is the one to read from.
+
+    Returns the pid, 0 in the new process, and the end of the pipe; None where there is none, which the launcher is told.
+    """
+    reading, writing = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        os.close(reading)
+        os.close(writing)
+        send(pending.connection, {"refuse": f"the fork server cannot fork: {error}"})
+        pending.close()
+        return None
+    ours, other = (reading, writing) if pid == 0 else (writing, reading)
+    os.close(other)
+    return pid, ours
+
+
 def begin(server, request, pending, attach):
     """In the new process. `attach` gives it its place among the processes and returns the descriptor of its go.
 

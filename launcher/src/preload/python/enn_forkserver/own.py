@@ -128,24 +128,17 @@ class Own:
     def fork(self, server, request, pending):
         """Forks a worker; True in the worker, when it has become one."""
         parent = os.getpid()
-        reading, writing = os.pipe()
-        try:
-            pid = os.fork()
-        except OSError as error:
-            os.close(reading)
-            os.close(writing)
-            send(pending.connection, {"refuse": f"the fork server cannot fork: {error}"})
-            pending.close()
+        forked = birth.fork(pending)
+        if forked is None:
             return False
+        pid, pipe = forked
         if pid == 0:
-            os.close(writing)
             self.close_others(server)
-            birth.begin(server, request, pending, lambda: attach(request, parent, reading))
+            birth.begin(server, request, pending, lambda: attach(request, parent, pipe))
             return True
-        os.close(reading)
         pending.close_given()
         pending.connection.setblocking(False)
-        self.workers[pending.connection] = Worker(pid, writing)
+        self.workers[pending.connection] = Worker(pid, pipe)
         return False
 
     def close_others(self, server):

@@ -6,7 +6,7 @@ import time
 
 import _socket
 
-from enn_forkserver.frames import DESCRIPTORS_MAX, FRAME_BYTES_MAX, Malformed, passed_descriptors
+from enn_forkserver.frames import DESCRIPTORS_MAX, FRAME_BYTES_MAX, Malformed, passed_descriptors, send
 
 REQUEST_SECONDS_MAX = 2.0
 
@@ -52,6 +52,25 @@ class Pending:
     def close(self):
         self.close_given()
         self.connection.close()
+
+
+def take(waiting, connection, answer):
+    """Reads on; a whole frame goes to `answer`, which also closes the connection, or keeps it. True in a forked worker."""
+    pending = waiting[connection]
+    try:
+        if not pending.read():
+            return False
+        del waiting[connection]
+        return answer(pending)
+    except BlockingIOError:
+        return False
+    except Malformed as error:
+        send(connection, {"refuse": str(error)})
+    except (EOFError, OSError):
+        pass
+    waiting.pop(connection, None)
+    pending.close()
+    return False
 
 
 def close_late(waiting):

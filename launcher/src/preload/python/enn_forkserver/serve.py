@@ -8,8 +8,8 @@ import select
 
 from enn_forkserver import shadow
 from enn_forkserver.command import Command
-from enn_forkserver.frames import DESCRIPTORS_MAX, Malformed, Request, passed_descriptors, send, sentence
-from enn_forkserver.pending import Pending, close_late, patience
+from enn_forkserver.frames import DESCRIPTORS_MAX, Request, passed_descriptors, send, sentence
+from enn_forkserver.pending import Pending, close_late, patience, take
 
 # select() takes descriptors below 1,024 only, and a worker may need two of them.
 PENDING_MAX = 256
@@ -37,7 +37,7 @@ class Server:
                     self.accept()
                 elif source not in self.waiting:
                     self.children.tell(source)
-                elif self.take(source):
+                elif take(self.waiting, source, self.answer):
                     return
             self.children.tidy()
             close_late(self.waiting)
@@ -62,25 +62,13 @@ class Server:
             else:
                 connection.close()
 
-    def take(self, connection):
-        """Goes on with one request. True in a forked worker."""
-        pending = self.waiting[connection]
-        try:
-            if not pending.read():
-                return False
-            del self.waiting[connection]
-            request = Request(pending.frame())
-            why = self.why_not(request, pending.given)
-            if why is None:
-                return self.children.fork(self, request, pending)
-            send(connection, {"refuse": sentence(why)})
-        except BlockingIOError:
-            return False
-        except Malformed as error:
-            send(connection, {"refuse": str(error)})
-        except (EOFError, OSError):
-            pass
-        self.waiting.pop(connection, None)
+    def answer(self, pending):
+        """Forks the worker that is asked for, or says why not. True in the worker."""
+        request = Request(pending.frame())
+        why = self.why_not(request, pending.given)
+        if why is None:
+            return self.children.fork(self, request, pending)
+        send(pending.connection, {"refuse": sentence(why)})
         pending.close()
         return False
 

@@ -13,7 +13,7 @@ from enn_forkserver import early, health, joining, memory, run_server, selfcheck
 from enn_forkserver.config import Config, Unknown
 from enn_forkserver.folder import Folder
 from enn_forkserver.frames import JoinRequest, Malformed, send, sentence
-from enn_forkserver.pending import Pending, close_late, patience
+from enn_forkserver.pending import Pending, close_late, patience, take
 
 CLIENTS_MAX = 64
 RUNS_MAX = 256
@@ -115,7 +115,7 @@ class Warm:
                     self.end("the process with which the server ends has ended")
                 elif source is self.listener.socket:
                     self.accept()
-                elif self.take(source):
+                elif take(self.clients, source, self.answer):
                     return
             close_late(self.clients)
             if not self.runs and not self.clients and self.idle_left() <= 0:
@@ -147,26 +147,9 @@ class Warm:
         if connection is not None:
             self.clients[connection] = Pending(connection)
 
-    def take(self, connection):
-        """Goes on with what one client says. True in a worker."""
-        pending = self.clients[connection]
-        try:
-            if not pending.read():
-                return False
-            del self.clients[connection]
-            return self.answer(connection, pending)
-        except BlockingIOError:
-            return False
-        except Malformed as error:
-            send(connection, {"refuse": str(error)})
-        except (EOFError, OSError):
-            pass
-        self.clients.pop(connection, None)
-        pending.close()
-        return False
-
-    def answer(self, connection, pending):
+    def answer(self, pending):
         """Does what the client asks for, and closes its connection here. True in a worker."""
+        connection = pending.connection
         word, _, rest = pending.frame().partition(b"\0")
         if word == b"join":
             request = JoinRequest(rest, pending.given)
