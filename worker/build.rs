@@ -61,7 +61,8 @@ fn compile() -> Result<(), String> {
 /// A library called libtorch.so with nothing in it, which the worker carries (`backend::artifact`).
 fn stand_in(build: &cc::Build) -> Result<(), String> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo did not say where to build")?);
-    let (source, library) = (out.join("empty.c"), out.join("libtorch.so"));
+    let source = out.join("empty.c");
+    let library = out.join("libtorch.so");
     fs::write(&source, "").map_err(|error| format!("{}: {error}", source.display()))?;
     let compiler = build.try_get_compiler().map_err(|error| error.to_string())?;
     let mut command = std::process::Command::new(compiler.path());

@@ -75,7 +75,6 @@ impl Connection {
         self.incoming.pending()
     }
 
-    /// Queues a message.
     pub(crate) fn queue(&mut self, message: &ToWorker) -> Result<(), String> {
         frame::encode(message, &mut self.outgoing).map_err(|error| error.to_string())?;
         if self.outgoing.len() > OUT_BYTES_MAX {

@@ -7,20 +7,10 @@ use std::{io, path::PathBuf};
 pub enum BrokerError {
     /// No private directory for the socket.
     #[error("cannot make the socket directory {path}: {source}")]
-    Directory {
-        /// Directory.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Directory { path: PathBuf, source: io::Error },
     /// The socket cannot be made; its path may be longer than the 107 bytes that Unix allows.
     #[error("cannot listen on {path}: {source}")]
-    Listen {
-        /// Socket path.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Listen { path: PathBuf, source: io::Error },
     /// The event loop's own descriptors.
     #[error("cannot set up the broker's event loop: {0}")]
     Loop(#[source] io::Error),

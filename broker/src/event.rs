@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 pub enum BrokerEvent {
     /// An expected worker introduced itself. It got its seat, if the round has one for it, or was told to stand by.
     Joined {
-        /// Worker.
         worker: WorkerId,
         /// Process, as the worker says.
         pid: u32,
@@ -20,14 +19,12 @@ pub enum BrokerEvent {
     Reported {
         /// The round that the worker was in when it said so; `None` before its first.
         round: Option<Round>,
-        /// Worker.
         worker: WorkerId,
         /// What it said.
         message: FromWorker,
     },
     /// A worker's connection ended; with an error when it broke the protocol.
     Left {
-        /// Worker.
         worker: WorkerId,
         /// What was wrong, if anything.
         error: Option<String>,
@@ -52,7 +49,6 @@ pub enum BrokerEvent {
 /// The seats of a round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoundPlan {
-    /// Round.
     pub round: Round,
     /// What each worker of the round is told. Their `rank`s are the round's ranks on this node.
     pub seats: BTreeMap<WorkerId, Assignment>,
@@ -63,7 +59,6 @@ pub struct RoundPlan {
 pub enum Command {
     /// Let this worker in when it comes. Without a seat in the round it is told to stand by.
     Expect {
-        /// Worker.
         worker: WorkerId,
         /// What a spare prepares for; `None`: without a seat it is only let in.
         standby: Option<Box<Standby>>,
@@ -76,10 +71,7 @@ pub enum Command {
         reason: String,
     },
     /// Close a worker's connection, and let it in no more.
-    Dismiss {
-        /// Worker.
-        worker: WorkerId,
-    },
+    Dismiss { worker: WorkerId },
     /// Close all connections, and let nobody in any more.
     CloseAll,
     /// Send to every worker with a seat in the round.

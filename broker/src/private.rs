@@ -112,7 +112,9 @@ mod tests {
     fn those_of_dead_brokers_are_removed_and_no_others() {
         let parent = tempfile::tempdir().unwrap();
         let at = |name: &str| parent.path().join(name);
-        let (dead, unlocked, foreign) = ("enn-00000000000000aa", "enn-00000000000000bb", "enn-notes");
+        let dead = "enn-00000000000000aa";
+        let unlocked = "enn-00000000000000bb";
+        let foreign = "enn-notes";
         for name in [dead, unlocked, foreign] {
             fs::create_dir(at(name)).unwrap();
         }

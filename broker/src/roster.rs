@@ -108,7 +108,8 @@ impl Roster {
         if let FromWorker::Entered { round } = message {
             member.round = Some(Round(round));
         }
-        let (worker, round) = (member.worker, member.round);
+        let worker = member.worker;
+        let round = member.round;
         vec![Effect::Emit(BrokerEvent::Reported { round, worker, message })]
     }
 
@@ -184,9 +185,13 @@ mod tests {
     }
 
     fn standby() -> Box<Standby> {
-        let (run_dir, staged) = ("/run".into(), "/staged".into());
-        let (store_host, store_port) = (String::new(), 0);
-        let (local_rank, world_size, threads) = (0, 2, 1);
+        let run_dir = "/run".into();
+        let staged = "/staged".into();
+        let store_host = String::new();
+        let store_port = 0;
+        let local_rank = 0;
+        let world_size = 2;
+        let threads = 1;
         let device = "cpu".into();
         Box::new(Standby { device, local_rank, world_size, store_host, store_port, threads, run_dir, staged })
     }

@@ -82,7 +82,8 @@ impl Server {
         (events, wake): (Sender<BrokerEvent>, Arc<EventFd>),
         uid: u32,
     ) -> io::Result<Self> {
-        let (queued, state) = (VecDeque::new(), State::default());
+        let queued = VecDeque::new();
+        let state = State::default();
         let reserve = Reserve::new();
         let mut server = Self { poll, listener, commands, queued, events, wake, uid, reserve, accept_at: None, state };
         server.poll.registry().register(&mut server.listener, LISTENER, Interest::READABLE)?;

@@ -26,7 +26,6 @@ pub fn are_exhausted(error: &io::Error) -> bool {
 /// For how many connections the descriptors of this process suffice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
-    /// Connections.
     pub connections: usize,
     /// The limit of open files, where it allows fewer connections than wanted.
     pub open_files: Option<u64>,

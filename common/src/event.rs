@@ -27,7 +27,6 @@ pub struct Event {
 /// A source's part of an epoch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SourceShare {
-    /// Its name.
     pub name: String,
     /// Samples per split: train, val, test.
     pub split_rows: [u64; 3],
@@ -218,7 +217,6 @@ pub enum What {
     Decided { decision: String },
     /// How the batch is cut, and why; rank 0 says: `micro` rows at once on each worker, `accumulation` times a step.
     BatchChosen { batch: u64, micro: u64, accumulation: u64, recompute: bool, reason: String },
-    /// The run ended.
     RunEnded {
         code: u8,
         seconds: f64,
@@ -233,7 +231,6 @@ pub enum What {
 /// One node of a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeBrief {
-    /// Host.
     pub host: String,
     /// Workers it runs.
     pub workers: u32,
@@ -308,7 +305,6 @@ pub struct StepTimes {
     pub backward: f64,
     /// Waiting for the ranks' sums: gradient reduction that is not hidden behind backward, and a GPU's work before it.
     pub comm: f64,
-    /// Optimizer.
     pub optimizer: f64,
 }
 

@@ -61,10 +61,7 @@ pub enum Fault {
         found: String,
     },
     /// The process died while the kernel ran for the first time on such operands.
-    Crash {
-        /// How.
-        how: String,
-    },
+    Crash { how: String },
 }
 
 impl Fault {
@@ -105,9 +102,7 @@ impl fmt::Display for Fault {
 pub struct KernelFault {
     /// Operation.
     pub op: String,
-    /// Kernel.
     pub kernel: String,
-    /// Signature.
     pub sig: u64,
     /// The operands in words.
     pub operands: String,
@@ -122,7 +117,6 @@ pub struct KernelFault {
 pub struct Quarantine {
     /// Operation.
     pub op: String,
-    /// Kernel.
     pub kernel: String,
     /// Signature in hexadecimal; none: on any operands.
     #[serde(with = "hexadecimal")]
@@ -193,7 +187,6 @@ pub struct OpKernels {
     pub order: Vec<String>,
     /// Whether the configuration gave that order.
     pub forced: bool,
-    /// What ran.
     pub ran: BTreeMap<String, KernelCalls>,
     /// Calls on which a kernel was passed over, by "kernel: reason".
     pub passed_over: BTreeMap<String, u64>,

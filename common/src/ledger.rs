@@ -27,9 +27,7 @@ pub enum Line {
         round: u64,
         /// Start of the workers.
         attempt: String,
-        /// Step.
         step: u64,
-        /// Epoch.
         epoch: u64,
         /// Rank in the round.
         rank: u32,
@@ -49,7 +47,6 @@ pub enum Line {
     LeftOut {
         /// Identities of the rows.
         left_out: Vec<i64>,
-        /// Step.
         step: u64,
         /// Round of the run.
         round: u64,

@@ -49,7 +49,6 @@ static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
      RUST_BACKTRACE=1 shows"
 )]
 pub struct LibraryPanic {
-    /// The library.
     pub library: &'static str,
     /// Its message, on one line.
     pub said: String,

@@ -63,7 +63,6 @@ pub struct RecordedProgram {
 pub struct RecordedValue {
     /// Kind of its numbers.
     pub kind: String,
-    /// Shape.
     pub shape: Vec<i64>,
     /// What it is for.
     pub role: String,

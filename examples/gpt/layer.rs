@@ -51,7 +51,8 @@ impl Norm {
 
     /// The stream with its branch added, and the norm of that.
     pub(crate) fn join(&self, cx: &Cx<'_>, stream: Stream) -> Result<(Tensor, Tensor), OpError> {
-        let (weight, bias) = (cx.param(self.weight), cx.param(self.bias));
+        let weight = cx.param(self.weight);
+        let bias = cx.param(self.bias);
         match stream.branch {
             Some(branch) => f::add_norm(cx, &stream.x, &branch, (&weight, Some(&bias)), EPS),
             None => {
@@ -102,14 +103,19 @@ impl CausalAttention {
 
     /// (B, N, D) → (B, N, D).
     pub(crate) fn forward(&self, cx: &Cx<'_>, x: &Tensor) -> Result<Tensor, OpError> {
-        let (batch, tokens, d, heads) = (x.dim(0), x.dim(1), self.size.width, self.size.heads);
+        let batch = x.dim(0);
+        let tokens = x.dim(1);
+        let d = self.size.width;
+        let heads = self.size.heads;
         let qkv = self.qkv.forward(cx, x)?;
         let parts = f::split(cx, &qkv, &[d, d, d], 2)?;
         let head = |part: &Tensor| {
             let part = f::reshape(cx, part, &[batch, tokens, heads, d / heads])?;
             f::transpose(cx, &part, 1, 2)
         };
-        let (q, k, v) = (head(&parts[0])?, head(&parts[1])?, head(&parts[2])?);
+        let q = head(&parts[0])?;
+        let k = head(&parts[1])?;
+        let v = head(&parts[2])?;
         let mixed = f::sdpa(cx, &q, &k, &v, None, Structural::Causal)?;
         let mixed = f::transpose(cx, &mixed, 1, 2)?;
         self.out.forward(cx, &f::reshape(cx, &mixed, &[batch, tokens, d])?)

@@ -61,7 +61,8 @@ fn train(settings: &Settings) -> Result<(), GptError> {
         Some(folder) => learner.resume(folder, &place)?,
         None => 0,
     };
-    let (parameters, choice) = (learner.steps.params.numel(), learner.steps.precision.choice());
+    let parameters = learner.steps.params.numel();
+    let choice = learner.steps.precision.choice();
     say(&place, format_args!("{parameters} parameters, {} ranks on {:?}", place.world(), place.device))?;
     say(&place, format_args!("{}: {}", choice.format.name(), choice.reason))?;
     say(&place, format_args!("from step {first}; unigram {:.4} nats per byte", text.unigram_nats()))?;
@@ -73,7 +74,8 @@ fn train(settings: &Settings) -> Result<(), GptError> {
     if place.leads() && settings.sample > 0 {
         let prompt = &text.bytes()[..PROMPT_BYTES.min(text.bytes().len())];
         let made = sample::text(&learner.model, &learner.steps.params, prompt, settings.sample, settings.seed)?;
-        let (prompt, made) = (String::from_utf8_lossy(prompt), String::from_utf8_lossy(&made));
+        let prompt = String::from_utf8_lossy(prompt);
+        let made = String::from_utf8_lossy(&made);
         say(&place, format_args!("sample: {prompt}|{made}"))?;
     }
     Ok(place.leave()?)
@@ -87,7 +89,8 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
         warmup_steps: (settings.steps as f64 * WARM_UP) as u64,
         total_steps: settings.steps,
     };
-    let (mut since, mut counted) = (Instant::now(), 0);
+    let mut since = Instant::now();
+    let mut counted = 0;
     for number in first..settings.steps {
         let rate = schedule.rate(number);
         let step = Step { number, tokens, rate, accumulation: settings.accumulation };
@@ -96,7 +99,8 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
         counted += tokens;
         place.alive(done)?;
         let every = |steps: u64| done % steps.max(1) == 0 || done == settings.steps;
-        let (told, due) = (every(settings.log_every), every(settings.save_every));
+        let told = every(settings.log_every);
+        let due = every(settings.save_every);
         if told || due || done % LOOK_EVERY == 0 {
             let new = learner.steps.agree_on_kernels(place.group.as_ref(), place.device)?;
             if let Some(reason) = learner.steps.why_refused() {
@@ -113,7 +117,8 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
             let loss = over_ranks(place.group.as_ref(), &sum)? / tokens as f64;
             let speed = counted as f64 / since.elapsed().as_secs_f64();
             say(place, format_args!("step {done} loss {loss:.4} lr {rate:.2e} {speed:.0} tokens/s"))?;
-            (since, counted) = (Instant::now(), 0);
+            since = Instant::now();
+            counted = 0;
         }
         if let Some(folder) = &settings.checkpoints
             && place.leads()

@@ -67,13 +67,15 @@ impl Settings {
             "small" => GptSize::SMALL,
             "gpt124m" => GptSize::GPT124M,
             _ => {
-                let (found, expected) = (self.preset.clone(), "tiny, small or gpt124m");
+                let found = self.preset.clone();
+                let expected = "tiny, small or gpt124m";
                 return Err(GptError::Setting { what: "--preset", found, expected });
             }
         };
         let context = self.context.unwrap_or(preset.context);
         if !(1..=preset.context).contains(&context) {
-            let (found, expected) = (context.to_string(), "1 up to the preset's context");
+            let found = context.to_string();
+            let expected = "1 up to the preset's context";
             return Err(GptError::Setting { what: "--context", found, expected });
         }
         Ok(GptSize { context, dropout: self.dropout, ..preset })
@@ -86,7 +88,8 @@ impl Settings {
             "cpu" => Ok(DeviceChoice::Cpu),
             "cuda" => Ok(DeviceChoice::Cuda),
             _ => {
-                let (found, expected) = (self.device.clone(), "auto, cpu or cuda");
+                let found = self.device.clone();
+                let expected = "auto, cpu or cuda";
                 Err(GptError::Setting { what: "--device", found, expected })
             }
         }

@@ -75,7 +75,8 @@ impl Text {
     pub(crate) fn windows(&self, step: u64, device: Device) -> Result<Windows, GptError> {
         let per_epoch = self.sampler.steps_per_epoch();
         let share = self.sampler.share(Position { epoch: step / per_epoch, step: step % per_epoch });
-        let (mut ids, mut next) = (Vec::new(), Vec::new());
+        let mut ids = Vec::new();
+        let mut next = Vec::new();
         for &ordinal in &share.ordinals {
             let start = ordinal as usize * self.context;
             let window = &self.map.bytes()[start..=start + self.context];

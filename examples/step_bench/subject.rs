@@ -116,9 +116,10 @@ fn enn(sizes: &Value, batch: i64, device: Device, pb: &mut ParamBuilder) -> Resu
     };
     let mut model = Model::build(&config, &spec, pb)?;
     model.to_device(device);
-    let (x, y) =
-        (Raw::randn([batch, features], (Kind::Float, device)), Raw::randn([batch, cells], (Kind::Float, device)));
-    let (x_mask, y_mask) = (x.isfinite(), y.isfinite());
+    let x = Raw::randn([batch, features], (Kind::Float, device));
+    let y = Raw::randn([batch, cells], (Kind::Float, device));
+    let x_mask = x.isfinite();
+    let y_mask = y.isfinite();
     Ok(Subject::Enn(Box::new(model), Objective::new(&TrainConfig::default()), [x, x_mask, y, y_mask]))
 }
 

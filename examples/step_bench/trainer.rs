@@ -115,7 +115,8 @@ impl Trainer {
             }
             let norm = parts.complete(cx)?;
             let number = |i| f::reshape(cx, &f::narrow(cx, &sums, 0, i, 1)?, &[]);
-            let (sum, count) = (number(0)?, number(1)?);
+            let sum = number(0)?;
+            let count = number(1)?;
             parts.optimize(cx, &norm, [&count, rate], average.as_ref())?;
             Ok::<_, OpError>(vec![f::div(cx, &sum, &count)?])
         })?;

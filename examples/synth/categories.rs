@@ -170,14 +170,18 @@ fn toml(args: &Args, name: &str, targets: &[String]) -> String {
 impl Effects {
     fn new(args: &Args) -> Self {
         let mut random = Random::new(args.seed, 0);
-        let (segments, hours) = (args.segments, args.hours);
+        let segments = args.segments;
+        let hours = args.hours;
         let mut surfaces = |count: usize, size: f64| -> Vec<Surface> {
             (0..count).map(|_| surface(&mut random, segments, hours, size)).collect()
         };
         let mut level = surfaces(1, LEVEL).remove(0);
         level.iter_mut().for_each(|value| *value += 5.0 * LEVEL);
-        let (months, weekdays, directions) = (surfaces(12, MAIN), surfaces(7, MAIN), surfaces(2, MAIN));
-        let (direction_months, direction_weekdays) = (surfaces(24, CROSS), surfaces(14, CROSS));
+        let months = surfaces(12, MAIN);
+        let weekdays = surfaces(7, MAIN);
+        let directions = surfaces(2, MAIN);
+        let direction_months = surfaces(24, CROSS);
+        let direction_weekdays = surfaces(14, CROSS);
         let month_weekends = surfaces(24, CROSS);
         let factors = surfaces(RANK, 1.0);
         let mut weights =
@@ -240,7 +244,8 @@ fn surface(random: &mut Random, segments: usize, hours: usize, size: f64) -> Sur
         .map(|_| [3.0 * random.uniform(), 3.0 * random.uniform(), std::f64::consts::TAU * random.uniform()])
         .collect();
     let at = |s: usize, t: usize| {
-        let (s, t) = (s as f64 / segments as f64, t as f64 / hours as f64);
+        let s = s as f64 / segments as f64;
+        let t = t as f64 / hours as f64;
         let wave = |[a, b, phase]: &[f64; 3]| (std::f64::consts::TAU * (a * s + b * t) + phase).cos();
         amplitude * waves.iter().map(wave).sum::<f64>()
     };

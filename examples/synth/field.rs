@@ -126,7 +126,8 @@ fn toml(args: &Args) -> String {
 
 impl Station {
     fn at(&self, hour: u64) -> f64 {
-        let (year, day) = (hour as f64 / YEAR, (hour % DAY) as f64 / DAY as f64);
+        let year = hour as f64 / YEAR;
+        let day = (hour % DAY) as f64 / DAY as f64;
         let wave = |(size, phase): (f64, f64), turn: f64| size * (TAU * turn + phase).cos();
         self.level + wave(self.season, year) + wave(self.day, day)
     }
@@ -183,7 +184,8 @@ mod tests {
         };
         let mut random = Random::new(7, 0);
         let mut weather = vec![0.0; 4];
-        let (mut sum, mut n) = (0.0, 0);
+        let mut sum = 0.0;
+        let mut n = 0;
         for _ in 0..4_000 {
             let mut forecast = weather.clone();
             for _ in 0..DAY {
@@ -193,7 +195,8 @@ mod tests {
                 n += 4;
             }
         }
-        let (found, exact) = (sum / f64::from(n), floor(&args));
+        let found = sum / f64::from(n);
+        let exact = floor(&args);
         assert!((found / exact - 1.0).abs() < 0.02, "{found} {exact}");
     }
 }

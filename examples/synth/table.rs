@@ -90,7 +90,8 @@ impl Floor {
     /// For people.
     pub(super) fn text(&self) -> String {
         let n = self.n.max(1) as f64;
-        let (mae, rmse) = (self.absolute / n, (self.squared / n).sqrt());
+        let mae = self.absolute / n;
+        let rmse = (self.squared / n).sqrt();
         format!("the truth itself has MAE {mae:.4}, RMSE {rmse:.4} here ({} cells, {} missing)", self.n, self.missing)
     }
 }

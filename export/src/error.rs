@@ -14,7 +14,6 @@ pub struct Lost {
     pub precision: Precision,
     /// Place in the model, or the weight's name.
     pub place: String,
-    /// The number.
     pub found: String,
 }
 
@@ -24,7 +23,6 @@ pub enum ExportError {
     /// An operation that a format does not have.
     #[error("{target}: no way to write {op} at {place}: {why}\nhint: {hint}")]
     Unsupported {
-        /// The format.
         target: &'static str,
         /// The operation, with what is special about it.
         op: String,
@@ -32,19 +30,16 @@ pub enum ExportError {
         place: String,
         /// What stands in the way.
         why: String,
-        /// The nearest alternative.
         hint: String,
     },
     /// A precision that a format, or what runs it, does not have.
     #[error("{target} in {precision}: {why}\nhint: {hint}")]
     Precision {
-        /// The format.
         target: &'static str,
         /// What was asked for.
         precision: Precision,
         /// What stands in the way.
         why: &'static str,
-        /// The nearest alternative.
         hint: &'static str,
     },
     /// A model that loses its answers in the precision asked for.
@@ -52,12 +47,7 @@ pub enum ExportError {
     Lost(#[from] Lost),
     /// A file that cannot be written or read.
     #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// A file that could not be put in place whole.
     #[error(transparent)]
     Write(#[from] enn_common::fs::FileError),
@@ -67,7 +57,6 @@ pub enum ExportError {
     /// A runtime or tool that is not there.
     #[error("{what} is not available: {why}\nhint: {hint}")]
     Unavailable {
-        /// Its name.
         what: &'static str,
         /// What was looked for and not found.
         why: String,
@@ -82,9 +71,7 @@ pub enum ExportError {
         "{target}: it does not answer as the model does: {place}; the largest difference is {largest:.3e} of the spread, expected {tolerance:.0e}\nhint: --unverified publishes it all the same"
     )]
     Differs {
-        /// The format.
         target: &'static str,
-        /// Where.
         place: String,
         /// By how much, in spreads of the targets.
         largest: f64,
@@ -94,7 +81,6 @@ pub enum ExportError {
     /// A format whose source was not made.
     #[error("{target} is made from an artifact that could not be made: {why}")]
     NoSource {
-        /// The format.
         target: &'static str,
         /// Why there is none.
         why: String,
@@ -105,9 +91,7 @@ pub enum ExportError {
         time.as_secs()
     )]
     Late {
-        /// Its name.
         what: &'static str,
-        /// The artifact.
         path: PathBuf,
         /// How long it was waited for.
         time: Duration,
@@ -115,9 +99,7 @@ pub enum ExportError {
     /// A runtime or tool that refused an artifact.
     #[error("{what} refused {path}: {why}")]
     Refused {
-        /// Its name.
         what: &'static str,
-        /// The artifact.
         path: PathBuf,
         /// In its words, as far as they say something.
         why: String,
@@ -125,13 +107,10 @@ pub enum ExportError {
     /// A tool or runtime that ended, or lacks something.
     #[error("{what} failed on {path}: {why}{}\nhint: {hint}", kept(log.as_deref()))]
     Failed {
-        /// Its name.
         what: &'static str,
-        /// The file.
         path: PathBuf,
         /// Why, in our words.
         why: String,
-        /// What helps.
         hint: String,
         /// Its own words, where they are kept.
         log: Option<PathBuf>,

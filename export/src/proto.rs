@@ -17,7 +17,6 @@ impl Message {
         Self::default()
     }
 
-    /// Its bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
@@ -44,28 +43,24 @@ impl Message {
         self.uint(field, value.cast_unsigned())
     }
 
-    /// float.
     pub fn float(mut self, field: u32, value: f32) -> Self {
         self.key(field, FIXED32);
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    /// double.
     pub fn double(mut self, field: u32, value: f64) -> Self {
         self.key(field, FIXED64);
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    /// bytes.
     pub fn bytes(mut self, field: u32, value: &[u8]) -> Self {
         self = self.opening(field, value.len() as u64);
         self.0.extend_from_slice(value);
         self
     }
 
-    /// string.
     pub fn text(self, field: u32, value: &str) -> Self {
         self.bytes(field, value.as_bytes())
     }

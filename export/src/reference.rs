@@ -44,7 +44,8 @@ impl Runner for Reference<'_> {
         };
         let arrays = self.graph.inputs().iter().map(|id| given(*id)).collect::<Result<Vec<_>, _>>()?;
         let batch = inputs.first().map_or(0, |input| input.shape[0]);
-        let (graph, lost) = (self.graph, &mut self.lost);
+        let graph = self.graph;
+        let lost = &mut self.lost;
         let mut seen = |node: &Node, array: &Array| {
             if lost.is_none() && graph.value(node.out).dtype == DType::F16 {
                 *lost = beyond(node, array);
@@ -113,7 +114,8 @@ mod tests {
                 let values = (0..20).map(|row| f(most * row as f32 / 19.0)).collect();
                 Tensor { name: name.to_owned(), shape: vec![20, 1], values }
             };
-            let (given, answered) = (vec![tensor("x", |v| v)], vec![tensor("y", |v| v * v)]);
+            let given = vec![tensor("x", |v| v)];
+            let answered = vec![tensor("y", |v| v * v)];
             Cases { given, answered, centre: vec![0.0], spread: vec![1.0], from: "drawn".to_owned() }
         };
         let found = check(&g, &cases(200.0), 1e-2).unwrap();

@@ -9,7 +9,6 @@ use std::time::Duration;
 pub struct Tensor {
     /// Of the port.
     pub name: String,
-    /// Sizes.
     pub shape: Vec<usize>,
     /// Elements.
     pub values: Vec<f32>,

@@ -194,7 +194,8 @@ fn one(shape: &[u64], f: impl FnOnce(&mut Graph, Id) -> Result<Id, GraphError>) 
 
 fn two(a: &[u64], b: &[u64], f: impl FnOnce(&mut Graph, Id, Id) -> Result<Id, GraphError>) -> Built {
     let mut g = Graph::new();
-    let (a, b) = (g.input("a", DType::F32, batched(a)), g.input("b", DType::F32, batched(b)));
+    let a = g.input("a", DType::F32, batched(a));
+    let b = g.input("b", DType::F32, batched(b));
     let y = f(&mut g, a, b)?;
     g.output(y, "y");
     Ok(g)
@@ -225,7 +226,8 @@ fn logic(add: &mut Add<'_>) {
     add(
         "and, not".into(),
         two(&[5], &[5], |g, a, b| {
-            let (a, b) = (above(g, a, 0.7)?, above(g, b, 1.3)?);
+            let a = above(g, a, 0.7)?;
+            let b = above(g, b, 1.3)?;
             let not = g.node(Op::Not, &[b], "m")?;
             let both = g.node(Op::And, &[a, not], "m")?;
             float(g, both)
@@ -242,7 +244,8 @@ fn logic(add: &mut Add<'_>) {
         "where with a number, stretched".into(),
         one(&[3, 4], |g, x| {
             let column = g.node(Op::Slice { axis: 2, start: 0, len: 1 }, &[x], "m")?;
-            let (test, n) = (above(g, column, 1.0)?, g.number(-7.0));
+            let test = above(g, column, 1.0)?;
+            let n = g.number(-7.0);
             g.node(Op::Where, &[test, x, n], "m")
         }),
     );
@@ -303,7 +306,8 @@ fn products(add: &mut Add<'_>) {
     add(
         "layer norm".into(),
         one(&[3, 6], |g, x| {
-            let (w, b) = (parameter(g, "m.norm.weight", &[6])?, parameter(g, "m.norm.bias", &[6])?);
+            let w = parameter(g, "m.norm.weight", &[6])?;
+            let b = parameter(g, "m.norm.bias", &[6])?;
             g.node(Op::LayerNorm { eps: 1e-5 }, &[x, w, b], "m.norm")
         }),
     );
@@ -403,10 +407,12 @@ fn model() -> Built {
     let g = &mut g;
     let x = g.input("x", DType::F32, batched(&[6]));
     let size = g.node(Op::Unary(Unary::Abs), &[x], "scaler")?;
-    let (most, zero) = (g.number(f32::MAX), g.number(0.0));
+    let most = g.number(f32::MAX);
+    let zero = g.number(0.0);
     let finite = g.node(Op::Compare(Compare::LessEqual), &[size, most], "scaler")?;
     let filled = g.node(Op::Where, &[finite, x, zero], "scaler")?;
-    let (w, b) = (parameter(g, "tokens.weight", &[24, 6])?, parameter(g, "tokens.bias", &[24])?);
+    let w = parameter(g, "tokens.weight", &[24, 6])?;
+    let b = parameter(g, "tokens.bias", &[24])?;
     let tokens = g.node(Op::Linear, &[filled, w, b], "tokens")?;
     let tokens = g.node(Op::Reshape { shape: batched(&[3, 8]) }, &[tokens], "tokens")?;
     let heads = |g: &mut Graph, name: &str| {
@@ -415,7 +421,9 @@ fn model() -> Built {
         let t = g.node(Op::Reshape { shape: batched(&[3, 2, 4]) }, &[t], "attention")?;
         g.node(Op::Permute { axes: vec![0, 2, 1, 3] }, &[t], "attention")
     };
-    let (q, k, v) = (heads(g, "q.weight")?, heads(g, "k.weight")?, heads(g, "v.weight")?);
+    let q = heads(g, "q.weight")?;
+    let k = heads(g, "k.weight")?;
+    let v = heads(g, "v.weight")?;
     let k = g.node(Op::Permute { axes: vec![0, 1, 3, 2] }, &[k], "attention")?;
     let scores = g.node(Op::MatMul, &[q, k], "attention")?;
     let half = g.number(0.5);
@@ -425,10 +433,12 @@ fn model() -> Built {
     let seen = g.node(Op::Permute { axes: vec![0, 2, 1, 3] }, &[seen], "attention")?;
     let seen = g.node(Op::Reshape { shape: batched(&[3, 8]) }, &[seen], "attention")?;
     let sum = g.node(Op::Binary(Binary::Add), &[tokens, seen], "residual")?;
-    let (w, b) = (parameter(g, "norm.weight", &[8])?, parameter(g, "norm.bias", &[8])?);
+    let w = parameter(g, "norm.weight", &[8])?;
+    let b = parameter(g, "norm.bias", &[8])?;
     let normed = g.node(Op::LayerNorm { eps: 1e-5 }, &[sum, w, b], "norm")?;
     let pooled = g.node(Op::Reduce { fold: Fold::Mean, axes: vec![1], keep: false }, &[normed], "pool")?;
-    let (w, b) = (parameter(g, "head.in.weight", &[4, 8])?, parameter(g, "head.bias", &[4])?);
+    let w = parameter(g, "head.in.weight", &[4, 8])?;
+    let b = parameter(g, "head.bias", &[4])?;
     let answer = g.node(Op::Linear, &[pooled, w, b], "head")?;
     let w = parameter(g, "gate.weight", &[1, 8])?;
     let gate = g.node(Op::Linear, &[pooled, w], "gate")?;

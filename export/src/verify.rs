@@ -87,7 +87,8 @@ pub fn verify(
 ) -> Result<Found, ExportError> {
     let rows = cases.rows();
     let mut found = Found { batches: sizes.to_vec(), rows, largest: 0.0, mean: 0.0, wrong: None };
-    let (mut sum, mut count) = (0.0, 0_u64);
+    let mut sum = 0.0;
+    let mut count = 0_u64;
     for size in sizes.iter().copied() {
         // The rows with something wrong in them are the last ones.
         let calls = (0..rows.div_ceil(size)).rev().take(CALLS_EACH);
@@ -105,7 +106,8 @@ pub fn verify(
                 }
                 for (i, (a, b)) in output.values.iter().zip(&expected.values).enumerate() {
                     let (off, within) = distance(*a, *b, cases.unit(&expected, i), tolerance);
-                    (sum, count) = (sum + off.min(f64::from(f32::MAX)), count + 1);
+                    sum = sum + off.min(f64::from(f32::MAX));
+                    count = count + 1;
                     found.largest = found.largest.max(off);
                     if !within && found.wrong.is_none() {
                         let row = (part.start + i / (expected.values.len() / part.len()).max(1)) % rows;
@@ -155,14 +157,16 @@ impl Cases {
 /// How far `a` is from `b`, in spreads about the targets' centre, or in distances from it where `b` is far outside; and whether that is
 /// within the limit, or as near as an answer of this size is known at all.
 fn distance(a: f32, b: f32, (centre, spread): (f64, f64), tolerance: f64) -> (f64, bool) {
-    let (a, b) = (f64::from(a), f64::from(b));
+    let a = f64::from(a);
+    let b = f64::from(b);
     if a.is_nan() && b.is_nan() || a == b {
         return (0.0, true);
     }
     if !a.is_finite() || !b.is_finite() {
         return (f64::INFINITY, false);
     }
-    let (off, unit) = ((a - b).abs(), spread + (b - centre).abs());
+    let off = (a - b).abs();
+    let unit = spread + (b - centre).abs();
     (off / unit, off <= tolerance * unit + ROUNDING * b.abs())
 }
 

@@ -90,7 +90,8 @@ fn host(agents: u32) -> Result<()> {
     drop(host);
     let ended = crowd.wait()?;
     assert!(ended.success(), "the agents: {ended}");
-    let (ours, theirs) = (cpu(UsageWho::RUSAGE_SELF)?, cpu(UsageWho::RUSAGE_CHILDREN)?);
+    let ours = cpu(UsageWho::RUSAGE_SELF)?;
+    let theirs = cpu(UsageWho::RUSAGE_CHILDREN)?;
     println!(
         r#"{{"agents": {agents}, "met_s": {:.3}, "wall_s": {:.3}, "host_cpu_s": {:.3}, "agents_cpu_s": {:.3}, "cpu_s": {:.3}}}"#,
         met.as_secs_f64(),
@@ -183,7 +184,8 @@ struct Crowd {
 impl Crowd {
     fn new(port: u16, terms: Terms) -> Result<Self> {
         let at = SocketAddr::from(([127, 0, 0, 1], port));
-        let (agents, chunk) = (Vec::new(), vec![0; 1 << 20]);
+        let agents = Vec::new();
+        let chunk = vec![0; 1 << 20];
         Ok(Self { poll: Poll::new()?, at, terms, agents, greeted: 0, ranked: 0, over: 0, chunk })
     }
 
@@ -287,7 +289,8 @@ impl Agent {
 
     /// Whether it got its rank, and whether it learned of the end.
     fn read(&mut self, chunk: &mut [u8], terms: &Terms) -> Result<(bool, bool)> {
-        let (mut ranked, mut over) = (false, false);
+        let mut ranked = false;
+        let mut over = false;
         loop {
             match self.stream.read(chunk) {
                 Ok(0) if self.over => return Ok((ranked, over)),

@@ -40,12 +40,7 @@ pub enum Error {
     Config(Vec<ConfigError>),
     /// A file the user named cannot be read.
     #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// File.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A path in a file of ENN that leads elsewhere.
     #[error(transparent)]
     Path(PathError),
@@ -64,7 +59,6 @@ pub enum Error {
     /// Slurm, or what it gave us.
     #[error(transparent)]
     Slurm(#[from] SlurmError),
-    /// The run's directory.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
     /// A run that is not removed.
@@ -97,7 +91,6 @@ pub enum Error {
     /// The screen of `enn top`.
     #[error(transparent)]
     Top(#[from] TopError),
-    /// The agent.
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// A run that is asked for something.
@@ -143,14 +136,7 @@ pub enum Error {
         "the end of the run is not at {address}: {source}\n  hint: it is in {0}; `enn train --resume {0}` or `enn ckpt push {0} {address}` \
          brings it there", dir.display()
     )]
-    NotKept {
-        /// Address.
-        address: String,
-        /// Directory.
-        dir: PathBuf,
-        /// Cause.
-        source: Box<RemoteError>,
-    },
+    NotKept { address: String, dir: PathBuf, source: Box<RemoteError> },
     /// A worker that does not answer.
     #[error("the worker gave no answer within {} s", .0.as_secs())]
     Late(Duration),
@@ -159,10 +145,7 @@ pub enum Error {
     Find(#[from] FindError),
     /// A checkpoint that says too little of its model, e.g. one that PyTorch wrote.
     #[error("{} has no manifest of ours: the model, its inputs and its scaling are not known", path.display())]
-    NoCard {
-        /// Checkpoint.
-        path: PathBuf,
-    },
+    NoCard { path: PathBuf },
     /// A staged directory that cannot be read.
     #[error(transparent)]
     Staged(#[from] StagedError),
@@ -201,12 +184,7 @@ pub enum Error {
     Profile(#[from] crate::ui::roofline::ProfileError),
     /// What we wrote ourselves does not parse.
     #[error("{}: {source}", path.display())]
-    Json {
-        /// File.
-        path: PathBuf,
-        /// Cause.
-        source: serde_json::Error,
-    },
+    Json { path: PathBuf, source: serde_json::Error },
     /// Standard output is gone or full.
     #[error("cannot write to standard output: {0}")]
     Output(#[source] io::Error),
@@ -220,26 +198,19 @@ pub enum Usage {
     NoData,
     /// A name that programs beside an artifact could not spell.
     #[error("artifacts cannot be called {name:?}: expected no slash, quote, backslash or control character")]
-    ArtifactName {
-        /// The name.
-        name: String,
-    },
+    ArtifactName { name: String },
     /// Neither a configuration nor a run to resume.
     #[error("give a configuration, or --resume RUN to go on with a run")]
     NothingToTrain,
     /// A file of data where its description is needed.
     #[error("{} is data, expected a configuration (TOML) that names it in data.files, as examples/weather/weather.toml does", path.display())]
-    DataForConfig {
-        /// The file.
-        path: PathBuf,
-    },
+    DataForConfig { path: PathBuf },
     /// `--resume auto` needs the configuration's name.
     #[error("--resume auto needs the configuration, whose name says which run is meant")]
     AutoWithoutConfig,
     /// Not as many folds as can be.
     #[error("found --folds {folds}, expected 2 to {units}, the rows or groups that there are")]
     Folds {
-        /// Asked for.
         folds: usize,
         /// Rows, or groups.
         units: usize,
@@ -251,26 +222,13 @@ pub enum Usage {
     FoldsByColumn,
     /// Data to be judged by that hold no targets.
     #[error("{} holds no targets: there is nothing to compare with", files(data))]
-    NoTargets {
-        /// Data.
-        data: Vec<PathBuf>,
-    },
+    NoTargets { data: Vec<PathBuf> },
     /// A column that cannot group.
     #[error("--group {column}: samples of these data are no rows of a table; windows can be grouped by \"month\"")]
-    Group {
-        /// Column.
-        column: String,
-    },
+    Group { column: String },
     /// A column of too many words.
     #[error("--group {column}: found {found} different words, expected at most {limit}")]
-    Groups {
-        /// Column.
-        column: String,
-        /// Words.
-        found: usize,
-        /// Most words.
-        limit: usize,
-    },
+    Groups { column: String, found: usize, limit: usize },
     /// Neither or both.
     #[error("give either a configuration, or --resume DIR to go on with a cross-validation")]
     ConfigOrResume,
@@ -287,34 +245,19 @@ pub enum Usage {
     #[error(
         "{run} has done {done} epochs and is to do {wanted}: name more with --set train.epochs=N, or start a new run"
     )]
-    EpochsDone {
-        /// Run.
-        run: String,
-        /// Epochs done.
-        done: u64,
-        /// Epochs to do.
-        wanted: u64,
-    },
+    EpochsDone { run: String, done: u64, wanted: u64 },
     /// Going on with a run on data that it was not trained on.
     #[error(
         "{run} was trained on other data: {what}\n  hint: give it the data and the configuration it began with; `enn train CONFIG --from {run}` \
          begins a new run with its weights"
     )]
-    OtherData {
-        /// Run.
-        run: String,
-        /// What differs.
-        what: String,
-    },
+    OtherData { run: String, what: String },
     /// A size of a model that has its sizes.
     #[error(
         "model.{key} cannot be changed: the sizes of this run's model follow its training rows (model.by_rows), and its weights have \
          them\n  hint: start a new run with this size"
     )]
-    Sized {
-        /// Key.
-        key: &'static str,
-    },
+    Sized { key: &'static str },
     /// No data to predict.
     #[error("give the data to predict, --data FILE")]
     NothingToPredict,
@@ -331,7 +274,6 @@ pub enum Usage {
         "--engine {asked}: the exported model is {found}, and runs in its own runtime\nhint: leave out --engine, or name the run"
     )]
     EngineOfArtifact {
-        /// The artifact's format.
         found: &'static str,
         /// What was asked for.
         asked: &'static str,
@@ -341,7 +283,6 @@ pub enum Usage {
         "--precision {precision}: {engine} computes in what the model was exported in\nhint: --engine native computes in other formats"
     )]
     EnginePrecision {
-        /// The engine.
         engine: &'static str,
         /// What was asked for.
         precision: &'static str,

@@ -86,7 +86,6 @@ pub struct Facts {
     pub runtimes: Vec<PathBuf>,
     /// Directory for what need not last.
     pub temporary_dir: PathBuf,
-    /// `PATH`.
     pub path: Option<OsString>,
     /// All variables that begin with `PET_`: torchrun's flags.
     pub pet: BTreeMap<String, String>,
@@ -468,7 +467,9 @@ mod tests {
             std::fs::write(&path, "").unwrap();
             path
         };
-        let (venv, path, conda) = (python("venv/bin/python3"), python("usr/python3"), python("conda/bin/python"));
+        let venv = python("venv/bin/python3");
+        let path = python("usr/python3");
+        let conda = python("conda/bin/python");
         let environments = [Some(dir.path().join("venv")), Some(dir.path().join("conda"))];
         let on_path = Some(dir.path().join("usr").into_os_string());
         let facts = Facts { environments, path: on_path, python_exec: None, ..Facts::gather() };

@@ -52,7 +52,6 @@ pub enum RunDirError {
         what: &'static str,
         /// File or directory.
         path: PathBuf,
-        /// Cause.
         source: io::Error,
     },
     /// A file could not be written whole.
@@ -60,10 +59,7 @@ pub enum RunDirError {
     File(#[from] FileError),
     /// Another launcher works in it.
     #[error("{} is in use by another enn (wait for it, or stop it with Ctrl-C)", path.display())]
-    Busy {
-        /// Directory.
-        path: PathBuf,
-    },
+    Busy { path: PathBuf },
     /// An object store where a directory is needed.
     #[error(
         "found the address {address} where a directory of a file system is needed\n  hint: `enn train` keeps runs at an address \

@@ -55,12 +55,14 @@ questions = (json.loads(line) for line in sys.stdin)
 /// An exported archive under the name of a program of ExecuTorch, in `dir`, and what `PYTHON_EXEC` is to name: instead of that runtime
 /// `lines` of Python play it, so that it can misbehave.
 pub fn played(archive: &Path, dir: &Path, lines: &str) -> (PathBuf, PathBuf) {
-    let (artifact, python) = (dir.join("model.pte"), dir.join("python"));
+    let artifact = dir.join("model.pte");
+    let python = dir.join("python");
     fs::copy(archive, &artifact).unwrap();
     let said = fs::read(archive.with_extension("pt2.json")).unwrap();
     let mut said: Value = serde_json::from_slice(&said).unwrap();
-    (said["format"], said["artifact"], said["files"][0]["path"]) =
-        ("executorch".into(), "model.pte".into(), "model.pte".into());
+    said["format"] = "executorch".into();
+    said["artifact"] = "model.pte".into();
+    said["files"][0]["path"] = "model.pte".into();
     fs::write(dir.join("model.pte.json"), said.to_string()).unwrap();
     fs::write(&python, format!("{PART}{lines}")).unwrap();
     fs::set_permissions(&python, fs::Permissions::from_mode(0o700)).unwrap();
@@ -69,7 +71,8 @@ pub fn played(archive: &Path, dir: &Path, lines: &str) -> (PathBuf, PathBuf) {
 
 /// A library that does what these lines of C say as soon as it is loaded.
 pub fn library(dir: &Path, lines: &str) -> PathBuf {
-    let (source, path) = (dir.join("library.c"), dir.join("libonnxruntime.so"));
+    let source = dir.join("library.c");
+    let path = dir.join("libonnxruntime.so");
     let heads = ["signal", "stdio", "stdlib", "unistd"].map(|name| format!("#include <{name}.h>\n")).concat();
     let begin = "__attribute__((constructor)) static void begin(void)";
     fs::write(&source, format!("{heads}{begin} {{ {lines} }}\n")).unwrap();

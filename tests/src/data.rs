@@ -56,7 +56,9 @@ pub fn write(dir: &Path) -> PathBuf {
     let mut text = "id,a,b,c,y\n".to_owned();
     for row in 0..ROWS {
         let value = |column: u64| (mix(row * 4 + column) % 2_000) as f64 / 1_000.0 - 1.0;
-        let (a, b, c) = (value(0), value(1), value(2));
+        let a = value(0);
+        let b = value(1);
+        let c = value(2);
         writeln!(text, "{row},{a},{b},{c},{:.4}", a * b + 0.5 * c + 0.1 * value(3)).unwrap();
     }
     fs::write(dir.join("chaos.csv"), text).unwrap();
@@ -81,7 +83,9 @@ pub fn write_kinds(dir: &Path, name: &str, labels: [&str; 3], city: &str) -> Pat
     for row in 0..KINDS_ROWS {
         let random = |column: u64, below: u64| mix(row * 8 + column) % below;
         let has = [random(0, 2) == 0, random(1, 3) == 0, random(2, 5) == 0];
-        let (station, place, u) = (1 + random(3, 6), random(4, 3), random(5, 2_000) as f64 / 1_000.0 - 1.0);
+        let station = 1 + random(3, 6);
+        let place = random(4, 3);
+        let u = random(5, 2_000) as f64 / 1_000.0 - 1.0;
         let mut weather: Vec<&str> = labels.iter().zip(has).filter(|(_, has)| *has).map(|(label, _)| *label).collect();
         weather.extend((row == ALONE[0] as u64).then_some("rare"));
         let place = if row == ALONE[1] as u64 { "once" } else { ["x", "y", city][place as usize] };
@@ -103,7 +107,9 @@ pub fn write_classes(dir: &Path, name: &str, salt: u64) -> PathBuf {
     let mut text = "id,u,city,weather,colour\n".to_owned();
     for row in 0..2 * KINDS_ROWS {
         let random = |column: u64, below: u64| mix((salt << 32) + row * 8 + column) % below;
-        let (u, city, wind) = (random(0, 2_000) as f64 / 1_000.0 - 1.0, random(1, 3) as usize, random(2, 3) == 0);
+        let u = random(0, 2_000) as f64 / 1_000.0 - 1.0;
+        let city = random(1, 3) as usize;
+        let wind = random(2, 3) == 0;
         let colour = match (random(3, 20), wind) {
             (0, _) => 3,
             (1, _) => random(4, 3) as usize,

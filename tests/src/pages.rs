@@ -15,7 +15,6 @@ const USERS: &str = "docs";
 /// Sections of a configuration.
 pub const SECTIONS: [&str; 4] = ["data", "train", "model", "cluster"];
 
-/// A page.
 pub struct Page {
     /// Its place in the repository.
     pub path: PathBuf,
@@ -67,7 +66,8 @@ impl Page {
 
     /// Words between backticks, with their lines.
     pub fn words_of_code(&self) -> Vec<(usize, &str)> {
-        let (mut line, mut found) = (1, Vec::new());
+        let mut line = 1;
+        let mut found = Vec::new();
         for (index, part) in self.prose.split('`').enumerate() {
             if index % 2 == 1 {
                 found.extend(part.split_whitespace().map(|word| (line, word)));

@@ -49,7 +49,8 @@ pub struct Screen {
 
 impl Screen {
     fn new(columns: u16, lines: u16) -> Self {
-        let (columns, lines) = (usize::from(columns), usize::from(lines));
+        let columns = usize::from(columns);
+        let lines = usize::from(lines);
         Self {
             columns,
             lines,
@@ -207,7 +208,9 @@ impl Screen {
             }
             ("?1049", false) => {
                 if let Some((cells, row, column)) = self.main.take() {
-                    (self.cells, self.row, self.column) = (cells, row, column);
+                    self.cells = cells;
+                    self.row = row;
+                    self.column = column;
                 }
             }
             _ => {}
@@ -215,7 +218,8 @@ impl Screen {
     }
 
     fn resize(&mut self, columns: u16, lines: u16) {
-        (self.columns, self.lines) = (usize::from(columns), usize::from(lines));
+        self.columns = usize::from(columns);
+        self.lines = usize::from(lines);
         let fit = |cells: &mut Vec<Vec<char>>| {
             cells.iter_mut().for_each(|row| row.resize(usize::from(columns), ' '));
             cells.resize(usize::from(lines), vec![' '; usize::from(columns)]);
@@ -290,7 +294,6 @@ impl Terminal {
         }
     }
 
-    /// Types.
     pub fn type_in(&mut self, text: &str) {
         self.keyboard.write_all(text.as_bytes()).unwrap();
     }
@@ -298,7 +301,8 @@ impl Terminal {
     /// Gives the window another size.
     pub fn resize(&mut self, columns: u16, lines: u16) {
         let path = fs::read_link(format!("/proc/self/fd/{}", self.slave.as_raw_fd())).unwrap();
-        let (columns_text, lines_text) = (columns.to_string(), lines.to_string());
+        let columns_text = columns.to_string();
+        let lines_text = lines.to_string();
         let mut stty = Command::new("stty");
         stty.arg("-F").arg(path).args(["cols", &columns_text, "rows", &lines_text]);
         assert!(stty.status().unwrap().success());

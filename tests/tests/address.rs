@@ -167,7 +167,8 @@ fn a_run_whose_end_does_not_come_to_its_address_has_failed_and_is_brought_there_
     let blocked = fleet.stored().unwrap().join("checkpoints");
     fs::write(&blocked, "no directory").unwrap();
     let ended = child.wait_with_output().unwrap();
-    let (run, told) = (fleet.run(), said(&ended));
+    let run = fleet.run();
+    let told = said(&ended);
     assert_eq!(ended.status.code(), Some(4), "{told}");
     assert!(told.contains(&format!("the end of the run is not at {run}")) && told.contains("hint: "), "{told}");
     let copy = leavings::run_in(&copies(&fleet, "only")).unwrap();

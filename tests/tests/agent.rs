@@ -27,7 +27,8 @@ fn workers_that_finish_end_the_run() {
     let run = start("*.*=hello,ready,shard:3,done,exit:0", 3, 0, 5.0);
     let dir = run.dir.path().to_owned();
     let checkpoint = dir.join("checkpoints/step-00000003");
-    let (log, keep) = (dir.join("logs/0/2/stderr.log"), run.dir.path().to_owned());
+    let log = dir.join("logs/0/2/stderr.log");
+    let keep = run.dir.path().to_owned();
     let mut run = run;
     let path = run.until(|what| match what {
         What::CheckpointCommitted { step: 3, path, .. } => Some(path.clone()),

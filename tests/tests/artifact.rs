@@ -193,7 +193,8 @@ fn a_runtime_that_is_killed_is_started_again_and_does_the_rest() {
     command.arg("predict").arg(at("out").join("model.pt2")).arg("--data").arg(at("new.csv"));
     command.arg("--out").arg(at("found")).args(["--set", "train.threads=1"]).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
-    let (began, partial) = (Instant::now(), at("found.partial").join("ledger.jsonl"));
+    let began = Instant::now();
+    let partial = at("found.partial").join("ledger.jsonl");
     let chunks = || fs::read_to_string(&partial).unwrap_or_default().lines().count();
     while chunks() < 4 {
         assert!(began.elapsed() < WAIT, "no chunk is written");
@@ -275,7 +276,8 @@ const DOUBTFUL: [[f32; 3]; 14] = [
 
 /// What a runtime answers to numbers that nobody has looked at.
 fn raw(runner: &mut dyn Runner) -> Vec<f32> {
-    let (name, shape) = ("x".to_owned(), vec![DOUBTFUL.len(), 3]);
+    let name = "x".to_owned();
+    let shape = vec![DOUBTFUL.len(), 3];
     let outputs = runner.run(&[Tensor { name, shape, values: DOUBTFUL.concat() }]).unwrap();
     outputs[0].values.clone()
 }
@@ -296,7 +298,9 @@ fn numbers_that_prediction_does_not_believe_are_missing_inside_an_artifact() {
     assert!(expected[12].is_nan() && expected.iter().filter(|value| value.is_nan()).count() == 1, "{expected:?}");
     assert!((expected[0] - expected[1]).abs() > 1e-3 && (expected[1] - expected[2]).abs() < 1e-6, "{expected:?}");
     export(&run, &at("out"), &[]);
-    let (inputs, outputs, path) = (vec!["x".to_owned()], vec!["y".to_owned()], at("out").join("model.pt2"));
+    let inputs = vec!["x".to_owned()];
+    let outputs = vec!["y".to_owned()];
+    let path = at("out").join("model.pt2");
     let artifact = Artifact { engine: Engine::Pt2, path, inputs, outputs };
     let mut runners: Vec<Box<dyn Runner>> =
         vec![Box::new(EngineRunner::start(&worker(), artifact, dir.path()).unwrap())];

@@ -156,7 +156,8 @@ fn a_run_is_paused_and_continued_and_nobody_computes_between() {
     assert!(step > 0);
     refused(&run, &Request::Pause {}, "paused already");
     let ticks = || pids.iter().map(|pid| cpu_ticks(*pid)).sum::<u64>();
-    let (before, until) = (ticks(), Instant::now() + Duration::from_secs(1));
+    let before = ticks();
+    let until = Instant::now() + Duration::from_secs(1);
     while Instant::now() < until {
         std::thread::yield_now();
     }

@@ -156,7 +156,8 @@ fn conversions_leave_the_old_or_the_new_target() {
             ]
             .concat()
         };
-        let (first, second) = (args(1), args(2));
+        let first = args(1);
+        let second = args(2);
         let [first, second] = [&first, &second].map(|args| args.iter().map(String::as_str).collect::<Vec<_>>());
         let new = tempfile::tempdir().unwrap();
         copy(place.path(), new.path());
@@ -284,7 +285,8 @@ fn staging_goes_on_wherever_it_was_killed() {
 #[test]
 fn a_model_never_meets_the_tensors_of_another_one() {
     let write = |width| [env!("CARGO_BIN_EXE_onnx_fixture"), "split", ".", width];
-    let (place, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let place = tempfile::tempdir().unwrap();
+    let new = tempfile::tempdir().unwrap();
     calm(place.path(), &write("40"));
     calm(new.path(), &write("24"));
     let model = Path::new("layers.onnx");

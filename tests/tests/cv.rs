@@ -40,7 +40,8 @@ fn command(dir: &Path, words: &[&str]) -> Command {
 }
 
 fn done(output: &Output, code: i32) -> String {
-    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let out = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{out}\n{error}");
     out.into_owned()
 }
@@ -225,7 +226,8 @@ fn an_evaluation_counts_what_it_says() {
     assert_eq!(seen, [("trained on", trains), ("validated on", validates), ("never seen", tests)]);
     assert_eq!((found.rows, found.judged, n(&found.all), &found.warning), (480, tests, tests, &None));
     for (part, split) in found.seen.iter().zip(["train", "val", "test"]) {
-        let (mae, expected) = (part.part.errors[MODEL].mae, trained.split[split].mae);
+        let mae = part.part.errors[MODEL].mae;
+        let expected = trained.split[split].mae;
         assert!((mae - expected).abs() < 1e-5 * expected, "{split}: {mae} beside {expected}");
     }
     // As text: a loss that is none is NaN.
@@ -387,8 +389,9 @@ fn classes_are_judged_by_their_probabilities() {
 
     let json = done(&command(dir.path(), &["metrics", "latest", "--json"]).output().unwrap(), 0);
     let metrics: RunMetrics = serde_json::from_str(&json).unwrap();
-    let (ours, rates, logistic) =
-        (metrics.split["test"], metrics.baselines["class_rates"], metrics.baselines["logistic"]);
+    let ours = metrics.split["test"];
+    let rates = metrics.baselines["class_rates"];
+    let logistic = metrics.baselines["logistic"];
     assert!(ours.loss < logistic.loss && logistic.loss < rates.loss, "{metrics:?}");
     assert!(ours.accuracy > rates.accuracy && ours.judged() == ours.loss, "{metrics:?}");
     let text = done(&command(dir.path(), &["metrics", "latest"]).output().unwrap(), 0);
@@ -415,7 +418,8 @@ fn classes_are_judged_by_their_probabilities() {
     let found = evaluated(dir.path(), "fresh.csv");
     let figures = found.classes.as_ref().unwrap();
     assert!(figures.rows == 600 && figures.auc.unwrap() > 0.7 && figures.confusion.len() == 4, "{figures:?}");
-    let (ours, rates) = (found.all.errors[MODEL], found.all.errors["class_rates"]);
+    let ours = found.all.errors[MODEL];
+    let rates = found.all.errors["class_rates"];
     assert!(ours.loss < 0.7 * rates.loss && ours.accuracy > Some(0.75), "{ours:?} beside {rates:?}");
     assert_eq!(found.all.best().unwrap(), ("logistic", found.all.errors["logistic"].loss));
     let classes: Vec<&str> = found.horizons.iter().map(|part| part.name.as_str()).collect();
@@ -457,7 +461,8 @@ fn classes_are_judged_by_their_probabilities() {
         done(&command(dir.path(), &words).output().unwrap(), 0);
         dir.path().join(out)
     };
-    let (told, table) = (predict("told"), fs::read(predict("told.parquet")).unwrap());
+    let told = predict("told");
+    let table = fs::read(predict("told.parquet")).unwrap();
     let columns = String::from_utf8_lossy(&table);
     assert!(
         data::COLOURS.iter().chain(&["label"]).all(|name| columns.contains(name)),
@@ -465,7 +470,8 @@ fn classes_are_judged_by_their_probabilities() {
     );
     let (told, labels) =
         (NpyMap::open(&told.join("pred.npy")).unwrap(), NpyMap::open(&told.join("label.npy")).unwrap());
-    let (told, labels) = (told.numbers::<f32>().unwrap(), labels.numbers::<i64>().unwrap());
+    let told = told.numbers::<f32>().unwrap();
+    let labels = labels.numbers::<i64>().unwrap();
     assert_eq!((told.len(), labels.len()), (600 * 4, 600));
     for (row, label) in told.chunks_exact(4).zip(labels) {
         assert!(

@@ -167,7 +167,8 @@ fn a_run_whose_last_state_cannot_be_saved_is_no_success() {
     run.committed();
     let runs = run.sees(dir.path());
     fill(&runs.join("ballast"));
-    let (mut failed, mut last) = (0, 0);
+    let mut failed = 0;
+    let mut last = 0;
     let code = run.until("end", |what| {
         match what {
             What::CheckpointFailed { step, .. } => failed = *step,
@@ -228,7 +229,8 @@ fn on_a_full_disk_an_old_checkpoint_makes_room_for_the_newest() {
 
 #[test]
 fn a_checkpoint_that_finds_no_room_in_a_directory_is_the_machines_fault() {
-    let (dir, shelf) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let shelf = tempfile::tempdir().unwrap();
     let Some(mut through) = on_a_disk_of(64, shelf.path()) else { return };
     let mut init = Command::new(enn());
     init.arg("init").arg(data::write(dir.path())).args(["--quiet", "--runs-dir"]).arg(dir.path().join("runs"));
@@ -251,7 +253,8 @@ fn a_full_disk_costs_checkpoints_and_nothing_else() {
     run.committed();
     let before = run.committed();
     let runs = run.sees(dir.path());
-    let (ballast, own) = (runs.join("ballast"), leavings::run_in(&runs).unwrap());
+    let ballast = runs.join("ballast");
+    let own = leavings::run_in(&runs).unwrap();
     fill(&ballast);
     let (step, error) = run.failed();
     assert!(step > before && error.contains("No space left on device"), "{step}: {error}");

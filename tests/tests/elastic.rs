@@ -249,7 +249,8 @@ fn a_worker_that_shares_the_state_reads_its_share_of_a_checkpoint() {
             most < share + share / 4 + (2 << 20),
             "{world} after {saved_by}: {again:?} of {saved} bytes, {begun:?}"
         );
-        (saved, saved_by) = (bytes, world);
+        saved = bytes;
+        saved_by = world;
     }
 }
 

@@ -140,7 +140,8 @@ fn wide() -> Sample {
 
 /// What an engine that may have so much memory says of an archive and of so many rows.
 fn answered(archive: &Path, dir: &Path, rows: usize, memory_bytes: u64) -> (Reply, Reply) {
-    let (scratch, inputs) = (dir.join("scratch"), dir.join("inputs"));
+    let scratch = dir.join("scratch");
+    let inputs = dir.join("inputs");
     fs::create_dir(&scratch).unwrap();
     let mut header = format!(r#"{{"0":{{"dtype":"F32","shape":[{rows},1],"data_offsets":[0,{}]}}}}"#, 4 * rows);
     header += &" ".repeat(8 - header.len() % 8);
@@ -148,7 +149,8 @@ fn answered(archive: &Path, dir: &Path, rows: usize, memory_bytes: u64) -> (Repl
     let worker = worker();
     let mut command = Command::new(&worker.program);
     let mut child = command.arg("--engine").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let (mut to, mut from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+    let mut to = child.stdin.take().unwrap();
+    let mut from = BufReader::new(child.stdout.take().unwrap());
     let begin = Begin {
         protocol: PROTOCOL,
         engine: Engine::Pt2,

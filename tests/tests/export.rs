@@ -55,7 +55,8 @@ fn names(dir: &Path) -> Vec<String> {
 fn what_libtorch_runs_is_checked_and_equal_twice() {
     let dir = tempfile::tempdir().unwrap();
     let run = trained(dir.path(), &["--set", "train.loss=quantile", "--set", "data.input_units.b=m/s"]);
-    let (out, again) = (dir.path().join("out"), dir.path().join("again"));
+    let out = dir.path().join("out");
+    let again = dir.path().join("again");
     let done = export(&run, "pt2,coreml", &out, &["--quantiles"]);
     assert!(
         done.status.success(),
@@ -268,12 +269,16 @@ fn a_killed_export_is_swept_by_the_next_one_and_a_living_one_is_not() {
 
 /// A Python whose PyTorch has a compiler at work that never ends; both write their numbers into `pids`.
 fn compiling(dir: &Path) -> (PathBuf, PathBuf) {
-    let (python, packages, pids) = (dir.join("python"), dir.join("packages"), dir.join("pids"));
-    let (torch, about) = (packages.join("torch"), packages.join("torch-2.11.0.dist-info"));
+    let python = dir.join("python");
+    let packages = dir.join("packages");
+    let pids = dir.join("pids");
+    let torch = packages.join("torch");
+    let about = packages.join("torch-2.11.0.dist-info");
     fs::create_dir_all(&torch).unwrap();
     fs::create_dir_all(&about).unwrap();
     fs::write(about.join("METADATA"), "Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0\n").unwrap();
-    let (part, whole) = (pids.with_extension("part"), pids.display());
+    let part = pids.with_extension("part");
+    let whole = pids.display();
     let lines = [
         "import os, subprocess",
         "compiler = subprocess.Popen(['sh', '-c', 'trap : TERM HUP INT; while :; do sleep 1; done'])",

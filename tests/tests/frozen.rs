@@ -38,7 +38,8 @@ fn predictions(path: &Path) -> RecordBatch {
 
 /// Holds one prediction against another: the same columns, and numbers that differ by rounding only.
 fn assert_alike(now: &Path, then: &Path) {
-    let (now, then) = (predictions(now), predictions(then));
+    let now = predictions(now);
+    let then = predictions(then);
     let mut numbers = 0;
     for (field, was) in then.schema().fields().iter().zip(then.columns()) {
         let is = now.column_by_name(field.name()).unwrap();
@@ -46,7 +47,8 @@ fn assert_alike(now: &Path, then: &Path) {
         match (is.as_primitive_opt::<Float32Type>(), was.as_primitive_opt::<Float32Type>()) {
             (Some(is), Some(was)) => {
                 for (row, (is, was)) in is.iter().zip(was.iter()).enumerate() {
-                    let (is, was) = (is.unwrap_or(f32::NAN), was.unwrap_or(f32::NAN));
+                    let is = is.unwrap_or(f32::NAN);
+                    let was = was.unwrap_or(f32::NAN);
                     let alike = (is - was).abs() <= DIFFERENCE_MAX * was.abs().max(1.0) || is.is_nan() && was.is_nan();
                     assert!(alike, "{} of row {row} is {is} and was {was}", field.name());
                 }

@@ -74,7 +74,9 @@ fn number(text: &str, word: &str) -> f64 {
 #[test]
 fn two_ranks_equal_one_rank_with_the_doubled_batch_and_one_that_accumulates() {
     let common = "--steps 6 --batch 8 --dropout 0.1 --sample 0";
-    let (one, two, parts) = (place(common), place(common), place(&format!("{common} --accumulation 4")));
+    let one = place(common);
+    let two = place(common);
+    let parts = place(&format!("{common} --accumulation 4"));
     alone(&one);
     alone(&parts);
     good(two.run(&["--standalone", "--nproc-per-node", "2"]));
@@ -92,7 +94,8 @@ fn two_ranks_equal_one_rank_with_the_doubled_batch_and_one_that_accumulates() {
 fn the_loss_falls_below_what_the_frequencies_of_bytes_explain_and_text_is_written() {
     let place = place("--steps 80 --batch 16 --sample 40 --log-every 10");
     let ended = alone(&place);
-    let (loss, unigram) = (number(&ended.stdout, "loss "), number(&ended.stdout, "unigram "));
+    let loss = number(&ended.stdout, "loss ");
+    let unigram = number(&ended.stdout, "unigram ");
     assert!(loss < unigram - 0.1, "{loss} against {unigram}");
     let sample = ended.stdout.split_once("sample: ").unwrap().1;
     assert!(sample.contains('|') && sample.len() > 40, "{sample}");
@@ -131,7 +134,8 @@ fn learns_and_goes_on_with(precision: &str) {
     let place = place(&format!("--precision {precision} {flags}"));
     let whole = alone(&place);
     assert!(whole.stdout.contains(&format!("\n{precision}: ")), "{}", whole.stdout);
-    let (loss, unigram) = (number(&whole.stdout, "loss "), number(&whole.stdout, "unigram "));
+    let loss = number(&whole.stdout, "loss ");
+    let unigram = number(&whole.stdout, "unigram ");
     assert!(loss < unigram - 0.1, "{loss} against {unigram}");
     let end = state(&place);
     assert_eq!(end.keys().any(|name| name == "precision.loss_scale"), precision == "fp16", "{:?}", end.keys());
@@ -145,7 +149,8 @@ fn learns_and_goes_on_with(precision: &str) {
 #[test]
 fn a_killed_rank_costs_the_steps_since_the_checkpoint_and_nothing_else() {
     let common = "--steps 30 --batch 8 --dropout 0.1 --sample 0 --save-every 5";
-    let (calm, struck) = (place(common), place(common));
+    let calm = place(common);
+    let struck = place(common);
     good(calm.run(&["--standalone", "--nproc-per-node", "2"]));
     let child = struck.command(&["--standalone", "--nproc-per-node=2", "--max-restarts=1"]).spawn().unwrap();
     until("a checkpoint", || latest(&struck.path("checkpoints")).found.is_some());

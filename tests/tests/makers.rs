@@ -57,7 +57,8 @@ fn write(graph: &Graph, path: &Path) {
 
 /// The same program, trained anew: every float that it knows is another one, those of less than ten elements too.
 fn anew(sample: &Sample) -> Sample {
-    let (old, mut graph) = (&sample.graph, Graph::new());
+    let old = &sample.graph;
+    let mut graph = Graph::new();
     let mut ids = Vec::new();
     let mut nodes = old.nodes().iter();
     for (id, value) in old.values() {
@@ -95,7 +96,8 @@ fn names(dir: &Path) -> Vec<String> {
 fn aoti_compiles_an_archive_and_libtorch_runs_it() {
     let Some(python) = python(Backend::Aoti) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let (source, package) = (dir.path().join("m.pt2"), dir.path().join("m.aoti.pt2"));
+    let source = dir.path().join("m.pt2");
+    let package = dir.path().join("m.aoti.pt2");
     let sample = small_model(&source);
     let made = aoti::compile(&python, (&source, &package), "cpu", Limits::MAKES).unwrap();
     assert!(made.versions["torch"].starts_with("2.11.0"));
@@ -114,7 +116,9 @@ fn aoti_compiles_an_archive_and_libtorch_runs_it() {
 
 /// In the package that was compiled: without compiling, and only where the program is the same.
 fn new_weights_take_the_place_of_old_ones(python: &Path, sample: &Sample, dir: &Path) {
-    let (old, source, package) = (dir.join("m.aoti.pt2"), dir.join("n.pt2"), dir.join("n.aoti.pt2"));
+    let old = dir.join("m.aoti.pt2");
+    let source = dir.join("n.pt2");
+    let package = dir.join("n.aoti.pt2");
     let other = anew(sample);
     write(&other.graph, &source);
     let begun = std::time::Instant::now();
@@ -141,7 +145,8 @@ fn executorch_lowers_an_archive_and_runs_it_at_every_batch() {
     let Some(python) = python(Backend::ExecuTorch) else { return };
     for delegate in [Delegate::Portable, Delegate::Xnnpack] {
         let dir = tempfile::tempdir().unwrap();
-        let (source, program) = (dir.path().join("m.pt2"), dir.path().join("m.pte"));
+        let source = dir.path().join("m.pt2");
+        let program = dir.path().join("m.pte");
         let sample = small_model(&source);
         let made = executorch::lower(&python, (&source, &program), delegate, Limits::MAKES).unwrap();
         assert_eq!(made.versions["executorch"], "1.2.0");
@@ -158,7 +163,8 @@ fn executorch_lowers_an_archive_and_runs_it_at_every_batch() {
 fn a_maker_that_cannot_read_its_source_says_so() {
     let Some(python) = python(Backend::ExecuTorch) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let (source, program) = (dir.path().join("m.pt2"), dir.path().join("m.pte"));
+    let source = dir.path().join("m.pt2");
+    let program = dir.path().join("m.pte");
     fs::write(&source, "no archive").unwrap();
     let made = executorch::lower(&python, (&source, &program), Delegate::Portable, Limits::MAKES);
     let error = made.unwrap_err().to_string();
@@ -227,7 +233,8 @@ fn is_an_engine(backend: Backend, artifact: &str) {
 /// The numbers that a program beside an artifact prints.
 fn used(command: &mut Command, dir: &Path) -> Vec<f32> {
     let done = command.current_dir(dir).env_remove("LD_LIBRARY_PATH").output().unwrap();
-    let (told, error) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    let told = String::from_utf8_lossy(&done.stdout);
+    let error = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{told}{error}");
     told.split_whitespace().map(|word| word.parse().unwrap()).collect()
 }

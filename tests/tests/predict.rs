@@ -126,7 +126,8 @@ fn a_killed_prediction_goes_on_with_the_chunks_that_are_missing() {
 fn what_was_changed_after_it_was_written_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let run = trained(dir.path(), &[]);
-    let (csv, out) = (dir.path().join("new.csv"), dir.path().join("out"));
+    let csv = dir.path().join("new.csv");
+    let out = dir.path().join("out");
     fs::write(&csv, "id,a,b,c\n1,0.5,0.25,0.125\n2,0.1,0.2,0.3\n").unwrap();
     assert!(predict(&run, &csv, &out, "--quiet").status().unwrap().success());
     let verify = |what: &Path| {
@@ -255,7 +256,9 @@ fn a_stream_is_answered_batch_by_batch() {
         assert_eq!(names, ["row_id", "y", "y@0.1", "y@0.9", "failed"]);
         assert_eq!(answer.num_rows() as u64, rows);
         let column = |index: usize| answer.column(index).as_primitive::<Float32Type>().iter().collect::<Vec<_>>();
-        let (y, low, high) = (column(1), column(2), column(3));
+        let y = column(1);
+        let low = column(2);
+        let high = column(3);
         let ids = answer.column(0).as_primitive::<arrow_array::types::Int64Type>();
         for (row, id) in ids.values().iter().enumerate() {
             let failed = answer.column(4).as_string::<i32>();
@@ -272,7 +275,8 @@ fn a_stream_is_answered_batch_by_batch() {
     assert!(!left.iter().any(|name| name.to_string_lossy().starts_with(".stream")), "{left:?}");
 
     // The same rows from a file.
-    let (csv, out) = (dir.path().join("same.csv"), dir.path().join("same"));
+    let csv = dir.path().join("same.csv");
+    let out = dir.path().join("same");
     let mut text = "id,a,b,c\n".to_owned();
     for row in 0..46 {
         let cells = [0, 1, 2].map(|column| if row == 3 { String::new() } else { value(row, column).to_string() });

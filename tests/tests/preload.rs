@@ -39,7 +39,8 @@ fn server(launcher: &Child, workers: &[i32]) -> i32 {
 fn workers_are_forked_and_see_what_executed_ones_see() {
     let script = "import os, sys, json, random\n\
                   print(sys.argv, __name__, __file__, sys.path[0] == os.getcwd(), os.environ['RANK'], sys.stdin.read())\n";
-    let (executed, preloaded) = (place(script), place(script));
+    let executed = place(script);
+    let preloaded = place(script);
     let plain = run(&executed, "none", &["--nproc-per-node", "3"]);
     let fast = run(&preloaded, MODULES, &["--nproc-per-node", "3"]);
     assert_eq!((plain.code, fast.code), (Some(0), Some(0)), "{}", fast.stderr);

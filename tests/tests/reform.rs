@@ -228,7 +228,8 @@ fn failures_without_a_step_between_them_use_the_budget_up_and_the_survivor_saves
 fn failures_with_steps_between_them_use_nothing_up() {
     let rounds = 6;
     let line = |n: usize| {
-        let (hello, step) = (if n == 0 { "hello," } else { "" }, n + 1);
+        let hello = if n == 0 { "hello," } else { "" };
+        let step = n + 1;
         format!("{n}.0={hello}ready,step:{step},halt:{step};{n}.1=hello,ready,await:{n},kill:SIGKILL;")
     };
     let lines: String = (0..rounds).map(line).collect();

@@ -168,8 +168,10 @@ exec sleep 100"#,
         place.command(&flags).spawn().unwrap()
     };
     let began = Instant::now();
-    let (first, second) = (node("0"), node("1"));
-    let (first, second) = (end(first), end(second));
+    let first = node("0");
+    let second = node("1");
+    let first = end(first);
+    let second = end(second);
     assert_eq!((first.code, second.code), (Some(1), Some(1)), "{}\n{}", first.stderr, second.stderr);
     for ended in [&first, &second] {
         assert!(ended.stderr.contains("rank 3") && ended.stderr.contains("bad luck"), "{}", ended.stderr);
@@ -301,7 +303,8 @@ fn a_node_whose_reader_pauses_holds_up_no_other_node() {
         let flags = ["--nnodes=2", "--node-rank", rank, "--master-addr=127.0.0.1", "--master-port", &port];
         place.command(&flags).spawn().unwrap()
     };
-    let (host, other) = (node("0"), node("1"));
+    let host = node("0");
+    let other = node("1");
     let other = end(other);
     assert_eq!((other.code, other.stdout.len()), (Some(0), LONG_BYTES), "{}", other.stderr);
     assert!(lives_for(host.id(), Duration::from_millis(2500)), "it waits for its own reader");
@@ -442,7 +445,8 @@ fn nodes_without_a_common_home_are_told_how_to_share_a_token() {
         }
         command.spawn().unwrap()
     };
-    let (mut host, other) = (node("0", None), node("1", None));
+    let mut host = node("0", None);
+    let other = node("1", None);
     let other = end(other);
     assert_eq!(other.code, Some(6), "{}", other.stderr);
     let hint = other.stderr.lines().find(|line| line.contains("hint:")).expect(&other.stderr);
@@ -450,7 +454,8 @@ fn nodes_without_a_common_home_are_told_how_to_share_a_token() {
     host.kill().unwrap();
     let host = end(host);
     assert!(host.stderr.contains("--token-file"), "{}", host.stderr);
-    let (host, other) = (node("0", Some("the-same-words")), node("1", Some("the-same-words")));
+    let host = node("0", Some("the-same-words"));
+    let other = node("1", Some("the-same-words"));
     for ended in [end(host), end(other)] {
         assert_eq!(ended.code, Some(0), "the hint works: {}", ended.stderr);
     }

@@ -89,11 +89,13 @@ fn what_a_library_takes_or_breaks_is_the_end_of_its_own_process() {
             command.args(["runtime", "onnxruntime"]).arg(&library);
             command
         };
-        let (ports, scratch) = ((vec!["x".to_owned()], vec!["y".to_owned()]), dir.path());
+        let ports = (vec!["x".to_owned()], vec!["y".to_owned()]);
+        let scratch = dir.path();
         let error = Library::OnnxRuntime.start(command(), Path::new("m.onnx"), ports, scratch, limits).unwrap_err();
         let told = error.to_string();
         assert!(told.contains(run) && told.contains("\nhint: "), "{lines}: {told}");
-        let (source, out) = (dir.path().join("m.onnx"), dir.path().join("m.ort"));
+        let source = dir.path().join("m.onnx");
+        let out = dir.path().join("m.ort");
         let told = convert(command(), (&source, &out), limits).unwrap_err().to_string();
         assert!(told.contains(made) && told.contains("\nhint: ") && !out.exists(), "{lines}: {told}");
         let log = dir.path().join("m.ort.log");

@@ -74,7 +74,8 @@ impl Server {
                 break told;
             }
         };
-        let (address, curl) = (told["address"].as_str().unwrap(), told["curl"].as_str().unwrap());
+        let address = told["address"].as_str().unwrap();
+        let curl = told["curl"].as_str().unwrap();
         Self { child, address: address.parse().unwrap(), curl: curl.to_owned() }
     }
 
@@ -164,7 +165,8 @@ fn what_is_served_is_what_is_predicted() {
     assert_eq!((status, &told["columns"]), (200, &json!(["y", "failed"])), "{told}");
     assert_eq!(told["rows"][3], json!([null, "no input is valid"]));
 
-    let (csv, out) = (dir.path().join("same.csv"), dir.path().join("same"));
+    let csv = dir.path().join("same.csv");
+    let out = dir.path().join("same");
     let mut text = "id,a,b,c\n".to_owned();
     for row in 0..300 {
         let cells = [0, 1, 2].map(|column| if row == 3 { String::new() } else { value(row, column).to_string() });
@@ -199,8 +201,10 @@ fn an_exported_model_is_served_as_the_run_is() {
     let rows: Vec<Value> =
         (0..20).map(|row| json!({"a": value(row, 0), "c": value(row, 2), "b": value(row, 1)})).collect();
     let asked = json!({ "rows": rows });
-    let (one, two) = (Server::start(&run, 1), Server::start(&artifact, 1));
-    let ((status, expected), (other, found)) = (one.post(&asked), two.post(&asked));
+    let one = Server::start(&run, 1);
+    let two = Server::start(&artifact, 1);
+    let (status, expected) = one.post(&asked);
+    let (other, found) = two.post(&asked);
     assert_eq!((status, other), (200, 200), "{expected} {found}");
     for row in 0..20 {
         let [expected, found] = [&expected, &found].map(|told| told["rows"][row]["y"].as_f64().unwrap());
@@ -308,7 +312,8 @@ fn streams_go_on_from_row_to_row_by_workers_and_by_artifacts_alike() {
     for server in &servers {
         let (_, alone) = server.post(&json!({ "rows": rows }));
         let begin = || server.on("POST", "/streams", &Value::Null).1["stream"].as_str().unwrap().to_owned();
-        let (one, two) = (format!("/streams/{}", begin()), format!("/streams/{}", begin()));
+        let one = format!("/streams/{}", begin());
+        let two = format!("/streams/{}", begin());
         assert_eq!(server.on("POST", "/streams", &Value::Null).0, 429);
         let (_, whole) = server.on("POST", &one, &json!({ "rows": rows }));
         let (_, first) = server.on("POST", &two, &json!({ "rows": rows[..2] }));
@@ -342,7 +347,9 @@ fn a_worker_that_is_killed_under_load_costs_only_what_it_held() {
     while server.figure("enn_serve_workers_up") < 2 {
         assert!(began.elapsed() < WAIT, "the second worker does not start");
     }
-    let (done, answered, lost) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let done = AtomicBool::new(false);
+    let answered = AtomicU64::new(0);
+    let lost = AtomicU64::new(0);
     let until = |count: u64| {
         let began = Instant::now();
         while answered.load(SeqCst) < count {
@@ -352,7 +359,10 @@ fn a_worker_that_is_killed_under_load_costs_only_what_it_held() {
     };
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
-            let (server, done, answered, lost) = (&server, &done, &answered, &lost);
+            let server = &server;
+            let done = &done;
+            let answered = &answered;
+            let lost = &lost;
             scope.spawn(move || {
                 for row in (0..).map(|row| row * CLIENTS + client) {
                     if done.load(SeqCst) {

@@ -278,7 +278,8 @@ fn host_lists_are_read_as_scontrol_reads_them() {
 fn one_task_per_node_needs_no_flags() {
     let Some(cluster) = cluster() else { return };
     let folder = cluster.folder("one-task");
-    let (enn, probe) = (enn(), probe(&folder));
+    let enn = enn();
+    let probe = probe(&folder);
     let text = cluster.ok(&folder, &["srun", "-N4", "-n4", enn.to_str().unwrap(), "run", "--no-python", &probe]);
     whole_world(&text, 4, 1);
 }
@@ -287,7 +288,8 @@ fn one_task_per_node_needs_no_flags() {
 fn several_tasks_per_node_become_workers_of_one_agent() {
     let Some(cluster) = cluster() else { return };
     let folder = cluster.folder("two-tasks");
-    let (enn, probe) = (enn(), probe(&folder));
+    let enn = enn();
+    let probe = probe(&folder);
     let text = cluster.ok(&folder, &["srun", "-N4", "-n8", enn.to_str().unwrap(), "run", "--no-python", &probe]);
     whole_world(&text, 8, 2);
     // The tasks that wait end with the code of the one that works.
@@ -506,7 +508,8 @@ fn the_secret_of_a_run_is_on_no_command_line_and_in_no_file() {
 fn refusals_are_slurms_own_words() {
     let Some(cluster) = cluster() else { return };
     let folder = cluster.folder("refusals");
-    let (enn, probe) = (enn(), probe(&folder));
+    let enn = enn();
+    let probe = probe(&folder);
     let enn = enn.to_str().unwrap();
     let refused = |words: &[&str], code: i32, expected: &str| {
         let output = cluster.run(&folder, words);

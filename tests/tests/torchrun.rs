@@ -29,7 +29,8 @@ fn what_may_be_left_behind_outlives_a_run_that_ended_well_and_no_other() {
     let ended = |place: &Place, code: i32, flags: &[&str]| {
         // Nothing of the launch holds the files of its output: the end of the test would wait for what is left.
         let mut command = place.command(&[&["--standalone", "--leave-background"][..], flags].concat());
-        let (out, err) = (place.path("out"), place.path("err"));
+        let out = place.path("out");
+        let err = place.path("err");
         let file = |path| Stdio::from(fs::File::create(path).unwrap());
         let mut child = command.stdout(file(&out)).stderr(file(&err)).spawn().unwrap();
         let told = enn_tests::launch::wait(&mut child);

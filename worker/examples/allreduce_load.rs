@@ -57,7 +57,8 @@ fn run(load: &Load, port: u16, rank: u32) -> Result<Vec<f64>, Box<dyn Error>> {
     tch::set_num_threads(1);
     let addr = StoreAddr { host: "127.0.0.1".into(), port, prefix: "bench".into() };
     let store = Store::connect(addr, TIMEOUT)?;
-    let (size, timeout) = (load.size, TIMEOUT);
+    let size = load.size;
+    let timeout = TIMEOUT;
     let forming = Forming::within(TIMEOUT);
     let group: Box<dyn ProcessGroup> = if load.way == "gloo" {
         Box::new(Gloo::form(&store, &GlooOptions { rank, size, timeout }, &forming)?)

@@ -75,7 +75,8 @@ fn main() -> Outcome<()> {
     let staging = Staging::new(StagingMemory { file, page }, device);
     let world = usize::try_from(world)?;
     let threads = How::shared_by(world).threads;
-    let (others, table) = (Vec::new(), ShardTable::default());
+    let others = Vec::new();
+    let table = ShardTable::default();
     let mut bench =
         Bench { rank: u32::try_from(rank)?, world, items, others, table, staging, ticket: 0, page, threads };
     println!("0");

@@ -107,7 +107,8 @@ fn through_the_tape(
 fn again(executor: &mut Executor, params: &Params, x: &Tensor) -> Result<Duration, Box<dyn Error>> {
     loop {
         let inputs = vec![x.shallow_clone()];
-        let (leaves, launcher) = (params, &FirstFit);
+        let leaves = params;
+        let launcher = &FirstFit;
         let request =
             Request { leaves, seed: 0, step: 0, launcher, collectives: None, inputs, watch: None, observer: None };
         let start = now()?;

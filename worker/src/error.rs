@@ -28,7 +28,6 @@ pub enum OpErrorKind {
     Shape {
         /// Position of the operand, from 0.
         operand: usize,
-        /// Its shape.
         found: Vec<i64>,
         /// What the operation takes, in words.
         expected: &'static str,
@@ -56,7 +55,6 @@ pub enum OpErrorKind {
     Kind {
         /// Position of the operand, from 0.
         operand: usize,
-        /// Its kind.
         found: Kind,
         /// What the operation takes, in words.
         expected: &'static str,
@@ -66,9 +64,7 @@ pub enum OpErrorKind {
         "{name} was called with {found} arguments, expected {expected}\nhint: every argument of the schema, in its order"
     )]
     Arguments {
-        /// The operator.
         name: String,
-        /// Arguments given.
         found: usize,
         /// Arguments of the schema.
         expected: usize,
@@ -78,7 +74,6 @@ pub enum OpErrorKind {
         "{name} was given {found} for its argument {argument:?}, expected {expected}\nhint: AtenArg has one variant per sort"
     )]
     Argument {
-        /// The operator.
         name: String,
         /// The argument's name in the schema.
         argument: String,
@@ -92,9 +87,7 @@ pub enum OpErrorKind {
     Attribute {
         /// Name of the attribute.
         name: &'static str,
-        /// Its value.
         found: f64,
-        /// The range.
         expected: &'static str,
     },
     /// libtorch refused.
@@ -115,9 +108,7 @@ pub enum OpErrorKind {
         slot: u8,
         /// What wrote it last, in words.
         by: String,
-        /// Version now.
         found: i64,
-        /// Version when saved.
         expected: i64,
     },
     /// A reverse rule reads what its row does not save.
@@ -136,12 +127,7 @@ pub enum OpErrorKind {
     NotDifferentiable,
     /// An operator of libtorch's dispatcher has none.
     #[error("{name} has no gradient here: {why}\nhint: detach() its inputs if none is wanted")]
-    NoGradient {
-        /// The operator.
-        name: String,
-        /// Why not.
-        why: &'static str,
-    },
+    NoGradient { name: String, why: &'static str },
     /// `backward` was called on something that is not a scalar of this step.
     #[error(
         "the loss has shape {found:?}, expected a scalar that depends on a parameter or on an input that asks for a gradient"

@@ -34,7 +34,6 @@ macro_rules! unary {
 unary! {
     /// −x
     neg => Neg;
-    /// eˣ
     exp => Exp;
     /// Natural logarithm.
     log => Log;

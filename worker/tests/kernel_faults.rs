@@ -539,7 +539,8 @@ fn on_a_gpu_a_kernel_that_ruins_the_context_costs_a_restart_and_is_not_tried_aga
     let expected = train_on("cuda", "none", 1, &[REPEATABLE]).weights();
     let ended = train_on("cuda", "test.corrupts", 1, &[REPEATABLE]);
     assert!(ended.weights() == expected);
-    let (causes, book) = (ended.causes(), ended.book());
+    let causes = ended.causes();
+    let book = ended.book();
     assert!((2..=3).contains(&ended.rounds()), "{causes:?}, {}", ended.page());
     assert!(causes.iter().all(|cause| cause.contains("test.corrupts")), "{causes:?}");
     assert!(book.quarantine.iter().any(|entry| entry.kernel == "test.corrupts"), "{book:?}");

@@ -84,7 +84,8 @@ fn sums(group: &Linked, nccl: &Nccl, rank: u32) {
             nccl.all_reduce_sum(&expected.narrow(0, from, count)).unwrap().wait(PATIENCE).unwrap();
             assert!(array.equal(&expected) && apart.equal(&expected), "{count} from {from} of {length}");
             let norms = group.norms_of(&array).unwrap();
-            let (found, norm) = (norms.norm().double_value(&[]), part.to_kind(Kind::Double).norm().double_value(&[]));
+            let found = norms.norm().double_value(&[]);
+            let norm = part.to_kind(Kind::Double).norm().double_value(&[]);
             assert!((found - norm).abs() <= 1e-6 * norm, "{found}, not {norm}, of {count} from {from} of {length}");
         }
         let even = length / 2 * 2;
@@ -129,7 +130,8 @@ fn collectives(group: &Linked, nccl: &Nccl, rank: u32) {
             ("reduce_scatter", &|group, t| group.reduce_scatter_sum(t)),
         ];
         for (what, begin) in all {
-            let (found, expected) = (numbers.copy(), numbers.copy());
+            let found = numbers.copy();
+            let expected = numbers.copy();
             begin(group, &found).unwrap().wait(PATIENCE).unwrap();
             begin(nccl, &expected).unwrap().wait(PATIENCE).unwrap();
             let part = |of: &Tensor| match what {
@@ -191,7 +193,8 @@ fn rates(group: &Linked, nccl: &Nccl, rank: u32) {
             });
             times.min().unwrap()
         };
-        let (ours, theirs) = (took(group), took(nccl));
+        let ours = took(group);
+        let theirs = took(nccl);
         let rate = |took: Duration| whole.numel() as f64 * 4e-9 / took.as_secs_f64();
         eprintln!("{what} of {RATED} floats: {:.0} GB/s, NCCL {:.0} GB/s", rate(ours), rate(theirs));
         assert!(ours <= 3 * theirs, "{what}: {ours:?}, NCCL {theirs:?}");
@@ -349,7 +352,8 @@ fn a_sum_that_the_other_rank_gave_up_is_none_however_late_one_looks() {
     let lost = |error: &CommError| matches!(error, CommError::PeerLost { operation: "all_reduce", peer: 1, .. });
     let error = work.wait(PATIENCE).unwrap_err();
     assert!(lost(&error), "{error}");
-    let (least, most) = (array.min().double_value(&[]), array.max().double_value(&[]));
+    let least = array.min().double_value(&[]);
+    let most = array.max().double_value(&[]);
     assert_ne!((least, most), (3.0, 3.0), "it gave up too late for this test to show anything");
     let begun = Instant::now();
     let error = group.all_reduce_sum(&array).unwrap_err();

@@ -235,7 +235,8 @@ fn many_rounds(way: &str, size: u32, rounds: u32) {
     let port = store.addr().port();
     let mut peers: Vec<Peer> =
         (1..size).map(|rank| peer(port, rank, size, &format!("rounds {way} {rounds}"))).collect();
-    let (server, store) = (store, connect(port, 0));
+    let server = store;
+    let store = connect(port, 0);
     let warm = rounds / 10;
     for round in 0..warm {
         live(way, &store, round, (0, size));

@@ -98,7 +98,8 @@ fn fractions(count: i64, kind: Kind, rank: u32) -> Tensor {
 fn same_on_all(group: &dyn ProcessGroup, tensor: &Tensor) {
     let bytes: Vec<u8> = Vec::try_from(tensor.view_dtype(Kind::Uint8).flatten(0, -1)).unwrap();
     let digest = i64::from_le_bytes(blake3::hash(&bytes).as_bytes()[..8].try_into().unwrap());
-    let (low, high) = (Tensor::from_slice(&[digest]), Tensor::from_slice(&[digest]));
+    let low = Tensor::from_slice(&[digest]);
+    let high = Tensor::from_slice(&[digest]);
     group.all_reduce(&low, Reduce::Min).unwrap().wait(PATIENCE).unwrap();
     group.all_reduce(&high, Reduce::Max).unwrap().wait(PATIENCE).unwrap();
     assert_eq!(low, high, "the ranks hold different bits");
@@ -115,13 +116,15 @@ fn beside_gloo(port: u16, shm: &dyn ProcessGroup) {
         // The large one in one kind only: this is a test, and not the bench.
         for kind in KINDS.into_iter().take(if count == MIB_64 { 1 } else { KINDS.len() }) {
             for reduce in REDUCES.into_iter().take(if count == MIB_64 { 1 } else { REDUCES.len() }) {
-                let (ours, theirs) = (values(count, kind, shm.rank()), values(count, kind, shm.rank()));
+                let ours = values(count, kind, shm.rank());
+                let theirs = values(count, kind, shm.rank());
                 shm.all_reduce(&ours, reduce).unwrap().wait(PATIENCE).unwrap();
                 gloo.all_reduce(&theirs, reduce).unwrap().wait(PATIENCE).unwrap();
                 assert_eq!(ours, theirs, "{count} {kind:?} {reduce:?}");
             }
             if matches!(kind, Kind::Float | Kind::Double) && count < MIB_64 {
-                let (ours, theirs) = (fractions(count, kind, shm.rank()), fractions(count, kind, shm.rank()));
+                let ours = fractions(count, kind, shm.rank());
+                let theirs = fractions(count, kind, shm.rank());
                 shm.all_reduce_sum(&ours).unwrap().wait(PATIENCE).unwrap();
                 gloo.all_reduce_sum(&theirs).unwrap().wait(PATIENCE).unwrap();
                 assert!(ours.allclose(&theirs, 1e-5, 1e-4, false), "{count} {kind:?}");
@@ -282,7 +285,8 @@ fn random_sequences_come_out_to_the_bit() {
 fn a_killed_peer_is_named_at_once() {
     let store = store();
     let port = store.addr().port();
-    let (_first, mut second) = (peer(port, 1, 3, "linger"), peer(port, 2, 3, "linger"));
+    let _first = peer(port, 1, 3, "linger");
+    let mut second = peer(port, 2, 3, "linger");
     let group = shm(port, 0, 3, PATIENCE);
     group.barrier(PATIENCE).unwrap();
     // Rank 1 lives and never comes; rank 2 dies.
@@ -323,7 +327,8 @@ fn a_peer_killed_in_the_middle_of_a_large_sum_is_named_at_once() {
 fn abort_cuts_what_is_in_flight_here_and_there() {
     let store = store();
     let port = store.addr().port();
-    let (mut cut, _linger) = (peer(port, 1, 3, "cut"), peer(port, 2, 3, "linger"));
+    let mut cut = peer(port, 1, 3, "cut");
+    let _linger = peer(port, 2, 3, "linger");
     let group = shm(port, 0, 3, PATIENCE);
     group.barrier(PATIENCE).unwrap();
     let work = group.all_reduce_sum(&Tensor::ones([7], (Kind::Float, Device::Cpu))).unwrap();

@@ -12,16 +12,10 @@ use thiserror::Error;
 pub enum StoreError {
     /// The address cannot be bound.
     #[error("failed to bind the store to {addr}: {source}\nhint: port 0 takes a free port")]
-    Bind {
-        /// Address asked for.
-        addr: SocketAddr,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Bind { addr: SocketAddr, source: io::Error },
     /// Somebody listens there already.
     #[error("failed to bind the store to {addr}: the port is taken{}\nhint: end that program, take another port, or port 0 for a free one", held_by(.holder))]
     Taken {
-        /// Address asked for.
         addr: SocketAddr,
         /// Who has it, where the system tells.
         holder: Option<Holder>,
@@ -30,12 +24,7 @@ pub enum StoreError {
     #[error(
         "failed to find an address of the host {host:?}: {source}\nhint: give an address, or a name this machine can resolve"
     )]
-    Resolve {
-        /// Host asked for.
-        host: String,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Resolve { host: String, source: io::Error },
     /// The thread has ended, or does not answer.
     #[error("the store has stopped")]
     Stopped,
@@ -44,7 +33,6 @@ pub enum StoreError {
     Start {
         /// "poll", "waker" or "thread".
         what: &'static str,
-        /// The system's answer.
         source: io::Error,
     },
 }
@@ -64,22 +52,13 @@ fn raise(open_files: &Option<u64>) -> String {
 pub enum Violation {
     /// The first request is not the handshake.
     #[error("the first byte is {code}, expected 0 (validate); this is no c10d client")]
-    NotValidated {
-        /// Code found.
-        code: u8,
-    },
+    NotValidated { code: u8 },
     /// The handshake's number is wrong.
     #[error("the handshake is {found:#010x}, expected 0x3c85f7ce; this is no c10d client")]
-    Magic {
-        /// Number found.
-        found: u32,
-    },
+    Magic { found: u32 },
     /// No such request.
     #[error("request code {code} is unknown, expected 0 to 17")]
-    Code {
-        /// Code found.
-        code: u8,
-    },
+    Code { code: u8 },
     /// A length or count above its limit.
     #[error("{what} of {found}, expected at most {max}")]
     TooMuch {
@@ -87,23 +66,16 @@ pub enum Violation {
         what: &'static str,
         /// Length or count found.
         found: u64,
-        /// Limit.
         max: u64,
     },
     /// ADD on a value that is no decimal number, or a sum beyond 64 bits.
     #[error("add {amount} to key {key:?}: its value is no 64-bit number with room for that")]
-    Add {
-        /// Key.
-        key: String,
-        /// Amount.
-        amount: i64,
-    },
+    Add { key: String, amount: i64 },
     /// The store is full.
     #[error("the store holds {held} bytes of at most {max}: no room for {wanted} more")]
     Full {
         /// Bytes held.
         held: usize,
-        /// Limit.
         max: usize,
         /// Bytes the request would add.
         wanted: usize,
@@ -112,14 +84,10 @@ pub enum Violation {
     #[error(
         "a c10d client from {ip} is not let in: no node of this run has that address\nhint: --store-open lets c10d clients in from everywhere"
     )]
-    NotListed {
-        /// Its address.
-        ip: IpAddr,
-    },
+    NotListed { ip: IpAddr },
     /// There are as many clients as there may be.
     #[error("the store has {max} clients and takes no more{}", raise(.open_files))]
     Crowded {
-        /// Limit.
         max: usize,
         /// The limit of open files, when that is the reason.
         open_files: Option<u64>,
@@ -136,8 +104,5 @@ pub enum Violation {
     },
     /// The client says nothing, or takes nothing.
     #[error("the client {what} for too long")]
-    Slow {
-        /// What it did.
-        what: &'static str,
-    },
+    Slow { what: &'static str },
 }

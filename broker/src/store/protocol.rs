@@ -64,7 +64,6 @@ pub enum Request<'a> {
     Set(&'a [u8], &'a [u8]),
     /// Set a value if it is the expected one.
     CompareSet {
-        /// Key.
         key: &'a [u8],
         /// Value expected; empty: no value.
         expected: &'a [u8],

@@ -286,7 +286,8 @@ impl Server {
         let largest =
             self.clients.iter().max_by_key(|(_, connection)| (connection.stalls(STARVED_MAX, now), connection.counted));
         if let Some((client, connection)) = largest {
-            let (found, held) = (connection.counted, self.buffered);
+            let found = connection.counted;
+            let held = self.buffered;
             self.close(client, End::Violation(Violation::Buffers { found, held }));
         }
     }
@@ -419,7 +420,9 @@ impl Server {
                 return Ok(Answered::NoRoom);
             }
             turn.work += REQUEST_WORK + whole.len() - input.len();
-            let (clients, woken, out) = (&mut self.clients, &mut self.woken, &mut connection.out);
+            let clients = &mut self.clients;
+            let woken = &mut self.woken;
+            let out = &mut connection.out;
             let replied = out.len();
             self.table.apply(client, request, &mut |told, reply| {
                 turn.work += REQUEST_WORK;

@@ -18,7 +18,6 @@ use std::{
 /// Name of a value, as the client sent it.
 pub type Key = Box<[u8]>;
 
-/// A value.
 pub type Value = Vec<u8>;
 
 /// A connection, as the server names it.
@@ -206,14 +205,16 @@ impl Table {
     }
 
     fn room(&self, wanted: usize) -> Result<(), Violation> {
-        let (held, max) = (self.bytes, self.limits.store_bytes_max);
+        let held = self.bytes;
+        let max = self.limits.store_bytes_max;
         if held.saturating_add(wanted) <= max { Ok(()) } else { Err(Violation::Full { held, max, wanted }) }
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Violation> {
         let max = self.limits.store_bytes_max;
         if let Some(held) = self.values.get_mut(key) {
-            let (old, new) = (held.capacity(), value.len());
+            let old = held.capacity();
+            let new = value.len();
             if new > old && self.bytes - old + new > max {
                 return Err(Violation::Full { held: self.bytes, max, wanted: new - old });
             }
@@ -287,7 +288,8 @@ impl Table {
                 let old = held.capacity();
                 if grown > old {
                     // Half more, so that many short ones do not copy a long one each time.
-                    let (room, max) = (grown.max(old + old / 2), self.limits.store_bytes_max);
+                    let room = grown.max(old + old / 2);
+                    let max = self.limits.store_bytes_max;
                     if self.bytes - old + room > max {
                         return Err(Violation::Full { held: self.bytes, max, wanted: room - old });
                     }

@@ -30,18 +30,14 @@ impl Findings {
 /// A tensor that belongs to the model or to the state of its training.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardTensor {
-    /// Name.
     pub name: String,
     /// PyTorch's name of the element type.
     pub dtype: String,
-    /// Shape.
     pub shape: Vec<u64>,
 }
 
-/// The card.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelCard {
-    /// `FORMAT`.
     pub format: String,
     /// `VERSION`.
     pub version: u32,

@@ -35,7 +35,6 @@ pub enum ChunkError {
     /// The numbers do not fit the rows.
     #[error("{}: {what} is {found}, expected {expected}", path.display())]
     Shape {
-        /// File.
         path: PathBuf,
         /// What was compared.
         what: &'static str,
@@ -188,7 +187,8 @@ impl Chunk {
     /// # Errors
     /// When a file is missing, damaged or of another shape than its partner.
     pub fn open(path: &Path, blake3: Option<&str>) -> Result<Self, ChunkError> {
-        let (predictions, ids) = (NpyMap::open(path)?, NpyMap::open(&ids_path(path))?);
+        let predictions = NpyMap::open(path)?;
+        let ids = NpyMap::open(&ids_path(path))?;
         let status = NpyMap::open(&status_path(path))?;
         let rows = predictions.header().shape.first().copied().unwrap_or(0);
         expect(path, "element type", predictions.header().element.descr(), Element::F32.descr())?;

@@ -63,7 +63,6 @@ pub struct CalibrationPart {
     pub low: f64,
     /// Highest probability.
     pub high: f64,
-    /// Rows.
     pub rows: u64,
     /// Mean probability.
     pub probability: f64,

@@ -27,7 +27,6 @@ pub const MODEL: &str = "ENN";
 /// Contents of cv.json.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CvRecord {
-    /// `FORMAT`.
     pub format: String,
     /// `VERSION`.
     pub version: u32,
@@ -107,7 +106,6 @@ pub struct Contender {
 /// Mean and sample standard deviation over folds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Spread {
-    /// Mean.
     #[serde(with = "finite")]
     pub mean: f64,
     /// Standard deviation (n − 1); 0 for one fold.
@@ -152,7 +150,6 @@ pub enum CvError {
     Json {
         /// cv.json.
         path: PathBuf,
-        /// Cause.
         source: serde_json::Error,
     },
     /// Of another program or version.

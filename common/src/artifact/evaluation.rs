@@ -19,7 +19,6 @@ pub const FORMAT: &str = "enn-evaluation";
 /// Contents of evaluation.json.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// `FORMAT`.
     pub format: String,
     /// `VERSION`.
     pub version: u32,
@@ -27,7 +26,6 @@ pub struct Evaluation {
     pub run: String,
     /// Step of its checkpoint.
     pub step: u64,
-    /// Data.
     pub data: Vec<PathBuf>,
     /// Digest of the staged data.
     pub digest: String,
@@ -73,7 +71,6 @@ pub struct Evaluation {
 /// Errors over the rows with which the run has done the same.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SeenPart {
-    /// Rows.
     pub rows: u64,
     /// What was done with them, and the errors.
     #[serde(flatten)]
@@ -83,7 +80,6 @@ pub struct SeenPart {
 /// Errors over some rows and cells.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Part {
-    /// Name.
     pub name: String,
     /// By contender: `MODEL` and the baselines.
     pub errors: BTreeMap<String, Metrics>,

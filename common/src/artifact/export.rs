@@ -105,7 +105,6 @@ pub struct Port {
 /// A column of the input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Column {
-    /// Name.
     pub name: String,
     /// Unit of a number, where it is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -20,7 +20,6 @@ pub const MANIFEST: &str = "manifest.json";
 pub struct FileDigest {
     /// Path relative to the manifest's directory.
     pub path: RelPath,
-    /// Bytes.
     pub bytes: u64,
     /// blake3, hex; empty for a checkpoint's file that has only a CRC-32.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -46,7 +45,6 @@ pub struct ChunkDigest {
 pub struct ModelDigest {
     /// Run that trained it.
     pub run: String,
-    /// Its step.
     pub step: u64,
     /// blake3 of its manifest.json, hex.
     pub blake3: String,
@@ -55,7 +53,6 @@ pub struct ModelDigest {
 /// Contents of the manifest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PredictionManifest {
-    /// `FORMAT`.
     pub format: String,
     /// `VERSION`.
     pub version: u32,
@@ -75,11 +72,9 @@ pub struct PredictionManifest {
     pub out_shape: Vec<usize>,
     /// Unit of the predictions, empty when unknown.
     pub units: String,
-    /// Checkpoint.
     pub checkpoint: ModelDigest,
     /// Digest of the staged data, hex.
     pub data: String,
-    /// Files.
     pub files: Vec<FileDigest>,
     /// Chunks that were put together; they tile the rows.
     pub chunks: Vec<ChunkDigest>,

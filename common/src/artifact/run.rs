@@ -17,7 +17,6 @@ pub const FORMAT: &str = "enn-run";
 /// Contents of MANIFEST.json.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunManifest {
-    /// `FORMAT`.
     pub format: String,
     /// `VERSION`.
     pub version: u32,

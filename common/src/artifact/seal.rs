@@ -26,7 +26,6 @@ pub enum SealError {
     /// The digest is missing or not that of the text: the file was cut, changed or is another file.
     #[error("{} is damaged: {what}", path.display())]
     Damaged {
-        /// File.
         path: PathBuf,
         /// What was found.
         what: &'static str,
@@ -34,7 +33,6 @@ pub enum SealError {
     /// The digest is right, but the JSON is not what was expected: a newer or older writer.
     #[error("{} cannot be understood: {source}", path.display())]
     Json {
-        /// File.
         path: PathBuf,
         /// What serde says.
         source: serde_json::Error,

@@ -147,7 +147,8 @@ pub(super) fn runs<E>(
     if inner.volume() == 0 {
         return Ok(());
     }
-    let (from, to) = (super::item::strides(&outer.sizes), super::item::strides(&target.sizes));
+    let from = super::item::strides(&outer.sizes);
+    let to = super::item::strides(&target.sizes);
     // The trailing axes that are whole in both boxes are one stretch, together with the part of the axis before them.
     let mut tail = axes;
     let mut length = 1;

@@ -16,7 +16,8 @@ fn cut(start: Region, cuts: &[(usize, u64)]) -> Vec<Region> {
             continue;
         }
         let left = place % (victim.sizes[axis] + 1);
-        let (mut one, mut other) = (victim.clone(), victim.clone());
+        let mut one = victim.clone();
+        let mut other = victim.clone();
         one.sizes[axis] = left;
         other.offsets[axis] += left;
         other.sizes[axis] -= left;

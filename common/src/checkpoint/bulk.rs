@@ -38,7 +38,6 @@ const THREADS_MAX: usize = 8;
 /// A tensor, or a box of one, and the memory it goes to, which has exactly its bytes.
 #[derive(Debug)]
 pub struct Target<'a> {
-    /// Name.
     pub fqn: &'a str,
     /// The box; `None`: all of it.
     pub region: Option<Region>,
@@ -101,7 +100,8 @@ impl Checkpoint {
         let mut at = 0;
         for (range, chunk) in places {
             let (out, behind) = rest.split_at_mut(range.end - at);
-            (rest, at) = (behind, range.end);
+            rest = behind;
+            at = range.end;
             let (Some(crc32), Some(dtype)) = (self.expected(&chunk.place), entry.dtype()) else { return Ok(None) };
             let around = item::tensor(chunk.place.offset, dtype, &chunk.region.sizes, out.len() as u64, crc32);
             let length = (around.head.len() + out.len() + around.tail.len()) as u64;
@@ -277,7 +277,8 @@ fn divide<'t>(pieces: Vec<Piece<'t>>, wholes: &mut Vec<Whole>) -> Vec<Job<'t>> {
             continue;
         }
         let Piece { target, file, at, around, crc32, out } = piece;
-        let (whole, payload) = (wholes.len(), out.len() as u64);
+        let whole = wholes.len();
+        let payload = out.len() as u64;
         let mut from = at + around.head.len() as u64;
         for out in out.chunks_mut(STRETCH_BYTES) {
             let length = out.len() as u64;
@@ -296,7 +297,8 @@ fn divide<'t>(pieces: Vec<Piece<'t>>, wholes: &mut Vec<Whole>) -> Vec<Job<'t>> {
 /// Reads neighbours at once; the targets of those that are not as they must be.
 fn together(pieces: Vec<Piece<'_>>, buffer: &mut Vec<u8>) -> Vec<usize> {
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Vec::new() };
-    let (begin, end) = (first.at, last.at + last.length());
+    let begin = first.at;
+    let end = last.at + last.length();
     buffer.resize(usize::try_from(end - begin).unwrap_or(0), 0);
     let is_read = end <= first.file.1 && first.file.0.read_exact_at(buffer, begin).is_ok();
     let right = |piece: &mut Piece<'_>| {
@@ -333,7 +335,8 @@ mod tests {
     /// Two shards: `rows` cut by rows, `columns` by columns, many small ones, one of several stretches, one that is empty.
     fn saved(dir: &std::path::Path) -> (PathBuf, Vec<(String, Vec<u8>)>) {
         let temporary = dir.join(name::temporary(1, "x"));
-        let (rows, columns) = (bytes(1, ROWS * 4), bytes(2, 4));
+        let rows = bytes(1, ROWS * 4);
+        let columns = bytes(2, 4);
         let mut all = vec![("rows".to_owned(), rows.clone()), ("columns".to_owned(), columns.clone())];
         let mut tables = Vec::new();
         for rank in 0..2 {
@@ -348,14 +351,19 @@ mod tests {
             };
             shard.tensor(&place, &rows[from as usize * 4..to as usize * 4]).unwrap();
             let half = [columns[rank as usize], columns[rank as usize + 2]];
-            let (fqn, global, offsets, sizes) = ("columns", &[2, 2], &[0, rank.into()], &[2, 1]);
+            let fqn = "columns";
+            let global = &[2, 2];
+            let offsets = &[0, rank.into()];
+            let sizes = &[2, 1];
             shard.tensor(&TensorBox { fqn, dtype: DType::U8, global, offsets, sizes }, &half).unwrap();
             for index in 0..40 {
-                let (fqn, data) = (format!("small{rank}.{index}"), bytes(index, index * 3_000));
+                let fqn = format!("small{rank}.{index}");
+                let data = bytes(index, index * 3_000);
                 shard.whole(&fqn, DType::U8, &[index * 3_000], &data).unwrap();
                 all.push((fqn, data));
             }
-            let (fqn, data) = (format!("large{rank}"), bytes(9, STRETCH_BYTES as u64 * 2 + 77));
+            let fqn = format!("large{rank}");
+            let data = bytes(9, STRETCH_BYTES as u64 * 2 + 77);
             shard.whole(&fqn, DType::U8, &[data.len() as u64], &data).unwrap();
             all.push((fqn, data));
             tables.push(shard.finish().unwrap());

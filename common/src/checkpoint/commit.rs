@@ -21,9 +21,7 @@ use std::path::{Path, PathBuf};
 /// A checkpoint that is durable under its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
-    /// Step.
     pub step: u64,
-    /// Directory.
     pub path: PathBuf,
     /// Bytes of all files.
     pub bytes: u64,
@@ -43,7 +41,6 @@ pub enum CommitError {
     /// The shards do not make one checkpoint.
     #[error("the shards of step {step} do not fit together: {source}")]
     Merge {
-        /// Step.
         step: u64,
         /// What is wrong.
         source: Box<MergeError>,
@@ -98,7 +95,8 @@ pub fn commit_on(
     write(storage, &temporary.join(name::METADATA), &dcp)?;
     write(storage, &temporary.join(name::MANIFEST), &sealed)?;
     atomic::place_dir_on(storage, temporary, committed)?;
-    let (bytes, files) = (manifest.bytes() + sealed.len() as u64, manifest.files.len() as u64 + 1);
+    let bytes = manifest.bytes() + sealed.len() as u64;
+    let files = manifest.files.len() as u64 + 1;
     Ok(Committed { step, path: committed.to_path_buf(), bytes, files })
 }
 

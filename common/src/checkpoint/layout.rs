@@ -70,13 +70,16 @@ impl Layout {
         for part in &boxes {
             let fqn = || part.fqn.clone();
             if part.fqn.len() > NAME_BYTES_MAX {
-                let (fqn, found) = (part.fqn.chars().take(40).collect(), part.fqn.len());
+                let fqn = part.fqn.chars().take(40).collect();
+                let found = part.fqn.len();
                 return Err(ShardError::TooLong { what: "name", fqn, found, limit: NAME_BYTES_MAX });
             }
             if !seen.insert((&part.fqn, &part.offsets)) {
                 return Err(ShardError::Twice { fqn: fqn(), offsets: part.offsets.clone() });
             }
-            let (offsets, sizes, global) = (part.offsets.clone(), part.sizes.clone(), part.global.clone());
+            let offsets = part.offsets.clone();
+            let sizes = part.sizes.clone();
+            let global = part.global.clone();
             let outside = || ShardError::Outside { fqn: fqn(), offsets, sizes, global };
             let Some(payload) = part.payload() else { return Err(outside()) };
             let around = item::tensor(at, part.dtype, &part.sizes, payload, 0);

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 /// One line of `enn ckpt ls`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Listed {
-    /// Step.
     pub step: u64,
-    /// Directory.
     pub path: PathBuf,
     /// Whether it can be resumed from: the manifest is whole and all files have their size.
     pub complete: bool,
@@ -27,7 +25,6 @@ pub struct Listed {
 /// What `enn ckpt show` tells.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Shown {
-    /// Directory.
     pub path: PathBuf,
     /// The manifest; none in a directory that PyTorch wrote.
     pub manifest: Option<Manifest>,
@@ -40,11 +37,9 @@ pub struct Shown {
 /// A tensor of `enn ckpt show`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownTensor {
-    /// Name.
     pub name: String,
     /// PyTorch's name of the element type.
     pub dtype: String,
-    /// Shape.
     pub shape: Vec<u64>,
     /// Boxes it is stored as.
     pub chunks: usize,

@@ -51,7 +51,6 @@ pub struct Draft {
 /// Contents of manifest.json.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// `FORMAT`.
     pub format: String,
     /// `VERSION`.
     pub version: u32,
@@ -100,7 +99,6 @@ pub struct Tensors {
 pub struct FileEntry {
     /// Path in the directory.
     pub path: RelPath,
-    /// Bytes.
     pub bytes: u64,
     /// blake3, hex; empty where the writer was not asked for one.
     #[serde(default, skip_serializing_if = "String::is_empty")]

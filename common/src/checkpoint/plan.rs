@@ -11,11 +11,9 @@ pub const SPLIT_BYTES_MIN: u64 = 1 << 20;
 /// A tensor to be divided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Name.
     pub fqn: String,
     /// Bytes per element.
     pub element_bytes: u64,
-    /// Shape.
     pub shape: Vec<u64>,
 }
 
@@ -80,19 +78,22 @@ fn piece(entries: &[Entry], rows: Rows) -> Piece {
     let shape = &entries[rows.entry].shape;
     let mut piece = Piece { entry: rows.entry, offsets: vec![0; shape.len()], sizes: shape.clone() };
     if let (Some(offset), Some(size)) = (piece.offsets.first_mut(), piece.sizes.first_mut()) {
-        (*offset, *size) = (rows.begin, rows.end - rows.begin);
+        *offset = rows.begin;
+        *size = rows.end - rows.begin;
     }
     piece
 }
 
 /// A tensor in as many parts as there are ranks, or as it is.
 fn cut(index: usize, entry: &Entry, world: usize) -> impl Iterator<Item = Rows> {
-    let (rows, bytes) = (entry.shape.first().copied().unwrap_or(0), entry.bytes(&entry.shape));
+    let rows = entry.shape.first().copied().unwrap_or(0);
+    let bytes = entry.bytes(&entry.shape);
     let parts = (world as u64).min(rows);
     let parts = if parts < 2 || bytes < SPLIT_BYTES_MIN { 1 } else { parts };
     let of_row = bytes.checked_div(rows).unwrap_or(bytes);
     (0..parts).map(move |part| {
-        let (begin, end) = (rows * part / parts, rows * (part + 1) / parts);
+        let begin = rows * part / parts;
+        let end = rows * (part + 1) / parts;
         Rows { entry: index, bytes: if parts == 1 { bytes } else { (end - begin) * of_row }, begin, end }
     })
 }
@@ -110,7 +111,8 @@ impl Plan {
     pub fn share(&mut self, entries: Vec<Entry>, rank: usize, world: usize) -> (&[Entry], &[Piece]) {
         if (&self.entries, self.place) != (&entries, (rank, world)) {
             self.pieces = share(&entries, rank, world);
-            (self.entries, self.place) = (entries, (rank, world));
+            self.entries = entries;
+            self.place = (rank, world);
         }
         (&self.entries, &self.pieces)
     }
@@ -153,7 +155,9 @@ mod tests {
 
     #[test]
     fn a_plan_is_made_again_when_a_shape_or_the_place_is_another() {
-        let (mut plan, small, large) = (Plan::default(), entries(&[vec![3]]), entries(&[vec![900, 900], vec![3]]));
+        let mut plan = Plan::default();
+        let small = entries(&[vec![3]]);
+        let large = entries(&[vec![900, 900], vec![3]]);
         for (asked, rank, world) in [(&small, 0, 1), (&large, 0, 1), (&large, 0, 1), (&large, 1, 3), (&small, 1, 3)] {
             let (of, pieces) = plan.share(asked.clone(), rank, world);
             assert_eq!((of, pieces), (asked.as_slice(), share(asked, rank, world).as_slice()));
@@ -199,7 +203,8 @@ mod tests {
         let listed = entries(&shapes);
         let shares = divide(&listed, 3);
         let load = |share: &Vec<Piece>| share.iter().map(|p| listed[p.entry].bytes(&p.sizes)).sum::<u64>();
-        let (least, most) = (shares.iter().map(load).min().unwrap(), shares.iter().map(load).max().unwrap());
+        let least = shares.iter().map(load).min().unwrap();
+        let most = shares.iter().map(load).max().unwrap();
         assert!(most - least <= SPLIT_BYTES_MIN, "{least}..{most}");
 
         let mut reversed = listed.clone();

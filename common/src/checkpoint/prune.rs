@@ -16,9 +16,7 @@ use std::{
 /// A checkpoint, and whether it stays.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judged {
-    /// Step.
     pub step: u64,
-    /// Directory.
     pub path: PathBuf,
     /// Bytes of its files; 0 for a damaged one.
     pub bytes: u64,
@@ -220,7 +218,8 @@ mod tests {
     #[test]
     fn what_an_attempt_left_goes_and_what_others_write_stays() {
         let dir = tempfile::tempdir().unwrap();
-        let (step, other) = (name::temporary(8, "1-aa"), name::temporary(16, "11-aa"));
+        let step = name::temporary(8, "1-aa");
+        let other = name::temporary(16, "11-aa");
         let stays = [other, name::temporary(8, "2-aa"), name::committed(8), "notes.tmp-1-aa".to_owned()];
         for name in stays.iter().chain([&step]) {
             std::fs::create_dir(dir.path().join(name)).unwrap();

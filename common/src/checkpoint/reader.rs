@@ -40,20 +40,14 @@ const METADATA_BYTES_MAX: u64 = 4 << 30;
 pub enum ReadError {
     /// There is no manifest: not a checkpoint, or one that was never completed.
     #[error("{} is not a complete checkpoint: it has no {}", dir.display(), name::MANIFEST)]
-    NotComplete {
-        /// Directory.
-        dir: PathBuf,
-    },
+    NotComplete { dir: PathBuf },
     /// It was found damaged before.
     #[error(
         "{} was found damaged and is set aside: its manifest is called {}\n  hint: `enn ckpt verify` tells what is wrong; what \
          counts again gets the name {} back",
         dir.display(), name::SET_ASIDE, name::MANIFEST
     )]
-    SetAside {
-        /// Directory.
-        dir: PathBuf,
-    },
+    SetAside { dir: PathBuf },
     /// The disk.
     #[error(transparent)]
     File(#[from] FileError),
@@ -63,7 +57,6 @@ pub enum ReadError {
     /// A file has another size than the manifest says.
     #[error("{} has {found} bytes, the manifest says {expected}: it was cut or replaced", path.display())]
     Size {
-        /// File.
         path: PathBuf,
         /// Bytes found.
         found: u64,
@@ -73,11 +66,9 @@ pub enum ReadError {
     /// A file has other contents than the manifest says.
     #[error("{} is damaged: its {what} is {found}, the manifest says {expected}", path.display())]
     Digest {
-        /// File.
         path: PathBuf,
         /// "blake3" or "CRC-32".
         what: &'static str,
-        /// Found.
         found: String,
         /// In the manifest.
         expected: String,
@@ -85,7 +76,6 @@ pub enum ReadError {
     /// `.metadata` cannot be understood.
     #[error("{} cannot be understood: {source}", path.display())]
     Metadata {
-        /// File.
         path: PathBuf,
         /// What is wrong.
         source: MetadataError,
@@ -93,9 +83,7 @@ pub enum ReadError {
     /// A tensor's chunks have a hole or overlap.
     #[error("tensor {fqn} of {}: {source}", dir.display())]
     Coverage {
-        /// Tensor.
         fqn: String,
-        /// Directory.
         dir: PathBuf,
         /// What is wrong.
         source: Box<CoverageError>,
@@ -105,17 +93,13 @@ pub enum ReadError {
     Absent {
         /// "tensor" or "value".
         kind: &'static str,
-        /// Name.
         fqn: String,
-        /// Directory.
         dir: PathBuf,
     },
     /// The caller's box or buffer does not fit the tensor.
     #[error("tensor {fqn} has the shape {shape:?}; {asked} does not fit it")]
     Shape {
-        /// Tensor.
         fqn: String,
-        /// Its shape.
         shape: Vec<u64>,
         /// What was asked.
         asked: String,
@@ -125,7 +109,6 @@ pub enum ReadError {
     Item {
         /// Tensor or value.
         fqn: String,
-        /// File.
         path: PathBuf,
         /// Where the item begins.
         offset: u64,
@@ -169,7 +152,6 @@ fn is_lost(error: &std::io::Error) -> bool {
 pub struct TensorData {
     /// Element type.
     pub dtype: DType,
-    /// Shape.
     pub shape: Vec<u64>,
     /// Elements.
     pub bytes: Vec<u8>,
@@ -214,7 +196,8 @@ impl Checkpoint {
         let (metadata, digest) = read_metadata(dir)?;
         let listed = manifest.files.iter().find(|file| file.path == name::METADATA);
         if let Some(file) = listed.filter(|file| file.blake3 != digest) {
-            let (path, expected) = (dir.join(name::METADATA), file.blake3.clone());
+            let path = dir.join(name::METADATA);
+            let expected = file.blake3.clone();
             return Err(ReadError::Digest { path, what: "blake3", found: digest, expected });
         }
         for (fqn, tensor) in &metadata.tensors {
@@ -231,7 +214,6 @@ impl Checkpoint {
         Ok(Self { dir: dir.to_path_buf(), manifest: None, metadata, checksums, files: Mutex::default() })
     }
 
-    /// Directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -251,7 +233,6 @@ impl Checkpoint {
         self.metadata.tensors.keys().map(String::as_str)
     }
 
-    /// A tensor's entry.
     pub fn entry(&self, fqn: &str) -> Result<&TensorEntry, ReadError> {
         let absent = || ReadError::Absent { kind: "tensor", fqn: fqn.to_owned(), dir: self.dir.clone() };
         self.metadata.tensors.get(fqn).ok_or_else(absent)
@@ -502,7 +483,8 @@ impl Part<'_> {
     fn copy_runs(&self, file: &File, stored: &StoredTensor, out: &mut [u8]) -> Result<(), ItemError> {
         let width = self.element.bytes();
         runs(&self.chunk.region, self.both, self.wanted, &mut |from, to, count| {
-            let (to, length) = (index(to * width), index(count * width));
+            let to = index(to * width);
+            let length = index(count * width);
             Ok(file.read_exact_at(&mut out[to..to + length], stored.at + from * width)?)
         })
     }
@@ -515,7 +497,9 @@ impl Part<'_> {
         // Cannot fail: the closure never returns an error.
         let _ = runs::<()>(&self.chunk.region, self.both, self.wanted, &mut |from, to, count| {
             if plain {
-                let (from, to, length) = (index(from * width), index(to * width), index(count * width));
+                let from = index(from * width);
+                let to = index(to * width);
+                let length = index(count * width);
                 out[to..to + length].copy_from_slice(&payload[from..from + length]);
                 return Ok(());
             }
@@ -526,7 +510,9 @@ impl Part<'_> {
                     place += rest / stride * stored.strides[axis];
                     rest %= stride;
                 }
-                let (from, to, length) = (index(place * width), index((to + step) * width), index(width));
+                let from = index(place * width);
+                let to = index((to + step) * width);
+                let length = index(width);
                 out[to..to + length].copy_from_slice(&payload[from..from + length]);
             }
             Ok(())

@@ -39,13 +39,15 @@ impl<'a> DirectoryWriter<'a> {
     /// Begins a directory. A file that has `shard_bytes` is followed by another one.
     pub fn create(storage: &'a dyn Storage, dir: &Path, shard_bytes: u64) -> Result<Self, FileError> {
         storage.create_dir(dir)?;
-        let (files, metadata) = (Vec::new(), Metadata::default());
+        let files = Vec::new();
+        let metadata = Metadata::default();
         Ok(Self { storage, dir: dir.to_path_buf(), shard_bytes, shard: None, files, metadata })
     }
 
     /// Writes a whole tensor: row-major elements in little-endian order, as many as its shape has.
     pub fn tensor(&mut self, fqn: &str, element: Element, shape: &[u64], bytes: &[u8]) -> Result<(), FileError> {
-        let (length, crc32) = (bytes.len() as u64, crc32fast::hash(bytes));
+        let length = bytes.len() as u64;
+        let crc32 = crc32fast::hash(bytes);
         let offset = self.shard()?.entry.bytes;
         let around = item::tensor(offset, element, shape, length, crc32);
         // Empty tensors have no checksum in the manifest: readers skip them.
@@ -119,7 +121,8 @@ impl<'a> DirectoryWriter<'a> {
             shard.entry.bytes += part.len() as u64;
         }
         shard.entry.crc32.extend(crc32);
-        let (file, length) = (shard.entry.path.clone(), shard.entry.bytes - offset);
+        let file = shard.entry.path.clone();
+        let length = shard.entry.bytes - offset;
         Ok(Place { file, offset, length, transforms: Vec::new() })
     }
 
@@ -148,7 +151,8 @@ mod tests {
     fn types_that_enn_does_not_compute_with_come_back() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = DirectoryWriter::create(&Disk, dir.path(), 1000).unwrap();
-        let (float8, complex) = (Element::of_torch("float8_e4m3fn").unwrap(), Element::of_torch("complex64").unwrap());
+        let float8 = Element::of_torch("float8_e4m3fn").unwrap();
+        let complex = Element::of_torch("complex64").unwrap();
         writer.tensor("a", float8, &[2, 3], &[1, 2, 3, 4, 5, 6]).unwrap();
         writer.tensor("b", complex, &[2], &[9; 16]).unwrap();
         writer.tensor("c", float8, &[0, 3], &[]).unwrap();

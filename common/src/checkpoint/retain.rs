@@ -23,7 +23,6 @@ impl Rule {
 /// A committed checkpoint as the policy sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
-    /// Step.
     pub step: u64,
     /// Epochs done.
     pub epoch: u64,
@@ -78,7 +77,8 @@ pub fn decide(candidates: &[Candidate], rule: Rule) -> Vec<(u64, Reason)> {
     // The older of two equal ones is the better one: it got there first.
     let judged = sorted.iter().filter_map(|c| c.metric.filter(|m| !m.is_nan()).map(|metric| (metric, c.step)));
     let best = judged.min_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, step)| step);
-    let (mut epochs, mut hours) = (HashSet::new(), HashSet::new());
+    let mut epochs = HashSet::new();
+    let mut hours = HashSet::new();
     let mut decided: Vec<(u64, Reason)> = Vec::with_capacity(sorted.len());
     for candidate in sorted {
         let of_epochs = candidate.epoch.checked_div(rule.epochs).is_some_and(|part| part > 0 && epochs.insert(part));

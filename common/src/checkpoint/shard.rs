@@ -28,7 +28,6 @@ pub enum ShardError {
     /// The bytes are not those of the box.
     #[error("tensor {fqn}: {found} bytes were given, a box of size {sizes:?} and type {dtype:?} has {expected}")]
     Bytes {
-        /// Tensor.
         fqn: String,
         /// Size of the box.
         sizes: Vec<u64>,
@@ -42,7 +41,6 @@ pub enum ShardError {
     /// The box is not in the tensor.
     #[error("tensor {fqn}: the box at {offsets:?} of size {sizes:?} does not lie in the shape {global:?}")]
     Outside {
-        /// Tensor.
         fqn: String,
         /// Beginning of the box.
         offsets: Vec<u64>,
@@ -68,7 +66,6 @@ pub enum ShardError {
         fqn: String,
         /// Bytes found.
         found: usize,
-        /// Limit.
         limit: usize,
     },
 }
@@ -121,7 +118,8 @@ impl ShardWriter {
 
     /// Writes a box of a tensor: row-major elements in little-endian order.
     pub fn tensor(&mut self, part: &TensorBox<'_>, bytes: &[u8]) -> Result<(), ShardError> {
-        let (fqn, sizes) = (part.fqn.to_owned(), part.sizes.to_vec());
+        let fqn = part.fqn.to_owned();
+        let sizes = part.sizes.to_vec();
         let region = Region { offsets: part.offsets.to_vec(), sizes: sizes.clone() };
         if !region.lies_in(part.global) {
             return Err(ShardError::Outside { fqn, offsets: region.offsets, sizes, global: part.global.to_vec() });

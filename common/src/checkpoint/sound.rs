@@ -27,7 +27,6 @@ pub enum Extent {
 /// A checkpoint whose bytes were read and compared.
 #[derive(Debug)]
 pub struct Sound {
-    /// The checkpoint.
     pub checkpoint: Checkpoint,
     /// Newer ones that are damaged or incomplete, newest first, each with the reason.
     pub passed_over: Vec<(PathBuf, ReadError)>,
@@ -121,7 +120,8 @@ mod tests {
     #[test]
     fn a_damaged_newest_checkpoint_makes_way_for_an_older_one() {
         let dir = tempfile::tempdir().unwrap();
-        let (older, newer) = (step(dir.path(), 10), step(dir.path(), 20));
+        let older = step(dir.path(), 10);
+        let newer = step(dir.path(), 20);
         assert_eq!(find_sound(dir.path(), Extent::Whole).unwrap().checkpoint.dir(), newer);
         damage(&newer, "optim.w");
         assert_eq!(find_sound(dir.path(), Extent::Weights).unwrap().checkpoint.dir(), newer, "that is not used");
@@ -146,7 +146,8 @@ mod tests {
     #[test]
     fn a_newest_checkpoint_that_is_cut_or_without_manifest_is_passed_over() {
         let dir = tempfile::tempdir().unwrap();
-        let (older, newer) = (step(dir.path(), 10), step(dir.path(), 20));
+        let older = step(dir.path(), 10);
+        let newer = step(dir.path(), 20);
         for file in ["__0_0.distcp", name::METADATA, name::MANIFEST] {
             fs::OpenOptions::new().write(true).open(newer.join(file)).unwrap().set_len(9).unwrap();
             let found = find_sound(dir.path(), Extent::Weights).unwrap();

@@ -42,7 +42,6 @@ pub enum StateFileError {
     /// The file, or one of its tensors, is damaged or of a kind that is not read.
     #[error("{}{}: {source}", path.display(), name.as_ref().map(|name| format!(", tensor {name}")).unwrap_or_default())]
     Item {
-        /// File.
         path: PathBuf,
         /// Tensor; `None`: the file as a whole.
         name: Option<String>,
@@ -56,7 +55,6 @@ pub enum StateFileError {
 pub struct Entry {
     /// From the outermost dictionary on. No path is the beginning of another.
     pub path: Vec<PathPart>,
-    /// What it is.
     pub content: Content,
 }
 

@@ -45,16 +45,10 @@ pub enum ItemError {
     },
     /// It is another tensor than `.metadata` lists.
     #[error("it is {found}, not what .metadata says")]
-    Mismatch {
-        /// What it is.
-        found: String,
-    },
+    Mismatch { found: String },
     /// A kind of tensor that we do not read.
     #[error("it is {what}, which is not read")]
-    Unsupported {
-        /// What it is.
-        what: String,
-    },
+    Unsupported { what: String },
     /// The bytes are not those that were written.
     #[error(
         "its bytes have CRC-32 {found:08x}, {expected:08x} was written: it is damaged or belongs to another checkpoint"
@@ -386,7 +380,8 @@ fn read_view(tree: &Tree<'_>, args: &[Id], dtype: Option<Id>) -> Result<Option<S
             Some(seen) => (seen, None),
             None => sequence::inside(tree, *storage).map(|(seen, payload)| (seen, Some(payload)))?,
         };
-        let (sizes, strides) = (tree.size(*sizes)?, tree.size(*strides)?);
+        let sizes = tree.size(*sizes)?;
+        let strides = tree.size(*strides)?;
         Some((seen, payload, tree.count(*first)?, sizes, strides))
     };
     let Some((StorageSeen { class, key, numel }, payload, first, sizes, strides)) = seen() else { return Ok(None) };

@@ -15,7 +15,6 @@ pub struct ShardTable {
     pub blake3: String,
     /// CRC-32 of the file, computed while writing; `None` where nobody computed it.
     pub crc32: Option<u32>,
-    /// Items.
     pub items: Vec<ShardItem>,
 }
 
@@ -39,11 +38,9 @@ pub struct ShardItem {
     pub offset: u64,
     /// Length of the item in the file.
     pub length: u64,
-    /// What it is.
     pub kind: ItemKind,
 }
 
-/// Kinds of item.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ItemKind {
     /// A box of a tensor.

@@ -25,20 +25,10 @@ pub enum UnpickleError {
     },
     /// An opcode that no checkpoint needs.
     #[error("the pickle holds opcode 0x{opcode:02x} at byte {at}, which is not one that checkpoints use")]
-    Opcode {
-        /// The opcode.
-        opcode: u8,
-        /// Its place.
-        at: usize,
-    },
+    Opcode { opcode: u8, at: usize },
     /// An opcode met values it cannot work on, or too few.
     #[error("the pickle is damaged at byte {at}: opcode 0x{opcode:02x} found values it cannot work on")]
-    Operand {
-        /// The opcode.
-        opcode: u8,
-        /// Its place.
-        at: usize,
-    },
+    Operand { opcode: u8, at: usize },
     /// A class or function that is not on the list.
     #[error("the pickle mentions {module}.{name} at byte {at}, which is not on the list of what a checkpoint may hold")]
     Global {
@@ -185,7 +175,8 @@ impl<'a> Machine<'a> {
         let (module, name) = if opcode == b'c' {
             (self.line(damaged)?, self.line(damaged)?)
         } else {
-            let (name, module) = (self.pop_text(), self.pop_text());
+            let name = self.pop_text();
+            let module = self.pop_text();
             (module.ok_or_else(|| damaged.clone())?, name.ok_or_else(|| damaged.clone())?)
         };
         let node = self.named(module, name, at)?;
@@ -235,7 +226,8 @@ impl<'a> Machine<'a> {
                 self.list()?.extend(items);
             }
             b's' => {
-                let (value, key) = (self.pop()?, self.pop()?);
+                let value = self.pop()?;
+                let key = self.pop()?;
                 self.pairs()?.push((key, value));
             }
             b'u' | b'd' => {

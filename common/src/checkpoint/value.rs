@@ -9,17 +9,12 @@ pub enum Value {
     Bool(bool),
     /// An integer that fits 64 bits.
     Int(i64),
-    /// A float.
     Float(f64),
     /// Text.
     Str(String),
-    /// Bytes.
     Bytes(Vec<u8>),
-    /// A list.
     List(Vec<Self>),
-    /// A tuple.
     Tuple(Vec<Self>),
-    /// A dictionary.
     Dict(Vec<(Self, Self)>),
 }
 

@@ -92,7 +92,9 @@ fn check_lengths(layout: &Layout, payloads: &[&[u8]]) -> Result<(), ShardError> 
     for (index, (part, span)) in layout.boxes.iter().zip(&layout.spans).enumerate() {
         let found = payloads.get(index).map_or(0, |bytes| bytes.len() as u64);
         if found != span.payload {
-            let (fqn, sizes, dtype) = (part.fqn.clone(), part.sizes.clone(), part.dtype);
+            let fqn = part.fqn.clone();
+            let sizes = part.sizes.clone();
+            let dtype = part.dtype;
             return Err(ShardError::Bytes { fqn, sizes, dtype, found, expected: span.payload });
         }
     }
@@ -102,8 +104,10 @@ fn check_lengths(layout: &Layout, payloads: &[&[u8]]) -> Result<(), ShardError> 
 fn items(layout: &Layout, crc32: &[u32]) -> Vec<ShardItem> {
     let all = layout.boxes.iter().zip(&layout.spans).zip(crc32);
     all.map(|((part, span), &crc32)| {
-        let (dtype, global, offsets, sizes) =
-            (part.dtype, part.global.clone(), part.offsets.clone(), part.sizes.clone());
+        let dtype = part.dtype;
+        let global = part.global.clone();
+        let offsets = part.offsets.clone();
+        let sizes = part.sizes.clone();
         let kind = ItemKind::Tensor { dtype, global, offsets, sizes, crc32 };
         ShardItem { fqn: part.fqn.clone(), offset: span.at, length: span.length, kind }
     })
@@ -120,7 +124,8 @@ fn digest(layout: &Layout, payloads: &[&[u8]], crc32: &[u32]) -> String {
 }
 
 fn envelope(layout: &Layout, index: usize, crc32: u32) -> Envelope {
-    let (part, span) = (&layout.boxes[index], &layout.spans[index]);
+    let part = &layout.boxes[index];
+    let span = &layout.spans[index];
     item::tensor(span.at, part.dtype, &part.sizes, span.payload, crc32)
 }
 
@@ -172,7 +177,8 @@ impl<'a> Work<'a> {
     fn new(layout: &'a Layout, payloads: &'a [&'a [u8]], file: &'a dyn StorageFile) -> Self {
         let (jobs, left) = divide(&layout.spans);
         let count = layout.spans.len();
-        let (crc32, stretches) = (vec![0; count], vec![Vec::new(); count]);
+        let crc32 = vec![0; count];
+        let stretches = vec![Vec::new(); count];
         let done = Done { error: None, crc32, left, stretches, pieces: Vec::new() };
         Self { layout, payloads, file, jobs, next: AtomicUsize::new(0), done: Mutex::new(done) }
     }
@@ -243,7 +249,8 @@ impl<'a> Work<'a> {
         stretches.sort_unstable_by_key(|stretch| stretch.0);
         let payload = joined(stretches.iter().map(|(_, hasher)| hasher));
         let crc32 = payload.clone().finalize();
-        let (span, around) = (&self.layout.spans[index], envelope(self.layout, index, crc32));
+        let span = &self.layout.spans[index];
+        let around = envelope(self.layout, index, crc32);
         let tail_at = span.payload_at + span.payload;
         self.file.write_at(span.at, &[&around.head])?;
         self.file.write_at(tail_at, &[&around.tail])?;
@@ -258,7 +265,8 @@ impl<'a> Work<'a> {
 
 /// Jobs in file order, and the stretches of each item.
 fn divide(spans: &[Span]) -> (Vec<Job>, Vec<usize>) {
-    let (mut jobs, mut left) = (Vec::new(), vec![0; spans.len()]);
+    let mut jobs = Vec::new();
+    let mut left = vec![0; spans.len()];
     let mut first = 0;
     let mut index = 0;
     while index < spans.len() {
@@ -307,7 +315,8 @@ mod tests {
     };
 
     fn part(index: usize, elements: u64) -> BoxOf {
-        let (fqn, dtype) = (format!("t{index}"), DType::U8);
+        let fqn = format!("t{index}");
+        let dtype = DType::U8;
         BoxOf { fqn, dtype, global: vec![elements], offsets: vec![0], sizes: vec![elements] }
     }
 

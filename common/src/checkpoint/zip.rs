@@ -353,8 +353,12 @@ fn parse_entry(record: &Numbers<'_>) -> Option<((Entry, u64), u16, usize)> {
     if record.u32(0)? != CENTRAL {
         return None;
     }
-    let (name, extra, comment) = (record.u16(28)?, record.u16(30)?, record.u16(32)?);
-    let (name, extra, comment) = (usize::from(name), usize::from(extra), usize::from(comment));
+    let name = record.u16(28)?;
+    let extra = record.u16(30)?;
+    let comment = record.u16(32)?;
+    let name = usize::from(name);
+    let extra = usize::from(extra);
+    let comment = usize::from(comment);
     let text = String::from_utf8(record.0.get(46..46 + name)?.to_vec()).ok()?;
     let mut wide = wide_values(record.0.get(46 + name..46 + name + extra)?).into_iter();
     let mut widen = |narrow: u32| if narrow == IN_EXTRA { wide.next() } else { Some(u64::from(narrow)) };

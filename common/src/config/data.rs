@@ -376,7 +376,6 @@ pub enum SplitKind {
 /// A declared range of a column.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ColumnRange {
-    /// Column name.
     pub column: String,
     /// Smallest plausible value.
     pub low: f64,

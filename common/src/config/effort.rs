@@ -44,7 +44,8 @@ impl RowCost {
         let square = width * width;
         let feed = 3.0 * width * (width * model.mlp_ratio * 2.0 / 3.0).floor();
         let block = 4.0 * square + feed;
-        let (mut products, mut kept) = (0.0, 0.0);
+        let mut products = 0.0;
+        let mut kept = 0.0;
         let mut tokens = 0.0;
         for task in model.preset_tasks().iter().chain(model.tasks.tasks()) {
             let Part::Template(template) = &task.part else { continue };
@@ -53,7 +54,8 @@ impl RowCost {
             kept += count * template.depth as f64;
             tokens += count;
         }
-        let (latents, rounds) = (model.fuser_latents as f64, model.fuser_rounds as f64);
+        let latents = model.fuser_latents as f64;
+        let rounds = model.fuser_rounds as f64;
         let read = 2.0 * square * (latents + tokens) + 2.0 * latents * tokens * width + latents * feed;
         let layers = model.fuser_self_layers as f64;
         products += rounds * (read + layers * latents * (block + 2.0 * latents * width));
@@ -72,7 +74,6 @@ impl RowCost {
 /// What the training of a run takes on a CPU of two cores.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
-    /// Steps.
     pub steps: u64,
     /// Seconds of all steps.
     pub seconds: f64,
@@ -147,7 +148,8 @@ impl RunConfig {
             after.train.batch = before.train.batch;
         }
         if self.train.rate_by_rows {
-            (after.train.lr, after.train.rate_by_rows) = (before.train.lr, before.train.rate_by_rows);
+            after.train.lr = before.train.lr;
+            after.train.rate_by_rows = before.train.rate_by_rows;
         }
         if self.train.epochs == 0 {
             after.train.epochs = before.train.epochs;

@@ -11,14 +11,7 @@ use std::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// In a file; line and column count from 1, the column in characters.
-    File {
-        /// The file.
-        path: Arc<Path>,
-        /// Line.
-        line: usize,
-        /// Column.
-        column: usize,
-    },
+    File { path: Arc<Path>, line: usize, column: usize },
     /// On the command line.
     Flag(Arc<str>),
 }
@@ -36,11 +29,9 @@ impl fmt::Display for Place {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{place}: {}{kind}", if key.is_empty() { String::new() } else { format!("{key}: ") })]
 pub struct ConfigError {
-    /// Where.
     pub place: Place,
     /// Key path, e.g. "train.epochs"; empty for the whole file.
     pub key: String,
-    /// What.
     pub kind: ConfigErrorKind,
 }
 
@@ -66,25 +57,17 @@ pub enum ConfigErrorKind {
     Type {
         /// What was found, with its value.
         found: String,
-        /// What was expected.
         expected: String,
     },
     /// Value beyond its range.
     #[error("{found} is out of range, expected {expected}")]
-    Range {
-        /// Value.
-        found: String,
-        /// Range in words.
-        expected: String,
-    },
+    Range { found: String, expected: String },
     /// A name that is none of the allowed ones.
     #[error("unknown value \"{found}\"{}", hint(nearest.as_deref(), known))]
     UnknownName {
-        /// Value.
         found: String,
         /// The nearest allowed one.
         nearest: Option<String>,
-        /// All allowed ones.
         known: Vec<String>,
     },
     /// A list with nothing in it.
@@ -100,12 +83,7 @@ pub enum ConfigErrorKind {
     TargetAsInput(String),
     /// Width and heads do not fit.
     #[error("d_model = {d_model} is not divisible by heads = {heads}")]
-    Heads {
-        /// Width.
-        d_model: usize,
-        /// Heads.
-        heads: usize,
-    },
+    Heads { d_model: usize, heads: usize },
     /// The task forest cannot be.
     #[error("{0}")]
     Tasks(ForestError),
@@ -116,28 +94,13 @@ pub enum ConfigErrorKind {
     #[error(
         "found {found}, expected exactly one of [data.rows], [data.windows], [data.arrays] (how table rows become samples)"
     )]
-    Layouts {
-        /// What was found.
-        found: String,
-    },
+    Layouts { found: String },
     /// The output grid has another number of cells than there are targets.
     #[error("out_shape {shape:?} has {cells} cells, but {targets} target columns are listed")]
-    OutShape {
-        /// Shape.
-        shape: Vec<usize>,
-        /// Its product.
-        cells: usize,
-        /// Columns.
-        targets: usize,
-    },
+    OutShape { shape: Vec<usize>, cells: usize, targets: usize },
     /// Validation and test leave nothing to train on.
     #[error("val = {val} and test = {test} leave no rows to train on, expected a sum below 1")]
-    Split {
-        /// Validation fraction.
-        val: f64,
-        /// Test fraction.
-        test: f64,
-    },
+    Split { val: f64, test: f64 },
     /// A split rule that needs a column.
     #[error("the {0} split needs `column`, the name of the column to divide by")]
     SplitColumn(&'static str),
@@ -150,20 +113,10 @@ pub enum ConfigErrorKind {
     #[error(
         "{workers} workers on CUDA, but this machine shows {gpus} GPUs (one worker per GPU; fewer workers, or device = \"cpu\")"
     )]
-    Gpus {
-        /// Workers asked for.
-        workers: usize,
-        /// Devices found.
-        gpus: usize,
-    },
+    Gpus { workers: usize, gpus: usize },
     /// More workers at least than at most.
     #[error("at least {fewest} workers are asked for, but only {workers} are started (nproc_per_node)")]
-    MinAboveAll {
-        /// Workers at least.
-        fewest: u32,
-        /// Workers in all.
-        workers: u32,
-    },
+    MinAboveAll { fewest: u32, workers: u32 },
     /// A key that means nothing under `policy = "restart"`.
     #[error("needs policy = \"reform\": under \"restart\" all workers end and start again together")]
     NeedsReform,
@@ -180,15 +133,11 @@ pub enum ConfigErrorKind {
     ClassLoss {
         /// Name of the loss.
         loss: &'static str,
-        /// "number" or "category".
         found: &'static str,
     },
     /// More than one categorical target.
     #[error("\"category\" takes one target column and no out_shape of several axes, found {targets} target columns")]
-    OneClassTarget {
-        /// Columns.
-        targets: usize,
-    },
+    OneClassTarget { targets: usize },
     /// A key for tables whose rows are samples.
     #[error("needs [data.rows]: only there a sample is one row of a table")]
     RowsOnly,
@@ -213,7 +162,6 @@ pub enum ConfigErrorKind {
     SomeWeights {
         /// Sources with a weight.
         weighted: usize,
-        /// Sources.
         sources: usize,
     },
     /// A sentinel that nothing asks for.
@@ -232,12 +180,7 @@ pub enum ConfigErrorKind {
     Override(String),
     /// The file cannot be read.
     #[error("cannot read {path}: {message}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's words.
-        message: String,
-    },
+    Read { path: PathBuf, message: String },
 }
 
 fn hint(nearest: Option<&str>, known: &[String]) -> String {

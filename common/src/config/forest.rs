@@ -54,7 +54,6 @@ pub struct TemplateConfig {
     pub mode: Mode,
     /// Blocks.
     pub depth: usize,
-    /// Tokens N.
     pub tokens: usize,
     /// How tokens hear of each other.
     pub mixer: Mixer,
@@ -162,12 +161,10 @@ pub enum ForestError {
         /// Task.
         child: String,
     },
-    /// Two parents.
     #[error("\"{child}\" already has the parent \"{parent}\"\nhint: detach it first")]
     TwoParents {
         /// Task.
         child: String,
-        /// Its parent.
         parent: String,
     },
     /// No parent to be taken from.
@@ -482,7 +479,8 @@ mod tests {
         let near = Forest::new(vec![template("calendar")]).unwrap();
         assert!(says(near.get("calender")).contains("did you mean \"calendar\"?"));
         let mut ring = vec![fuser("a"), fuser("b")];
-        (ring[0].parent, ring[1].parent) = (Some("b".to_owned()), Some("a".to_owned()));
+        ring[0].parent = Some("b".to_owned());
+        ring[1].parent = Some("a".to_owned());
         assert!(matches!(Forest::new(ring), Err(ForestError::Cycle { .. })));
     }
 

@@ -13,16 +13,13 @@ use toml::{
 /// A value and where it was written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// Where.
     pub place: Place,
-    /// What.
     pub value: Value,
 }
 
 /// TOML's values.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Text.
     Text(String),
     /// Whole number.
     Integer(i64),
@@ -41,11 +38,9 @@ pub enum Value {
 /// A key of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// Name.
     pub key: String,
     /// Where the key stands.
     pub place: Place,
-    /// Its value.
     pub node: Node,
 }
 
@@ -211,7 +206,8 @@ mod tests {
     fn places_are_those_of_characters_in_their_lines() {
         let text = format!("a\n{}é\n\n{}z", "ö".repeat(3000), "☃ x".repeat(2000));
         let lines = Lines::new(&text, Path::new("t.toml"));
-        let (mut line, mut column) = (1, 1);
+        let mut line = 1;
+        let mut column = 1;
         for (at, character) in text.char_indices() {
             let expected = Place::File { path: lines.path.clone(), line, column };
             assert_eq!(lines.place(at..at), expected, "byte {at}");

@@ -20,9 +20,7 @@ pub struct RunConfig {
     pub seed: u64,
     /// Data; `None` for a model directory made by `new_model`.
     pub data: Option<DataConfig>,
-    /// Model.
     pub model: ModelConfig,
-    /// Training.
     pub train: TrainConfig,
     /// Processes.
     pub cluster: ClusterConfig,

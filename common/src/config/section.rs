@@ -188,7 +188,6 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Text.
     pub(super) fn text(&mut self, name: &'static str) -> Option<String> {
         let node = self.find(name)?;
         self.text_of(name, node)

@@ -178,7 +178,6 @@ impl Strategy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Averaging {
-    /// None.
     None,
     /// The exponential moving average with decay `ema`.
     Ema,

@@ -172,7 +172,8 @@ mod tests {
     #[test]
     fn exchange_swaps_directories() {
         let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        let a = dir.path().join("a");
+        let b = dir.path().join("b");
         fs::create_dir(&a).unwrap();
         fs::create_dir(&b).unwrap();
         fs::write(a.join("x"), "1").unwrap();

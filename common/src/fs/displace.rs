@@ -68,7 +68,8 @@ mod tests {
     #[test]
     fn only_what_is_of_the_same_kind_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        let (out, file) = (dir.path().join("out"), dir.path().join("file"));
+        let out = dir.path().join("out");
+        let file = dir.path().join("file");
         let is_part = |name: &str| name == "pred.npy";
         by_directory(&out, &is_part).unwrap();
         std::fs::create_dir(&out).unwrap();

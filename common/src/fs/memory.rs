@@ -42,7 +42,8 @@ pub fn limit(bytes: u64) -> io::Result<()> {
 fn groups_of(own: &str) -> Vec<(PathBuf, Files)> {
     let place = |line: &str| {
         let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (parts.next()?, parts.next()?.trim_start_matches('/').to_owned());
+        let controllers = parts.next()?;
+        let path = parts.next()?.trim_start_matches('/').to_owned();
         match controllers {
             "" => Some((PathBuf::from(GROUPS), path, VERSION_2)),
             _ if controllers.split(',').any(|one| one == "memory") => {
@@ -59,7 +60,8 @@ fn groups_of(own: &str) -> Vec<(PathBuf, Files)> {
 
 fn room_of(folder: &Path, [limit, used, inactive]: &Files) -> Option<u64> {
     let number = |name: &str| read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
-    let (limit, used) = (number(limit)?, number(used)?);
+    let limit = number(limit)?;
+    let used = number(used)?;
     // The kernel gives these pages up first.
     let files = field(&read_to_string(folder.join("memory.stat")).unwrap_or_default(), inactive).unwrap_or(0);
     Some(limit.saturating_sub(used.saturating_sub(files)))

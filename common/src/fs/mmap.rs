@@ -229,7 +229,8 @@ mod tests {
     fn shared_words_are_seen_by_a_second_map() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        let (one, other) = (SharedMap::of(&file, 4096).unwrap(), SharedMap::of(&file, 4096).unwrap());
+        let one = SharedMap::of(&file, 4096).unwrap();
+        let other = SharedMap::of(&file, 4096).unwrap();
         one.word64(16).unwrap().store(7, Ordering::Relaxed);
         one.word32(8).unwrap().store(1, Ordering::Relaxed);
         assert_eq!(other.word64(16).unwrap().load(Ordering::Relaxed), 7);

@@ -112,7 +112,11 @@ mod tests {
             fs::create_dir(&dir).unwrap();
             dir
         };
-        let (living, dead, kept, bare, other) = (dir(".a-1"), dir(".a-2"), dir(".a-3"), dir(".a-4"), dir(".b-1"));
+        let living = dir(".a-1");
+        let dead = dir(".a-2");
+        let kept = dir(".a-3");
+        let bare = dir(".a-4");
+        let other = dir(".b-1");
         let lock = take(&living).unwrap().unwrap();
         assert!(take(&living).unwrap().is_none(), "it has an owner");
         [&dead, &kept, &other].into_iter().for_each(|dir| drop(take(dir).unwrap().unwrap()));

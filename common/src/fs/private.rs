@@ -88,7 +88,8 @@ mod tests {
             let error = own_dir(&dir).unwrap_err().to_string();
             assert!(error.contains("other users may write to it") && error.contains("hint: "), "{error}");
         }
-        let (link, file) = (all.path().join("link"), all.path().join("file"));
+        let link = all.path().join("link");
+        let file = all.path().join("file");
         std::os::unix::fs::symlink(all.path(), &link).unwrap();
         fs::write(&file, "").unwrap();
         assert!(own_dir(&link).is_err() && own_dir(&file).is_err());

@@ -87,7 +87,8 @@ impl RelPath {
     /// As there.
     pub fn locate_within(&self, dir: &Path, also: &[PathBuf]) -> Result<PathBuf, FileError> {
         let path = self.below(dir);
-        let (mut at, mut is_linked) = (dir.to_path_buf(), false);
+        let mut at = dir.to_path_buf();
+        let mut is_linked = false;
         for component in self.0.split('/') {
             at.push(component);
             match at.symlink_metadata() {
@@ -203,7 +204,8 @@ mod tests {
         for good in ["a", "__0_0.distcp", ".metadata", "a/b c/ü..x", "..a", "a..", "C:"] {
             assert_eq!(RelPath::parse(good).unwrap(), good);
         }
-        let (long, deep) = ("a".repeat(COMPONENT_BYTES_MAX + 1), ["a"; COMPONENTS_MAX + 1].join("/"));
+        let long = "a".repeat(COMPONENT_BYTES_MAX + 1);
+        let deep = ["a"; COMPONENTS_MAX + 1].join("/");
         let bad = [
             "",
             "/",

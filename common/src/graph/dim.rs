@@ -13,7 +13,6 @@ pub enum Dim {
 }
 
 impl Dim {
-    /// The batch itself.
     pub const BATCH: Self = Self::Batch(1);
     /// An axis of one element, which stretches to any size.
     pub const ONE: Self = Self::Fixed(1);

@@ -7,7 +7,6 @@ use half::{bf16, f16};
 /// Elements of a tensor, row-major, whatever their type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Array {
-    /// Sizes.
     pub shape: Vec<usize>,
     /// Elements; truth values are 0 or 1.
     pub values: Vec<f64>,
@@ -29,7 +28,8 @@ impl Array {
 
     /// Sizes of (outer, axis, inner) about an axis.
     fn about(&self, axis: usize) -> (usize, usize, usize) {
-        let (outer, inner) = (&self.shape[..axis], &self.shape[axis + 1..]);
+        let outer = &self.shape[..axis];
+        let inner = &self.shape[axis + 1..];
         (outer.iter().product(), self.shape[axis], inner.iter().product())
     }
 
@@ -49,7 +49,8 @@ impl Array {
 /// Where the elements of a shape lie, row-major, by the strides of its axes.
 fn places<'a>(shape: &'a [usize], strides: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
     (0..shape.iter().product()).map(move |flat: usize| {
-        let (mut rest, mut at) = (flat, 0);
+        let mut rest = flat;
+        let mut at = 0;
         for axis in (0..shape.len()).rev() {
             at += rest % shape[axis] * strides[axis];
             rest /= shape[axis];
@@ -190,7 +191,8 @@ fn unary(f: Unary, v: f64) -> f64 {
 fn erf(x: f64) -> f64 {
     let size = x.abs();
     let value = if size < 2.5 {
-        let (mut term, mut sum) = (size, size);
+        let mut term = size;
+        let mut sum = size;
         for n in 1..80 {
             let n = f64::from(n);
             term *= -size * size / n;
@@ -229,7 +231,8 @@ fn compare(f: Compare, a: f64, b: f64) -> bool {
 }
 
 fn two(ins: &[&Array], shape: &[usize], f: impl Fn(f64, f64) -> f64) -> Array {
-    let (a, b) = (ins[0].stretched(shape), ins[1].stretched(shape));
+    let a = ins[0].stretched(shape);
+    let b = ins[1].stretched(shape);
     Array { shape: shape.to_vec(), values: a.values.iter().zip(&b.values).map(|(a, b)| f(*a, *b)).collect() }
 }
 
@@ -241,9 +244,11 @@ fn along_last(x: &Array, f: impl Fn(&[f64]) -> Vec<f64>) -> Array {
 fn matmul(a: &Array, b: &Array, shape: Vec<usize>) -> Array {
     let lead = &shape[..shape.len() - 2];
     let stretch = |t: &Array| t.stretched(&[lead, &t.shape[t.shape.len() - 2..]].concat());
-    let (m, n) = (shape[shape.len() - 2], shape[shape.len() - 1]);
+    let m = shape[shape.len() - 2];
+    let n = shape[shape.len() - 1];
     let k = a.shape[a.shape.len() - 1];
-    let (a, b) = (stretch(a), stretch(b));
+    let a = stretch(a);
+    let b = stretch(b);
     let mut values = vec![0.0; shape.iter().product()];
     for batch in 0..lead.iter().product::<usize>() {
         for i in 0..m {
@@ -259,7 +264,8 @@ fn matmul(a: &Array, b: &Array, shape: Vec<usize>) -> Array {
 }
 
 fn linear(ins: &[&Array], shape: Vec<usize>) -> Array {
-    let (outs, width) = (ins[1].shape[0], ins[1].shape[1]);
+    let outs = ins[1].shape[0];
+    let width = ins[1].shape[1];
     let rows = if width == 0 {
         vec![&[][..]; shape.iter().product::<usize>() / outs.max(1)]
     } else {

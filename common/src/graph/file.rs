@@ -29,7 +29,6 @@ pub enum FileError {
     /// What the system says.
     #[error("{path}: {source}")]
     Io {
-        /// The file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
@@ -40,7 +39,6 @@ pub enum FileError {
     /// Not the JSON of a graph.
     #[error("{path}: {source}")]
     Json {
-        /// The file.
         path: PathBuf,
         /// Why.
         source: serde_json::Error,
@@ -48,7 +46,6 @@ pub enum FileError {
     /// Not the tensors of a graph.
     #[error("{path}: {source}")]
     Tensors {
-        /// The file.
         path: PathBuf,
         /// Why.
         source: safetensors::SafeTensorError,
@@ -56,7 +53,6 @@ pub enum FileError {
     /// What it says cannot be.
     #[error("{path}: {source}")]
     Graph {
-        /// The file.
         path: PathBuf,
         /// Why.
         source: GraphError,
@@ -144,7 +140,8 @@ pub fn digest(graph: &Graph) -> String {
 /// # Errors
 /// What the system says, or what is wrong with the files.
 pub fn read(dir: &Path) -> Result<Graph, FileError> {
-    let (path, tensors) = (dir.join(STRUCTURE), dir.join(TENSORS));
+    let path = dir.join(STRUCTURE);
+    let tensors = dir.join(TENSORS);
     let load = |path: &Path, bytes_max| {
         regular::read(path, bytes_max).map_err(|error| FileError::Io { path: path.to_owned(), source: error.source })
     };
@@ -204,7 +201,9 @@ fn rebuilt(written: Written, tensors: &SafeTensors<'_>) -> Result<Graph, GraphEr
     if let Some(id) = written.outputs.iter().find(|id| !there.get(id.0).copied().unwrap_or(false)) {
         return Err(structure("output", id.0, "a value that something gives"));
     }
-    (graph.nodes, graph.inputs, graph.outputs) = (written.nodes, written.inputs, written.outputs);
+    graph.nodes = written.nodes;
+    graph.inputs = written.inputs;
+    graph.outputs = written.outputs;
     Ok(graph)
 }
 

@@ -20,9 +20,7 @@ pub enum GraphError {
     /// A tensor with other than its elements.
     #[error("tensor {name} has {found} bytes, expected {expected}")]
     Bytes {
-        /// Its name.
         name: String,
-        /// In the file.
         found: usize,
         /// By its shape.
         expected: usize,
@@ -74,7 +72,8 @@ pub fn infer(op: &Op, ins: &[&Value]) -> Inferred {
     if !arity.contains(&ins.len()) {
         return Err(Expected("another number of operands"));
     }
-    let (first, shape) = (ins[0].dtype, &ins[0].shape);
+    let first = ins[0].dtype;
+    let shape = &ins[0].shape;
     let rank = shape.len();
     let same = |is: fn(DType) -> bool, expected| {
         if ins.iter().all(|v| v.dtype == first) && is(first) { Ok(()) } else { Err(Expected(expected)) }
@@ -110,7 +109,8 @@ pub fn infer(op: &Op, ins: &[&Value]) -> Inferred {
 
 /// [`infer`] of what moves elements, or folds them along axes.
 fn layout(op: &Op, ins: &[&Value]) -> Inferred {
-    let (first, shape) = (ins[0].dtype, &ins[0].shape);
+    let first = ins[0].dtype;
+    let shape = &ins[0].shape;
     let rank = shape.len();
     match op {
         Op::Reduce { axes, keep, .. } => {
@@ -219,7 +219,8 @@ fn linear(ins: &[&Value]) -> Result<Vec<Dim>, Expected> {
 
 fn concat(ins: &[&Value], axis: usize) -> Inferred {
     let wrong = Expected("values of one kind, and of one shape but for an axis that is not the batch");
-    let (first, shape) = (ins[0].dtype, &ins[0].shape);
+    let first = ins[0].dtype;
+    let shape = &ins[0].shape;
     let mut sum = 0;
     for v in ins {
         let size = v.shape.get(axis).and_then(|dim| dim.fixed()).ok_or(wrong)?;

@@ -58,7 +58,6 @@ impl DType {
         matches!(self, Self::F16 | Self::Bf16)
     }
 
-    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -90,7 +89,6 @@ pub enum Known {
 /// A tensor that is known beforehand: row-major, little-endian.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Data {
-    /// What it is.
     pub known: Known,
     /// The elements.
     pub bytes: Arc<[u8]>,

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 pub enum Unary {
     /// −x
     Neg,
-    /// eˣ
     Exp,
     /// ln x
     Log,
@@ -34,7 +33,6 @@ pub enum Unary {
 pub enum Binary {
     /// a + b
     Add,
-    /// a − b
     Sub,
     /// a · b
     Mul,

@@ -8,14 +8,10 @@ use std::path::PathBuf;
 pub enum StagedError {
     /// There is no meta.json: staging never ended here.
     #[error("{} is not a staged directory: it has no meta.json; run `enn stage` again", path.display())]
-    NotStaged {
-        /// The directory.
-        path: PathBuf,
-    },
+    NotStaged { path: PathBuf },
     /// meta.json cannot be understood.
     #[error("{}: {source}; expected the metadata of a staged directory: delete the directory and stage again", path.display())]
     Meta {
-        /// meta.json.
         path: PathBuf,
         /// What the JSON reader said, with line and column.
         #[source]
@@ -24,7 +20,6 @@ pub enum StagedError {
     /// meta.json is of another version.
     #[error("{}: version {found}, this build reads version {expected}; stage the data again", path.display())]
     Version {
-        /// meta.json.
         path: PathBuf,
         /// Version in the file.
         found: u32,
@@ -34,7 +29,6 @@ pub enum StagedError {
     /// Two parts of the directory contradict each other.
     #[error("{}: {what} is {found}, expected {expected}; delete the directory and stage again", path.display())]
     Mismatch {
-        /// The file.
         path: PathBuf,
         /// What was compared: "shape", "length".
         what: &'static str,
@@ -46,7 +40,6 @@ pub enum StagedError {
     /// An `.npy` header cannot be used.
     #[error("{}: {kind}", path.display())]
     Npy {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         #[source]

@@ -94,12 +94,14 @@ mod tests {
     fn a_series_without_history_has_no_numbers_and_the_row_says_so() {
         let histories = Histories { columns: vec![vec![0, 2], vec![1]], steps: 2, cells: 4 };
         // Two levels of four cells.
-        let (mut values, mut status) = ([1.0f32; 8], RowStatus::Predicted as u8);
+        let mut values = [1.0f32; 8];
+        let mut status = RowStatus::Predicted as u8;
         histories.hold(|column| [1, 0, 0, 1][column] != 0, &mut values, &mut status);
         assert_eq!(RowStatus::of(status), Some(RowStatus::NoHistory));
         let missing: Vec<usize> = (0..8).filter(|cell| values[*cell].is_nan()).collect();
         assert_eq!(missing, [2, 3, 6, 7]);
-        let (mut whole, mut fine) = ([1.0f32; 4], RowStatus::Predicted as u8);
+        let mut whole = [1.0f32; 4];
+        let mut fine = RowStatus::Predicted as u8;
         histories.hold(|column| column > 0, &mut whole, &mut fine);
         assert_eq!((whole, fine), ([1.0; 4], RowStatus::Predicted as u8));
     }
@@ -111,7 +113,8 @@ mod tests {
             let status = histories.judged(&x, &mut answer, blind);
             (status, answer.map(|value| value.to_bits()))
         };
-        let (none, bits) = (f32::NAN, f32::to_bits);
+        let none = f32::NAN;
+        let bits = f32::to_bits;
         // The last input is of the calendar.
         assert_eq!(judged([1.0, none, 5.0], [3.0, 4.0], &[]), (RowStatus::NoHistory, [bits(3.0), bits(none)]));
         // An artifact has taken the number out itself.

@@ -172,7 +172,6 @@ impl LabelMeta {
 pub struct Stats {
     /// Valid cells.
     pub n: u64,
-    /// Mean.
     pub mean: f64,
     /// Population standard deviation (0 for a constant column: the model's scaler then uses 1).
     pub std: f64,

@@ -163,7 +163,6 @@ impl Staged {
         Ok(Self { dir: dir.to_path_buf(), meta, x, x_mask, targets, row_id, split, weight, features, outputs })
     }
 
-    /// The directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

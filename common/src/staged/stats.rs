@@ -55,7 +55,8 @@ impl Moments {
             *self = *other;
             return;
         }
-        let (n_self, n_other) = (self.n as f64, other.n as f64);
+        let n_self = self.n as f64;
+        let n_other = other.n as f64;
         let n = n_self + n_other;
         let delta = other.mean - self.mean;
         // The symmetric form of the mean: a + δ·(n_b/n) would depend on which part is the larger.

@@ -126,14 +126,16 @@ impl Sums {
             return Err(wrong("length in bytes", length.to_string(), sums.bytes.to_string()));
         }
         if self.block_bytes == 0 || sums.crc32c.len() as u64 != length.div_ceil(self.block_bytes) {
-            let (found, expected) = (sums.crc32c.len(), "one for each block");
+            let found = sums.crc32c.len();
+            let expected = "one for each block";
             return Err(wrong("number of checksums", found.to_string(), expected.into()));
         }
         for &block in which {
             let found = block_of(&file, &path, (block, self.block_bytes), length, progress)?;
             if found != sums.crc32c[usize::try_from(block).unwrap_or(usize::MAX)] {
                 let at = block * self.block_bytes;
-                let (found, expected) = (format!("other than written behind byte {at}"), "as it was staged".to_owned());
+                let found = format!("other than written behind byte {at}");
+                let expected = "as it was staged".to_owned();
                 return Err(wrong("content", found, expected));
             }
         }
@@ -168,7 +170,8 @@ fn block_of(
     length: u64,
     progress: &mut dyn FnMut(u64),
 ) -> Result<u32, StagedError> {
-    let (mut at, end) = (block * block_bytes, length.min((block + 1).saturating_mul(block_bytes)));
+    let mut at = block * block_bytes;
+    let end = length.min((block + 1).saturating_mul(block_bytes));
     let mut bytes = vec![0; usize::try_from(BLOCK_BYTES.min(end - at)).unwrap_or_default()];
     let mut crc = 0;
     while at < end {

@@ -127,7 +127,8 @@ impl Journal {
         let path = dir.join(PROGRESS);
         let file = File::options().append(true).create(true).open(&path).map_err(FileError::of("create", &path))?;
         let text = fs::read(&path).map_err(FileError::of("read", &path))?;
-        let (mut marks, mut whole) = (Vec::new(), 0);
+        let mut marks = Vec::new();
+        let mut whole = 0;
         for line in text.split_inclusive(|byte| *byte == b'\n') {
             let Some(mark) = parse(line) else { break };
             marks.push(mark);

@@ -42,7 +42,8 @@ impl<'a> Places<'a> {
     /// Of the words of `list`.
     pub fn new(list: &'a [String]) -> Self {
         let form = form(list);
-        let (mut exact, mut alike) = (HashMap::new(), HashMap::new());
+        let mut exact = HashMap::new();
+        let mut alike = HashMap::new();
         for (at, word) in list.iter().enumerate() {
             exact.entry(word.as_str()).or_insert(at);
             if form != Form::Text {

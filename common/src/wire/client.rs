@@ -36,7 +36,6 @@ pub enum ClientError {
     Connect {
         /// Socket path.
         path: PathBuf,
-        /// Cause.
         source: io::Error,
     },
     /// The socket broke while writing, or the broker did not read for `SEND_WAIT_MAX`.

@@ -27,7 +27,6 @@ pub enum Request {
     Stop {},
     /// Cut the link between a node and the head for a while, to see what the run does.
     Cut {
-        /// Host.
         node: String,
         /// How long.
         seconds: u32,

@@ -43,11 +43,9 @@ pub enum Phase {
     Compute = 3,
     /// Waiting in a collective.
     Collective = 4,
-    /// Validating.
     Validate = 5,
     /// Writing a checkpoint.
     Save = 6,
-    /// Predicting.
     Predict = 7,
     /// Ending.
     Done = 8,
@@ -121,9 +119,7 @@ const WISH_REGROUP: u64 = 2;
 pub struct Intent {
     /// Operation.
     pub op: String,
-    /// Kernel.
     pub kernel: String,
-    /// Signature.
     pub sig: u64,
     /// The operands in words.
     pub operands: String,
@@ -294,7 +290,8 @@ impl<'a> ControlPage<'a> {
         bytes.truncate(length);
         let text = String::from_utf8_lossy(&bytes);
         let mut parts = text.splitn(3, '\n').map(str::to_owned);
-        let (op, kernel) = (parts.next()?, parts.next()?);
+        let op = parts.next()?;
+        let kernel = parts.next()?;
         let sig = self.words[WORD_SIGNATURE].load(Ordering::Relaxed);
         Some(Intent { op, kernel, sig, operands: parts.next().unwrap_or_default() })
     }

@@ -28,7 +28,6 @@ pub struct Begin {
     pub protocol: u32,
     /// What runs it.
     pub engine: Engine,
-    /// The file.
     pub artifact: PathBuf,
     /// "cpu" or "cuda".
     pub device: String,

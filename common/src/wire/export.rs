@@ -19,7 +19,6 @@ pub const GIVEN: &str = "given.";
 pub const ANSWERED: &str = "answered.";
 /// Mean and spread of the targets over the training rows, in the output's shape: what a difference is measured by.
 pub const CENTRE: &str = "centre";
-/// The spread.
 pub const SPREAD: &str = "spread";
 
 /// What to export.

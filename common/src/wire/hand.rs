@@ -162,7 +162,6 @@ pub enum Wish {
 pub struct Here {
     /// Membership of the rendezvous it speaks of.
     pub membership: u64,
-    /// Host.
     pub host: String,
     /// Workers it runs when none is missing, and those it has room for.
     pub room: u32,

@@ -140,7 +140,6 @@ pub struct Standby {
     pub store_port: u16,
     /// Intra-op threads.
     pub threads: u32,
-    /// Run directory.
     pub run_dir: PathBuf,
     /// Staged data.
     pub staged: PathBuf,
@@ -149,7 +148,6 @@ pub struct Standby {
 /// A worker's identity in a round, and its task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// Round.
     pub round: u64,
     /// Global rank.
     pub rank: u32,
@@ -167,7 +165,6 @@ pub struct Assignment {
     pub device: String,
     /// Intra-op threads.
     pub threads: u32,
-    /// Run directory.
     pub run_dir: PathBuf,
     /// Kernels in quarantine, in force from the first step.
     pub kernels: Quarantined,

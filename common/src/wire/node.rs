@@ -57,29 +57,42 @@ pub enum ToHost {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum FromHost {
     /// Answer to `Hello`; `token` says whether a proof is wanted.
-    Challenge { nonce: [u8; PROOF_BYTES], token: bool },
+    Challenge {
+        nonce: [u8; PROOF_BYTES],
+        token: bool,
+    },
     /// The node's proof is right; here is the host's.
-    Welcome { proof: [u8; PROOF_BYTES] },
+    Welcome {
+        proof: [u8; PROOF_BYTES],
+    },
     /// The node may not take part.
-    Refused { reason: String },
+    Refused {
+        reason: String,
+    },
     /// Why no round begins yet, and the seconds left.
-    Waiting { reason: String },
+    Waiting {
+        reason: String,
+    },
     /// Who is in the round that `Begin` is about to start; the same bytes for all.
     Roster(Box<Roster>),
     /// A round begins, with this rank for the node.
-    Begin { node_rank: u32 },
-    /// The round ended.
+    Begin {
+        node_rank: u32,
+    },
     RoundEnded(RoundEnd),
-    /// The run ended.
     RunEnded(RunEnd),
     /// The host lives.
     Alive,
     /// The host heard nothing of the node for too long and does not count it any more; the host is not dead.
-    Dismissed { reason: String },
+    Dismissed {
+        reason: String,
+    },
     /// As `ToHost::Letter`.
     Letter(Vec<u8>),
     /// The host leaves the run. The others go on without it: one of these takes over.
-    Left { heirs: Vec<Heir> },
+    Left {
+        heirs: Vec<Heir>,
+    },
 }
 
 /// A node as it introduces itself.
@@ -160,7 +173,6 @@ pub struct Roster {
 /// A member that may take over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heir {
-    /// Its rank.
     pub node_rank: u32,
     /// Where it listens.
     pub at: Standby,
@@ -169,7 +181,6 @@ pub struct Heir {
 /// One node of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Host name.
     pub host: String,
     /// Workers it runs.
     pub local_world: u32,
@@ -187,7 +198,6 @@ pub struct Members {
 }
 
 impl Members {
-    /// Packs.
     pub fn pack<'a>(members: impl Iterator<Item = (&'a str, u32, &'a str)>) -> Self {
         let mut packed = Self::default();
         let mut before = "";

@@ -48,7 +48,6 @@ pub struct Begin {
 pub enum Question {
     /// Every row of a staged directory.
     Staged {
-        /// The directory.
         staged: PathBuf,
         /// Where the one chunk of answers goes.
         out: PathBuf,

@@ -68,7 +68,8 @@ fn large_payloads_begin_at_a_page() {
 #[test]
 fn shards_that_do_not_fit_are_refused_and_nothing_is_committed() {
     let root = tempfile::tempdir().unwrap();
-    let (temporary, committed) = (root.path().join(name::temporary(5, "a")), root.path().join(name::committed(5)));
+    let temporary = root.path().join(name::temporary(5, "a"));
+    let committed = root.path().join(name::committed(5));
     let tables = write_shards(&Disk, &temporary, 3, 5);
     let refused = |tables: &[_]| commit(&temporary, &committed, tables, draft(5)).unwrap_err().to_string();
     assert!(refused(&tables[..2]).contains("tensor model.w: the boxes hold 20 of the 35"), "{}", refused(&tables[..2]));

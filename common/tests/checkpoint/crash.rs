@@ -272,8 +272,8 @@ fn newest(root: &Path) -> Option<u64> {
 /// Saves a step the way workers and launcher do; an error ends it like a crash would.
 fn save(storage: &Crashing, step: u64) -> Result<(), String> {
     let checkpoints = Path::new(CHECKPOINTS);
-    let (temporary, committed) =
-        (checkpoints.join(name::temporary(step, "a")), checkpoints.join(name::committed(step)));
+    let temporary = checkpoints.join(name::temporary(step, "a"));
+    let committed = checkpoints.join(name::committed(step));
     let tables = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write_shards(storage, &temporary, 2, step)));
     let mut tables = tables.map_err(|_| "a shard could not be written".to_owned())?;
     tables.push(write_large(storage, &temporary, step)?);
@@ -315,7 +315,8 @@ fn crash_everywhere(step: u64, error: Option<i32>) -> (usize, usize) {
     assert!(calm.worlds().iter().all(|world| newest(world.path()) == Some(step)), "durable when commit returns");
 
     std::panic::set_hook(Box::new(|_| {}));
-    let (mut old, mut new) = (0, 0);
+    let mut old = 0;
+    let mut new = 0;
     for at in 0..operations {
         let storage = machine();
         save(&storage, 1).unwrap();
@@ -373,7 +374,8 @@ fn a_disk_that_fails_once_costs_a_save_and_never_a_checkpoint_with_a_hole() {
     for at in 0..operations {
         let storage = machine();
         save(&storage, 1).unwrap();
-        (storage.machine().fails_at, storage.machine().once) = (Some(before + at), true);
+        storage.machine().fails_at = Some(before + at);
+        storage.machine().once = true;
         storage.machine().error = Some(EIO);
         let told = save(&storage, 2).unwrap_err();
         // What was not synced is in no checkpoint, whatever of it can still be seen.

@@ -65,7 +65,8 @@ fn a_flipped_bit_of_a_payload_names_the_tensor() {
 fn only_what_is_damaged_is_set_aside_and_stays_so() {
     let (root, path) = fresh();
     let older = checkpoint(root.path(), 2, 4);
-    let (bad, good) = (path.join("__0_0.distcp"), path.join("__1_0.distcp"));
+    let bad = path.join("__0_0.distcp");
+    let good = path.join("__1_0.distcp");
     assert!(set_aside(&path, Some(&bad)).unwrap().is_none() && set_aside(&path, None).unwrap().is_none());
     change(&bad, |bytes| {
         let at = place_of(bytes, &pattern(6, 64));

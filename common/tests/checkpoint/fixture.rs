@@ -22,7 +22,8 @@ pub(crate) fn write_shards(storage: &dyn Storage, dir: &Path, world: u32, step: 
     let all = w(step);
     let write = |rank: u32| {
         let mut shard = ShardWriter::create_on(storage, dir, rank).unwrap();
-        let (begin, end) = (rows[rank as usize], rows[rank as usize + 1]);
+        let begin = rows[rank as usize];
+        let end = rows[rank as usize + 1];
         let part = TensorBox {
             fqn: "model.w",
             dtype: DType::F32,
@@ -55,7 +56,8 @@ pub(crate) fn draft(step: u64) -> Draft {
 
 /// Writes and commits a checkpoint below `root`.
 pub(crate) fn checkpoint(root: &Path, world: u32, step: u64) -> PathBuf {
-    let (temporary, committed) = (root.join(name::temporary(step, "a")), root.join(name::committed(step)));
+    let temporary = root.join(name::temporary(step, "a"));
+    let committed = root.join(name::committed(step));
     let tables = write_shards(&Disk, &temporary, world, step);
     commit(&temporary, &committed, &tables, draft(step)).unwrap().path
 }

@@ -169,10 +169,12 @@ fn blobs(path: &Path) -> Found<BTreeMap<u64, (u32, u64)>> {
     if word(&first, 4) != VERSION {
         return Err(format!("{WEIGHTS_FILE}: version {}: expected {VERSION}", word(&first, 4)));
     }
-    let (mut found, mut at) = (BTreeMap::new(), ALIGN);
+    let mut found = BTreeMap::new();
+    let mut at = ALIGN;
     for _ in 0..word(&first, 0) {
         let before = head(at)?;
-        let (bytes, begin) = (long(&before, 8), long(&before, 16));
+        let bytes = long(&before, 8);
+        let begin = long(&before, 16);
         let fits = begin.checked_add(bytes).is_some_and(|past| past <= end);
         if word(&before, 0) != MARK || begin != at + ALIGN || !fits {
             return Err(format!("{WEIGHTS_FILE}: no blob at {at}"));
@@ -337,7 +339,8 @@ fn fits(sizes: &[u64], array: &Part<'_>, shape: &[Dim]) -> bool {
         return false;
     }
     let within = |(range, size): (&Part<'_>, &u64)| {
-        let (low, high) = (range.number(1), range.number(2));
+        let low = range.number(1);
+        let high = range.number(2);
         low.is_some_and(|low| 0 < low && low <= *size) && high.is_some_and(|high| *size <= high)
     };
     let fixed = sizes.iter().zip(shape).all(|(size, dim)| dim.fixed().is_none_or(|fixed| fixed == *size));

@@ -63,7 +63,8 @@ fn every_sample_becomes_a_package_that_holds_together() {
 #[test]
 fn element_types_without_a_port_or_a_file_of_weights_find_their_way() {
     let mut g = Graph::new();
-    let (x, mask) = (g.input("x", DType::F16, batched(&[12])), g.input("mask", DType::Bool, batched(&[12])));
+    let x = g.input("x", DType::F16, batched(&[12]));
+    let mask = g.input("mask", DType::Bool, batched(&[12]));
     let at = g.input("at", DType::I64, vec![Dim::Fixed(3)]);
     let half: Vec<u8> = [0x3c00_u16; 12].iter().flat_map(|bits| bits.to_le_bytes()).collect();
     let weight = g.known("1.weight", (DType::F16, &[12]), Known::Parameter, half).unwrap();

@@ -43,7 +43,6 @@ pub(super) const TRANSPOSE: Builtin = Builtin(39, 26);
 /// What an operator's version depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Use {
-    /// Operands.
     pub(super) operands: usize,
     /// The most axes of an operand.
     pub(super) rank: usize,

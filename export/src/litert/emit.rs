@@ -104,7 +104,8 @@ impl<'a> Emitter<'a> {
         if axes > AXES_MAX && !matches!(node.op, Op::Reshape { .. }) {
             return Err(super::too_many_axes(node, axes));
         }
-        let (x, to) = (ins[0], (kind(out.dtype), out.shape.clone()));
+        let x = ins[0];
+        let to = (kind(out.dtype), out.shape.clone());
         let at = match &node.op {
             Op::Unary(f) => self.unary(*f, x, to),
             Op::Binary(f) => self.elementwise(binary(*f), &ins, to),
@@ -275,8 +276,9 @@ impl<'a> Emitter<'a> {
             return self.reshape(made, to);
         }
         let along = |value: u64| (0..from.len()).map(|i| if i == axis { value as i32 } else { 0 }).collect::<Vec<_>>();
-        let (begin, end, step) =
-            (self.row(&along(start)), self.row(&along(start + len)), self.row(&vec![1; from.len()]));
+        let begin = self.row(&along(start));
+        let end = self.row(&along(start + len));
+        let step = self.row(&vec![1; from.len()]);
         let whole = ((1 << from.len()) - 1) & !(1 << axis);
         let kind = self.draft.tensors[x as usize].kind;
         let options = [Field::Int(0, whole), Field::Int(1, whole)];

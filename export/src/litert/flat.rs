@@ -159,7 +159,8 @@ impl<'f> File<'f> {
 
     /// `SignatureDef`.
     fn signature(&mut self, draft: &Draft<'_>) -> Table {
-        let (inputs, outputs) = (self.ports(&draft.inputs), self.ports(&draft.outputs));
+        let inputs = self.ports(&draft.inputs);
+        let outputs = self.ports(&draft.outputs);
         let key = self.0.create_string(SIGNATURE);
         self.table(|flat| {
             flat.push_slot_always(slot(0), inputs);
@@ -188,8 +189,10 @@ impl<'f> File<'f> {
             })
             .collect();
         let of = |ports: &[Port<'_>]| ports.iter().map(|(_, tensor)| *tensor).collect::<Vec<_>>();
-        let (tensors, operators) = (self.0.create_vector(&tensors), self.0.create_vector(&operators));
-        let (ins, outs) = (self.0.create_vector(&of(&draft.inputs)), self.0.create_vector(&of(&draft.outputs)));
+        let tensors = self.0.create_vector(&tensors);
+        let operators = self.0.create_vector(&operators);
+        let ins = self.0.create_vector(&of(&draft.inputs));
+        let outs = self.0.create_vector(&of(&draft.outputs));
         let name = self.0.create_string("main");
         self.table(|flat| {
             flat.push_slot_always(slot(0), tensors);

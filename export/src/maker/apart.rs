@@ -24,11 +24,8 @@ use std::{
 /// A library of another's that runs artifacts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Library {
-    /// onnxruntime's.
     OnnxRuntime,
-    /// LiteRT's.
     LiteRt,
-    /// TensorFlow's.
     TensorFlow,
 }
 

@@ -181,7 +181,8 @@ fn line(from: &mut impl BufRead) -> Option<String> {
 
 fn last(errors: impl Read, mut log: Option<File>) -> Vec<String> {
     let mut errors = BufReader::new(errors);
-    let (mut kept, mut logged) = (VecDeque::new(), 0);
+    let mut kept = VecDeque::new();
+    let mut logged = 0;
     while let Some(mut line) = line(&mut errors) {
         logged += line.len() as u64 + 1;
         // A log that cannot be written is none.

@@ -60,14 +60,16 @@ impl Runner for Exchange {
     }
 
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
-        let (mut bytes, mut shapes) = (Vec::new(), Vec::new());
+        let mut bytes = Vec::new();
+        let mut shapes = Vec::new();
         for name in &self.ports.0 {
             let input = inputs.iter().find(|input| input.name == *name);
             let input = input.ok_or_else(|| self.working.task.refused(format!("input {name} was not given")))?;
             bytes.extend(input.values.iter().flat_map(|value| value.to_le_bytes()));
             shapes.push(&input.shape);
         }
-        let (given, answered) = (self.dir.join("inputs"), self.dir.join("outputs"));
+        let given = self.dir.join("inputs");
+        let answered = self.dir.join("outputs");
         std::fs::write(&given, bytes).map_err(|source| ExportError::Io { path: given.clone(), source })?;
         self.working.say(&json!({ "inputs": given, "outputs": answered, "shapes": shapes }))?;
         let shapes = match self.working.hear()? {
@@ -154,7 +156,8 @@ fn words(error: ExportError) -> String {
 
 fn answered(runner: &mut dyn Runner, names: &[String], question: &Value) -> Result<Vec<Vec<usize>>, String> {
     let path = |key: &str| question[key].as_str().map(Path::new).ok_or_else(|| format!("a question without {key}"));
-    let (given, answers) = (path("inputs")?, path("outputs")?);
+    let given = path("inputs")?;
+    let answers = path("outputs")?;
     let bytes = std::fs::read(given).map_err(|error| format!("{}: {error}", given.display()))?;
     let size = |size: &Value| size.as_u64().and_then(|size| usize::try_from(size).ok());
     let shape = |shape: &Value| shape.as_array()?.iter().map(size).collect::<Option<Vec<usize>>>();
@@ -192,7 +195,8 @@ mod tests {
     #[test]
     fn a_runner_is_served_by_lines_and_files() {
         let dir = tempfile::tempdir().unwrap();
-        let (given, answers) = (dir.path().join("given"), dir.path().join("answers"));
+        let given = dir.path().join("given");
+        let answers = dir.path().join("answers");
         let bytes: Vec<u8> = [1_f32, 2.0, 3.0, 4.0].iter().flat_map(|v| v.to_le_bytes()).collect();
         std::fs::write(&given, bytes).unwrap();
         let question = |shape: [usize; 2]| json!({"inputs": given, "outputs": answers, "shapes": [shape]});

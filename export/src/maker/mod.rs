@@ -131,7 +131,10 @@ impl Tool {
         if job.get("artifact").is_some() {
             unix::bind(&mut command);
         }
-        let (what, path, lacks, other) = (self.what, path.to_owned(), self.lacks(), self.other);
+        let what = self.what;
+        let path = path.to_owned();
+        let lacks = self.lacks();
+        let other = self.other;
         let task = Task { what, path, limits, lacks, other };
         job["pins"] = json!(self.pins.iter().copied().collect::<BTreeMap<_, _>>());
         let unavailable = |source| self.unavailable(format!("{}: {source}", python.display()));
@@ -148,7 +151,8 @@ impl Tool {
         limits: Limits,
     ) -> Result<Exchange, ExportError> {
         job["artifact"] = json!(artifact);
-        (job["inputs"], job["outputs"]) = (json!(ports.0), json!(ports.1));
+        job["inputs"] = json!(ports.0);
+        job["outputs"] = json!(ports.1);
         let mut working = self.start(python, (artifact, None), job, limits)?;
         let version = format!("{} {}", self.what.to_lowercase(), working.ready()?);
         Exchange::new(working, version, ports, scratch)
@@ -189,8 +193,11 @@ fn make(
         move |source| ExportError::Io { path, source }
     };
     DirBuilder::new().mode(0o700).create(&scratch).map_err(io(&scratch))?;
-    let (out, log) = (scratch.join("made"), scratch.join(LOG));
-    (job["source"], job["out"], job["scratch"]) = (json!(source), json!(out), json!(scratch));
+    let out = scratch.join("made");
+    let log = scratch.join(LOG);
+    job["source"] = json!(source);
+    job["out"] = json!(out);
+    job["scratch"] = json!(scratch);
     let begun = File::create(&log).map_err(io(&log)).and_then(|log| begin(job, log));
     let made = begun.and_then(|mut working| match working.hear()? {
         Reply::Made(made) => {
@@ -260,7 +267,9 @@ impl Working {
                 Err(self.task.late())
             }
             Err(Silence::Late) => {
-                let (what, path, time) = (task.what, task.path.clone(), task.limits.time);
+                let what = task.what;
+                let path = task.path.clone();
+                let time = task.limits.time;
                 Err(ExportError::Late { what, path, time })
             }
             Err(Silence::Ended) => {

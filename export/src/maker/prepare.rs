@@ -36,9 +36,7 @@ const COMPLETE: &str = ".complete";
 /// Whose tools an environment is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
-    /// AOTInductor.
     Aoti,
-    /// ExecuTorch.
     ExecuTorch,
     /// onnxruntime: its library.
     OnnxRuntime,
@@ -55,7 +53,6 @@ impl Backend {
     pub const ALL: [Self; 6] =
         [Self::Aoti, Self::ExecuTorch, Self::OnnxRuntime, Self::LiteRt, Self::TensorFlow, Self::TensorRt];
 
-    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Aoti => "aoti",
@@ -126,7 +123,6 @@ fn is_installed(packages: &Path, package: &str, version: &str) -> bool {
     names.filter_map(|entry| entry.file_name().into_string().ok()).any(|name| is_it(name) == Some(true))
 }
 
-/// What installs.
 #[derive(Debug, Clone, Copy)]
 pub struct Installers<'a> {
     /// uv, which is the quicker one, where it is there.

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 /// The Python that has TensorRT.
 #[derive(Debug, Clone)]
 pub struct Python {
-    /// Its interpreter.
     pub interpreter: PathBuf,
     /// The library of the NVIDIA driver.
     pub driver: PathBuf,

@@ -27,7 +27,8 @@ fn python() -> &'static Path {
 
 fn make(script: &'static str, limits: Limits) -> (Result<super::Made, ExportError>, Vec<PathBuf>) {
     let dir = tempfile::tempdir().unwrap();
-    let (source, path) = (dir.path().join("source"), dir.path().join("made"));
+    let source = dir.path().join("source");
+    let path = dir.path().join("made");
     fs::write(&source, "contents").unwrap();
     let made = tool(script, &[]).make(python(), (&source, &path), json!({ "device": "cpu" }), limits);
     fs::remove_file(&source).unwrap();
@@ -59,7 +60,8 @@ say({"made": {"versions": versions, "about": {"isa": "none"}}})
 /// What a tool of this script is said to have failed for, and its log.
 fn failed(script: &'static str, limits: Limits) -> (String, String) {
     let dir = tempfile::tempdir().unwrap();
-    let (source, path) = (dir.path().join("source"), dir.path().join("made"));
+    let source = dir.path().join("source");
+    let path = dir.path().join("made");
     let error = tool(script, &[]).make(python(), (&source, &path), json!({}), limits).unwrap_err().to_string();
     let log = log_of(&path);
     let said = fs::read_to_string(&log).unwrap_or_default();
@@ -209,7 +211,8 @@ fn installer(dir: &Path) -> PathBuf {
 #[test]
 fn an_environment_is_whole_or_absent_and_made_once() {
     let dir = tempfile::tempdir().unwrap();
-    let (root, uv) = (dir.path().join("envs"), installer(dir.path()));
+    let root = dir.path().join("envs");
+    let uv = installer(dir.path());
     let installers = Installers { uv: Some(&uv), python: Path::new("python3") };
     let calls = || fs::read_to_string(dir.path().join("uv.calls")).unwrap().lines().count();
     fs::write(dir.path().join("uv.fail"), "").unwrap();

@@ -81,7 +81,8 @@ impl<'a> Draft<'a> {
 
     /// What follows is the graph's node `at`.
     pub(super) fn begin(&mut self, at: usize, node: &Node) {
-        let (place, op) = (&node.place, node.op.name());
+        let place = &node.place;
+        let op = node.op.name();
         let named = place.strip_suffix(op).is_some_and(|before| before.is_empty() || before.ends_with('.'));
         self.stem = self.free(match place.as_str() {
             "" => format!("{op}_{at}"),
@@ -210,7 +211,8 @@ impl<'a> Draft<'a> {
             return Some(name.clone());
         }
         if times != 1 {
-            let (batch, by) = (self.rows(1)?, self.integers(&[times.cast_signed()]));
+            let batch = self.rows(1)?;
+            let by = self.integers(&[times.cast_signed()]);
             return Some(self.remembered(times, "Mul", &[&batch, &by]));
         }
         let follows = |id: &Id| {
@@ -222,7 +224,8 @@ impl<'a> Draft<'a> {
         };
         // The one that is the batch itself, if there is one, needs no division.
         let (input, axis, of) = self.graph.inputs().iter().filter_map(follows).min_by_key(|(_, _, times)| *times)?;
-        let (input, axis) = (self.operand(input), self.integers(&[axis as i64]));
+        let input = self.operand(input);
+        let axis = self.integers(&[axis as i64]);
         let sizes = self.free("batch.sizes".to_owned());
         self.node("Shape", (&sizes, &sizes), &[&input], &[]);
         if of == 1 {
@@ -256,7 +259,8 @@ impl<'a> Draft<'a> {
 
     /// The node that gives the result.
     pub(super) fn last(&mut self, op: &str, ins: &[&str], attributes: &[Attribute]) {
-        let (stem, result) = (self.stem.clone(), self.result.clone());
+        let stem = self.stem.clone();
+        let result = self.result.clone();
         self.node(op, (&stem, &result), ins, attributes);
     }
 

@@ -75,7 +75,8 @@ pub fn data_files(model: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Where each tensor lies in the file of tensors, and that file.
 fn outside<'a>(tensors: &'a [Tensor<'_>]) -> (Vec<Option<u64>>, Vec<&'a [u8]>) {
-    let (mut at, mut parts) = (0_u64, Vec::new());
+    let mut at = 0_u64;
+    let mut parts = Vec::new();
     let places = tensors.iter().map(|tensor| {
         if tensor.bytes.len() < OUTSIDE_BYTES_MIN {
             return None;

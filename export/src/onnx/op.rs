@@ -110,7 +110,8 @@ fn unsupported(node: &Node, why: &str, hint: &str) -> ExportError {
 
 /// Of two axes `Gemm`, which takes the weight either way round; otherwise a product with the transposed weight, and a sum.
 fn linear(draft: &mut Draft<'_>, node: &Node) {
-    let (x, weight) = (draft.operand(node.ins[0]), node.ins[1]);
+    let x = draft.operand(node.ins[0]);
+    let weight = node.ins[1];
     let is_matrix = draft.graph.value(node.ins[0]).shape.len() == 2;
     let as_it_is = is_matrix && !draft.is_only_turned(weight);
     let weight = if as_it_is { draft.operand(weight) } else { draft.turned(weight) };

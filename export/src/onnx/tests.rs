@@ -137,7 +137,8 @@ fn beyond_the_limit_tensors_lie_beside_the_model() {
     fs::write(&path, "an older one").unwrap();
     let mut g = Graph::new();
     let x = g.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(17)]);
-    let (a, b) = (matrix(&mut g, "a", [17, 17]), matrix(&mut g, "b", [17, 17]));
+    let a = matrix(&mut g, "a", [17, 17]);
+    let b = matrix(&mut g, "b", [17, 17]);
     let small = g.floats(&[17], &[1.0; 17]).unwrap();
     let y = g.node(Op::Linear, &[x, a, small], "").unwrap();
     let y = g.node(Op::Linear, &[y, b], "").unwrap();
@@ -208,7 +209,8 @@ fn what_is_read_in_slices_is_a_product_of_its_own_for_each() {
         let mut g = Graph::new();
         let shape = std::iter::once(Dim::BATCH).chain(shapes.iter().map(|size| Dim::Fixed(*size))).collect();
         let x = g.input("x", DType::F32, shape);
-        let (w, b) = (matrix(&mut g, "w", [5, 3]), g.floats(&[5], &[0.0, 1.0, 2.0, 3.0, 4.0]).unwrap());
+        let w = matrix(&mut g, "w", [5, 3]);
+        let b = g.floats(&[5], &[0.0, 1.0, 2.0, 3.0, 4.0]).unwrap();
         let product = g.node(Op::Linear, &[x, w, b], "m").unwrap();
         for (start, len) in [(3, 2), (0, 3)] {
             let slice = g.node(Op::Slice { axis: shapes.len(), start, len }, &[product], "m").unwrap();

@@ -149,7 +149,8 @@ mod tests {
     fn what_is_known_is_computed_and_what_nobody_reads_goes() {
         let mut g = Graph::new();
         let x = g.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(2)]);
-        let (a, b) = (g.floats(&[2], &[1.0, 2.0]).unwrap(), g.floats(&[2], &[1.0, 2.0]).unwrap());
+        let a = g.floats(&[2], &[1.0, 2.0]).unwrap();
+        let b = g.floats(&[2], &[1.0, 2.0]).unwrap();
         let sum = g.node(Op::Binary(Binary::Add), &[a, b], "k").unwrap();
         let one = g.node(Op::Binary(Binary::Mul), &[x, sum], "m").unwrap();
         let two = g.node(Op::Binary(Binary::Mul), &[x, sum], "m").unwrap();

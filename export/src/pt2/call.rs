@@ -4,7 +4,6 @@ use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Node, Op, 
 
 /// An argument, under its name in the operator's schema.
 pub(super) enum Argument<'a> {
-    /// A tensor.
     Tensor(Id),
     /// A list of tensors.
     Tensors(&'a [Id]),

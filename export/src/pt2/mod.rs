@@ -39,7 +39,8 @@ const ALIGN_BYTES: u64 = 64;
 pub fn write(model: &Model<'_>, path: &Path) -> Result<(), ExportError> {
     let sizes = Sizes::of(model)?;
     let program = program::program(model.graph, Names::of(model.graph), &sizes).to_string();
-    let (weights, constants) = (tensors::weights(model.graph), tensors::constants(model.graph));
+    let weights = tensors::weights(model.graph);
+    let constants = tensors::constants(model.graph);
     let samples = tensors::zeros(model.graph, &sizes);
     let sample: Vec<_> =
         samples.iter().map(|(dtype, shape, bytes)| (*dtype, shape.as_slice(), bytes.as_slice())).collect();

@@ -15,7 +15,6 @@ const SCHEMA: (u64, u64) = (8, 17);
 /// Where a node says that it is: in the root, without which the program cannot be made a module again.
 const STACK: &str = "L__self__,,enn.Model";
 
-/// The program.
 pub(super) fn program(graph: &Graph, names: Names, sizes: &Sizes) -> Value {
     let mut writer = Writer { graph, names, sizes, nodes: Vec::new(), tensors: Map::new(), numbers: Map::new() };
     let multiples = writer.multiples();
@@ -193,7 +192,8 @@ impl Writer<'_> {
         let order = [Known::Parameter, Known::Buffer, Known::Constant];
         let known = |kind| self.graph.values().filter(move |(_, v)| v.data.as_ref().is_some_and(|d| d.known == kind));
         for (id, value) in order.into_iter().flat_map(known) {
-            let (name, fqn) = (json!({ "name": self.names.get(id) }), attributes(&value.name));
+            let name = json!({ "name": self.names.get(id) });
+            let fqn = attributes(&value.name);
             specs.push(match value.data.as_ref().map(|data| data.known) {
                 Some(Known::Parameter) => json!({ "parameter": { "arg": name, "parameter_name": fqn } }),
                 Some(Known::Buffer) => json!({ "buffer": { "arg": name, "buffer_name": fqn, "persistent": true } }),

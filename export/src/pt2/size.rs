@@ -65,7 +65,6 @@ impl Sizes {
         if min < max { json!({ SYMBOL: { "min_val": min, "max_val": max } }) } else { json!({}) }
     }
 
-    /// A size.
     pub(super) fn size(&self, dim: Dim) -> Value {
         match dim {
             Dim::Batch(times) => self.product(times, 1),
@@ -85,7 +84,8 @@ impl Sizes {
 
     /// What is said of a tensor. Strides are the row-major ones, also of views: whoever compiles or unflattens traces anew.
     pub(super) fn meta(&self, value: &Tensor, gradient: bool) -> Value {
-        let (mut times, mut power) = (1, 0);
+        let mut times = 1;
+        let mut power = 0;
         let mut strides = Vec::with_capacity(value.shape.len());
         for dim in value.shape.iter().rev() {
             strides.push(self.product(times, power));

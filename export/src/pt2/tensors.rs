@@ -67,7 +67,6 @@ pub(super) fn weights(graph: &Graph) -> Table<'_> {
     Table::of(graph, "weight", |known| known != Known::Constant)
 }
 
-/// Constants.
 pub(super) fn constants(graph: &Graph) -> Table<'_> {
     Table::of(graph, "tensor", |known| known == Known::Constant)
 }

@@ -158,7 +158,8 @@ fn what_contradicts_itself_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.pt2");
     let file = put(&corners(), Batch::default(), &path).unwrap();
-    let (program, weights) = ("models/model.json", "model_weights_config.json");
+    let program = "models/model.json";
+    let weights = "model_weights_config.json";
     let cases = [
         (program, r#""name":"p_a_weight""#, r#""name":"p_z_weight""#, "is not described"),
         (program, r#"{"name":"linear"}},"kind""#, r#"{"name":"linxxx"}},"kind""#, "which is not there"),

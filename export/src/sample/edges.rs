@@ -72,7 +72,8 @@ fn many_axes(axes: usize, add: &mut dyn FnMut(String, Built)) {
         g.node(Op::Reduce { fold: Fold::Mean, axes: vec![1], keep: false }, &[most], "m")
     });
     with("normalise", &|g, x| {
-        let (w, b) = (parameter(g, "m.weight", &[3])?, parameter(g, "m.bias", &[3])?);
+        let w = parameter(g, "m.weight", &[3])?;
+        let b = parameter(g, "m.bias", &[3])?;
         let x = g.node(Op::LayerNorm { eps: 1e-5 }, &[x, w, b], "m")?;
         let x = g.node(Op::Softmax, &[x], "m")?;
         g.node(Op::Unary(Unary::Gelu), &[x], "m")
@@ -86,7 +87,8 @@ fn many_axes(axes: usize, add: &mut dyn FnMut(String, Built)) {
         let square = g.node(Op::MatMul, &[some, square], "m")?;
         let by = g.floats(&[3, 3], &weights(9))?;
         let made = g.node(Op::MatMul, &[square, by], "m")?;
-        let (w, b) = (parameter(g, "m.weight", &[2, 3])?, parameter(g, "m.bias", &[2])?);
+        let w = parameter(g, "m.weight", &[2, 3])?;
+        let b = parameter(g, "m.bias", &[2])?;
         g.node(Op::Linear, &[made, w, b], "m")
     });
 }

@@ -145,13 +145,15 @@ impl<'a> Emitter<'a> {
 
     /// x/2 · (1 + part).
     fn gated(&mut self, t: DType, x: &Name, part: &Name) -> Name {
-        let (half, part) = (self.by("Mul", t, x, 0.5), self.by("AddV2", t, part, 1.0));
+        let half = self.by("Mul", t, x, 0.5);
+        let part = self.by("AddV2", t, part, 1.0);
         self.two("Mul", t, &half, &part)
     }
 
     /// As the product of two matrices, which every converter knows for a dense layer.
     fn linear(&mut self, ins: &[Name], values: &[&Value], to: &[Dim]) -> Name {
-        let (t, from) = (values[0].dtype, &values[0].shape);
+        let t = values[0].dtype;
+        let from = &values[0].shape;
         let flat = if from.len() == 2 { ins[0].clone() } else { self.reshape((t, &ins[0]), &rows(from)) };
         let attributes = [("T", Kind(t)), ("transpose_a", Bool(false)), ("transpose_b", Bool(true))];
         let mut made = self.nodes.node("MatMul", &[&flat, &ins[1]], &attributes);
@@ -172,7 +174,8 @@ impl<'a> Emitter<'a> {
     }
 
     fn layer_norm(&mut self, ins: &[Name], x: &Value, eps: f64) -> Name {
-        let (t, last) = (x.dtype, x.shape.len() - 1);
+        let t = x.dtype;
+        let last = x.shape.len() - 1;
         let mean = self.reduce("Mean", (t, &ins[0]), &[last], true);
         let apart = self.two("Sub", t, &ins[0], &mean);
         let square = self.one("Square", t, &apart);
@@ -195,9 +198,12 @@ impl<'a> Emitter<'a> {
     }
 
     fn slice(&mut self, (t, x): (DType, &Name), rank: usize, (axis, start, len): (usize, u64, u64)) -> Name {
-        let (mut begin, mut size) = (vec![0; rank], vec![-1; rank]);
-        (begin[axis], size[axis]) = (start as i64, len as i64);
-        let (begin, size) = (self.nodes.row(&begin), self.nodes.row(&size));
+        let mut begin = vec![0; rank];
+        let mut size = vec![-1; rank];
+        begin[axis] = start as i64;
+        size[axis] = len as i64;
+        let begin = self.nodes.row(&begin);
+        let size = self.nodes.row(&size);
         self.nodes.node("Slice", &[x, &begin, &size], &[("Index", Sizes), ("T", Kind(t))])
     }
 
@@ -228,11 +234,14 @@ impl<'a> Emitter<'a> {
             return Ok(batch.clone());
         }
         let (id, axis, times) = crate::model::open_axis(super::TARGET, self.graph, node)?;
-        let (t, input) = (self.graph.value(id).dtype, self.name(id));
+        let t = self.graph.value(id).dtype;
+        let input = self.name(id);
         self.nodes.enter("batch");
         let shape = self.nodes.node("Shape", &[&input], &[("T", Kind(t)), ("out_type", Sizes)]);
         let axis = axis as i64;
-        let (begin, end, step) = (self.nodes.row(&[axis]), self.nodes.row(&[axis + 1]), self.nodes.row(&[1]));
+        let begin = self.nodes.row(&[axis]);
+        let end = self.nodes.row(&[axis + 1]);
+        let step = self.nodes.row(&[1]);
         let attributes = [("Index", Sizes), ("T", Sizes), ("shrink_axis_mask", Int(1))];
         let mut rows = self.nodes.node("StridedSlice", &[&shape, &begin, &end, &step], &attributes);
         if times > 1 {

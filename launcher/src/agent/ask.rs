@@ -37,7 +37,6 @@ pub enum AskError {
     Foreign {
         /// Run directory.
         run: PathBuf,
-        /// Its owner.
         owner: u32,
     },
     /// Its head is on another host.
@@ -49,7 +48,6 @@ pub enum AskError {
     Elsewhere {
         /// Run directory.
         run: PathBuf,
-        /// Host.
         host: String,
     },
     /// Its head was lost before it answered.
@@ -91,7 +89,6 @@ pub enum AskError {
     Io {
         /// Socket, or the file that names it.
         path: PathBuf,
-        /// Cause.
         source: io::Error,
     },
     /// What came is no answer.

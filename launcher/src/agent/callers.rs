@@ -18,7 +18,6 @@ const HOLD_MAX: Duration = Duration::from_secs(5);
 /// Longest wait for the other nodes to say that they have heard. Both waits together are shorter than the door's.
 const HEARD_WAIT_MAX: Duration = Duration::from_secs(3);
 
-/// The callers.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     waiting: Vec<(Command, Instant)>,
@@ -107,7 +106,8 @@ impl Agent<'_> {
             Ok(says) => {
                 let others = self.sources.nodes.others().into_iter().map(|(node, _)| node);
                 let unheard = if self.has_begun() && self.wishes > before { others.collect() } else { BTreeSet::new() };
-                let (wishes, until) = (self.wishes, Instant::now() + HEARD_WAIT_MAX);
+                let wishes = self.wishes;
+                let until = Instant::now() + HEARD_WAIT_MAX;
                 self.callers.obeyed.push(Obeyed { reply, says, wishes, unheard, until });
             }
             Err(reason) => _ = reply.send(Answer::Refused { reason }),
@@ -131,7 +131,8 @@ mod tests {
     #[test]
     fn a_wish_is_known_when_every_node_that_is_left_knows_that_many() {
         let mut callers = Callers::default();
-        let (first, second) = (obeyed(&mut callers, 4, &[1, 2, 3]), obeyed(&mut callers, 5, &[1, 2]));
+        let first = obeyed(&mut callers, 4, &[1, 2, 3]);
+        let second = obeyed(&mut callers, 5, &[1, 2]);
         callers.heard(NodeId(1), 5);
         callers.heard(NodeId(2), 4);
         callers.lost(NodeId(3));

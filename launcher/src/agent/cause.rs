@@ -80,7 +80,8 @@ mod tests {
     use super::*;
 
     fn evidence() -> Evidence {
-        let (exit, phase) = (Some(Exit::Code(0)), Phase::Collective);
+        let exit = Some(Exit::Code(0));
+        let phase = Phase::Collective;
         Evidence { rank: Rank(1), words: None, exit, done: true, phase, step: 7, intent: None, stderr: String::new() }
     }
 

@@ -25,9 +25,7 @@ const REQUESTS_MAX: usize = 1024;
 /// A committed checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Committed {
-    /// Step.
     pub step: u64,
-    /// Its directory.
     pub path: PathBuf,
     /// Bytes of its files.
     pub bytes: u64,
@@ -116,7 +114,8 @@ impl Committer {
             .name("enn-committer".into())
             .spawn(move || serve(checkpoints, &requests_in, &verdicts_out, &signal))
             .map_err(system("start a thread"))?;
-        let (under_way, held) = (BTreeSet::new(), BTreeMap::new());
+        let under_way = BTreeSet::new();
+        let held = BTreeMap::new();
         Ok(Self { requests: Some(requests), verdicts, wake, thread: Some(thread), pending: 0, under_way, held })
     }
 

@@ -64,12 +64,14 @@ pub(super) struct Control {
 impl Control {
     /// Opens the socket in `directory`, which is private to the user, and names it in `run_dir`.
     pub(super) fn open(directory: &Path, run_dir: &Path, host: &str) -> io::Result<Self> {
-        let (socket, file) = (directory.join(CONTROL_SOCKET), run_dir.join(FILE));
+        let socket = directory.join(CONTROL_SOCKET);
+        let file = run_dir.join(FILE);
         let listener = UnixListener::bind(&socket)?;
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
         let event = || EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map(Arc::new);
-        let (wake, stop) = (event()?, event()?);
+        let wake = event()?;
+        let stop = event()?;
         let (commands_in, commands) = bounded(1);
         let server = ControlServer {
             listener,

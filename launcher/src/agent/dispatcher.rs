@@ -80,7 +80,8 @@ pub(crate) fn lead(
     let broker = Broker::serve(&spec.socket_parent)?;
     let nodes = Nodes::new(broker, spec, Some((rendezvous, work)));
     let mut agent = Agent::new(spec, checkpoints, emit, (means, nodes))?;
-    (agent.nodes_min, agent.nodes_max) = (least, most);
+    agent.nodes_min = least;
+    agent.nodes_max = most;
     agent.state.mode = Mode::Gathering;
     agent.work()
 }
@@ -354,7 +355,9 @@ impl<'a> Agent<'a> {
         // How a process ended on a node that is gone nobody knows.
         let lost = worker.child.there().is_some_and(|far| far.is_lost());
         let (code, signal) = if lost { (None, None) } else { exit.code_or_signal() };
-        let (rank, pid, round) = (worker.rank(), worker.child.pid(), self.state.round);
+        let rank = worker.rank();
+        let pid = worker.child.pid();
+        let round = self.state.round;
         let home = worker.slot.home;
         let forgiven = worker.dismissed || exit == Exit::Code(0);
         if let Some(rank) = rank {
@@ -490,8 +493,11 @@ impl<'a> Agent<'a> {
         let worker = if under_way { self.pool.deadline(self.spec.grace) } else { None };
         let stop = self.stop_by.filter(|_| !mode.is_last());
         let hang = self.patience().map(|(patience, _)| Instant::now() + patience);
-        let (spare, look, stuck) = (self.next_spare(), self.next_look(Instant::now()), self.next_stuck());
-        let (kill, caller) = (self.pool.next_kill(), self.callers.deadline());
+        let spare = self.next_spare();
+        let look = self.next_look(Instant::now());
+        let stuck = self.next_stuck();
+        let kill = self.pool.next_kill();
+        let caller = self.callers.deadline();
         [mode.deadline(), kill, worker, stop, hang, spare, look, stuck, caller].into_iter().flatten().min()
     }
 
@@ -501,7 +507,8 @@ impl<'a> Agent<'a> {
         if !self.state.mode.is_under_way() || !self.pool.all_ready() || self.pool.all_halted() {
             return None;
         }
-        let (now, now_ns) = (Instant::now(), unix::monotonic_ns());
+        let now = Instant::now();
+        let now_ns = unix::monotonic_ns();
         let pulses: Vec<_> = self.pool.seated().filter_map(|worker| worker.pulse(now, now_ns)).collect();
         Some((hang::patience(&pulses, limit), pulses))
     }
@@ -559,7 +566,8 @@ impl<'a> Agent<'a> {
         let seconds = accused.silent.as_secs_f64();
         (self.emit)(What::HangDetected { round: self.state.round, seconds, stacks: None });
         if let Some(worker) = self.pool.get_mut(accused.worker) {
-            let (what, step) = (accused.phase.words(), accused.step);
+            let what = accused.phase.words();
+            let step = accused.step;
             let words = format!("made no progress for {seconds:.0} s, nor did the others, while {what} (step {step})");
             worker.words.get_or_insert(words);
             // It would not hear a TERM.

@@ -86,7 +86,9 @@ impl Checkpoints for Durable {
         }
         Ok(latest.found.and_then(|found| {
             let manifest = found.manifest()?;
-            let (step, bytes, metric) = (manifest.step, manifest.bytes(), manifest.metric);
+            let step = manifest.step;
+            let bytes = manifest.bytes();
+            let metric = manifest.metric;
             Some(Committed { step, path: found.dir().to_owned(), bytes, metric })
         }))
     }

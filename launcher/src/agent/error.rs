@@ -7,7 +7,6 @@ use std::{io, path::PathBuf};
 /// The machine refused something the agent needs.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The broker.
     #[error(transparent)]
     Broker(#[from] BrokerError),
     /// The key-value store in which the ranks meet.
@@ -18,28 +17,13 @@ pub enum AgentError {
     BrokerBroke(String),
     /// A worker cannot be started.
     #[error("cannot start worker {program}: {source}")]
-    Spawn {
-        /// Program.
-        program: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Spawn { program: PathBuf, source: io::Error },
     /// A log file cannot be made.
     #[error("cannot make the log {path}: {source}")]
-    Log {
-        /// File or directory.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Log { path: PathBuf, source: io::Error },
     /// A descriptor, thread or handler the agent works with.
     #[error("cannot {what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Cause.
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
     /// The checkpoints of the run cannot be looked at.
     #[error("cannot prepare the run's checkpoints: {0}")]
     Checkpoints(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -84,7 +84,9 @@ impl Far {
 
     /// Its control page, as it was a moment ago.
     pub(super) fn glance(&mut self, glance: Glance, now: Instant) {
-        (self.glance, self.glanced, self.heard) = (glance, now, now);
+        self.glance = glance;
+        self.glanced = now;
+        self.heard = now;
     }
 
     /// The node lives.

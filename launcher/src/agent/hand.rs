@@ -147,7 +147,10 @@ impl Hand<'_> {
     fn run(mut self) -> Result<HandEnd, AgentError> {
         loop {
             if let Some((standing, work, plan)) = self.succession.take() {
-                let (signals, signalled, broker, children) = (self.signals, self.stop, self.broker, self.children);
+                let signals = self.signals;
+                let signalled = self.stop;
+                let broker = self.broker;
+                let children = self.children;
                 let heritage = Box::new(Heritage { signals, signalled, broker, children, standing, plan, work });
                 return Ok(HandEnd::TookOver(self.guard, heritage));
             }
@@ -195,7 +198,9 @@ impl Hand<'_> {
             match news {
                 News::Waiting(reason) => (self.emit)(What::Waiting { reason }),
                 News::Round(plan) if plan.nodes.is_empty() => {
-                    (self.membership, self.linked, self.stop_by) = (Some(plan.round), true, None);
+                    self.membership = Some(plan.round);
+                    self.linked = true;
+                    self.stop_by = None;
                     self.told.clear();
                     self.here(plan.round);
                 }
@@ -284,7 +289,9 @@ impl Hand<'_> {
 
     fn here(&self, membership: u64) {
         let workers = self.children.values().map(|held| held.living.clone()).collect();
-        let (room, room_max, host) = (self.spec.world, self.spec.workers_most, self.spec.host.clone());
+        let room = self.spec.world;
+        let room_max = self.spec.workers_most;
+        let host = self.spec.host.clone();
         let standing = self.standing.clone();
         self.report(&Report::Here(Box::new(Here { membership, host, room, room_max, workers, standing })));
     }
@@ -346,7 +353,8 @@ impl Hand<'_> {
         match sees(&work) {
             Ok(()) => self.work = Some(work),
             Err(found) => {
-                let (host, dir) = (&self.spec.host, work.run_dir.display());
+                let host = &self.spec.host;
+                let dir = work.run_dir.display();
                 self.fail(format!(
                     "node {host} does not see the run directory {dir} as the head of the run does: {found} (the run and \
                      its staged data must be on a file system that all nodes share: --runs-dir, or for runs at an address \
@@ -395,7 +403,9 @@ impl Hand<'_> {
                 let pid = child.pid();
                 let (local_rank, seat) =
                     seat.map_or((0, None), |seat| (seat.local_rank, Some(LivingSeat::new(seat.rank))));
-                let (joined, warm, stateful) = (false, false, false);
+                let joined = false;
+                let warm = false;
+                let stateful = false;
                 let living = Living { worker, pid, local_rank, seat, joined, warm, stateful };
                 self.children.insert(WorkerId(worker), Held { child, living });
                 self.report(&Report::Started { worker, pid });
@@ -422,7 +432,8 @@ impl Hand<'_> {
                 }
                 BrokerEvent::Reported { round, worker, message } => {
                     self.heard(worker, &message);
-                    let (round, message) = (round.map(|round| round.0), Box::new(message));
+                    let round = round.map(|round| round.0);
+                    let message = Box::new(message);
                     Report::Said { worker: worker.0, round, message }
                 }
                 BrokerEvent::Left { worker, error } => Report::Left { worker: worker.0, error },

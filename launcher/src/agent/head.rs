@@ -189,7 +189,9 @@ impl Agent<'_> {
             }
             Report::NotStarted { worker, error } => {
                 let glance = Glance { worker, ..Glance::default() };
-                let (code, late, stderr) = (Some(1), Duration::ZERO, String::new());
+                let code = Some(1);
+                let late = Duration::ZERO;
+                let stderr = String::new();
                 let end = End { code, signal: None, late, stderr, glance, intent: None };
                 if let Some(worker) = self.pool.get_mut(WorkerId(worker)) {
                     worker.words.get_or_insert(error);
@@ -199,7 +201,8 @@ impl Agent<'_> {
             Report::Ended { worker, end } => self.far_ended(WorkerId(worker), *end),
             Report::Joined { worker } => self.spoken(BrokerEvent::Joined { worker: WorkerId(worker), pid: 0 }),
             Report::Said { worker, round, message } => {
-                let (round, worker) = (round.map(Round), WorkerId(worker));
+                let round = round.map(Round);
+                let worker = WorkerId(worker);
                 self.spoken(BrokerEvent::Reported { round, worker, message: *message })
             }
             Report::Left { worker, error } => self.spoken(BrokerEvent::Left { worker: WorkerId(worker), error }),

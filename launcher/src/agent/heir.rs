@@ -41,8 +41,10 @@ pub(crate) fn inherit(
     let nodes = Nodes::new(broker, spec, Some((rendezvous, work)));
     let mut agent = Agent::new(spec, checkpoints, emit, (Means { guard, signals }, nodes))?;
     let now = Instant::now();
-    (agent.nodes_min, agent.nodes_max) = (least, most);
-    (agent.heir, agent.signalled) = (true, signalled);
+    agent.nodes_min = least;
+    agent.nodes_max = most;
+    agent.heir = true;
+    agent.signalled = signalled;
     agent.sources.nodes.agreed(&plan);
     agent.outcome.checkpoint = match agent.sources.committer.prepare() {
         // The workers may have the state.
@@ -76,7 +78,8 @@ impl Agent<'_> {
     fn learn(&mut self, standing: &Standing) {
         self.pool.names_from(standing.workers.saturating_add(NAMES_LEFT_OUT));
         if standing.wishes >= self.wishes {
-            (self.wishes, self.resized) = (standing.wishes, standing.resized);
+            self.wishes = standing.wishes;
+            self.resized = standing.resized;
             self.paused = standing.paused.then(Instant::now);
             self.to_leave.clone_from(&standing.leaving);
         }
@@ -87,7 +90,8 @@ impl Agent<'_> {
         self.outcome.restarts = standing.restarts;
         self.history = History { restarts: standing.failures, proven: true, ..History::default() };
         self.parts = Parts::cut_into(standing.split);
-        (self.state.round, self.state.split) = (Round(standing.round), standing.split);
+        self.state.round = Round(standing.round);
+        self.state.split = standing.split;
         self.state.attempt.clone_from(&standing.attempt);
     }
 
@@ -155,7 +159,8 @@ impl Agent<'_> {
         let slot = Slot { home, index: LocalRank(living.local_rank) };
         let mut worker = Worker::new(WorkerId(living.worker), body, (slot, place), now);
         worker.joined = living.joined.then_some(now);
-        (worker.warm, worker.entered) = (living.warm, living.stateful);
+        worker.warm = living.warm;
+        worker.entered = living.stateful;
         self.pool.add(worker);
     }
 }

@@ -81,7 +81,8 @@ fn read(path: &Path) -> KernelBook {
     match serde_json::from_slice::<KernelBook>(&text) {
         Ok(book) if book.version == kernels::VERSION => book,
         Ok(book) => {
-            let (found, expected) = (book.version, kernels::VERSION);
+            let found = book.version;
+            let expected = kernels::VERSION;
             tracing::warn!("{}: version {found}, expected {expected}; it is begun anew", path.display());
             KernelBook::default()
         }

@@ -65,10 +65,13 @@ pub(super) struct Nodes {
 impl Nodes {
     /// This node, and those that meet with it, if it is not the only one.
     pub(super) fn new(broker: Broker, spec: &AgentSpec, meeting: Option<(Rc<Rendezvous>, Work)>) -> Self {
-        let (host, share, most) = (spec.host.clone(), spec.world, spec.workers_most);
+        let host = spec.host.clone();
+        let share = spec.world;
+        let most = spec.workers_most;
         let own = Node { line: None, host, share, most, leaving: None };
         let meeting = meeting.map(|(rendezvous, work)| {
-            let (membership, awaited) = (None, BTreeSet::new());
+            let membership = None;
+            let awaited = BTreeSet::new();
             Meeting { rendezvous, work, membership, awaited, since: Instant::now(), over: false }
         });
         Self { broker, homes: BTreeMap::from([(Home::OWN, own)]), next: 1, meeting }
@@ -96,7 +99,8 @@ impl Nodes {
         let Some(meeting) = &mut self.meeting else { return };
         let own = usize::try_from(plan.node_rank).ok().and_then(|rank| plan.nodes.get(rank));
         meeting.awaited = plan.nodes.iter().filter(|node| Some(*node) != own).copied().collect();
-        (meeting.membership, meeting.since) = (Some(plan.round), Instant::now());
+        meeting.membership = Some(plan.round);
+        meeting.since = Instant::now();
     }
 
     /// They have to agree again. Workers work on meanwhile.
@@ -143,7 +147,9 @@ impl Nodes {
         self.next += 1;
         let line = Line::new(Rc::clone(&meeting.rendezvous), from);
         line.order(&Order::Work(Box::new(meeting.work.clone())));
-        let (host, share, most) = (here.host.clone(), here.room, here.room_max.max(here.room));
+        let host = here.host.clone();
+        let share = here.room;
+        let most = here.room_max.max(here.room);
         self.homes.insert(home, Node { line: Some(line), host, share, most, leaving: None });
         Some((home, true))
     }
@@ -333,7 +339,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let rendezvous = Rc::new(Rendezvous::start(settings_for_tests()).unwrap());
         let work = Work { run_dir: "/r".into(), config: String::new(), staged: "/s".into() };
-        let (awaited, since) = (BTreeSet::new(), Instant::now());
+        let awaited = BTreeSet::new();
+        let since = Instant::now();
         let meeting = Some(Meeting { rendezvous, work, membership: None, awaited, since, over: false });
         let broker = Broker::serve(dir.path()).unwrap();
         let mut nodes = Nodes { broker, homes: BTreeMap::new(), next: 1, meeting };
@@ -342,7 +349,9 @@ mod tests {
         let master = (String::new(), 0);
         nodes.agreed(&Membership { round: 4, restarts: 0, node_rank: 0, members: Vec::new(), master, nodes: members });
         let here = |membership| {
-            let (host, workers, standing) = ("n2".to_owned(), Vec::new(), None);
+            let host = "n2".to_owned();
+            let workers = Vec::new();
+            let standing = None;
             Here { membership, host, room: 1, room_max: 1, workers, standing }
         };
         assert_eq!(nodes.here(NodeId(3), &here(4)), None, "a stranger");

@@ -84,7 +84,8 @@ impl<R: Send + 'static> Piped<R> {
             command.env("LD_LIBRARY_PATH", path);
         }
         let mut child = command.spawn().map_err(PipeError::Start)?;
-        let (questions, replies) = (child.stdin.take(), child.stdout.take().map(|output| listen(output, read)));
+        let questions = child.stdin.take();
+        let replies = child.stdout.take().map(|output| listen(output, read));
         let (replies, ended) = replies.ok_or_else(|| PipeError::Start(io::ErrorKind::BrokenPipe.into()))?;
         // One that takes nothing must not hold up who asks.
         let kept = questions.as_ref().map_or(Ok(0), |pipe| fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)));

@@ -222,7 +222,8 @@ impl Pool {
         let news = !worker.warm && worker.place == Place::Spare;
         worker.warm = true;
         if news {
-            (self.spare_deaths, self.spare_not_before) = (0, None);
+            self.spare_deaths = 0;
+            self.spare_not_before = None;
         }
         news
     }

@@ -172,7 +172,8 @@ impl Agent<'_> {
 
     fn warm(&mut self, id: WorkerId) {
         let Some(worker) = self.pool.get(id) else { return };
-        let (pid, seconds) = (worker.child.pid(), worker.started.elapsed().as_secs_f64());
+        let pid = worker.child.pid();
+        let seconds = worker.started.elapsed().as_secs_f64();
         if self.pool.warmed(id) {
             (self.emit)(What::SpareReady { pid, seconds });
         }
@@ -257,7 +258,8 @@ impl Agent<'_> {
             && let Some(recovering) = self.recovering.take()
         {
             let seconds = recovering.since.elapsed().as_secs_f64();
-            let (lost_steps, from_rank) = (recovering.lost_steps, recovering.from_rank);
+            let lost_steps = recovering.lost_steps;
+            let from_rank = recovering.from_rank;
             (self.emit)(What::Recovered { round: self.state.round, seconds, lost_steps, from_rank });
         }
     }

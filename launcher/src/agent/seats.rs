@@ -235,7 +235,8 @@ mod tests {
 
     #[test]
     fn spares_are_prepared_for_who_is_missing_then_for_all_in_turn() {
-        let (slots, rooms) = ([0, 2].map(own), [room(0, 3, 3)]);
+        let slots = [0, 2].map(own);
+        let rooms = [room(0, 3, 3)];
         assert_eq!(hint(&slots, &[], &rooms), own(1));
         let all = [0, 1, 2].map(own);
         let mut spares = Vec::new();

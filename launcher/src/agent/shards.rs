@@ -9,9 +9,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 /// The shards of one step, one table per rank in rank order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardSet {
-    /// Step.
     pub step: u64,
-    /// Epoch.
     pub epoch: u64,
     /// The temporary directory all ranks wrote in.
     pub dir: PathBuf,
@@ -19,7 +17,6 @@ pub struct ShardSet {
     pub metric: Option<f64>,
     /// Seconds for which training stood still, on the rank where that took longest.
     pub blocked: f64,
-    /// Tables.
     pub tables: Vec<ShardTable>,
 }
 

@@ -15,7 +15,6 @@ use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 pub struct WorkerSpec {
     /// Program, `enn-worker` or one built by the user.
     pub program: PathBuf,
-    /// Arguments.
     pub args: Vec<OsString>,
     /// Directory with libtorch's shared objects, put first on `LD_LIBRARY_PATH`.
     pub library_dir: Option<PathBuf>,
@@ -148,7 +147,6 @@ pub enum Job {
     Predict {
         /// Staged data.
         staged: PathBuf,
-        /// Checkpoint.
         checkpoint: PathBuf,
         /// Directory for chunks.
         out: PathBuf,
@@ -226,7 +224,6 @@ pub struct Chunk {
     pub start: u64,
     /// Row after the last.
     pub end: u64,
-    /// File.
     pub path: PathBuf,
     /// Digest, hex.
     pub blake3: String,

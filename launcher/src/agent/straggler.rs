@@ -61,7 +61,8 @@ impl Watch {
     /// Takes a look; says who is too slow, once enough windows in a row said so.
     pub(super) fn look(&mut self, looks: Vec<Look>, now: Instant) -> Option<Straggler> {
         let before = self.before.replace((now, looks));
-        let ((began, before), (_, after)) = (before?, self.before.as_ref()?);
+        let (began, before) = before?;
+        let (_, after) = self.before.as_ref()?;
         // A window without steps, e.g. while a checkpoint is written, neither accuses nor acquits.
         if steps(&before, after) < STEPS_MIN {
             return None;

@@ -159,7 +159,8 @@ impl Agent<'_> {
         if savers.is_empty() {
             return self.close();
         }
-        let (count, end) = (savers.len(), "before the run ends");
+        let count = savers.len();
+        let end = "before the run ends";
         (self.emit)(What::Warned { message: format!("{count} surviving workers save the state of training {end}") });
         self.ask_to_stop()?;
         self.go_on(seats::last(&savers))
@@ -321,7 +322,8 @@ impl Agent<'_> {
         std::fs::create_dir_all(&logs).map_err(|source| AgentError::Log { path: logs.clone(), source })?;
         if self.sources.nodes.rendezvous().is_some() {
             let (host, port) = self.store_at().unwrap_or_default();
-            let (nodes, restart) = (self.sources.nodes.briefs(), self.outcome.restarts);
+            let nodes = self.sources.nodes.briefs();
+            let restart = self.outcome.restarts;
             (self.emit)(What::RoundFormed { round, restart, master: format!("{host}:{port}"), nodes });
         }
         (self.emit)(What::RoundStarted { round, world_size: world, attempt: self.outcome.restarts, resume_step });
@@ -354,8 +356,11 @@ impl Agent<'_> {
             // The log is where it was; only `enn logs` of this round does not show it.
             tracing::debug!("{}: {error}", logs.display());
         }
-        let (pid, spare) = (worker.child.pid(), matches!(taker, Taker::Spare(_)));
-        let (round, local_rank, host) = (self.state.round, slot.index, self.sources.nodes.host(slot.home));
+        let pid = worker.child.pid();
+        let spare = matches!(taker, Taker::Spare(_));
+        let round = self.state.round;
+        let local_rank = slot.index;
+        let host = self.sources.nodes.host(slot.home);
         (self.emit)(What::SeatTaken { round, rank, local_rank, pid, spare, host });
     }
 
@@ -374,8 +379,9 @@ impl Agent<'_> {
     /// Tells that a process was started, when its number is known.
     pub(super) fn announce(&mut self, id: WorkerId) {
         let Some(worker) = self.pool.get(id).filter(|worker| worker.child.pid() > 0) else { return };
-        let (pid, local_rank, host) =
-            (worker.child.pid(), worker.slot.index, self.sources.nodes.host(worker.slot.home));
+        let pid = worker.child.pid();
+        let local_rank = worker.slot.index;
+        let host = self.sources.nodes.host(worker.slot.home);
         (self.emit)(match worker.rank() {
             Some(rank) => What::WorkerStarted { round: self.state.round, local_rank, rank, pid, host, forked: false },
             None => What::SpareStarted { pid, local_rank, host },
@@ -454,7 +460,9 @@ impl Agent<'_> {
                 let written = self.outcome.chunks.iter().map(|chunk| (chunk.start, chunk.end));
                 let mut done: Vec<_> = done.iter().copied().chain(written).collect();
                 done.sort_unstable();
-                let (staged, checkpoint, out) = (staged.clone(), checkpoint.clone(), out.clone());
+                let staged = staged.clone();
+                let checkpoint = checkpoint.clone();
+                let out = out.clone();
                 Task::Predict { staged, checkpoint, out, chunk_rows: *chunk_rows, done, precision: *precision }
             }
             Job::Init { meta } => Task::Init { meta: meta.clone(), attempt },
@@ -486,7 +494,8 @@ impl Agent<'_> {
         if !quiet || self.state.finished > 0 || !self.pool.all_ready() {
             return None;
         }
-        let (seated, standing) = (self.pool.seated().count(), self.pool.spares().count());
+        let seated = self.pool.seated().count();
+        let standing = self.pool.spares().count();
         let missing = (self.world as usize).saturating_sub(seated);
         let wanted = self.spec.spares as usize * self.sources.nodes.rooms().len() + missing;
         let at = self.pool.spare_from(Instant::now()).filter(|_| standing < wanted)?;

@@ -47,7 +47,6 @@ impl Page {
         Ok(page)
     }
 
-    /// The page's fields.
     pub(super) fn fields(&self) -> Option<ControlPage<'_>> {
         ControlPage::open(self.words()).ok()
     }

@@ -20,7 +20,6 @@ pub(super) enum Event {
     Signalled(Signal),
     /// This worker process ended. `late` bounds the time between its end and now.
     Ended {
-        /// Worker.
         worker: WorkerId,
         /// At most this long ago.
         late: Duration,

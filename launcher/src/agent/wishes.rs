@@ -52,7 +52,8 @@ impl Agent<'_> {
 
     fn stop_for(&mut self, signal: Signal, asked_by: &str) -> Result<Result<String, String>, AgentError> {
         (self.emit)(What::StopRequested { signal: asked_by.into(), second: false });
-        (self.stop, self.signalled) = (Some(signal), Some(signal));
+        self.stop = Some(signal);
+        self.signalled = Some(signal);
         self.wished();
         if self.stop_by.is_none() {
             self.ask_to_stop()?;
@@ -72,7 +73,8 @@ impl Agent<'_> {
         if workers == before {
             return Ok(format!("the run has {workers} workers already"));
         }
-        (self.world, self.resized) = (workers, Some(workers));
+        self.world = workers;
+        self.resized = Some(workers);
         (self.emit)(What::Resized { before, workers });
         self.wished();
         let then = match (workers > before, self.paused) {
@@ -106,7 +108,9 @@ impl Agent<'_> {
     pub(super) fn pause(&mut self) {
         let step = self.pool.furthest().map_or(self.state.reached, |(step, _)| step);
         (self.emit)(What::Paused { round: self.state.round, step });
-        (self.state.cause, self.state.culprit, self.state.failed_at) = (None, None, None);
+        self.state.cause = None;
+        self.state.culprit = None;
+        self.state.failed_at = None;
         self.recovering = None;
         self.state.mode = Mode::Paused(Instant::now());
     }
@@ -160,7 +164,8 @@ impl Agent<'_> {
         for id in left {
             self.pool.send_away(id, Instant::now());
             let Some(worker) = self.pool.get_mut(id) else { continue };
-            let (home, rank) = (worker.slot.home, worker.rank());
+            let home = worker.slot.home;
+            let rank = worker.rank();
             if let Some(rank) = rank {
                 worker.place = Place::Dismissed(self.state.round, rank);
             }
@@ -203,13 +208,15 @@ impl Agent<'_> {
         if let Some(home) = self.sources.nodes.leaving().into_iter().find(to_leave) {
             return Some(format!("node {} is drained", self.sources.nodes.host(home)));
         }
-        let (seated, world) = (self.pool.seated().count(), self.world as usize);
+        let seated = self.pool.seated().count();
+        let world = self.world as usize;
         if seated > world {
             return Some(format!("the run goes on with {world} workers instead of {seated}"));
         }
         let candidates = self.pool.candidates();
         if let Some(worker) = self.state.evicted.and_then(|id| self.pool.get(id)) {
-            let (rank, pid) = (worker.rank().unwrap_or(Rank(0)), worker.child.pid());
+            let rank = worker.rank().unwrap_or(Rank(0));
+            let pid = worker.child.pid();
             return Some(format!("a spare takes the seat of rank {rank} (pid {pid}), which the others wait for"));
         }
         let missing = world - seated;
@@ -234,7 +241,8 @@ impl Agent<'_> {
             return Ok(());
         }
         self.parts.exhausted(self.state.split, step);
-        let (round, split) = (self.state.round, self.parts.split());
+        let round = self.state.round;
+        let split = self.parts.split();
         (self.emit)(What::MicroBatchesSplit { round, split, rank, error });
         let reason = format!("rank {rank} ran out of memory; micro-batches are cut into {split}");
         self.state.wish = Some(reason.clone());
@@ -260,10 +268,12 @@ impl Agent<'_> {
         let looks = self.pool.seated().map(look).collect();
         let Some(found) = self.watch.look(looks, now) else { return };
         let Some(worker) = self.pool.get(found.worker) else { return };
-        let (rank, pid) = (worker.rank().unwrap_or(Rank(0)), worker.child.pid());
+        let rank = worker.rank().unwrap_or(Rank(0));
+        let pid = worker.child.pid();
         let evicted = self.spec.evict_stragglers && !self.pool.candidates().warm.is_empty();
         if found.news || evicted {
-            let (round, slower_by) = (self.state.round, found.slower_by);
+            let round = self.state.round;
+            let slower_by = found.slower_by;
             (self.emit)(What::Straggler { round, rank, pid, slower_by, evicted });
         }
         if evicted {

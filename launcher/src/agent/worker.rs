@@ -143,15 +143,18 @@ impl Worker {
         let (phase, step) = self.child.place();
         let silent_death = self.words.is_none() && self.child.exit() != Some(Exit::Code(0));
         let stderr = if silent_death { self.child.stderr_tail() } else { String::new() };
-        let (words, exit) = (self.words.clone(), self.child.exit());
-        let (done, intent) = (self.done.is_some(), self.child.intent());
+        let words = self.words.clone();
+        let exit = self.child.exit();
+        let done = self.done.is_some();
+        let intent = self.child.intent();
         Evidence { rank, words, exit, done, phase, step, intent, stderr }
     }
 
     /// Its control page, at `now_ns` of CLOCK_MONOTONIC. Readiness is a sign of progress too.
     pub(super) fn pulse(&self, now: Instant, now_ns: u64) -> Option<Pulse> {
         let ready = self.seat()?.ready?;
-        let ((phase, step), silent) = (self.child.place(), self.child.silent(now_ns));
+        let (phase, step) = self.child.place();
+        let silent = self.child.silent(now_ns);
         let silent = silent.min(now.saturating_duration_since(ready));
         Some(Pulse { worker: self.id, phase, step, silent })
     }

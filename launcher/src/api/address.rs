@@ -104,7 +104,8 @@ pub fn outline_at((shelf, name): (&Shelf, &str)) -> Result<Result<PathBuf, Box<O
 /// # Errors
 /// It is not as its manifest says, or the store does not give it.
 pub fn verify_at((shelf, name): (&Shelf, &str), deep: bool, progress: Progress<'_>) -> Result<Verified, Error> {
-    let (place, work) = (shelf.place(name), WorkDir::create(shelf.dir())?);
+    let place = shelf.place(name);
+    let work = WorkDir::create(shelf.dir())?;
     let step = remote::list(&place)?.into_iter().rfind(|one| one.complete).map(|one| one.step);
     let pulled = remote::pull(&place, step, &work.path.join(FETCHED), false, progress)?;
     Ok(Verified { path: pulled.place.into(), ..convert::verify(&pulled.path, deep, progress)? })

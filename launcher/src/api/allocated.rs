@@ -123,7 +123,9 @@ pub fn meeting(
     settings.run_id = format!("train:{}", settings.run_id);
     settings.restarts_max = config.cluster.max_restarts;
     // Rounds of workers are not those of the rendezvous, which only says who takes part.
-    (settings.store_kept, settings.uneven, settings.retry_early) = (true, true, true);
+    settings.store_kept = true;
+    settings.uneven = true;
+    settings.retry_early = true;
     settings.role = "train".to_owned();
     Ok(Some(settings))
 }

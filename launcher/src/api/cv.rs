@@ -47,7 +47,6 @@ pub struct CvOptions {
     pub runs_dir: PathBuf,
     /// Directory of a cross-validation to go on with: folds that are not done are trained.
     pub resume: Option<PathBuf>,
-    /// Folds.
     pub folds: usize,
     /// Seed of the rule that makes them; `None`: the configuration's.
     pub seed: Option<u64>,
@@ -66,9 +65,7 @@ pub struct CvOptions {
 /// What a cross-validation left behind.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CrossValidated {
-    /// Its directory.
     pub dir: PathBuf,
-    /// What it found.
     pub record: CvRecord,
     /// What the folds that are done say together of cells, horizons, groups and intervals, which is also in evaluation.json and in
     /// report.html; `None` when stopped, or no fold is done.
@@ -185,7 +182,8 @@ fn begin(config: &RunConfig, facts: &Facts, options: &CvOptions) -> Result<(RunD
 /// The rule that the configuration's split asks for, and a sentence about it.
 fn folds_of(data: &DataConfig, staged: &Path, wanted: Wanted) -> Result<(Rule, String), Error> {
     let staged = Staged::open(staged)?;
-    let (samples, folds) = (staged.rows(), wanted.folds);
+    let samples = staged.rows();
+    let folds = wanted.folds;
     let val = format!("{:.0} % of the others validate", 100.0 * wanted.val);
     let (rule, units, sentence) = match data.split.kind {
         SplitKind::Chronological | SplitKind::InOrder | SplitKind::Blocked => {
@@ -317,7 +315,8 @@ fn settle(record: &mut CvRecord, ended: &cv::Ended, folds: &mut Folds<'_>) {
     match judged {
         Err(cause) => fold.state = FoldState::Failed { cause },
         Ok((errors, notes)) => {
-            (fold.state, fold.errors) = (FoldState::Done, errors);
+            fold.state = FoldState::Done;
+            fold.errors = errors;
             for note in notes {
                 let note = format!("fold {}: {note}", ended.fold);
                 record.notes.push(note);

@@ -145,7 +145,8 @@ fn judge(
     let points = forecasts.points.numbers().unwrap_or_default();
     let weights = subject.config.train.cell_weights.of_grid(&meta.out_shape)?;
     let weights = weights.as_deref();
-    let (group_of, groups) = (&group_of[..], &groups[..]);
+    let group_of = &group_of[..];
+    let groups = &groups[..];
     let seen = seen.as_deref();
     let judged = Judged { staged, forecasts: points, baselines: &baselines, seen, group_of, groups, weights };
     let rows = judged.rows();

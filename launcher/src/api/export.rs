@@ -249,7 +249,8 @@ fn read_cases(path: &Path, from: String) -> Result<Cases, Error> {
         found.tensors().into_iter().filter_map(of).collect()
     };
     let whole = |name: &str| found.tensor(name).map(|view| floats(view.data())).map_err(wrong);
-    let (centre, spread) = (whole(CENTRE)?, whole(SPREAD)?);
+    let centre = whole(CENTRE)?;
+    let spread = whole(SPREAD)?;
     Ok(Cases { given: tensors(GIVEN), answered: tensors(ANSWERED), centre, spread, from })
 }
 
@@ -269,7 +270,8 @@ impl Workshop<'_> {
         let path = self.draft.dir().join(target.file(&self.subject.name));
         let about = self.subject.about();
         let graph = target.fitted(&self.forms.form(target)?.graph)?;
-        let (name, batch) = (self.subject.name.as_str(), self.subject.batch);
+        let name = self.subject.name.as_str();
+        let batch = self.subject.batch;
         let model = Model { name, graph: &graph, batch, about: &about };
         if let Some(written) = target.write(&model, &path) {
             return Ok((written?, Made::nothing()));
@@ -334,7 +336,9 @@ impl Workshop<'_> {
         let sizes = verify::sizes(&self.subject.graph, self.subject.batch, self.cases.rows());
         let found = verify::verify(runner.as_mut(), (self.cases, &sizes), (path, tolerance))?;
         if let Some(place) = found.wrong.as_ref().filter(|_| !self.options.unverified) {
-            let (target, place, largest) = (target.name(), place.clone(), found.largest);
+            let target = target.name();
+            let place = place.clone();
+            let largest = found.largest;
             return Err(ExportError::Differs { target, place, largest, tolerance });
         }
         Ok(Verified {
@@ -364,7 +368,8 @@ impl Workshop<'_> {
         let place = out.join(&sidecar.artifact);
         let _held = alone(out)?;
         let read = |source| ExportError::Io { path: place.clone(), source };
-        let (data, old) = (onnx::data_files(path).map_err(read)?, onnx::data_files(&place).map_err(read)?);
+        let data = onnx::data_files(path).map_err(read)?;
+        let old = onnx::data_files(&place).map_err(read)?;
         let stale = old.into_iter().filter(|old| data.iter().all(|data| data.file_name() != old.file_name()));
         let stale: Vec<PathBuf> = stale.collect();
         // Tensors first: their name is that of what is in them, and the artifact that asks for them comes whole.

@@ -124,7 +124,8 @@ impl<'a> Folds<'a> {
         let forecasts = run.join(FORECASTS);
         if !forecasts.join("rows.npy").exists() {
             // A training run leaves them out where data are large.
-            let (checkpoint, place) = (sound(&run)?, RunDir::open(&run)?);
+            let checkpoint = sound(&run)?;
+            let place = RunDir::open(&run)?;
             let by = (checkpoint.as_path(), record.staged.as_path());
             forecast::predict_test_rows(self.config, self.facts, &place, by, Told::Quantiles)?;
         }
@@ -174,10 +175,12 @@ impl<'a> Folds<'a> {
     /// What these folds say together.
     fn together(&self, record: &CvRecord, done: &[usize]) -> Evaluation {
         let meta = self.staged.meta();
-        let (names, groups) = (cell_names(&meta.out_shape, &meta.out_labels), &self.groups.1);
+        let names = cell_names(&meta.out_shape, &meta.out_labels);
+        let groups = &self.groups.1;
         let field = Field { meta, names: &names, groups, weights: self.weights.as_deref() };
         let parts = field.parts(&self.sum.everywhere(done.len()));
-        let (held, untold) = (self.sum.held.as_ref(), self.sum.untold);
+        let held = self.sum.held.as_ref();
+        let untold = self.sum.untold;
         let rows = done.iter().map(|fold| record.folds[*fold].rows[Split::Test as usize]).sum();
         Evaluation {
             format: FORMAT.to_owned(),

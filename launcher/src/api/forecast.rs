@@ -119,7 +119,8 @@ pub(super) fn predict_test_rows(
     let levels = config.train.quantile_levels();
     let rows: Vec<usize> = data.rows_of(Split::Test).collect();
     let values = collect(&outcome.chunks, &out, &rows, levels.len().max(1) * data.outputs())?;
-    let (count, outputs) = (rows.len() as u64, data.outputs());
+    let count = rows.len() as u64;
+    let outputs = data.outputs();
     let grid = data.meta().out_shape.iter().map(|&size| size as u64);
     let shape = |middle: Option<u64>| std::iter::once(count).chain(middle).chain(grid.clone()).collect::<Vec<u64>>();
     let dir = run.path().join("predictions").join("test");

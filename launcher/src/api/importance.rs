@@ -33,11 +33,13 @@ impl Shuffling<'_> {
         (repeats, seed): (usize, u64),
         notes: &mut Vec<String>,
     ) -> Result<Vec<(String, Vec<f64>)>, Error> {
-        let (inputs, repeats) = (evaluation::inputs(staged.meta()), repeats.max(1));
+        let inputs = evaluation::inputs(staged.meta());
+        let repeats = repeats.max(1);
         let turns = Turns::new(inputs.len(), repeats, (rows.len(), staged.features()));
         let weights = self.config.train.cell_weights.of_grid(&staged.meta().out_shape)?;
         let weight = |cell: usize| weights.as_ref().map_or(1.0, |weights| weights[cell]);
-        let (place, outputs) = (self.run.path().join(".shuffled"), staged.outputs());
+        let place = self.run.path().join(".shuffled");
+        let outputs = staged.outputs();
         let told = self.run.path().join("predictions/test");
         let mut all = Vec::new();
         for (turn, some) in inputs.chunks(turns.inputs).enumerate() {
@@ -45,7 +47,8 @@ impl Shuffling<'_> {
             let shuffled = evaluation::shuffled((staged, rows), (first, some), (repeats, seed), turns.rows, &place)?;
             let by = (self.checkpoint, shuffled.dir.as_path());
             forecast::predict_test_rows(self.config, self.facts, self.run, by, Told::Points)?;
-            let (kept, copies) = (shuffled.rows.len(), 1 + some.len() * repeats);
+            let kept = shuffled.rows.len();
+            let copies = 1 + some.len() * repeats;
             let forecasts = NpyMap::open_as(&told.join("pred.npy"), Element::F32, (copies * kept * outputs) as u64)?;
             let forecasts: &[f32] = forecasts.numbers().unwrap_or_default();
             let error = |copy: usize| {

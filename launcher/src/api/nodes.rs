@@ -35,7 +35,8 @@ pub(super) fn meet(
     let rendezvous = Rc::new(Rendezvous::start(settings.clone())?);
     rendezvous.join();
     let leads = |guard, heritage| {
-        let (rendezvous, host) = (Rc::clone(&rendezvous), settings.host.clone());
+        let rendezvous = Rc::clone(&rendezvous);
+        let host = settings.host.clone();
         let nodes = (settings.nodes_min, settings.nodes_max);
         lead(config, facts, options, Some(Lead { guard, rendezvous, nodes, host, heritage }))
     };

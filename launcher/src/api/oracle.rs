@@ -62,7 +62,8 @@ impl Oracle {
             other => told(other),
         })?;
         let mut oracle = Self { worker: piped, state: 0 };
-        let (checkpoint, threads) = (checkpoint.to_owned(), worker.threads);
+        let checkpoint = checkpoint.to_owned();
+        let threads = worker.threads;
         let device = device(worker);
         oracle.say(&Begin { protocol: PROTOCOL, checkpoint, device, threads, precision, scratch, stream })?;
         match oracle.hear()?.reply {
@@ -174,7 +175,8 @@ fn told(error: PipeError) -> Error {
 
 fn hear(output: &mut BufReader<ChildStdout>) -> io::Result<Option<Heard>> {
     let Some(reply) = get::<Reply>(output)? else { return Ok(None) };
-    let (mut numbers, mut status) = (Vec::new(), Vec::new());
+    let mut numbers = Vec::new();
+    let mut status = Vec::new();
     let follows = match reply {
         Reply::Told { rows, numbers } => Some((rows, numbers)),
         Reply::Carried { rows, numbers, state } => Some((rows, numbers.saturating_add(state))),

@@ -48,7 +48,8 @@ pub(super) fn adopt(
             found.checkpoint
         }
         form => {
-            let (source, beside) = (&options.source, run.path().join(DIR));
+            let source = &options.source;
+            let beside = run.path().join(DIR);
             let native = match form {
                 Form::Pt => convert::load_native(source, &beside, (config, own), wall_time())?,
                 _ => None,
@@ -109,7 +110,8 @@ pub(super) fn goes_on(config: &RunConfig, run: &Path, own: &StagedMeta) -> Resul
     if let Some(what) = theirs.and_then(|theirs| other_rows(own, &theirs)) {
         return Err(other_data(run, what));
     }
-    let (done, wanted) = (before.epoch, config.train.passes(own.split_rows[0]));
+    let done = before.epoch;
+    let wanted = config.train.passes(own.split_rows[0]);
     if done > wanted {
         return Err(Error::Usage(Usage::EpochsDone { run: name_of(run), done, wanted }));
     }
@@ -238,7 +240,8 @@ mod tests {
         let draft = train::draft(&run.id(), &config, &staged.meta).unwrap();
         let draft = enn_common::checkpoint::Draft { step: 40, epoch: 2, ..draft };
         commit(&being_written, &run.checkpoints().join(name::committed(40)), &tables, draft).unwrap();
-        let (path, before) = (run.path().to_owned(), content(run.path()));
+        let path = run.path().to_owned();
+        let before = content(run.path());
         drop(run);
 
         let resumed = |file: &str| {

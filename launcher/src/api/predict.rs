@@ -361,7 +361,9 @@ fn work_on(
     let done = ledger.done();
     let complete = done.iter().map(|(start, end)| end - start).sum::<u64>() == rows;
     let ledger = Arc::new(Mutex::new(ledger));
-    let (mut ended, mut restarts, mut rounds) = (Ended::Finished, 0, 0);
+    let mut ended = Ended::Finished;
+    let mut restarts = 0;
+    let mut rounds = 0;
     if !complete {
         let teller = announcer.teller();
         let chunks = engine::Chunks {
@@ -389,7 +391,9 @@ fn work_on(
         announcer
             .tell(What::Warned { message: format!("{rows} of {} rows have no prediction: {reason}", gathered.rows) });
     }
-    let (path, files, bytes) = (gathered.path.clone(), gathered.files, gathered.bytes);
+    let path = gathered.path.clone();
+    let files = gathered.files;
+    let bytes = gathered.bytes;
     announcer.tell(What::Gathered { path, files, bytes });
     Ok((Predictions { ended, gathered: Some(gathered) }, restarts, rounds))
 }
@@ -420,7 +424,8 @@ fn put_together(
 ) -> Result<Gathered, Error> {
     let mut versions = train::versions();
     versions.extend(subject.engine.iter().map(|packed| ("engine".to_owned(), packed.target.name().to_owned())));
-    let (checkpoint, wall_time) = (subject.digest.clone(), train::wall_time());
+    let checkpoint = subject.digest.clone();
+    let wall_time = train::wall_time();
     let request = gather::Request { output, replace, staged, checkpoint, levels, point, versions, wall_time };
     Ok(gather::predictions(&request, ledger, &mut |_| {})?)
 }

@@ -32,7 +32,6 @@ const SCRATCH: &str = "serve";
 /// How to serve.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
-    /// Where.
     pub address: SocketAddr,
     /// File of what clients must know.
     pub token_file: Option<PathBuf>,
@@ -128,8 +127,9 @@ fn of_run(
     let predict = PredictOptions { overrides: options.overrides.clone(), ..PredictOptions::default() };
     let subject = Subject::of(model, &[scratch.to_owned()], facts, &predict)?;
     let worker = launch::worker(&subject.config, facts, options.workers.max(1))?;
-    let (checkpoint, mode, shared) =
-        (subject.checkpoint.clone(), (options.precision, options.stream), scratch.to_owned());
+    let checkpoint = subject.checkpoint.clone();
+    let mode = (options.precision, options.stream);
+    let shared = scratch.to_owned();
     let time = options.limits.answer_wait;
     let start = move || -> Result<Box<dyn Engine>, Failure> {
         let mut oracle = Oracle::start(&worker, &checkpoint, mode, Scratch::Shared(&shared))?;

@@ -136,7 +136,8 @@ mod tests {
     fn facts(dir: &Path) -> Facts {
         let mut facts = Facts::gather();
         facts.cwd = dir.to_owned();
-        (facts.gpus, facts.cores) = (0, 4);
+        facts.gpus = 0;
+        facts.cores = 4;
         facts
     }
 

@@ -113,7 +113,9 @@ pub fn predict_stream(
     let mut answers = Stream::new(output, &levels, takes_point);
     let staging =
         StageOptions { out: work.path.join("staged"), threads: 1, for_prediction: Some(subject.meta.clone()) };
-    let (mut rows, mut failed, mut words) = (0, 0, Acquaintance::default());
+    let mut rows = 0;
+    let mut failed = 0;
+    let mut words = Acquaintance::default();
     for batch in Batches::open_some(input, |schema| Ok(chosen(&data, schema)), ample).map_err(Error::Stream)? {
         let batch = batch.map_err(Error::Stream)?;
         for first in (0..batch.num_rows()).step_by(BATCH_ROWS_MAX) {
@@ -144,7 +146,8 @@ pub fn predict_stream(
 
 /// The columns that staging asks for; all, where one is not there that must be: what is there instead is told.
 fn chosen(data: &DataConfig, schema: &Schema) -> Option<Vec<usize>> {
-    let (inputs, others) = (data.input_columns(), data.other_columns());
+    let inputs = data.input_columns();
+    let others = data.other_columns();
     let there: HashSet<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
     let row_id = if let Layout::Rows(rows) = &data.layout { rows.row_id.as_deref() } else { None };
     let is_table = !inputs.is_empty() && inputs.iter().copied().chain(row_id).all(|column| there.contains(column));

@@ -74,7 +74,8 @@ pub struct TrainOptions {
 
 impl Default for TrainOptions {
     fn default() -> Self {
-        let (runs_dir, mode) = (RUNS_DIR.into(), Mode::Quiet);
+        let runs_dir = RUNS_DIR.into();
+        let mode = Mode::Quiet;
         Self {
             runs_dir,
             resume: None,
@@ -227,7 +228,9 @@ pub(super) fn lead(
         // The next head waits for the directory.
         let dir = run.path().to_owned();
         drop(run);
-        let (ended, metrics, checkpoint) = (Ended::Finished, None, None);
+        let ended = Ended::Finished;
+        let metrics = None;
+        let checkpoint = None;
         return Ok(TrainedRun { dir, ended, metrics, checkpoint, restarts, rounds, led: false });
     }
     let seconds = began.elapsed().as_secs_f64();

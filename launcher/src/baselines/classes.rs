@@ -63,7 +63,8 @@ pub fn classes<'a>(staged: &Staged, rows: impl Iterator<Item = (usize, &'a [f32]
 
 /// A row with a class and with probabilities; `None` where it lacks one.
 fn told<'a>(staged: &Staged, row: usize, probabilities: &'a [f32]) -> Option<Told<'a>> {
-    let (y, mask) = (staged.y_row(row), staged.y_mask_row(row));
+    let y = staged.y_row(row);
+    let mask = staged.y_mask_row(row);
     let class = y.iter().zip(mask).position(|(y, valid)| *valid != 0 && *y > 0.5)?;
     let is_told = probabilities.len() == y.len() && probabilities.iter().all(|one| one.is_finite());
     // The first of equals, as where predictions are written.
@@ -87,10 +88,13 @@ fn auc(told: &[Told<'_>], class: usize) -> Option<f64> {
     let mut order: Vec<(f32, bool, f64)> =
         told.iter().map(|row| (row.probabilities[class], row.class == class, row.weight)).collect();
     order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-    let (mut below, mut pairs, mut own) = (0.0, 0.0, 0.0);
+    let mut below = 0.0;
+    let mut pairs = 0.0;
+    let mut own = 0.0;
     for equals in order.chunk_by(|a, b| a.0 == b.0) {
         let weight = |is: bool| equals.iter().filter(|row| row.1 == is).map(|row| row.2).sum::<f64>();
-        let (is, others) = (weight(true), weight(false));
+        let is = weight(true);
+        let others = weight(false);
         pairs += is * (below + others / 2.0);
         below += others;
         own += is;

@@ -77,7 +77,8 @@ impl Encoding {
 
     /// Writes the columns of `row` to `out`.
     pub(super) fn encode(&self, staged: &Staged, row: usize, out: &mut [f64]) {
-        let (x, mask) = (staged.x_row(row), staged.x_mask_row(row));
+        let x = staged.x_row(row);
+        let mask = staged.x_mask_row(row);
         for ((value, source), mean) in out.iter_mut().zip(&self.sources).zip(&self.means) {
             *value = source.of(x, mask) - mean;
         }
@@ -115,7 +116,8 @@ fn sources(staged: &Staged, train: &[usize], notes: &mut Vec<String>) -> Vec<Sou
     }
     for (feature, of) in features.iter().enumerate().filter(|(_, of)| !of.categories.is_empty()) {
         if sources.len() + of.categories.len() > COLUMNS_MAX {
-            let (name, count) = (&of.name, of.categories.len());
+            let name = &of.name;
+            let count = of.categories.len();
             notes.push(format!("without {name}: its {count} categories exceed {COLUMNS_MAX} columns"));
             continue;
         }

@@ -12,16 +12,10 @@ pub enum BaselineError {
     Staged(#[from] StagedError),
     /// Prediction data.
     #[error("{} holds no targets, so there is nothing to judge a baseline by\n  hint: baselines need training data", path.display())]
-    NoTargets {
-        /// Staged directory.
-        path: PathBuf,
-    },
+    NoTargets { path: PathBuf },
     /// Nothing to fit to.
     #[error("{} holds no training rows\n  hint: lower [data.split] val and test", path.display())]
-    NoTraining {
-        /// Staged directory.
-        path: PathBuf,
-    },
+    NoTraining { path: PathBuf },
 }
 
 /// Why ridge regression is not offered; becomes a note, never a failure of the run.
@@ -38,30 +32,13 @@ pub enum RidgeRefused {
     NoColumns,
     /// The coefficients would not fit.
     #[error("{columns} columns × {outputs} outputs are more than {limit} coefficients")]
-    Large {
-        /// Encoded columns.
-        columns: usize,
-        /// Output cells.
-        outputs: usize,
-        /// Most coefficients allowed.
-        limit: usize,
-    },
+    Large { columns: usize, outputs: usize, limit: usize },
     /// Too many inputs to tell their weights apart.
     #[error("{columns} inputs are more than {limit}")]
-    ManyInputs {
-        /// Inputs.
-        columns: usize,
-        /// Most inputs allowed.
-        limit: usize,
-    },
+    ManyInputs { columns: usize, limit: usize },
     /// Forecasts of all rows would take too long.
     #[error("{rows} rows × {outputs} outputs leave room for too few training rows")]
-    ManyForecasts {
-        /// Rows.
-        rows: usize,
-        /// Output cells.
-        outputs: usize,
-    },
+    ManyForecasts { rows: usize, outputs: usize },
     /// No λ gave a positive definite system.
     #[error("its equations could not be solved for any λ")]
     Singular,

@@ -65,7 +65,8 @@ impl Logistic {
     ) -> Result<(Self, Vec<String>), RidgeRefused> {
         let with_class: Vec<usize> =
             train.iter().copied().filter(|row| staged.y_mask_row(*row).first() == Some(&1)).collect();
-        let (columns, classes) = (encoding.columns(), rates.len());
+        let columns = encoding.columns();
+        let classes = rates.len();
         if with_class.len() < 3 {
             return Err(RidgeRefused::FewRows { rows: with_class.len() });
         }
@@ -165,7 +166,8 @@ impl Weights {
         let mut system = gram * 0.5;
         (0..system.nrows()).for_each(|i| system[(i, i)] += lambda);
         let inverse = inverse(&system)?;
-        let (mut ahead, mut speed) = (self.clone(), 1.0_f64);
+        let mut ahead = self.clone();
+        let mut speed = 1.0_f64;
         for _ in 0..STEPS_MAX {
             let missed = &rows.classes - ahead.probabilities(&rows.inputs);
             let uphill = &rows.inputs * missed.transpose() - &ahead.coefficients * lambda;
@@ -174,7 +176,8 @@ impl Weights {
                 coefficients: &ahead.coefficients + &inverse * &uphill,
                 intercepts: &ahead.intercepts + &rise * (2.0 / n),
             };
-            let (step, shift) = (&next.coefficients - &self.coefficients, &next.intercepts - &self.intercepts);
+            let step = &next.coefficients - &self.coefficients;
+            let shift = &next.intercepts - &self.intercepts;
             let turned = uphill.dot(&step) + rise.dot(&shift) < 0.0;
             let faster = if turned { 1.0 } else { f64::midpoint(1.0, (1.0 + 4.0 * speed * speed).sqrt()) };
             let carried = if turned { 0.0 } else { (speed - 1.0) / faster };
@@ -182,7 +185,8 @@ impl Weights {
                 coefficients: &next.coefficients + &step * carried,
                 intercepts: &next.intercepts + &shift * carried,
             };
-            (self, speed) = (next, faster);
+            self = next;
+            speed = faster;
             if step.amax().max(shift.amax()) < TOLERANCE {
                 break;
             }

@@ -66,7 +66,8 @@ impl Ridge {
         train: &[usize],
         means: &[f64],
     ) -> Result<(Self, Vec<String>), RidgeRefused> {
-        let (columns, outputs) = (encoding.columns(), staged.outputs());
+        let columns = encoding.columns();
+        let outputs = staged.outputs();
         if train.len() < 3 {
             return Err(RidgeRefused::FewRows { rows: train.len() });
         }

@@ -44,7 +44,8 @@ impl Scores {
     /// No rows yet, of so many cells of one unit.
     fn of_cells(cells: usize) -> Self {
         let none = vec![Spread::default(); cells];
-        let (absolute, squared) = (vec![0.0; cells], vec![0.0; cells]);
+        let absolute = vec![0.0; cells];
+        let squared = vec![0.0; cells];
         Self {
             absolute,
             squared,
@@ -62,14 +63,17 @@ impl Scores {
         if weight <= 0.0 {
             return;
         }
-        let (mut likeliest, mut is, mut told) = ((0, f64::NEG_INFINITY), None, f64::NAN);
+        let mut likeliest = (0, f64::NEG_INFINITY);
+        let mut is = None;
+        let mut told = f64::NAN;
         for (cell, ((forecast, target), valid)) in forecast.zip(target).zip(valid).enumerate() {
             if *valid != 0 && forecast.is_finite() {
                 if forecast > likeliest.1 {
                     likeliest = (cell, forecast);
                 }
                 if *target == 1.0 {
-                    (is, told) = (Some(cell), forecast);
+                    is = Some(cell);
+                    told = forecast;
                 }
                 let error = forecast - f64::from(*target);
                 self.absolute[cell] += weight * error.abs();
@@ -112,8 +116,12 @@ impl Scores {
     /// Errors over the cells, by the weight that `weight` gives each; `None` when nothing counts. R² is about the mean of all their
     /// targets. What probabilities of classes are worth is told of the rows whose class counts.
     pub fn over(&self, weight: impl Fn(usize) -> f64) -> Option<Metrics> {
-        let (mut absolute, mut squared, mut targets, mut n) = (0.0, 0.0, Spread::default(), 0);
-        let (mut scaled, mut class) = (0.0, Class::default());
+        let mut absolute = 0.0;
+        let mut squared = 0.0;
+        let mut targets = Spread::default();
+        let mut n = 0;
+        let mut scaled = 0.0;
+        let mut class = Class::default();
         for (cell, weight) in (0..self.n.len()).map(|cell| (cell, weight(cell))).filter(|(_, weight)| *weight > 0.0) {
             absolute += weight * self.absolute[cell];
             squared += weight * self.squared[cell];
@@ -183,7 +191,8 @@ impl Spread {
         if weight <= 0.0 {
             return;
         }
-        let (sum, delta) = (self.weight + weight, other.mean - self.mean);
+        let sum = self.weight + weight;
+        let delta = other.mean - self.mean;
         self.squares += by * other.squares + delta * delta * (self.weight * (weight / sum));
         self.mean += delta * (weight / sum);
         self.weight = sum;
@@ -257,14 +266,16 @@ mod tests {
     #[test]
     fn a_weight_of_two_is_the_row_twice_and_what_was_not_forecast_does_not_count() {
         let rows = [([1.5, 0.5], [1.0, 2.0]), ([2.5, f64::NAN], [4.0, 5.0]), ([0.0, 1.0], [1.0, 1.0])];
-        let (mut by_weight, mut twice) = (Scores::of_cells(2), Scores::of_cells(2));
+        let mut by_weight = Scores::of_cells(2);
+        let mut twice = Scores::of_cells(2);
         for (forecast, target) in rows {
             let target = target.map(|value| value as f32);
             by_weight.add(forecast.into_iter(), (&target, &[1, 1]), 2.0);
             twice.add(forecast.into_iter(), (&target, &[1, 1]), 1.0);
             twice.add(forecast.into_iter(), (&target, &[1, 1]), 1.0);
         }
-        let (one, two) = (by_weight.total().unwrap(), twice.total().unwrap());
+        let one = by_weight.total().unwrap();
+        let two = twice.total().unwrap();
         assert!((one.r2 - two.r2).abs() < 1e-12 && one.mae == two.mae && (one.rmse - two.rmse).abs() < 1e-12);
         assert_eq!((one.n, two.n), (5, 10));
         assert!((by_weight.reactivity().unwrap() - twice.reactivity().unwrap()).abs() < 1e-12);

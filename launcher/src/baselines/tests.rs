@@ -82,7 +82,10 @@ impl Table {
 /// Metadata of no rows, with the given names along the output's axes.
 pub(crate) fn meta_of(out_labels: Vec<Vec<String>>) -> StagedMeta {
     let out_shape = out_labels.iter().map(Vec::len).collect();
-    let (features, x, y, split) = (vec![], vec![], vec![], vec![]);
+    let features = vec![];
+    let x = vec![];
+    let y = vec![];
+    let split = vec![];
     Table { rows: 0, features, out_shape, out_labels, x, y, split, persistence: None }.meta()
 }
 
@@ -94,7 +97,8 @@ fn noise(index: u64) -> f32 {
 /// `numbers` real features and one of three categories; a (2, 2) target, linear with noise; holes in both.
 fn table(rows: usize, numbers: usize) -> Table {
     let features = numbers + 1;
-    let (mut x, mut y) = (Vec::new(), Vec::new());
+    let mut x = Vec::new();
+    let mut y = Vec::new();
     for row in 0..rows {
         let at = |column: usize| (row * 1000 + column) as u64;
         let values: Vec<f32> = (0..numbers).map(|column| noise(at(column))).collect();
@@ -281,13 +285,15 @@ proptest! {
 #[test]
 fn logistic_regression_finds_the_probabilities_that_are_there() {
     let rows = 4_000;
-    let (mut x, mut y) = (Vec::new(), Vec::new());
+    let mut x = Vec::new();
+    let mut y = Vec::new();
     let truth = |u: f64| {
         let scores = [1.5 * u, -0.5, -1.5 * u].map(f64::exp);
         scores.map(|score| score / scores.iter().sum::<f64>())
     };
     for row in 0..rows {
-        let (u, at) = (4.0 * noise(row * 2) - 2.0, f64::from(noise(row * 2 + 1)));
+        let u = 4.0 * noise(row * 2) - 2.0;
+        let at = f64::from(noise(row * 2 + 1));
         let told = truth(f64::from(u));
         let class = if at < told[0] {
             0

@@ -78,7 +78,8 @@ impl<'a> Trial<'a> {
     }
 
     fn add(&self, scores: &mut [Scores], at: usize, forecast: impl Iterator<Item = f64>) {
-        let (row, place) = (self.rows[at], self.parts.map_or(0, |(places, _)| places[at]));
+        let row = self.rows[at];
+        let place = self.parts.map_or(0, |(places, _)| places[at]);
         let targets = (self.staged.y_row(row), self.staged.y_mask_row(row));
         scores[place].add(forecast, targets, self.weight(row));
     }

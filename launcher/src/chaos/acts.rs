@@ -96,7 +96,8 @@ impl Acts {
                 held.free();
                 return false;
             }
-            let (mut stop, mut limit) = (false, false);
+            let mut stop = false;
+            let mut limit = false;
             own.for_each(|act| {
                 stop |= act.stops(now);
                 limit |= act.kind == Kind::Enospc;
@@ -188,7 +189,9 @@ mod tests {
     #[test]
     fn two_stops_of_one_worker_last_as_long_as_the_longer_one() {
         let mut child = sleeper();
-        let (mut acts, now, second) = (Acts::default(), Instant::now(), Duration::from_secs(1));
+        let mut acts = Acts::default();
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
         assert!(acts.begin((Kind::Stop, 3), aim(&child), now, second));
         assert!(acts.begin((Kind::Stop, 3), aim(&child), now, 2 * second));
         assert!(comes_to(&child, true));
@@ -204,7 +207,8 @@ mod tests {
     #[test]
     fn a_slow_worker_stands_and_goes() {
         let mut child = sleeper();
-        let (mut acts, now) = (Acts::default(), Instant::now());
+        let mut acts = Acts::default();
+        let now = Instant::now();
         acts.begin((Kind::Slow, 0), aim(&child), now, Duration::from_secs(1));
         assert!(comes_to(&child, true));
         assert_eq!(acts.wakes(now), Some(now + SLOW_HALF));
@@ -218,8 +222,12 @@ mod tests {
 
     #[test]
     fn the_end_of_chaos_frees_everybody_and_a_kill_needs_no_end() {
-        let (mut stopped, mut starved, mut killed) = (sleeper(), sleeper(), sleeper());
-        let (mut acts, now, long) = (Acts::default(), Instant::now(), Duration::from_secs(99));
+        let mut stopped = sleeper();
+        let mut starved = sleeper();
+        let mut killed = sleeper();
+        let mut acts = Acts::default();
+        let now = Instant::now();
+        let long = Duration::from_secs(99);
         assert!(acts.begin((Kind::Stop, 0), aim(&stopped), now, long));
         assert!(acts.begin((Kind::Enospc, 1), aim(&starved), now, long));
         assert!(acts.begin((Kind::Kill, 2), aim(&killed), now, long));

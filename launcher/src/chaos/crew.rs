@@ -84,7 +84,8 @@ mod tests {
     }
 
     fn exited(rank: u32, pid: u32) -> What {
-        let (code, signal) = (None, Some(9));
+        let code = None;
+        let signal = Some(9);
         What::WorkerExited { round: Round(0), rank: Rank(rank), pid, code, signal, seconds_to_notice: 0.0 }
     }
 

@@ -8,20 +8,13 @@ use std::{io, path::PathBuf};
 pub enum ChaosError {
     /// The run is over.
     #[error("{} is not under way: there is nobody to disturb\nhint: --dry-run prints the schedule without a run", path.display())]
-    NotUnderWay {
-        /// Run directory.
-        path: PathBuf,
-    },
+    NotUnderWay { path: PathBuf },
     /// Its launcher cannot be found among the processes here.
     #[error(
         "the launcher of {} is not among the processes of this host\nhint: run enn chaos where enn runs, on the same host and in the same container",
         path.display()
     )]
-    Elsewhere {
-        /// Run directory.
-        path: PathBuf,
-    },
-    /// The run's directory.
+    Elsewhere { path: PathBuf },
     #[error(transparent)]
     RunDir(#[from] RunDirError),
     /// The run's journal.
@@ -29,20 +22,10 @@ pub enum ChaosError {
     Journal(#[from] JournalError),
     /// What was done cannot be written down, so nothing more is done.
     #[error("cannot write {}: {source}", path.display())]
-    Record {
-        /// chaos.jsonl.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Record { path: PathBuf, source: io::Error },
     /// The system refused something.
     #[error("cannot {what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// The system's answer.
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
     /// Standard output is gone.
     #[error("cannot write to standard output: {0}")]
     Output(#[source] io::Error),

@@ -8,7 +8,6 @@ use std::fmt;
 /// What is done to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// SIGKILL.
     Kill,
     /// SIGSTOP, and SIGCONT when the time is over.
     Stop,
@@ -50,7 +49,6 @@ pub struct Rate {
 pub struct Fault {
     /// Seconds after the beginning.
     pub at_s: f64,
-    /// What.
     pub kind: Kind,
     /// How long, seconds; 0 for a kill.
     pub length_s: f64,

@@ -31,7 +31,6 @@ const SLEEP_MAX_MS: u128 = 1_000;
 /// What is disturbed, and how.
 #[derive(Debug)]
 pub struct Means<'a> {
-    /// Run directory.
     pub run_dir: &'a Path,
     /// This host, as the journal names it.
     pub host: &'a str,

@@ -54,7 +54,8 @@ impl Asked {
 fn when_led(run: &Path, mut error: AskError, ask: impl Fn() -> Result<String, AskError>) -> Result<String, Error> {
     let deadline = Instant::now() + TAKE_OVER_MAX;
     let mut follower = Follower::open(run, &run_dir::lock_path(run))?;
-    let (mut view, mut told) = (RunView::default(), false);
+    let mut view = RunView::default();
+    let mut told = false;
     while error.is_absence() {
         follower.read(|event| view.apply(&event))?;
         if !Standing::has_heirs(&view, run_dir::is_living(run)) {

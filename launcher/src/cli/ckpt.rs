@@ -192,7 +192,8 @@ fn table(listed: &[Listed]) -> String {
 /// What the manifest says of the model: data, seeds, errors beside the baselines', decisions.
 fn card(manifest: &Manifest, lines: &mut Vec<String>) {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let (meta, config) = (&manifest.meta, &manifest.config);
+    let meta = &manifest.meta;
+    let config = &manifest.config;
     if let (Some(digest), Some(rows), Some(split)) = (meta.get("digest"), meta.get("rows"), meta.get("split_rows")) {
         let inputs = meta.get("features").and_then(Value::as_array).map_or(0, Vec::len);
         let shape = meta.get("out_shape").map(text).unwrap_or_default();
@@ -223,7 +224,8 @@ fn file_contents(found: &Contents) -> String {
     lines.extend(found.values.iter().map(|(name, text)| format!("{name} = {text}")));
     lines.extend(found.refused.iter().map(|what| format!("not read: {what}")));
     if let Some(mapped) = &found.mapped {
-        let (made, left) = (mapped.tensors.len(), mapped.left.len());
+        let made = mapped.tensors.len();
+        let left = mapped.left.len();
         lines.push(format!(
             "as ENN has it: {} settings, {made} tensors; {left} entries are left",
             mapped.settings.len()

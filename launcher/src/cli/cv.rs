@@ -63,10 +63,14 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
         (None, Some(reference)) => (None, Some(run_dir::find_cv(&runs_dir, reference)?)),
         _ => return Err(Error::Usage(Usage::ConfigOrResume)),
     };
-    let (mode, folds, seed, jobs) = (args.show.mode(), args.folds, args.seed, args.jobs);
+    let mode = args.show.mode();
+    let folds = args.folds;
+    let seed = args.seed;
+    let jobs = args.jobs;
     // With --json one document is printed, not events.
     let staging = if mode == ui::Mode::Json { ui::Mode::Quiet } else { mode };
-    let (group, importance) = (args.group.clone(), args.importance);
+    let group = args.group.clone();
+    let importance = args.importance;
     let options =
         CvOptions { runs_dir, resume, folds, seed, jobs, mode: staging, handle_signals: true, group, importance };
     let lines = !matches!(mode, ui::Mode::Quiet | ui::Mode::Json);

@@ -85,7 +85,8 @@ fn staged(dir: &Path, bar: &Bar) -> Result<Found, Error> {
         let problems = Staged::open(dir).err().map(|error| error.to_string()).into_iter().collect();
         return Ok(Found { path, problems, note });
     };
-    let (mut done, total) = (0, sums.bytes());
+    let mut done = 0;
+    let total = sums.bytes();
     let mut problems = sums.verify(dir, &mut |bytes| {
         done += bytes;
         bar.set(done, total);

@@ -152,7 +152,8 @@ fn until_signal(
     with: (&Facts, &ExportOptions),
     heard: &(dyn Fn(&Exported) + Sync),
 ) -> Result<Result<Vec<Exported>, Signal>, Error> {
-    let (stopped, goes_on) = (AtomicBool::new(false), ControlFlow::Continue(()));
+    let stopped = AtomicBool::new(false);
+    let goes_on = ControlFlow::Continue(());
     let mut hear = |exported: &Exported| {
         if stopped.load(Relaxed) {
             return ControlFlow::Break(());

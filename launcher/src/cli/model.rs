@@ -192,7 +192,8 @@ impl What {
     fn as_edit(&self) -> (&Path, TaskEdit) {
         let (task, edit) = match self {
             Self::Add { task, keys, parent, children } => {
-                let (name, keys) = (task.name.clone(), keys.into());
+                let name = task.name.clone();
+                let keys = keys.into();
                 (task, TaskEdit::Add { name, parent: parent.clone(), children: children.clone(), keys })
             }
             Self::Update { task, keys } => (task, TaskEdit::Update { name: task.name.clone(), keys: keys.into() }),

@@ -63,10 +63,13 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let model = artifact_or_run(&args.model, &args.runs, facts)?;
-    let (mode, replace, precision) = (args.show.mode(), args.replace, args.precision);
+    let mode = args.show.mode();
+    let replace = args.replace;
+    let precision = args.precision;
     let mut overrides = args.changes.overrides();
     overrides.extend(args.cluster.overrides());
-    let (engine, point) = (args.engine, args.point);
+    let engine = args.engine;
+    let point = args.point;
     let options = PredictOptions {
         mode,
         handle_signals: true,
@@ -79,7 +82,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         overrides,
     };
     let is_pipe = |path: &PathBuf| path.as_os_str() == "-";
-    let (reads, writes) = (args.data.iter().any(is_pipe), is_pipe(&args.out));
+    let reads = args.data.iter().any(is_pipe);
+    let writes = is_pipe(&args.out);
     if reads != writes || (reads && args.data.len() > 1) {
         return Err(Error::Usage(Usage::OnePipe));
     }

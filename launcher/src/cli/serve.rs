@@ -108,7 +108,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         overrides: args.changes.overrides(),
     };
     let served = api::serve(&model, facts, &options, &mut |server| {
-        let (address, example) = (server.address(), server.example());
+        let address = server.address();
+        let example = server.example();
         if args.json {
             output::json(&json!({"address": address.to_string(), "url": format!("http://{address}"), "curl": example}))
         } else {

@@ -7,7 +7,6 @@ use std::{
     path::Path,
 };
 
-/// The differences.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Differences {
     /// Names that only the first has.
@@ -31,7 +30,6 @@ pub struct Differences {
 /// How the elements of two tensors differ.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ValueDifference {
-    /// Name.
     pub name: String,
     /// Elements that differ.
     pub differing: u64,
@@ -67,7 +65,8 @@ pub struct Pair {
 impl Pair {
     /// Opens both. No tensor is read.
     pub fn open(first: &Path, second: &Path) -> Result<Self, ConvertError> {
-        let (first, second) = (Source::open(first)?, Source::open(second)?);
+        let first = Source::open(first)?;
+        let second = Source::open(second)?;
         let by_name = |source: &Source| -> Result<BTreeMap<String, Tensor>, ConvertError> {
             Ok(source.tensors()?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect())
         };
@@ -134,7 +133,8 @@ impl Pair {
 
     /// Values that both have; those of one alone are names that the other lacks.
     fn plain(&self, found: &mut Differences) {
-        let (ours, theirs) = (self.first.values(), self.second.values());
+        let ours = self.first.values();
+        let theirs = self.second.values();
         for name in ours.iter().filter(|name| !self.alike.contains(*name)) {
             if !theirs.contains(name) {
                 found.only_first.push(name.clone());
@@ -165,12 +165,14 @@ fn compare(
     (second, other): (&Source, &Tensor),
     tolerance: f64,
 ) -> Result<Option<ValueDifference>, ConvertError> {
-    let (left, right) = (first.tensor(one)?, second.tensor(other)?);
+    let left = first.tensor(one)?;
+    let right = second.tensor(other)?;
     if one.element == other.element && left == right {
         return Ok(None);
     }
     let elements = one.shape.iter().product();
-    let (mut differing, mut max_abs) = (0, Some(0.0f64));
+    let mut differing = 0;
+    let mut max_abs = Some(0.0f64);
     match (floats(&left, one.element), floats(&right, other.element)) {
         (Some(left), Some(right)) => {
             for (left, right) in left.zip(right) {

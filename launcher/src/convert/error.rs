@@ -39,26 +39,14 @@ pub enum ConvertError {
     StateFile(#[from] StateFileError),
     /// A .safetensors file is damaged.
     #[error("{} is not a safetensors file that can be read: {source}", path.display())]
-    Safetensors {
-        /// File.
-        path: PathBuf,
-        /// What is wrong.
-        source: safetensors::SafeTensorError,
-    },
+    Safetensors { path: PathBuf, source: safetensors::SafeTensorError },
     /// Files that are not one set of tensors.
     #[error("{}: {what}", path.display())]
-    Sharded {
-        /// File or directory.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
+    Sharded { path: PathBuf, what: String },
     /// The format has no name for the element type.
     #[error("{} cannot hold {name}: safetensors has no element type {element}; give another form, or --dtype", path.display())]
     NoType {
-        /// File.
         path: PathBuf,
-        /// Tensor.
         name: String,
         /// Element type.
         element: &'static str,
@@ -66,7 +54,6 @@ pub enum ConvertError {
     /// The wish does not fit the source or the target.
     #[error("{}: {what}", path.display())]
     Wish {
-        /// Source or target.
         path: PathBuf,
         /// What was found and what was expected.
         what: String,
@@ -76,24 +63,13 @@ pub enum ConvertError {
         "{} does not end like a form of a saved model; expected .safetensors, .pt, or a name without extension for a directory",
         path.display()
     )]
-    Form {
-        /// Name.
-        path: PathBuf,
-    },
+    Form { path: PathBuf },
     /// The target is there already.
     #[error("{} is there already; choose another name, or replace it with --replace", path.display())]
-    Exists {
-        /// Target.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     /// The source holds weights but not what ENN must know to use them.
     #[error("{} does not say which model it holds: {what}; expected a model saved by enn", path.display())]
-    NoCard {
-        /// Source.
-        path: PathBuf,
-        /// What is missing.
-        what: &'static str,
-    },
+    NoCard { path: PathBuf, what: &'static str },
     /// A file of ENN for PyTorch: read, but its layers are others.
     #[error(
         "{} was saved by ENN for PyTorch ({about}): not all of its {tensors} tensors mean something here, so that it cannot be loaded as \
@@ -101,7 +77,6 @@ pub enum ConvertError {
         path.display()
     )]
     Native {
-        /// File.
         path: PathBuf,
         /// What it says of the model.
         about: String,
@@ -114,22 +89,13 @@ pub enum ConvertError {
          verify` lists all of it, and `enn ckpt convert` takes the tensors alone",
         path.display()
     )]
-    Dangerous {
-        /// File.
-        path: PathBuf,
-        /// What it mentions.
-        mention: String,
-    },
+    Dangerous { path: PathBuf, mention: String },
     /// The checkpoint has no best weights.
     #[error("{} holds no tensors named best.…; expected a checkpoint of an ENN model", path.display())]
-    NoWeights {
-        /// Checkpoint.
-        path: PathBuf,
-    },
+    NoWeights { path: PathBuf },
     /// The tensors are not those of the card.
     #[error("{} does not fit its own description: {}", path.display(), list(problems))]
     Fit {
-        /// File.
         path: PathBuf,
         /// One per tensor.
         problems: Vec<String>,

@@ -296,6 +296,7 @@ fn load_directory(source: &Path, checkpoints: &Path) -> Result<Committed, Conver
     let target = checkpoints.join(name::committed(manifest.step));
     copy_checkpoint(&open, manifest, &target)?;
     let copied = Checkpoint::open(&target)?;
-    let (bytes, files) = (manifest.bytes(), manifest.files.len() as u64 + 1);
+    let bytes = manifest.bytes();
+    let files = manifest.files.len() as u64 + 1;
     Ok(Committed { step: manifest.step, path: copied.dir().to_path_buf(), bytes, files })
 }

@@ -21,11 +21,9 @@ const ALIGN_BYTES: usize = 64;
 /// A tensor by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
-    /// Name.
     pub name: String,
     /// Element type.
     pub element: Element,
-    /// Shape.
     pub shape: Vec<u64>,
 }
 
@@ -37,7 +35,8 @@ impl Tensor {
 
     /// The shape as the format has it, which counts numbers; `None` where an element of several lies along no axis.
     fn numbers(&self) -> Option<Vec<u64>> {
-        let (mut shape, packed) = (self.shape.clone(), self.element.packed());
+        let mut shape = self.shape.clone();
+        let packed = self.element.packed();
         match shape.last_mut() {
             Some(length) => *length = length.checked_mul(packed)?,
             None if packed > 1 => return None,

@@ -27,7 +27,6 @@ const BEST_METRIC: &str = "progress.best_metric";
 pub struct Saved {
     /// File or directory.
     pub path: PathBuf,
-    /// Tensors in it.
     pub tensors: u64,
     /// Bytes of their elements.
     pub bytes: u64,
@@ -55,7 +54,8 @@ pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, 
     let manifest = checkpoint.manifest().ok_or(no_card)?;
     if form == Form::Directory {
         copy_checkpoint(&checkpoint, manifest, target)?;
-        let (tensors, bytes) = (manifest.tensors.count, manifest.tensors.bytes);
+        let tensors = manifest.tensors.count;
+        let bytes = manifest.tensors.bytes;
         return Ok(Saved { path: target.to_path_buf(), tensors, bytes });
     }
     let sources = weights(&checkpoint)?;

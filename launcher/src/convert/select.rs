@@ -39,7 +39,9 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 /// Wildcards by stepping back to the last `*`: linear in the usual case, never exponential.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut at, mut seen, mut star) = (0, 0, None);
+    let mut at = 0;
+    let mut seen = 0;
+    let mut star = None;
     while seen < text.len() {
         match pattern.get(at) {
             Some(b'*') => {
@@ -50,7 +52,8 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
             _ => {
                 let Some((place, from)) = star else { return false };
                 star = Some((place, from + 1));
-                (at, seen) = (place + 1, from + 1);
+                at = place + 1;
+                seen = from + 1;
             }
         }
     }

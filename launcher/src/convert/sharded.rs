@@ -129,7 +129,8 @@ impl Sharded {
     ) -> Result<(), ConvertError> {
         let wrong = |what: String| ConvertError::Sharded { path: file.path().to_path_buf(), what };
         let numbers = |value: &Value| value.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<_>>>();
-        let (mut offsets, mut global) = (vec![0; stored.shape.len()], None);
+        let mut offsets = vec![0; stored.shape.len()];
+        let mut global = None;
         if let Some(sharding) = sharding {
             let entry =
                 sharding.get(name).ok_or_else(|| wrong(format!("its {SHARDING} does not say where {name} is")))?;
@@ -228,7 +229,8 @@ impl Sharded {
     /// That the last shards may be missing, where nothing in those that are there would show it.
     pub(super) fn unbounded(&self) -> Option<String> {
         let name = self.unbounded.as_ref()?;
-        let (files, known) = (self.files.len(), &self.tensors.get(name)?.shape);
+        let files = self.files.len();
+        let known = &self.tensors.get(name)?.shape;
         Some(format!(
             "the shards do not say how large tensors are: that a last one is missing behind these {files} cannot be seen \
              (with them {name} is {known:?})"

@@ -6,12 +6,10 @@ use std::path::{Path, PathBuf};
 /// Longest plain value that is told.
 const VALUE_CHARS_MAX: usize = 160;
 
-/// The contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents {
     /// File or directory.
     pub path: PathBuf,
-    /// Its form.
     pub form: &'static str,
     /// Name, PyTorch's name of the element type, shape.
     pub tensors: Vec<(String, &'static str, Vec<u64>)>,
@@ -60,7 +58,8 @@ pub fn contents(path: &Path) -> Result<Contents, ConvertError> {
         (name, format!("{cut}{end}"))
     };
     let values = source.values().into_iter().map(value).collect();
-    let (path, refused) = (source.path().to_path_buf(), source.refused());
+    let path = source.path().to_path_buf();
+    let refused = source.refused();
     let source = source.mapped();
     let mapped = if let Source::Native(native) = &source { Some(Mapped::of(native)) } else { None };
     Ok(Contents { path, form: source.form(), tensors, values, refused, mapped })

@@ -30,7 +30,6 @@ pub(crate) enum Source {
 pub(super) enum PlainValue {
     /// Its item in a checkpoint, and the CRC-32 of its pickle: copied untouched, also when it cannot be understood.
     Item(Vec<u8>, u32),
-    /// The value.
     Value(Value),
 }
 
@@ -113,7 +112,8 @@ impl Source {
                         path: open.dir().to_path_buf(),
                         problems: vec![format!("{name} is of the element type {}, which is not read", entry.dtype)],
                     };
-                    let (name, shape) = (name.to_owned(), entry.shape.clone());
+                    let name = name.to_owned();
+                    let shape = entry.shape.clone();
                     Ok(Tensor { name, element: element.ok_or_else(wrong)?, shape })
                 };
                 open.tensor_names().map(tensor).collect()

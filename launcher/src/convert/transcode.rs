@@ -89,7 +89,6 @@ pub struct Converted {
     pub path: PathBuf,
     /// Files with tensors it was made from.
     pub sources: usize,
-    /// Tensors.
     pub tensors: u64,
     /// Plain values.
     pub values: u64,
@@ -185,8 +184,10 @@ pub(super) fn convert_open(
         total,
     };
     job.whole_or_absent(target, form, &mut left_out)?;
-    let (notes, written) = (job.notes, job.values_written);
-    let (path, sources) = (target.to_path_buf(), source.file_count());
+    let notes = job.notes;
+    let written = job.values_written;
+    let path = target.to_path_buf();
+    let sources = source.file_count();
     Ok(Converted { path, sources, tensors, values: written, bytes: total, left_out, notes })
 }
 
@@ -203,7 +204,8 @@ fn take(source: &Source, wishes: &Wishes, left_out: &mut Vec<String>) -> Result<
             continue;
         };
         if wishes.dtype.is_some() && is_quantised(from.element) {
-            let (name, element) = (&from.name, from.element.torch());
+            let name = &from.name;
+            let element = from.element.torch();
             let what = format!(
                 "{name} is of the type {element}, whose numbers count only together with scales in other tensors; expected no other type \
                  to be asked for\n  hint: leave out --dtype, which copies every tensor as it is"
@@ -323,7 +325,8 @@ impl Job<'_> {
                 None => files.push((bytes, vec![index])),
             }
         }
-        let (mut map, about) = (serde_json::Map::new(), self.about());
+        let mut map = serde_json::Map::new();
+        let about = self.about();
         for (number, (_, which)) in files.iter().enumerate() {
             let file = format!("model-{:05}-of-{:05}.safetensors", number + 1, files.len());
             self.safetensors_of(&dir.join(&file), &about, which)?;
@@ -341,7 +344,8 @@ impl Job<'_> {
             entries.push(Entry { path: self.place(&one.from.name, &one.to.name), content });
         }
         for (from, to) in self.values.clone() {
-            let (from, to) = (from.as_str(), to.as_str());
+            let from = from.as_str();
+            let to = to.as_str();
             match self.source.value(from) {
                 Ok(value) => {
                     let stale = |text: &str| from == card::KEY && !self.fits(text, "model.");

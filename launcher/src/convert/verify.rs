@@ -17,9 +17,7 @@ use std::path::{Path, PathBuf};
 pub struct Verified {
     /// File or directory.
     pub path: PathBuf,
-    /// Its form.
     pub form: &'static str,
-    /// Tensors in it.
     pub tensors: u64,
     /// Plain values in it.
     pub values: u64,

@@ -48,7 +48,6 @@ pub enum CrewError {
     Machine {
         /// What was tried.
         what: &'static str,
-        /// Cause.
         source: io::Error,
     },
 }

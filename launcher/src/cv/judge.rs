@@ -24,10 +24,8 @@ pub enum JudgeError {
     /// Staged data, or an array of forecasts.
     #[error(transparent)]
     Staged(#[from] StagedError),
-    /// The baselines.
     #[error(transparent)]
     Baseline(#[from] BaselineError),
-    /// A file.
     #[error(transparent)]
     File(#[from] FileError),
     /// The table of all forecasts.
@@ -35,7 +33,6 @@ pub enum JudgeError {
     Parquet {
         /// The table.
         path: PathBuf,
-        /// Cause.
         source: Box<ParquetError>,
     },
     /// Forecasts of other rows than the fold tests.
@@ -89,7 +86,8 @@ impl OutOfFold {
     /// Reads `pred.npy` and `rows.npy` of `dir` and compares them with the rows that `staged` tests.
     pub(super) fn read(dir: &Path, staged: &Staged) -> Result<Self, JudgeError> {
         let tested: Vec<usize> = staged.rows_of(Split::Test).collect();
-        let (values, rows) = (NpyMap::open(&dir.join("pred.npy"))?, NpyMap::open(&dir.join("rows.npy"))?);
+        let values = NpyMap::open(&dir.join("pred.npy"))?;
+        let rows = NpyMap::open(&dir.join("rows.npy"))?;
         let of_type = values.header().element == Element::F32 && rows.header().element == Element::I64;
         let (values, rows) = match of_type {
             true => (values.numbers::<f32>().unwrap_or_default(), rows.numbers::<i64>().unwrap_or_default()),

@@ -25,7 +25,6 @@ pub enum Rule {
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wanted {
-    /// Folds.
     pub folds: usize,
     /// Share of the samples outside a fold that validate.
     pub val: f64,
@@ -79,7 +78,8 @@ fn blocks(samples: usize, fold: usize, wanted: Wanted) -> Vec<u8> {
     let edge = |block: usize| (samples as u128 * block as u128 / wanted.folds.max(1) as u128) as usize;
     let mut split = vec![Split::Train as u8; samples];
     for block in 0..wanted.folds {
-        let (first, end) = (edge(block), edge(block + 1));
+        let first = edge(block);
+        let end = edge(block + 1);
         if block == fold {
             split[first..end].fill(Split::Test as u8);
         } else {

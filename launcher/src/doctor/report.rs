@@ -19,7 +19,6 @@ pub enum State {
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
-    /// What.
     pub name: &'static str,
     /// How it stands.
     pub state: State,

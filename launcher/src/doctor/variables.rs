@@ -3,7 +3,6 @@
 /// A variable and what it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variable {
-    /// Name.
     pub name: &'static str,
     /// Who reads it: "enn", "enn-worker" or "build".
     pub reader: &'static str,

@@ -10,7 +10,6 @@ use enn_common::{
 pub struct Quantiles<'a> {
     /// Levels, rising.
     pub levels: &'a [f64],
-    /// Values.
     pub values: &'a [f32],
     /// Staged rows that count, and where among the values each is.
     pub rows: &'a [(usize, usize)],

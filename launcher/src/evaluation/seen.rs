@@ -123,7 +123,8 @@ mod tests {
     fn equal_cells_do_not_make_a_row_another_one_where_most_rows_are_equal() {
         let [one, two] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let cells: Vec<f32> = (0..40).map(|row| (row % 2) as f32).collect();
-        let (run, data) = (staged(one.path(), &cells, &[0; 40]), staged(two.path(), &cells[..4], &[2; 4]));
+        let run = staged(one.path(), &cells, &[0; 40]);
+        let data = staged(two.path(), &cells[..4], &[2; 4]);
         assert_eq!(seen(&data, &run, false), None);
         assert_eq!(seen(&data, &run, true), Some(vec![Seen::Trained; 4]), "with ids they are rows of their own");
     }

@@ -24,7 +24,6 @@ const COPY_ROWS_MIN: usize = 256;
 /// A staged directory of shuffled copies, one below the other.
 #[derive(Debug)]
 pub struct Shuffled {
-    /// The directory.
     pub dir: PathBuf,
     /// Rows of the original that every copy has.
     pub rows: Vec<usize>,
@@ -78,12 +77,15 @@ pub fn shuffled(
     let mut rows: Vec<usize> = permutation(rows.len(), seed).into_iter().map(|place| rows[place]).collect();
     rows.truncate(rows_max.max(1));
     rows.sort_unstable();
-    let (width, count) = (staged.features(), rows.len());
+    let width = staged.features();
+    let count = rows.len();
     let writer = StagedWriter::create(out)?;
-    let (x, mask) = (writer.array(ArrayName::X, &[width as u64])?, writer.array(ArrayName::XMask, &[width as u64])?);
+    let x = writer.array(ArrayName::X, &[width as u64])?;
+    let mask = writer.array(ArrayName::XMask, &[width as u64])?;
     let copies = 1 + inputs.len() * repeats;
     for copy in 0..copies {
-        let (mut values, mut valid) = (Vec::with_capacity(count * width), Vec::with_capacity(count * width));
+        let mut values = Vec::with_capacity(count * width);
+        let mut valid = Vec::with_capacity(count * width);
         for row in &rows {
             values.extend_from_slice(staged.x_row(*row));
             valid.extend_from_slice(staged.x_mask_row(*row));
@@ -103,7 +105,8 @@ pub fn shuffled(
         mask.write_rows(start, &valid)?;
     }
     let total = (copies * count) as u64;
-    let (ids, split) = (writer.array(ArrayName::RowId, &[])?, writer.array(ArrayName::Split, &[])?);
+    let ids = writer.array(ArrayName::RowId, &[])?;
+    let split = writer.array(ArrayName::Split, &[])?;
     ids.write_rows(0, bytes_of(&(0..total as i64).collect::<Vec<i64>>()))?;
     split.write_rows(0, &vec![Split::Test as u8; total as usize])?;
     for array in [x, mask, ids, split] {
@@ -114,8 +117,11 @@ pub fn shuffled(
         .to_hex()
         .to_string();
     // Rows to predict: neither targets nor weights are there.
-    (meta.rows, meta.split_rows, meta.row_names) = (total, [0, 0, total], Vec::new());
-    (meta.has_targets, meta.has_weights) = (false, false);
+    meta.rows = total;
+    meta.split_rows = [0, 0, total];
+    meta.row_names = Vec::new();
+    meta.has_targets = false;
+    meta.has_weights = false;
     Ok(Shuffled { dir: writer.finish(&meta)?, rows })
 }
 

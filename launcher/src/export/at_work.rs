@@ -103,7 +103,8 @@ impl Shape {
     fn inputs(&self, x: &[f32], states: &[f32], rows: usize) -> Vec<Tensor> {
         let mut tensors =
             vec![Tensor { name: self.input.clone(), shape: vec![rows, x.len() / rows.max(1)], values: x.to_vec() }];
-        let (mut at, all) = (0, self.state().max(1));
+        let mut at = 0;
+        let all = self.state().max(1);
         for state in &self.states {
             let own = at..at + state.numbers();
             at = own.end;
@@ -177,8 +178,10 @@ impl AtWork {
     /// # Errors
     /// What the runtime says.
     pub fn go_on(&mut self, x: &[f32], states: &[f32], rows: usize) -> Result<(Said, Vec<f32>), ExportError> {
-        let (width, state) = (x.len() / rows.max(1), self.state());
-        let (mut said, mut after) = (Said::default(), Vec::new());
+        let width = x.len() / rows.max(1);
+        let state = self.state();
+        let mut said = Said::default();
+        let mut after = Vec::new();
         for first in (0..rows).step_by(self.shape.rows.1) {
             let wanted = self.shape.rows.1.min(rows - first);
             // A call has no fewer rows than it may: the last one is repeated, and its answers are left away.
@@ -210,7 +213,8 @@ impl AtWork {
     }
 
     fn add(&self, said: &mut Said, x: &[f32], told: &[f32], rows: usize) {
-        let (inputs, outputs) = ((x.len() / rows).max(1), (told.len() / rows).max(1));
+        let inputs = (x.len() / rows).max(1);
+        let outputs = (told.len() / rows).max(1);
         for (x, told) in x.chunks(inputs).zip(told.chunks(outputs)) {
             let mut told = told.to_vec();
             let status = self.shape.judged(x, &mut told);
@@ -235,7 +239,8 @@ mod tests {
         }
 
         fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
-            let (x, state) = (&inputs[0], inputs.get(1));
+            let x = &inputs[0];
+            let state = inputs.get(1);
             assert_eq!((x.name.as_str(), x.shape.iter().product::<usize>()), ("x", x.values.len()));
             self.0.lock().unwrap().push(x.shape[0]);
             let before = |row: usize| state.map_or(0.0, |state| state.values[2 * row + 1]);

@@ -101,7 +101,8 @@ impl Subject {
 
     /// What the training data were, without their rows.
     fn staged(&self) -> StagedMeta {
-        let (sources, row_names) = (Vec::new(), Vec::new());
+        let sources = Vec::new();
+        let row_names = Vec::new();
         StagedMeta { sources, row_names, report: CleaningReport::default(), ..self.meta.clone() }
     }
 

@@ -27,7 +27,6 @@ use std::{
 pub struct Artifact {
     /// What runs it.
     pub engine: Engine,
-    /// The file.
     pub path: PathBuf,
     /// Names of the inputs.
     pub inputs: Vec<String>,
@@ -65,7 +64,8 @@ impl EngineRunner {
             PipeError::Start(source) => worker_error(source),
             other => worker_error(io::Error::other(other)),
         })?;
-        let (path, limits) = (artifact.path.clone(), tools::runs());
+        let path = artifact.path.clone();
+        let limits = tools::runs();
         let lacks = "let ENN_WORKER name a worker of this enn's version".to_owned();
         let task = Task { what: "libtorch", path, limits, lacks, other: "onnx" };
         let begin = Begin {
@@ -139,7 +139,8 @@ impl Runner for EngineRunner {
     }
 
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
-        let (given, answered) = (self.scratch.join("inputs"), self.scratch.join("outputs"));
+        let given = self.scratch.join("inputs");
+        let answered = self.scratch.join("outputs");
         self.write(inputs, &given)?;
         let question = Question { inputs: given, outputs: answered.clone() };
         match ask(&mut self.worker, &question, &self.task)? {

@@ -31,9 +31,11 @@ pub struct Digest {
 /// What the system says.
 pub fn digest(parts: &[PathBuf]) -> Result<Digest, FileError> {
     let base = parts.first().and_then(|part| part.parent()).unwrap_or(Path::new(""));
-    let (mut files, mut digests) = (Vec::new(), Vec::new());
+    let mut files = Vec::new();
+    let mut digests = Vec::new();
     for path in all(parts)? {
-        let (mut own, mut sha256) = (blake3::Hasher::new(), Sha256::new());
+        let mut own = blake3::Hasher::new();
+        let mut sha256 = Sha256::new();
         let bytes = read(&path, &mut |block| {
             own.update(block);
             sha256.update(block);
@@ -191,7 +193,8 @@ mod tests {
     #[test]
     fn tensors_beside_an_artifact_are_its_files() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, data) = (dir.path().join("m.onnx"), dir.path().join("m.onnx.0123456789abcdef.data"));
+        let path = dir.path().join("m.onnx");
+        let data = dir.path().join("m.onnx.0123456789abcdef.data");
         fs::write(&path, "graph").unwrap();
         fs::write(&data, "tensors").unwrap();
         let files = digest(&[path.clone(), data.clone()]).unwrap().files;

@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 /// A graph in one form.
 #[derive(Debug)]
 pub struct Form {
-    /// The graph.
     pub graph: Graph,
     /// What its interpreter answers to some of the cases, where it is not the model's own graph.
     pub found: Option<Found>,

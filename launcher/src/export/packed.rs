@@ -25,7 +25,6 @@ pub struct Packed {
     pub path: PathBuf,
     /// What is said beside it.
     pub said: Sidecar,
-    /// Its format.
     pub target: Target,
     /// How rows are read; the files are not those to read.
     pub data: DataConfig,
@@ -67,7 +66,8 @@ impl Packed {
         if precision == Precision::Fp32 {
             return Ok(());
         }
-        let (engine, precision) = (self.target.name(), precision.name());
+        let engine = self.target.name();
+        let precision = precision.name();
         Err(Error::Usage(Usage::EnginePrecision { engine, precision }))
     }
 

@@ -95,7 +95,8 @@ mod tests {
 
     /// An interpreter below `dir` that says that its packages are there.
     fn python(dir: &Path, packages: &[&str]) -> PathBuf {
-        let (interpreter, site) = (dir.join("bin/python3"), dir.join("lib/python3.11/site-packages"));
+        let interpreter = dir.join("bin/python3");
+        let site = dir.join("lib/python3.11/site-packages");
         fs::create_dir_all(interpreter.parent().unwrap()).unwrap();
         packages.iter().for_each(|name| fs::create_dir_all(site.join(name)).unwrap());
         let answer = format!("[[\"\", \"/nowhere\", {:?}], [{:?}]]", site, dir.join("user"));

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 /// What came of a format.
 #[derive(Debug)]
 pub struct Exported {
-    /// The format.
     pub target: Target,
     /// The artifact's place and what is said beside it; or why there is none.
     pub outcome: Result<(PathBuf, Box<Sidecar>), ExportError>,
@@ -26,7 +25,8 @@ pub fn line(exported: &Exported) -> String {
         Err(error) => return format!("{name:<11} not exported: {error}"),
     };
     let file = path.file_name().unwrap_or_default().to_string_lossy();
-    let (checked, size) = (&sidecar.verified, figures::bytes(sidecar.bytes));
+    let checked = &sidecar.verified;
+    let size = figures::bytes(sidecar.bytes);
     let said = match checked.level {
         Level::Runtime => format!(
             "{}: {} rows differ by {:.1e} of the spread at most (limit {:.0e})",

@@ -56,9 +56,7 @@ pub(super) fn runs() -> Limits {
 /// Names of the inputs and outputs, in the graph's order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ports {
-    /// Inputs.
     pub inputs: Vec<String>,
-    /// Outputs.
     pub outputs: Vec<String>,
 }
 
@@ -85,7 +83,8 @@ impl Tools {
                 }
             }
             Target::Aoti => {
-                let (python, limits) = (self.environment(Backend::Aoti), makes());
+                let python = self.environment(Backend::Aoti);
+                let limits = makes();
                 let device = if self.worker.device == Device::Cuda { "cuda" } else { "cpu" };
                 match old {
                     Some(old) => aoti::replace(&python, (source, path), old, limits),
@@ -115,7 +114,8 @@ impl Tools {
         scratch: &Path,
     ) -> Result<Option<Box<dyn Runner>>, ExportError> {
         let engine = |engine: Engine| {
-            let (inputs, outputs) = (ports.inputs.clone(), ports.outputs.clone());
+            let inputs = ports.inputs.clone();
+            let outputs = ports.outputs.clone();
             let artifact = Artifact { engine, path: path.to_owned(), inputs, outputs };
             EngineRunner::start(&self.worker, artifact, scratch)
         };

@@ -83,7 +83,8 @@ fn program(file: &str, (language, body): &(Language, &str), sidecar: &Sidecar) -
 
 /// A text with its places filled; what is put into one is no place itself, whatever it is called.
 fn filled(text: &str, own: &[(&str, String)]) -> String {
-    let (mut made, mut rest) = (String::with_capacity(text.len()), text);
+    let mut made = String::with_capacity(text.len());
+    let mut rest = text;
     while let Some(at) = rest.find('@') {
         made.push_str(&rest[..at]);
         rest = &rest[at..];

@@ -34,7 +34,8 @@ impl Arrays {
     /// It is not whole.
     pub fn read(dir: &Path) -> Result<Self, GatherError> {
         let points = NpyMap::open(&dir.join(PREDICTIONS))?;
-        let (shape, count) = (points.header().shape.clone(), points.header().count());
+        let shape = points.header().shape.clone();
+        let count = points.header().count();
         let rows = shape.first().copied().unwrap_or(0);
         let status = NpyMap::open_as(&dir.join(STATUS), Element::U8, rows)?;
         let mut found = Self {

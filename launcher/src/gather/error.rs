@@ -25,7 +25,6 @@ pub enum GatherError {
     /// A manifest.
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// A chunk.
     #[error(transparent)]
     Chunk(#[from] ChunkError),
     /// The staged data.
@@ -36,22 +35,13 @@ pub enum GatherError {
         "{} does not end like a format that is written; expected NAME.parquet, NAME.arrow or NAME.csv, or a name without extension for a directory of .npy files",
         path.display()
     )]
-    Format {
-        /// Output.
-        path: PathBuf,
-    },
+    Format { path: PathBuf },
     /// The output is there already.
     #[error("{} is there already; choose another name, or replace it with --replace", path.display())]
-    Exists {
-        /// Output.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     /// The output is what is predicted.
     #[error("{} holds the rows to predict, and would be lost; choose another name for the predictions", path.display())]
-    Input {
-        /// Output.
-        path: PathBuf,
-    },
+    Input { path: PathBuf },
     /// Rows without a prediction.
     #[error("rows {start}..{end} of {rows} were not predicted; predict again: the chunks that are complete are kept")]
     Rows {
@@ -75,7 +65,6 @@ pub enum GatherError {
     /// A chunk is not of these data.
     #[error("{}: {what} differs from the staged data; delete the chunk and predict again", path.display())]
     OtherData {
-        /// Chunk.
         path: PathBuf,
         /// "the shape of a prediction", "the identity of a row".
         what: &'static str,
@@ -85,16 +74,10 @@ pub enum GatherError {
     Stream(#[source] arrow_schema::ArrowError),
     /// The Arrow file could not be written.
     #[error("cannot write {}: {source}", path.display())]
-    Arrow {
-        /// The file.
-        path: PathBuf,
-        /// Cause.
-        source: arrow_schema::ArrowError,
-    },
+    Arrow { path: PathBuf, source: arrow_schema::ArrowError },
     /// The Parquet file could not be written.
     #[error("cannot write {}: {source}", path.display())]
     Parquet {
-        /// File.
         path: PathBuf,
         /// What the writer says.
         source: parquet::errors::ParquetError,

@@ -66,7 +66,8 @@ impl Layout {
 
     /// Series of a row without any number.
     fn without(&self, values: &[f32]) -> Vec<&str> {
-        let (cells, steps) = (self.columns.len().max(1), self.columns.len() / self.series.len().max(1));
+        let cells = self.columns.len().max(1);
+        let steps = self.columns.len() / self.series.len().max(1);
         let has_number = |series: usize| {
             let own = |cell: usize| cell % cells / steps.max(1) == series;
             values.iter().enumerate().any(|(cell, value)| own(cell) && !value.is_nan())

@@ -59,7 +59,8 @@ impl NpyOut {
             Growing::create(&folder.join(name), element, shape)
         };
         let predictions = begin(PREDICTIONS, Element::F32, &shape(&grid))?;
-        let (ids, status) = (begin(IDS, Element::I64, &[meta.rows])?, begin(STATUS, Element::U8, &[meta.rows])?);
+        let ids = begin(IDS, Element::I64, &[meta.rows])?;
+        let status = begin(STATUS, Element::U8, &[meta.rows])?;
         let levels = layout.levels.len() as u64;
         let quantiles = if levels > 0 {
             let mut all = begin(LEVELS, Element::F64, &[levels])?;

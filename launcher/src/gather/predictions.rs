@@ -84,7 +84,6 @@ pub struct Request<'a> {
 pub struct Gathered {
     /// The output.
     pub path: PathBuf,
-    /// Its manifest.
     pub manifest: PathBuf,
     /// Files, the manifest included.
     pub files: u64,
@@ -158,7 +157,8 @@ pub fn predictions(
     ledger: &Ledger,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Gathered, GatherError> {
-    let (output, partial) = (request.output, partial_dir(request.output));
+    let output = request.output;
+    let partial = partial_dir(request.output);
     let format = writable(output, request.replace, &[])?;
     let manifest_path = prediction::manifest_path(output);
     let staged = Staged::open(request.staged)?;
@@ -180,7 +180,8 @@ pub fn predictions(
         Format::Csv => Box::new(CsvOut::create(&whole, output, meta, layout.clone())?),
         Format::Npy => Box::new(NpyOut::create(&whole, meta, layout.clone())?),
     };
-    let (mut non_finite, mut failed) = (0, BTreeMap::<String, u64>::new());
+    let mut non_finite = 0;
+    let mut failed = BTreeMap::<String, u64>::new();
     for found in &chunks {
         let path = chunk::path(&partial, found.start, found.end);
         let open = Chunk::open(&path, Some(&found.blake3))?;
@@ -200,7 +201,8 @@ pub fn predictions(
     let names = out.finish()?;
     let files = digests(&whole, &names)?;
     let bytes = files.iter().map(|file| file.bytes).sum();
-    let (rows, count) = (meta.rows, files.len() as u64 + 1);
+    let rows = meta.rows;
+    let count = files.len() as u64 + 1;
     let manifest = PredictionManifest {
         format: prediction::FORMAT.to_owned(),
         version: prediction::VERSION,

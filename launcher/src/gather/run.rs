@@ -61,7 +61,8 @@ fn collect(dir: &Path, prefix: &str, depth: usize, files: &mut Vec<FileDigest>) 
     let entries = fs::read_dir(dir).map_err(FileError::of("list", dir))?;
     for entry in entries {
         let entry = entry.map_err(FileError::of("list", dir))?;
-        let (path, kind) = (entry.path(), entry.file_type().map_err(FileError::of("look at", dir))?);
+        let path = entry.path();
+        let kind = entry.file_type().map_err(FileError::of("look at", dir))?;
         let Ok(own) = entry.file_name().into_string() else { continue };
         if own.starts_with('.') || (prefix.is_empty() && (own == run::FILE || LEFT_OUT.contains(&own.as_str()))) {
             continue;

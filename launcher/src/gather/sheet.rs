@@ -148,7 +148,8 @@ mod tests {
     fn json_and_arrow_say_the_same() {
         let meta = StagedMeta { out_labels: vec![vec!["a".into(), "b\"".into()]], out_shape: vec![2], ..meta() };
         let sheet = Sheet::new(&meta, &[], false);
-        let (values, status) = ([0.1, -2.0, f32::NAN, f32::NAN], [0, 1]);
+        let values = [0.1, -2.0, f32::NAN, f32::NAN];
+        let status = [0, 1];
         let rows = SheetRows { names: &[], values: &values, status: &status };
         let text = String::from_utf8(sheet.json(&rows, true)).unwrap();
         let failed = "\"failed\":\"no input is valid\"";

@@ -33,7 +33,8 @@ impl<W: Write> Stream<W> {
         let open = Chunk::open(chunk, Some(blake3))?;
         let values = Layout::new(meta, &self.levels).told(open.predictions()?, self.is_point);
         let Some((writer, table)) = self.begin(meta)? else { return Ok(0) };
-        let (ids, status) = (open.ids()?, open.status());
+        let ids = open.ids()?;
+        let status = open.status();
         let rows = Rows { ids, names: &meta.row_names, values: &values, status };
         let flushed = |writer: &mut StreamWriter<W>| -> Result<(), ArrowError> {
             writer.write(&table.batch(&rows)?)?;

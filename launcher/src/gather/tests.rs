@@ -106,7 +106,8 @@ fn all_chunks(output: &Path) -> Ledger {
 #[test]
 fn chunks_become_one_parquet_file_in_source_order() {
     let dir = tempfile::tempdir().unwrap();
-    let (staged, output) = (staged(&dir.path().join("staged")), dir.path().join("tomorrow.parquet"));
+    let staged = staged(&dir.path().join("staged"));
+    let output = dir.path().join("tomorrow.parquet");
     let ledger = all_chunks(&output);
     let mut seen = Vec::new();
     let gathered = predictions(&request(&output, &staged), &ledger, &mut |rows| seen.push(rows)).unwrap();
@@ -122,7 +123,8 @@ fn chunks_become_one_parquet_file_in_source_order() {
         ["row_id", "row_name", "EWR.00h", "EWR.01h", "EWR.02h", "JFK.00h", "JFK.01h", "JFK.02h", "failed"]
     );
     for (row, found) in reader.get_row_iter(None).unwrap().enumerate() {
-        let (row, found) = (row as u64, found.unwrap());
+        let row = row as u64;
+        let found = found.unwrap();
         assert_eq!(found.get_long(0).unwrap(), id(row));
         assert_eq!(found.get_string(1).unwrap(), &format!("2013-01-{:02}", row + 1));
         for cell in 0..6 {
@@ -153,7 +155,8 @@ fn an_arrow_file_and_text_say_what_a_parquet_file_says() {
     );
     let expected = reader.unwrap().next().unwrap().unwrap();
     let reader = arrow_ipc::reader::FileReader::try_new(fs::File::open(made("told.arrow")).unwrap(), None).unwrap();
-    let (schema, batches) = (reader.schema(), reader.collect::<Result<Vec<_>, _>>().unwrap());
+    let schema = reader.schema();
+    let batches = reader.collect::<Result<Vec<_>, _>>().unwrap();
     let found = arrow_select::concat::concat_batches(&schema, &batches).unwrap();
     assert_eq!(found.columns(), expected.columns());
     assert_eq!(schema.metadata()["units"], "°F");
@@ -177,7 +180,8 @@ fn an_arrow_file_and_text_say_what_a_parquet_file_says() {
 #[test]
 fn a_name_without_extension_is_a_directory_of_arrays() {
     let dir = tempfile::tempdir().unwrap();
-    let (staged, output) = (staged(&dir.path().join("staged")), dir.path().join("out"));
+    let staged = staged(&dir.path().join("staged"));
+    let output = dir.path().join("out");
     predictions(&request(&output, &staged), &all_chunks(&output), &mut |_| {}).unwrap();
     let found = NpyMap::open(&output.join("pred.npy")).unwrap();
     assert_eq!(found.header().shape, [25, 2, 3]);
@@ -203,7 +207,8 @@ fn a_name_without_extension_is_a_directory_of_arrays() {
 #[test]
 fn the_rows_to_predict_and_what_is_of_another_kind_are_not_replaced() {
     let dir = tempfile::tempdir().unwrap();
-    let (rows, link) = (dir.path().join("rows.csv"), dir.path().join("link.csv"));
+    let rows = dir.path().join("rows.csv");
+    let link = dir.path().join("link.csv");
     std::fs::write(&rows, "x").unwrap();
     std::os::unix::fs::symlink(&rows, &link).unwrap();
     for output in [&rows, &link] {
@@ -297,7 +302,8 @@ fn quantiles_and_failed_rows_are_told_in_every_form() {
 #[test]
 fn every_row_must_be_there_once_and_be_the_right_one() {
     let dir = tempfile::tempdir().unwrap();
-    let (staged, output) = (staged(&dir.path().join("staged")), dir.path().join("a.parquet"));
+    let staged = staged(&dir.path().join("staged"));
+    let output = dir.path().join("a.parquet");
     let partial = partial_dir(&output);
     let mut ledger = Ledger::open(&partial, &header()).unwrap();
     predict(&partial, &mut ledger, (0, 10));

@@ -37,8 +37,10 @@ impl Ranks {
         else {
             return Vec::new();
         };
-        let (first, world) = (count(before, None), count(&plan.members, None));
-        let (role_first, role_world) = (count(before, Some(&own.role)), count(&plan.members, Some(&own.role)));
+        let first = count(before, None);
+        let world = count(&plan.members, None);
+        let role_first = count(before, Some(&own.role));
+        let role_world = count(&plan.members, Some(&own.role));
         let nodes = u32::try_from(plan.members.len()).unwrap_or(u32::MAX);
         let of = |local_rank| Self {
             local_rank,

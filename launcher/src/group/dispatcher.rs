@@ -267,7 +267,8 @@ impl Group<'_> {
         for wrong in watchdog.read() {
             (self.emit)(What::Warned { message: format!("a worker's timer cannot be understood: {wrong}") });
         }
-        let (workers, mark) = (&self.workers, &self.mark);
+        let workers = &self.workers;
+        let mark = &self.mark;
         let works = |pid| workers.iter().any(|worker| worker.process.pid() == pid && worker.process.exit().is_none());
         watchdog.forget(|pid| works(pid) || mark.is_carried_by(pid));
         for Expired { pid, scope, signal } in watchdog.expired(seconds_since_epoch()) {
@@ -318,7 +319,8 @@ impl Group<'_> {
         let leave = self.spec.leave_background;
         let Some(exit) = self.workers[index].reap(&mut self.guard, leave) else { return };
         let (code, signal) = exit.code_or_signal();
-        let (round, rank) = (self.round(), Rank(self.workers[index].ranks.rank));
+        let round = self.round();
+        let rank = Rank(self.workers[index].ranks.rank);
         let pid = self.workers[index].process.pid();
         let seconds_to_notice = (late + began.elapsed()).as_secs_f64();
         (self.emit)(What::WorkerExited { round: Round(round), rank, pid, code, signal, seconds_to_notice });
@@ -383,7 +385,8 @@ impl Group<'_> {
         (self.emit)(What::RoundFormed { round, restart: plan.restarts, master, nodes: nodes.collect() });
         let world_size = ranks.first().map_or(0, |ranks| ranks.world);
         (self.emit)(What::RoundStarted { round, world_size, attempt: plan.restarts, resume_step: None });
-        (self.rounds, self.restarts) = (self.rounds + 1, plan.restarts);
+        self.rounds = self.rounds + 1;
+        self.restarts = plan.restarts;
         self.round_over = false;
         self.plan = Some(plan);
         if self.starter.is_loading() {
@@ -433,8 +436,10 @@ impl Group<'_> {
             };
             match Worker::start(self.spec, &plan, ranks, means) {
                 Ok(worker) => {
-                    let (local_rank, rank) = (LocalRank(ranks.local_rank), Rank(ranks.rank));
-                    let (pid, host) = (worker.process.pid(), self.spec.rendezvous.host.clone());
+                    let local_rank = LocalRank(ranks.local_rank);
+                    let rank = Rank(ranks.rank);
+                    let pid = worker.process.pid();
+                    let host = self.spec.rendezvous.host.clone();
                     let forked = worker.is_held();
                     (self.emit)(What::WorkerStarted { round, local_rank, rank, pid, host, forked });
                     self.workers.push(worker);
@@ -487,7 +492,8 @@ impl Group<'_> {
             living.map(|worker| stacks::Target { rank: worker.ranks.rank, pid: worker.process.pid() }).collect();
         let dir = self.spec.run_dir.join("stacks").join(self.round().to_string());
         let found = stacks::collect(&targets, &dir, STACKS_MAX);
-        let (round, seconds) = (Round(self.round()), idle.as_secs_f64());
+        let round = Round(self.round());
+        let seconds = idle.as_secs_f64();
         (self.emit)(What::HangDetected { round, seconds, stacks: Some(dir) });
         for line in found.summary() {
             (self.emit)(What::Warned { message: line });

@@ -14,10 +14,5 @@ pub enum GroupError {
     Rendezvous(#[from] RendezvousError),
     /// A descriptor, process or handler the launcher works with.
     #[error("cannot {what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Cause.
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
 }

@@ -82,7 +82,8 @@ impl Linked {
         if header[..MAGIC.len()] != MAGIC {
             return None;
         }
-        let (at, count) = (u64_at(&header, 32)?, usize::from(u16_at(&header, 56)?).min(SEGMENTS_MAX));
+        let at = u64_at(&header, 32)?;
+        let count = usize::from(u16_at(&header, 56)?).min(SEGMENTS_MAX);
         let table = read(&file, at, count * SEGMENT_BYTES)?;
         let segments: Vec<&[u8]> = table.chunks_exact(SEGMENT_BYTES).collect();
         let dynamic = segments.iter().find(|segment| u32_at(segment, 0) == Some(DYNAMIC))?;
@@ -104,7 +105,9 @@ impl Linked {
 /// Where in the file the bytes of an address are.
 fn in_file(segments: &[&[u8]], address: u64) -> Option<u64> {
     segments.iter().filter(|segment| u32_at(segment, 0) == Some(LOAD)).find_map(|segment| {
-        let (offset, first, size) = (u64_at(segment, 8)?, u64_at(segment, 16)?, u64_at(segment, 32)?);
+        let offset = u64_at(segment, 8)?;
+        let first = u64_at(segment, 16)?;
+        let size = u64_at(segment, 32)?;
         let within = address.checked_sub(first).filter(|within| *within < size)?;
         offset.checked_add(within)
     })

@@ -43,7 +43,6 @@ pub struct Places {
     pub cuda: bool,
 }
 
-/// A libtorch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Libtorch {
     /// Directory with libtorch_cpu.so.

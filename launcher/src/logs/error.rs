@@ -8,20 +8,10 @@ use std::{io, path::PathBuf};
 pub enum LogError {
     /// A directory of logs.
     #[error("cannot make the log directory {}: {source}\n  hint: choose another place with --log-dir", path.display())]
-    Directory {
-        /// Directory.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Directory { path: PathBuf, source: io::Error },
     /// A log file; the worker goes on without it.
     #[error("cannot write the log {}: {source}\n  hint: is the disk full? the workers go on without this file", path.display())]
-    File {
-        /// File.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// Copies of the output that nobody asked for; the workers go on without them.
     #[error(
         "the copies of the workers' output have reached {max} bytes and are not continued, {} neither\n  hint: --keep-size \
@@ -41,19 +31,13 @@ pub enum LogError {
     Console {
         /// "standard output" or "standard error".
         name: &'static str,
-        /// The system's answer.
         source: io::Error,
     },
     /// A pipe, descriptor or thread.
     #[error(
         "cannot {what} for the workers' output: {source}\n  hint: `ulimit -n` limits open files, two for each worker and some more"
     )]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// The system's answer.
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
     /// The thread that reads the output is gone.
     #[error("the thread that reads the workers' output ended before its time")]
     Gone,
@@ -76,12 +60,7 @@ pub enum StdError {
     },
     /// The same rank twice.
     #[error("local rank {rank} is given twice in {given:?}\n  hint: write each local rank once")]
-    Twice {
-        /// Rank.
-        rank: u32,
-        /// The whole value.
-        given: String,
-    },
+    Twice { rank: u32, given: String },
 }
 
 /// Logs of a run that cannot be shown.
@@ -101,12 +80,7 @@ pub enum LogReadError {
     },
     /// A log file.
     #[error("cannot read the log {}: {source}", path.display())]
-    Read {
-        /// File.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// The system does not tell of changes.
     #[error(
         "cannot watch the logs: {0}\n  hint: the limits fs.inotify.max_user_watches and max_user_instances may be reached; leave out --follow"

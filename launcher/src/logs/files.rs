@@ -109,7 +109,8 @@ mod tests {
     #[test]
     fn copies_end_at_their_limit_and_what_was_asked_for_goes_on() {
         let dir = tempfile::tempdir().unwrap();
-        let (copy, asked) = (dir.path().join("copy"), dir.path().join("asked"));
+        let copy = dir.path().join("copy");
+        let asked = dir.path().join("asked");
         let mut files = Files::new(Some(10));
         files.append_copy(&copy, b"12345678").unwrap();
         let error = files.append_copy(&copy, b"abc").unwrap_err().to_string();

@@ -36,7 +36,6 @@ pub struct LogFile {
     /// Rank, as its directory is named: the local rank of `enn run`.
     pub rank: u32,
     pub(super) name: Name,
-    /// File.
     pub path: PathBuf,
 }
 

@@ -103,7 +103,6 @@ pub(super) struct Route {
     pub(super) redirected: bool,
     /// To the console.
     pub(super) shown: bool,
-    /// To a file.
     pub(super) filed: bool,
 }
 

@@ -252,7 +252,8 @@ impl Reader {
             troubles.extend(self.files.append(file, &matches).err());
         }
         if stream.shown {
-            let (console, prefix) = (self.consoles.of(stream.name()), &stream.prefix);
+            let console = self.consoles.of(stream.name());
+            let prefix = &stream.prefix;
             stream.lines.push(bytes, |ready| console.show(id, prefix, ready));
             if stream.terminal {
                 stream.lines.flush(|part| console.show(id, prefix, part));
@@ -290,7 +291,8 @@ impl Reader {
     fn show_part(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.show_part_at = None;
-        let (console, prefix) = (self.consoles.of(stream.name()), &stream.prefix);
+        let console = self.consoles.of(stream.name());
+        let prefix = &stream.prefix;
         stream.lines.flush(|part| console.show(id, prefix, part));
     }
 

@@ -103,7 +103,8 @@ fn of_socket(node: usize, topology: &Topology) -> Vec<usize> {
 fn exclusive(node: usize, before: usize, all: usize, topology: &Topology) -> Result<Vec<usize>, NumaError> {
     let cores = grouped(node, topology, |cpu| topology.cpus.get(&cpu).map_or(cpu, |found| found.core));
     let cores: Vec<Vec<usize>> = cores.into_values().collect();
-    let (each, over) = (cores.len() / all, cores.len() % all);
+    let each = cores.len() / all;
+    let over = cores.len() % all;
     if each == 0 {
         return Err(NumaError::Cores { node, cores: cores.len(), workers: all });
     }
@@ -141,7 +142,8 @@ mod tests {
         for node in 0..4 {
             for core in 0..3 {
                 for thread in 0..2 {
-                    let (first, cpu) = (node * 3 + core, node * 3 + core + thread * 12);
+                    let first = node * 3 + core;
+                    let cpu = node * 3 + core + thread * 12;
                     let cache = Some(node * 3 + if core == 2 { 2 } else { 0 });
                     topology.cpus.insert(cpu, Cpu { core: first, cache, socket: node / 2 });
                     topology.nodes.entry(node).or_default().insert(cpu);

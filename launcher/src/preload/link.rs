@@ -74,7 +74,6 @@ pub(crate) struct Ready {
 /// A module that could not be imported.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Missing {
-    /// Its name.
     pub(crate) name: String,
     /// The error's text.
     pub(crate) why: String,

@@ -185,7 +185,8 @@ mod tests {
         let place = warm::place(parent.path()).unwrap();
         let ours = |name: &str| format!("{:016x}-{name}", hook::digest());
         let no: &[&str] = &[r#"{"refuse": "no"}"#];
-        let (old, new) = (play(&place, &ours("old"), no), play(&place, &ours("new"), no));
+        let old = play(&place, &ours("old"), no);
+        let new = play(&place, &ours("new"), no);
         let other = play(&place, "0123-other", no);
         let an_hour_ago = SystemTime::now() - Duration::from_secs(3_600);
         File::options().write(true).open(place.join(ours("old/ready"))).unwrap().set_modified(an_hour_ago).unwrap();

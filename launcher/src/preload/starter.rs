@@ -34,7 +34,6 @@ pub(crate) struct WorkerStart<'a> {
 
 /// A worker that was started.
 pub(crate) struct Started {
-    /// Its process.
     pub(crate) process: Process,
     /// A forked worker waits until it is released; an executed one is at work.
     pub(crate) held: Option<Held>,

@@ -132,7 +132,6 @@ pub enum WarmError {
     Place {
         /// Where the folder is.
         parent: PathBuf,
-        /// Cause.
         source: io::Error,
     },
     /// No interpreter.
@@ -146,19 +145,13 @@ pub enum WarmError {
     Refused(String),
     /// It is there and says nothing.
     #[error("the warm server in {} does not answer: {source}\nhint: `ls -l {}` says whose it is", folder.display(), folder.display())]
-    Silent {
-        /// Its folder.
-        folder: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Silent { folder: PathBuf, source: io::Error },
     /// A process that is none.
     #[error("no warm server of this user has pid {0}\nhint: `enn warm status` shows them")]
     Unknown(u32),
 }
 
 impl WarmServer {
-    /// Its folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -31,7 +31,8 @@ pub(crate) fn output_within(mut command: Command, wait_max: Duration) -> Result<
         .spawn()
         .map_err(OutputError::Start)?;
     let (sender, receiver) = mpsc::channel();
-    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let out = child.stdout.take();
+    let err = child.stderr.take();
     // Never joined: a grandchild that outlives a killed child would hold the pipes open.
     thread::spawn(move || {
         // Standard error after standard output: such a program writes little to either.

@@ -163,7 +163,8 @@ mod tests {
             let mut command = Command::new("/bin/sleep");
             command.arg("60").env(MARK_VARIABLE, mark.value()).stdin(Stdio::null()).spawn().unwrap()
         };
-        let (mut nested, mut other) = (start(&inner), start(&stranger));
+        let mut nested = start(&inner);
+        let mut other = start(&stranger);
         assert_eq!(kill_marked(&Mark::new(None)), 0);
         assert_eq!(kill_marked(&outer), 1, "the inner launch's process carries the outer's mark too");
         assert!(!nested.wait().unwrap().success());

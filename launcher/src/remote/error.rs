@@ -32,48 +32,36 @@ pub enum RemoteError {
     Place {
         /// As given, without what could be a password.
         place: String,
-        /// What is wrong.
         what: String,
     },
     /// The store says no.
     #[error("cannot {action} {place}: {what}")]
     Store {
-        /// Verb.
         action: &'static str,
-        /// Object.
         place: String,
         /// What the store said, without secrets.
         what: String,
     },
     /// A file that a manifest lists, or that.
     #[error("cannot read {place}: it is not there, or not of its length")]
-    Missing {
-        /// Object.
-        place: String,
-    },
+    Missing { place: String },
     /// An address that names no run.
     #[error("{address} names no run; expected the address of a directory of runs, and the run's name behind it")]
-    NoRun {
-        /// As given.
-        address: String,
-    },
+    NoRun { address: String },
     /// Somebody else went on with the run.
     #[error(
         "{place} holds {step}, which the copy in {} has not seen: another enn has gone on with the run\n  hint: what was done here is \
          left there; `enn train --resume {place}` goes on from what is at the address", dir.display()
     )]
     Outgrown {
-        /// The run.
         place: String,
         /// Name of the checkpoint.
         step: String,
-        /// The copy.
         dir: PathBuf,
     },
     /// Another process fetches the same.
     #[error("{} is being fetched by another enn for {waited} s; wait for it, or stop it", dir.display())]
     Busy {
-        /// Copy.
         dir: PathBuf,
         /// Seconds.
         waited: u64,
@@ -84,25 +72,16 @@ pub enum RemoteError {
     /// Nothing to pull.
     #[error("{place} holds no checkpoint: {what}")]
     NoCheckpoint {
-        /// Place.
         place: String,
         /// What was looked for.
         what: String,
     },
     /// The target is there already.
     #[error("{place} is there already and is another one; choose another place, or say --replace")]
-    Exists {
-        /// Target.
-        place: String,
-    },
+    Exists { place: String },
     /// A manifest or a store that names a file elsewhere.
     #[error("{place} lists the file {file:?}; expected the name of a file that lies there")]
-    FileName {
-        /// Place.
-        place: String,
-        /// File.
-        file: String,
-    },
+    FileName { place: String, file: String },
 }
 
 impl RemoteError {

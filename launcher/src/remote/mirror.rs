@@ -55,7 +55,9 @@ impl Mirror {
         remove_leftovers(&listing::checkpoints_dir(run));
         let waiting: Arc<(Mutex<Waiting>, Condvar)> = Arc::default();
         let warn: Arc<dyn Fn(String) + Send + Sync> = Arc::new(warn);
-        let (theirs, tell, run) = (waiting.clone(), warn.clone(), run.to_path_buf());
+        let theirs = waiting.clone();
+        let tell = warn.clone();
+        let run = run.to_path_buf();
         let thread = std::thread::Builder::new().name("enn-mirror".into());
         let thread = thread.spawn(move || serve((&goals, &run), &theirs, &*tell))?;
         Ok(Self { waiting, warn, thread: Some(thread) })
@@ -153,7 +155,9 @@ fn let_go(checkpoints: &Store, rule: Rule) -> Result<(), RemoteError> {
         }
         match whole(&place) {
             Ok((found, _)) => {
-                let (epoch, time, metric) = (found.epoch, found.wall_time, found.metric);
+                let epoch = found.epoch;
+                let time = found.wall_time;
+                let metric = found.metric;
                 candidates.push(Candidate { step, epoch, time, metric });
             }
             Err(error) if error.is_damage() => {}

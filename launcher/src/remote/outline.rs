@@ -55,7 +55,6 @@ impl Outline {
         Ok(Self { dir: dir.to_owned(), store, files })
     }
 
-    /// The directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -90,7 +89,8 @@ impl Outline {
     fn stretches<'a>(&'a self, places: &[Place]) -> Vec<(&'a RelPath, Range<u64>)> {
         let stretch = |place: &Place| {
             let (file, bytes) = self.files.get_key_value(&place.file).filter(|(file, _)| **file != *name::METADATA)?;
-            let (start, end) = (place.offset.min(*bytes), place.offset.saturating_add(place.length).min(*bytes));
+            let start = place.offset.min(*bytes);
+            let end = place.offset.saturating_add(place.length).min(*bytes);
             (start < end).then_some((file, start, end))
         };
         let mut all: Vec<_> = places.iter().filter_map(stretch).collect();

@@ -36,7 +36,6 @@ pub struct Pulled {
     pub place: String,
     /// Step; `None` for one that PyTorch wrote.
     pub step: Option<u64>,
-    /// Files.
     pub files: usize,
     /// Bytes of all files.
     pub bytes: u64,
@@ -179,8 +178,11 @@ fn checkpoint(
     };
     let same = own.is_some() && own == sealed;
     if let Some(manifest) = manifest.as_ref().filter(|_| same && Checkpoint::whole(target).is_ok()) {
-        let (files, bytes, step) = (manifest.files.len(), manifest.bytes(), Some(manifest.step));
-        let (path, place) = (target.to_path_buf(), place.name_of(""));
+        let files = manifest.files.len();
+        let bytes = manifest.bytes();
+        let step = Some(manifest.step);
+        let path = target.to_path_buf();
+        let place = place.name_of("");
         return Ok(Pulled { path, place, step, files, bytes, resumed: bytes });
     }
     let wanted = wanted(place, manifest.as_ref())?;
@@ -189,7 +191,8 @@ fn checkpoint(
     Disk.create_dir(parent)?;
     let beside = beside(target);
     Disk.create_dir(&beside)?;
-    let (mut done, mut resumed) = (0, 0);
+    let mut done = 0;
+    let mut resumed = 0;
     for one in &wanted {
         resumed += fetch(place, one, &beside, &mut |bytes| {
             done += bytes;
@@ -205,7 +208,8 @@ fn checkpoint(
     check(&beside, manifest.is_some())?;
     atomic::place_dir(&beside, target)?;
     let step = manifest.map(|manifest| manifest.step);
-    let (path, place) = (target.to_path_buf(), place.name_of(""));
+    let path = target.to_path_buf();
+    let place = place.name_of("");
     Ok(Pulled { path, place, step, files: wanted.len(), bytes: total, resumed })
 }
 

@@ -21,9 +21,7 @@ const RUN_FILES: [&str; 4] = ["run.json", "events.jsonl", "report.html", "MANIFE
 /// What was uploaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushed {
-    /// Where.
     pub place: String,
-    /// Step.
     pub step: u64,
     /// Files that had to be sent.
     pub sent: usize,
@@ -88,7 +86,9 @@ fn files(
     place: &Store,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(usize, usize), RemoteError> {
-    let (total, mut done, mut sent) = (manifest.bytes(), 0, 0);
+    let total = manifest.bytes();
+    let mut done = 0;
+    let mut sent = 0;
     for file in &manifest.files {
         let noted = place.small(&note(&file.path), NOTE_BYTES_MAX)?;
         let present = noted.is_some_and(|digest| digest == file.digest().as_bytes())

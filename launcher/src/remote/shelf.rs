@@ -128,7 +128,8 @@ impl Shelf {
             return Ok(Ok(reference.to_owned()));
         }
         let is_latest = reference == "latest";
-        let (mut fitting, mut lacking) = (Vec::new(), Vec::new());
+        let mut fitting = Vec::new();
+        let mut lacking = Vec::new();
         for name in names.iter().filter(|name| is_latest || name.starts_with(reference)) {
             if !self.has(name)? {
                 continue;
@@ -173,12 +174,14 @@ impl Shelf {
     /// Brings the copy of the run `name` up to what is at the address, with its newest whole checkpoint where that is `wanted`, and
     /// returns its directory. A run that this machine works in is as new as can be.
     pub fn fetch(&self, name: &str, wanted: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<PathBuf, RemoteError> {
-        let (copy, place) = (self.copy_of(name)?, self.place(name));
+        let copy = self.copy_of(name)?;
+        let place = self.place(name);
         if run_dir::is_living(&copy) {
             return Ok(copy);
         }
         let _alone = self.alone(name)?;
-        let (is_run, newest) = (self.has(name)?, pull::newest(&place)?);
+        let is_run = self.has(name)?;
+        let newest = pull::newest(&place)?;
         let is_news = newest.as_ref().is_some_and(|(step, sealed)| !has_seen(&copy, *step, sealed));
         let own = || latest(&run_dir::checkpoints(&copy)).found.and_then(|found| Some(found.manifest()?.step));
         let is_short = || newest.as_ref().is_some_and(|(step, _)| own().is_none_or(|own| own < *step));
@@ -270,7 +273,8 @@ fn digest(sealed: &[u8]) -> String {
 pub(super) fn still_ours(store: &Store, run: &Path) -> Result<(), RemoteError> {
     match pull::newest(store)? {
         Some((step, sealed)) if !has_seen(run, step, &sealed) => {
-            let (place, step) = (store.name_of(""), name::committed(step));
+            let place = store.name_of("");
+            let step = name::committed(step);
             Err(RemoteError::Outgrown { place, step, dir: run.to_owned() })
         }
         _ => Ok(()),

@@ -40,7 +40,6 @@ pub struct Store {
     place: String,
 }
 
-/// An object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Object {
     /// Name below the place.
@@ -152,7 +151,6 @@ impl Store {
         }
     }
 
-    /// The store itself.
     pub(super) fn objects(&self) -> &Arc<dyn ObjectStore> {
         &self.store
     }
@@ -173,7 +171,9 @@ impl Store {
         self.wait(async {
             let mut tasks = JoinSet::new();
             for (index, payload) in (first..).zip(payloads) {
-                let (multi, key, upload) = (Arc::clone(multi), key.clone(), upload.to_owned());
+                let multi = Arc::clone(multi);
+                let key = key.clone();
+                let upload = upload.to_owned();
                 tasks.spawn(async move { (index, multi.put_part(&key, &upload, index, payload.into()).await) });
             }
             let mut sent = tasks.join_all().await;

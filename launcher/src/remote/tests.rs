@@ -92,8 +92,10 @@ fn an_interrupted_upload_goes_on_and_is_no_checkpoint_before() {
 
 #[test]
 fn another_checkpoint_of_the_same_step_is_only_replaced_when_it_may_be() {
-    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (one, two) = (run(dir.path(), 10, 1), run(other.path(), 10, 2));
+    let dir = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let one = run(dir.path(), 10, 1);
+    let two = run(other.path(), 10, 2);
     let store = memory();
     push(&one, &store, false, &mut quiet).unwrap();
     assert!(matches!(push(&two, &store, false, &mut quiet), Err(RemoteError::Exists { .. })));
@@ -204,7 +206,8 @@ fn a_mirror_has_the_newest_checkpoint_when_it_ends() {
 
 #[test]
 fn of_a_checkpoint_at_an_address_no_more_comes_than_differs() {
-    let (dir, shelf) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let shelf = tempfile::tempdir().unwrap();
     let here = run_of(dir.path(), 10, [1, 2]);
     run_of(shelf.path(), 20, [1, 3]);
     let store = memory();
@@ -282,7 +285,8 @@ fn steps(run: &Path) -> Vec<u64> {
 #[test]
 fn a_run_at_an_address_is_found_fetched_and_gone_on_with_on_another_machine() {
     let root = tempfile::tempdir().unwrap();
-    let (one, two) = (machine(root.path(), "one"), machine(root.path(), "two"));
+    let one = machine(root.path(), "one");
+    let two = machine(root.path(), "two");
     let first = one.dir().join(NAME);
     assert!(matches!(one.find("latest", true).unwrap(), Err(known) if known.is_empty()));
     run(&first, 10, 1);
@@ -339,7 +343,8 @@ fn what_did_not_come_to_the_address_is_gone_on_with_where_it_is() {
 fn a_home_lets_old_checkpoints_go_and_a_damaged_one_is_passed_over() {
     let root = tempfile::tempdir().unwrap();
     let one = machine(root.path(), "one");
-    let (first, place) = (one.dir().join(NAME), one.place(NAME));
+    let first = one.dir().join(NAME);
+    let place = one.place(NAME);
     // What a machine that is gone had begun.
     place.below("checkpoints/step-00000005").put("__0_0.distcp", vec![1]).unwrap();
     for step in [10, 20, 30] {

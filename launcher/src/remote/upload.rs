@@ -173,7 +173,8 @@ fn at_once(
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), RemoteError> {
     let error = store.error("write", name);
-    let (key, part) = (store.key(name), usize::try_from(source.part).unwrap_or(usize::MAX));
+    let key = store.key(name);
+    let part = usize::try_from(source.part).unwrap_or(usize::MAX);
     store.wait(async {
         let upload = store.objects().put_multipart(&key).await.map_err(&error)?;
         let mut parts = WriteMultipart::new_with_chunk_size(upload, part);

@@ -21,8 +21,11 @@ pub(super) enum Decision {
     /// Everybody who can come after the host died is here: go on gathering.
     Resume,
     /// End the round; the next begins after this wait, as a restart or not.
-    EndRound { end: RoundEnd, restart: bool, wait: Duration },
-    /// End the run.
+    EndRound {
+        end: RoundEnd,
+        restart: bool,
+        wait: Duration,
+    },
     EndRun(RunEnd),
 }
 

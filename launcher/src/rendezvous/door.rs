@@ -101,7 +101,8 @@ mod tests {
     #[test]
     fn only_the_same_token_side_and_nonces_prove() {
         let mut nonces = Nonces::open().unwrap();
-        let (node, host) = (nonces.next().unwrap(), nonces.next().unwrap());
+        let node = nonces.next().unwrap();
+        let host = nonces.next().unwrap();
         assert_ne!(node, host);
         let proof = key(b"a").proof(Prover::Node, &node, &host);
         assert!(key(b"a").holds(&proof, Prover::Node, &node, &host));

@@ -11,26 +11,11 @@ pub enum RendezvousError {
     Store(#[from] StoreError),
     /// The numbers of nodes do not fit together.
     #[error("{found} is no number of nodes for a rendezvous, expected 1 <= MIN <= MAX\nhint: --nnodes N or MIN:MAX")]
-    Nodes {
-        /// As given.
-        found: String,
-    },
+    Nodes { found: String },
     /// A fixed rank in a run whose number of nodes may change, or beyond it.
     #[error("node rank {rank} is not possible with {nodes} nodes\nhint: {hint}")]
-    Rank {
-        /// Rank.
-        rank: u32,
-        /// Nodes, as given.
-        nodes: String,
-        /// What to change.
-        hint: &'static str,
-    },
+    Rank { rank: u32, nodes: String, hint: &'static str },
     /// Polling or the thread could not be set up.
     #[error("failed to start the rendezvous' {what}: {source}")]
-    System {
-        /// "poll", "thread", …
-        what: &'static str,
-        /// The system's answer.
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
 }

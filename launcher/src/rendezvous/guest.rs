@@ -70,7 +70,8 @@ impl Member {
             return self.resolved(now, number, Ok(vec![(ip, port).into()]));
         }
         // The system's resolver blocks as long as it likes; nobody waits for the thread.
-        let (to_self, waker) = (self.to_self.clone(), self.waker.clone());
+        let to_self = self.to_self.clone();
+        let waker = self.waker.clone();
         let ask = move || {
             let _gone = to_self.send(Command::Resolved { number, addrs: endpoint::resolve(&host, port) });
             let _gone = waker.wake();
@@ -133,7 +134,8 @@ impl Member {
                 self.tell(News::HostLost(reason.clone()));
                 self.end_round(RoundEnd::NodeLost { host, reason: reason.clone() });
                 // The host lives: only it may be found.
-                let (at, host_rank) = (self.shared.store(), self.host_rank);
+                let at = self.shared.store();
+                let host_rank = self.host_rank;
                 let last = Last { at, host_rank, roster: None, own_rank: self.rank, fate: Fate::Closed };
                 self.seat = Seat::Seeking(Box::new(Search::successor(now, last, reason)));
             }
@@ -168,7 +170,8 @@ impl Member {
 
     /// Tells the host that this node lives, and notices when the host does not.
     pub(super) fn keep_alive(&mut self, now: Time) {
-        let (round, idle) = (self.round(), self.shared.idle(now));
+        let round = self.round();
+        let idle = self.shared.idle(now);
         let Seat::Guest(link) = &mut self.seat else { return };
         let quiet = now.saturating_sub(link.heard);
         if quiet >= self.settings.silence_max {

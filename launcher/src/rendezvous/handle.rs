@@ -67,7 +67,8 @@ impl Rendezvous {
         let (news_out, news) = unbounded();
         let opened = endpoint::open(&settings)?;
         let (Opened::Host { at, .. } | Opened::Guest { at, .. }) = &opened;
-        let (is_host, silence_max) = (matches!(opened, Opened::Host { .. }), settings.silence_max);
+        let is_host = matches!(opened, Opened::Host { .. });
+        let silence_max = settings.silence_max;
         let shared = Shared {
             wake,
             progress: Arc::new(AtomicU64::new(0)),
@@ -119,7 +120,9 @@ impl Rendezvous {
             drop(closing);
         };
         let thread = Builder::new().name("enn-rendezvous".into()).spawn(run).map_err(system("thread"))?;
-        let (commands, seen, thread) = (to_self, AtomicU64::new(0), Some(thread));
+        let commands = to_self;
+        let seen = AtomicU64::new(0);
+        let thread = Some(thread);
         Ok(Self { commands, waker, news, seen, is_host, silence_max, shared, closed, thread })
     }
 
@@ -268,7 +271,8 @@ pub(super) fn serve(
     commands: &Sender<Command>,
     waker: &Arc<Waker>,
 ) -> Result<StoreHandle, RendezvousError> {
-    let (commands, waker) = (commands.clone(), Arc::clone(waker));
+    let commands = commands.clone();
+    let waker = Arc::clone(waker);
     let strangers: Strangers = Box::new(move |stranger| {
         // Both fail only when the thread has ended.
         let _gone = commands.send(Command::Stranger(stranger));

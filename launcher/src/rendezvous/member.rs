@@ -121,7 +121,6 @@ impl Shared {
 
 /// Where this node stands towards the rendezvous.
 pub(super) enum Seat {
-    /// It hosts it.
     Host(Box<Coordinator>),
     /// It looks for the host.
     Seeking(Box<Search>),
@@ -424,7 +423,8 @@ impl Member {
             tracing::error!("the host's list of members makes no sense");
             return;
         };
-        let (round, restarts) = (roster.round, roster.restarts);
+        let round = roster.round;
+        let restarts = roster.restarts;
         self.shared.made_progress(self.shared.now());
         self.host_rank = Some(roster.host_rank);
         self.roster = Some(roster);

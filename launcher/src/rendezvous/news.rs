@@ -35,7 +35,6 @@ pub enum News {
     NodeJoined {
         /// Its agent.
         node: NodeId,
-        /// Host.
         host: String,
         /// Workers it brings.
         workers: u32,
@@ -44,7 +43,6 @@ pub enum News {
     NodeLost {
         /// Its agent.
         node: NodeId,
-        /// Host.
         host: String,
         /// How that is known.
         reason: String,

@@ -56,7 +56,6 @@ pub(super) enum Filled {
     All,
     /// Less: whatever comes later is a new event, but for an end that was known with this one.
     Rest,
-    /// Nothing.
     Nothing,
 }
 

@@ -24,7 +24,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Target {
     /// Its rank in the last round; `None`: the endpoint.
     pub(super) rank: Option<u32>,
-    /// Where.
     pub(super) at: (String, u16),
     /// Whether it is this node itself.
     pub(super) own: bool,
@@ -44,7 +43,6 @@ pub(super) struct Attempt {
     until: Time,
 }
 
-/// A search.
 #[derive(Debug)]
 pub(super) struct Search {
     targets: VecDeque<Target>,
@@ -68,7 +66,6 @@ pub(super) struct Search {
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Wait.
     Wait,
     /// Resolve this name.
     Resolve(String, u16),

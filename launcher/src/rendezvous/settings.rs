@@ -64,7 +64,6 @@ pub enum Place {
     Endpoint {
         /// Host name or address.
         host: String,
-        /// Port.
         port: u16,
         /// Whether this node serves it; `None`: the node that owns the address does.
         is_host: Option<bool>,
@@ -83,7 +82,6 @@ impl fmt::Display for Place {
 /// A secret. Never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// The secret.
     pub secret: Vec<u8>,
     /// Where it was found, for messages.
     pub from: TokenSource,

@@ -120,16 +120,26 @@ pub(super) enum Stage {
 pub(super) enum Told {
     /// One node.
     To(NodeId, FromHost),
-    /// These nodes.
     These(Vec<NodeId>, FromHost),
     /// Every node.
     All(FromHost),
     /// The members of a new round, by rank.
-    Begin { roster: Arc<Roster>, ranks: Vec<NodeId> },
+    Begin {
+        roster: Arc<Roster>,
+        ranks: Vec<NodeId>,
+    },
     /// The journal: a node joined.
-    Joined { node: NodeId, host: String, workers: u32 },
+    Joined {
+        node: NodeId,
+        host: String,
+        workers: u32,
+    },
     /// The journal: a node was lost.
-    Lost { node: NodeId, host: String, reason: String },
+    Lost {
+        node: NodeId,
+        host: String,
+        reason: String,
+    },
 }
 
 /// The rendezvous.
@@ -294,7 +304,8 @@ impl State {
         }
         let rank = card.node_rank?;
         if rank >= settings.nodes_max {
-            let (host, max) = (&card.host, settings.nodes_max);
+            let host = &card.host;
+            let max = settings.nodes_max;
             return Some(format!(
                 "node rank {rank} of {host} is too large for {max} nodes\nhint: ranks are 0 to {} (--node-rank)",
                 max.saturating_sub(1)
@@ -559,7 +570,8 @@ impl State {
 
 /// One sentence naming what `card` and the host do not have in common.
 fn mismatch(card: &Card, settings: &Settings) -> Option<String> {
-    let (here, there) = (settings.terms(), &card.terms);
+    let here = settings.terms();
+    let there = &card.terms;
     let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
     let idle = |time: Option<Duration>| time.map_or("none".to_owned(), seconds);
     let nodes = |min: u32, max: u32| if min == max { min.to_string() } else { format!("{min}:{max}") };

@@ -550,7 +550,8 @@ fn no_progress_anywhere_is_a_hang() {
     let nodes = start(2, &Settings { hang_timeout: Some(Duration::from_millis(800)), ..quick(of(2, 2)) });
     nodes.iter().map(round).for_each(drop);
     let began = Instant::now();
-    let (paused, mut beats) = (std::sync::mpsc::channel::<()>().1, 0);
+    let paused = std::sync::mpsc::channel::<()>().1;
+    let mut beats = 0;
     while began.elapsed() < Duration::from_millis(1500) {
         nodes[1].progress();
         beats += 1;
@@ -693,7 +694,8 @@ fn nodes_without_descriptors_keep_their_round_and_let_another_in() {
     setrlimit(Resource::RLIMIT_NOFILE, 128, hard).unwrap();
     let common = of(2, 3);
     let nodes = start(2, &common);
-    let (port, other) = (nodes[0].store().1, round(&nodes[0]).nodes[1]);
+    let port = nodes[0].store().1;
+    let other = round(&nodes[0]).nodes[1];
     round(&nodes[1]);
     // Strangers that say nothing, until neither side has a descriptor left.
     let mut crowd = Vec::new();

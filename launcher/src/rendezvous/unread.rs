@@ -45,7 +45,8 @@ mod tests {
 
     #[test]
     fn who_writes_too_much_is_found_and_nobody_else() {
-        let (unread, large) = (Unread::default(), vec![0; UNREAD_BYTES_MAX / 2]);
+        let unread = Unread::default();
+        let large = vec![0; UNREAD_BYTES_MAX / 2];
         assert!((0..2).all(|_| unread.came(NodeId(1), &large)));
         assert!(!unread.came(NodeId(1), b"x") && unread.came(NodeId(2), b"x"));
         unread.read(NodeId(1), &large);

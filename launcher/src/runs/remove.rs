@@ -46,7 +46,6 @@ pub enum RemoveError {
         what: &'static str,
         /// File or directory.
         path: PathBuf,
-        /// Cause.
         source: io::Error,
     },
 }

@@ -79,7 +79,6 @@ impl Need {
 /// A run that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selected {
-    /// Its directory.
     pub path: PathBuf,
     /// What to tell of newer ones that were passed over, in a line.
     pub passed_over: Option<String>,
@@ -190,7 +189,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let done = run(dir.path(), "weather", 1, &[started(), ended(0, None)], &[10]);
         let failed = run(dir.path(), "weather", 2, &[started(), ended(3, Some("a.csv: no such file"))], &[]);
-        let (done, failed) = (done.id(), failed.id());
+        let done = done.id();
+        let failed = failed.id();
         let (found, note) = find(dir.path(), "latest", Need::Model).unwrap();
         assert_eq!(found, done);
         let note = note.unwrap();

@@ -28,7 +28,6 @@ const DEPTH_MAX: usize = 6;
 /// One staged directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StagedData {
-    /// Directory.
     pub path: PathBuf,
     /// Bytes of its files.
     pub bytes: u64,

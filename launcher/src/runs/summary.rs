@@ -95,7 +95,6 @@ impl fmt::Display for RunState {
 pub struct RunSummary {
     /// Name of its directory.
     pub name: String,
-    /// Directory.
     pub path: PathBuf,
     /// What made it.
     pub kind: Kind,
@@ -138,7 +137,8 @@ impl RunSummary {
     /// With what its journal and its lock tell.
     fn of_journal(mut self) -> Self {
         let living = run_dir::is_living(&self.path);
-        let (mut view, mut cause) = (RunView::default(), None);
+        let mut view = RunView::default();
+        let mut cause = None;
         let mut hear = |event: Event| {
             note_cause(&mut cause, &event.what);
             view.apply(&event);

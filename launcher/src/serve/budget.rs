@@ -62,7 +62,8 @@ mod tests {
     #[test]
     fn what_is_taken_comes_back() {
         let budget = Budget::new(10);
-        let (mut one, mut two) = (budget.share(), budget.share());
+        let mut one = budget.share();
+        let mut two = budget.share();
         assert!(one.grow(6) && one.grow(4) && !two.grow(5) && two.grow(4));
         one.shrink(2);
         assert!(two.grow(8) && !two.grow(9));

@@ -53,7 +53,8 @@ impl Crew {
                 wait: settings.limits.batch_wait,
                 failures: 0,
             };
-            let (told, alive) = (told.clone(), alive.clone());
+            let told = told.clone();
+            let alive = alive.clone();
             let run = move || {
                 let _alive = alive;
                 hand.run(&told);

@@ -57,7 +57,8 @@ impl Answers {
     /// Those of the first `rows`, taken off.
     pub(super) fn split(&mut self, rows: usize) -> Self {
         let numbers = self.values.len() / self.status.len().max(1);
-        let (values, status) = (self.values.split_off(rows * numbers), self.status.split_off(rows));
+        let values = self.values.split_off(rows * numbers);
+        let status = self.status.split_off(rows);
         Self {
             values: std::mem::replace(&mut self.values, values),
             status: std::mem::replace(&mut self.status, status),

@@ -63,7 +63,8 @@ impl Figures {
 
     /// One request was answered.
     pub(super) fn answered(&self, status: u16, took: Duration) {
-        let (mut counts, took) = (self.lock(), took.as_secs_f64());
+        let mut counts = self.lock();
+        let took = took.as_secs_f64();
         *counts.answers.entry(status).or_default() += 1;
         let bucket = BOUNDS_S.iter().position(|bound| took <= *bound).unwrap_or(BOUNDS_S.len());
         counts.latency[bucket] += 1;

@@ -91,7 +91,6 @@ pub(super) struct Http {
 pub struct Hurry(oneshot::Sender<()>);
 
 impl Hurry {
-    /// Now.
     pub fn now(self) {
         // A server that has ended needs none.
         let _ended = self.0.send(());

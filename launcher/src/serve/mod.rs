@@ -49,7 +49,6 @@ pub enum ServeError {
     /// The address is taken or not of this host.
     #[error("cannot listen on {address}: {source}\n  hint: --addr 0 takes a free port")]
     Listen {
-        /// The address.
         address: SocketAddr,
         /// Why.
         source: io::Error,
@@ -58,10 +57,7 @@ pub enum ServeError {
     #[error(
         "{address} can be reached by others, and there is no token\n  hint: --token-file FILE with a secret in it, or a loopback address"
     )]
-    Open {
-        /// The address.
-        address: SocketAddr,
-    },
+    Open { address: SocketAddr },
     /// The secret.
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -71,7 +67,6 @@ pub enum ServeError {
     /// The system refuses something.
     #[error("cannot {what}: {source}")]
     System {
-        /// What.
         what: &'static str,
         /// Why.
         source: io::Error,
@@ -140,7 +135,6 @@ impl Default for Limits {
 
 /// How to serve.
 pub struct Settings {
-    /// Where.
     pub address: SocketAddr,
     /// What clients must know.
     pub token: Option<Token>,

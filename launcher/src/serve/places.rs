@@ -123,7 +123,8 @@ mod tests {
 
     #[test]
     fn whoever_asks_or_takes_an_answer_stays_and_the_longest_idle_goes() {
-        let (places, began) = (Places::new(4), Instant::now());
+        let places = Places::new(4);
+        let began = Instant::now();
         let mut held: Vec<Place> = (0..4).map(|at| places.take(began + Duration::from_millis(at)).unwrap()).collect();
         assert!(places.take(began + IDLE_MIN / 2).is_none(), "all have just come");
         held[0].client.asks();

@@ -99,7 +99,8 @@ impl Pace {
 
     /// A call with so many rows took so long.
     pub(super) fn took(&mut self, rows: usize, took: Duration) {
-        let (count, seconds) = (rows as f64, took.as_secs_f64());
+        let count = rows as f64;
+        let seconds = took.as_secs_f64();
         for (sum, value) in self.sums.iter_mut().zip([1.0, count, count * count, seconds, count * seconds]) {
             *sum = *sum * MEMORY + value;
         }

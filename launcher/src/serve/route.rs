@@ -50,7 +50,6 @@ impl Head<'_> {
 /// What is to be done with it.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// It is answered.
     Done(Answer),
     /// Its body is to be read and given to [`Router::ask`].
     Predict(Wanted),
@@ -71,7 +70,6 @@ pub(super) enum Form {
     Arrow,
 }
 
-/// An answer.
 #[derive(Debug, PartialEq)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -177,7 +175,8 @@ impl Router {
     pub(super) fn health_at_door(&self, asked: &[u8]) -> Option<Answer> {
         let line = asked.split(|byte| *byte == b'\r').next().and_then(|line| std::str::from_utf8(line).ok())?;
         let mut words = line.split(' ');
-        let (method, path) = (words.next()?, words.next()?);
+        let method = words.next()?;
+        let path = words.next()?;
         let head = Head { method, path, host: Some(b""), authorization: None, content_type: None };
         let asks_ready = match path {
             "/health" | "/health/ready" => true,
@@ -193,7 +192,8 @@ impl Router {
 
     /// What is asked of a stream.
     fn stream(&self, head: &Head<'_>, name: &str) -> Result<Step, Problem> {
-        let (streams, now) = (self.streams()?, Instant::now());
+        let streams = self.streams()?;
+        let now = Instant::now();
         head.method("/streams/NAME", "POST, GET, HEAD, DELETE")?;
         let known = streams.look(name, now)?;
         match head.method {
@@ -323,7 +323,8 @@ fn arrow(
             .unwrap_or_else(|source| Problem::Body(RowsError::Arrow(ArrowError::IoError(text, source)))),
         error => Problem::Body(RowsError::Arrow(error)),
     };
-    let (mut batches, mut rows) = (Vec::new(), 0_usize);
+    let mut batches = Vec::new();
+    let mut rows = 0_usize;
     let chosen =
         |schema: &Schema| columns.choose(schema).map(Some).map_err(|why| io::Error::other(Problem::from(why)).into());
     let read = Batches::open_some(body, chosen, |bytes| room(bytes).map_err(io::Error::other)).map_err(wrong)?;

@@ -144,7 +144,8 @@ impl Cells {
 impl Column {
     fn push(&self, row: usize, cell: &Cell<'_>, to: &mut Cells) -> Result<(), RowsError> {
         let wrong = |expected| {
-            let (column, found) = (self.name.clone(), cell.told());
+            let column = self.name.clone();
+            let found = cell.told();
             Err(RowsError::Cell { row, column, found, expected })
         };
         let is_missing = |text: &str| means_missing(&self.missing, text);
@@ -228,7 +229,6 @@ macro_rules! plains {
 
 /// All of a body.
 struct Body<'t, 'c>(&'t mut Table<'c>);
-/// Its rows.
 struct Rows<'t, 'c>(&'t mut Table<'c>);
 /// One of them.
 struct Row<'t, 'c>(&'t mut Table<'c>);
@@ -442,7 +442,8 @@ impl<'de> Deserialize<'de> for Cell<'de> {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Self::Value, A::Error> {
-                let (mut texts, mut other) = (Vec::new(), false);
+                let mut texts = Vec::new();
+                let mut other = false;
                 while !other && let Some(cell) = values.next_element::<Cell<'de>>()? {
                     match cell {
                         Cell::Text(text) => texts.push(text.into_owned()),
@@ -499,8 +500,8 @@ mod tests {
         let objects =
             r#"{"rows": [{"city": "x", "temp": 3.5, "at": 7, "y": [1]}, {"temp": "NA", "city": true, "at": null}]}"#;
         let arrays = r#"{"rows": [[3.5, "x", 7], [null, 1, null]]}"#;
-        let (one, two) =
-            (columns().read(objects.as_bytes(), 2).unwrap(), columns().read(arrays.as_bytes(), 2).unwrap());
+        let one = columns().read(objects.as_bytes(), 2).unwrap();
+        let two = columns().read(arrays.as_bytes(), 2).unwrap();
         assert!(one.1 && !two.1);
         assert_eq!(one.0, two.0);
         assert_eq!(one.0.column(0).as_primitive::<Float64Type>().value(0), 3.5);

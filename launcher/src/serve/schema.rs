@@ -132,7 +132,8 @@ fn tell(subject: &Subject, column: &Column) -> Value {
         }
         Kind::Number if known.is_some_and(|known| known.index.is_some()) => {
             told["kind"] = json!("index");
-            let (rows, offset) = (known.map_or(0, |known| known.categories.len() as i64), offset(known));
+            let rows = known.map_or(0, |known| known.categories.len() as i64);
+            let offset = offset(known);
             told["range"] = json!([offset, offset + rows - 1]);
         }
         Kind::Number => {

@@ -146,7 +146,8 @@ mod tests {
 
     #[test]
     fn a_row_that_was_not_answered_leaves_no_trace() {
-        let (streams, now) = (Streams::new(2, 1, HOUR), Instant::now());
+        let streams = Streams::new(2, 1, HOUR);
+        let now = Instant::now();
         let name = streams.begin(now).unwrap();
         assert!(matches!(streams.begin(now), Err(Problem::Streams { limit: 1 })));
         let turn = streams.turn(&name, now).unwrap();
@@ -162,8 +163,10 @@ mod tests {
 
     #[test]
     fn streams_that_nobody_uses_make_room_but_one_at_work_stays() {
-        let (streams, now) = (Streams::new(1, 2, HOUR), Instant::now());
-        let (idle, busy) = (streams.begin(now).unwrap(), streams.begin(now).unwrap());
+        let streams = Streams::new(1, 2, HOUR);
+        let now = Instant::now();
+        let idle = streams.begin(now).unwrap();
+        let busy = streams.begin(now).unwrap();
         let turn = streams.turn(&busy, now).unwrap();
         let later = now + HOUR;
         assert!(streams.begin(later).is_ok());

@@ -56,7 +56,8 @@ fn sums(x: &[f32]) -> Vec<f32> {
 
 /// As a runtime judges what it says.
 fn judged(x: &[f32], values: Vec<f32>, rows: usize) -> Answers {
-    let (inputs, outputs) = (x.len() / rows, values.len() / rows);
+    let inputs = x.len() / rows;
+    let outputs = values.len() / rows;
     let pairs = x.chunks(inputs).zip(values.chunks(outputs));
     let status = pairs.map(|(x, values)| RowStatus::judged(x, values, &[]) as u8).collect();
     Answers { values, status }
@@ -170,7 +171,8 @@ impl Bench {
         let (acts, acting) = unbounded();
         let kill = Arc::new(Mutex::new(None));
         let broken = Arc::new(Mutex::new(None));
-        let (keep, fails) = (Arc::clone(&kill), Arc::clone(&broken));
+        let keep = Arc::clone(&kill);
+        let fails = Arc::clone(&broken);
         let start = move || -> Result<Box<dyn Engine>, Failure> {
             if let Some(why) = *fails.lock().unwrap() {
                 return Err(Failure::from(why));

@@ -18,21 +18,16 @@ pub enum TokenError {
     /// It cannot be read.
     #[error("cannot read the token {}: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
     },
     /// Others can read it.
     #[error("{} can be read by everybody, expected its owner, and its group at most\n  hint: chmod 600 {}", path.display(), path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-    },
+    Open { path: PathBuf },
     /// It is guessed easily.
     #[error("{} holds {found} characters, expected at least {BYTES_MIN} visible ones in one line\n  hint: openssl rand -hex 32 > {}", path.display(), path.display())]
     Short {
-        /// The file.
         path: PathBuf,
         /// Characters.
         found: usize,

@@ -14,7 +14,6 @@ const HET_GROUPS_MAX: usize = 128;
 /// The allocation this process is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
-    /// Job.
     pub job_id: u64,
     /// Step that srun started; `None` in a batch script and in the shell of salloc.
     pub step_id: Option<u64>,

@@ -11,40 +11,21 @@ pub enum SlurmError {
     #[error(
         "SLURM_JOB_ID is set but {name} is not: the environment of the allocation is incomplete\nhint: does a container or `env -i` drop it?"
     )]
-    Missing {
-        /// Variable.
-        name: &'static str,
-    },
+    Missing { name: &'static str },
     /// A variable that is no number.
     #[error("{name}={value:?} is not a number")]
-    Number {
-        /// Variable.
-        name: &'static str,
-        /// Its value.
-        value: String,
-    },
+    Number { name: &'static str, value: String },
     /// A list of tasks that cannot be read.
     #[error("{name}={value:?} is not a list of tasks such as 2(x3),1")]
-    Tasks {
-        /// Variable.
-        name: &'static str,
-        /// Its value.
-        value: String,
-    },
+    Tasks { name: &'static str, value: String },
     /// A list of hosts that cannot be read.
     #[error("{name}: {source}")]
-    Nodes {
-        /// Variable.
-        name: &'static str,
-        /// What is wrong.
-        source: HostlistError,
-    },
+    Nodes { name: &'static str, source: HostlistError },
     /// Variables that contradict each other.
     #[error("{count_of}={count} but {list_of} names {listed} hosts")]
     Mismatch {
         /// Variable with the number.
         count_of: &'static str,
-        /// The number.
         count: usize,
         /// Variable with the list.
         list_of: &'static str,
@@ -54,7 +35,6 @@ pub enum SlurmError {
     /// This node is none of the list.
     #[error("SLURM_NODEID={index} but {list_of} names only {listed} hosts")]
     Index {
-        /// Index.
         index: usize,
         /// Variable with the list.
         list_of: &'static str,
@@ -63,22 +43,13 @@ pub enum SlurmError {
     },
     /// Slurm's command is not there.
     #[error("{program} was not found on PATH\nhint: run this on a login node of the cluster")]
-    NoProgram {
-        /// Program.
-        program: &'static str,
-    },
+    NoProgram { program: &'static str },
     /// Slurm's command could not be started or read.
     #[error("cannot run {program}: {source}")]
-    Run {
-        /// Program.
-        program: &'static str,
-        /// Cause.
-        source: io::Error,
-    },
+    Run { program: &'static str, source: io::Error },
     /// Slurm's command did not end.
     #[error("{program} did not answer within {seconds} s and was killed")]
     Silent {
-        /// Program.
         program: &'static str,
         /// How long we waited.
         seconds: u64,
@@ -86,47 +57,27 @@ pub enum SlurmError {
     /// Slurm said no.
     #[error("{program} failed with code {code}: {stderr}")]
     Refused {
-        /// Program.
         program: &'static str,
         /// Its exit code; -1: killed.
         code: i32,
-        /// Its words.
         stderr: String,
     },
     /// Slurm said yes in words we do not know.
     #[error("{program} answered {answer:?}, where {expected} was expected")]
-    Answer {
-        /// Program.
-        program: &'static str,
-        /// Its answer.
-        answer: String,
-        /// What was expected.
-        expected: &'static str,
-    },
+    Answer { program: &'static str, answer: String, expected: &'static str },
     /// An option for the script that cannot be written into it.
     #[error("{option}: {value:?} {reason}")]
-    Option {
-        /// Option.
-        option: &'static str,
-        /// Its value.
-        value: String,
-        /// Why not.
-        reason: &'static str,
-    },
+    Option { option: &'static str, value: String, reason: &'static str },
     /// The tasks of a node could not find each other.
     #[error("cannot use {} to wait for the agent of this node: {source}", path.display())]
     Wait {
         /// Pipe or its folder.
         path: PathBuf,
-        /// Cause.
         source: io::Error,
     },
     /// The folder where the tasks of a node find each other belongs to someone else.
     #[error("{} is open to others or belongs to someone else\nhint: remove it, or set TMPDIR to a folder of your own", path.display())]
-    Foreign {
-        /// The folder.
-        path: PathBuf,
-    },
+    Foreign { path: PathBuf },
     /// The first task of the node did not come.
     #[error(
         "the first task of this node did not start `enn run` within {seconds} s; this one waits for it\nhint: srun --ntasks-per-node=1 starts one per node"
@@ -143,17 +94,13 @@ pub enum SlurmError {
         "--nnodes {found}, but the allocation has {nodes} nodes\nhint: leave --nnodes out, or give srun -N the same number"
     )]
     Nnodes {
-        /// What was given.
         found: String,
         /// Nodes of the allocation.
         nodes: u32,
     },
     /// What is to be run is not there.
     #[error("found no {}, expected a script or a configuration", path.display())]
-    NoTarget {
-        /// Path.
-        path: PathBuf,
-    },
+    NoTarget { path: PathBuf },
 }
 
 impl SlurmError {

@@ -163,7 +163,9 @@ fn meeting_path(parent: &Path, allocation: &Allocation) -> Result<PathBuf, Slurm
         return Err(SlurmError::Foreign { path: folder });
     }
     let step = allocation.step_id.unwrap_or(0);
-    let (job, restart, node) = (allocation.job_id, allocation.restart_count, allocation.node_index);
+    let job = allocation.job_id;
+    let restart = allocation.restart_count;
+    let node = allocation.node_index;
     let srun = allocation.launcher_port.unwrap_or(0);
     Ok(folder.join(format!("{job}-{step}-{restart}-{node}-{srun}")))
 }

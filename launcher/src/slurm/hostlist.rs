@@ -19,38 +19,19 @@ pub const NAMES_BYTES_MAX: usize = 2 << 20;
 pub enum HostlistError {
     /// Nothing between two commas, or nothing at all.
     #[error("the host list {list:?} has no name at character {at}")]
-    Empty {
-        /// The list.
-        list: String,
-        /// Where.
-        at: usize,
-    },
+    Empty { list: String, at: usize },
     /// A character that no host name has.
     #[error("the host list {list:?} has {found:?} at character {at}, which is part of no host name")]
-    Character {
-        /// The list.
-        list: String,
-        /// Where.
-        at: usize,
-        /// It.
-        found: char,
-    },
+    Character { list: String, at: usize, found: char },
     /// A bracket without its partner.
     #[error("the host list {list:?} has a bracket without a partner at character {at}")]
-    Bracket {
-        /// The list.
-        list: String,
-        /// Where.
-        at: usize,
-    },
+    Bracket { list: String, at: usize },
     /// Something between brackets that is neither N nor N-M.
     #[error(
         "the host list {list:?} has {found:?} at character {at} where a number or a range such as 01-16 was expected"
     )]
     Range {
-        /// The list.
         list: String,
-        /// Where.
         at: usize,
         /// What is there.
         found: String,
@@ -58,9 +39,7 @@ pub enum HostlistError {
     /// A range whose end is before its beginning.
     #[error("the host list {list:?} has the range {found:?} at character {at}, which ends before it begins")]
     Backwards {
-        /// The list.
         list: String,
-        /// Where.
         at: usize,
         /// The range.
         found: String,
@@ -94,7 +73,8 @@ enum Part {
 /// All names of a list, in its order.
 pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     let chars: Vec<char> = list.chars().collect();
-    let (mut names, mut room_bytes) = (Vec::new(), NAMES_BYTES_MAX);
+    let mut names = Vec::new();
+    let mut room_bytes = NAMES_BYTES_MAX;
     let mut at = 0;
     loop {
         let entry_at = at;
@@ -230,7 +210,8 @@ impl Part {
 /// A list that [`expand`]s to these names in this order; neighbours that differ in their last number share brackets.
 pub fn compress(names: &[String]) -> String {
     // What is done is text at once: entries of tens of thousands of names would be many times as large.
-    let (mut list, mut open) = (String::new(), None::<Entry>);
+    let mut list = String::new();
+    let mut open = None::<Entry>;
     let mut close = |entry: &Entry| {
         list.push_str(if list.is_empty() { "" } else { "," });
         list.push_str(&entry.text());

@@ -158,7 +158,9 @@ mod tests {
     }
 
     fn in_shell(mut allocation: Allocation, node: Option<&str>) -> Allocation {
-        (allocation.in_step, allocation.step_id, allocation.node_index) = (false, None, 0);
+        allocation.in_step = false;
+        allocation.step_id = None;
+        allocation.node_index = 0;
         allocation.node = node.map(str::to_owned);
         allocation
     }
@@ -177,7 +179,8 @@ mod tests {
 
     #[test]
     fn another_incarnation_meets_elsewhere() {
-        let (first, again) = (allocation(&[]), allocation(&[("SLURM_RESTART_COUNT", "1")]));
+        let first = allocation(&[]);
+        let again = allocation(&[("SLURM_RESTART_COUNT", "1")]);
         assert_ne!(rendezvous(&first).ports[0], rendezvous(&again).ports[0]);
         assert_ne!(rendezvous(&first).run_id, rendezvous(&again).run_id);
     }

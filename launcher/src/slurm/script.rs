@@ -18,9 +18,7 @@ const OUTPUT: &str = "%x-%j.log";
 /// What the job is asked for. `None` leaves it to the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobOptions {
-    /// Name.
     pub job_name: Option<String>,
-    /// Nodes.
     pub nodes: u32,
     /// GPUs of each node: a number, or TYPE:NUMBER.
     pub gpus_per_node: Option<String>,
@@ -30,9 +28,7 @@ pub struct JobOptions {
     pub mem: Option<String>,
     /// Time limit.
     pub time: Option<String>,
-    /// Partition.
     pub partition: Option<String>,
-    /// Account.
     pub account: Option<String>,
     /// Quality of service.
     pub qos: Option<String>,

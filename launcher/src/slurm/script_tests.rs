@@ -90,7 +90,8 @@ fn under_bash(text: &str, token: Option<&str>) -> Vec<String> {
 #[test]
 fn the_token_is_drawn_when_the_job_runs() {
     let text = script(&JobOptions { nodes: 4, ..JobOptions::default() }, &words("enn run a.py")).unwrap();
-    let (first, second) = (under_bash(&text, None), under_bash(&text, None));
+    let first = under_bash(&text, None);
+    let second = under_bash(&text, None);
     assert_eq!(first[first.len() - 2], "64", "32 bytes in hexadecimal");
     assert_ne!(first.last(), second.last());
     assert_eq!(under_bash(&text, Some("given")).last().map(String::as_str), Some("given"));

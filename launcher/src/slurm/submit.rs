@@ -22,7 +22,6 @@ pub fn submit(script: &str, commands: &dyn Commands) -> Result<u64, SlurmError> 
 /// What Slurm says of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// Its state.
     pub state: State,
     /// Why it waits or ended; "None" when there is nothing to say.
     pub reason: String,

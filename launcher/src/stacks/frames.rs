@@ -18,7 +18,8 @@ fn python(text: &str) -> Option<Vec<String>> {
 
 /// eu-stack and gdb: a line for the thread, then `#0  0x… name` or `#0  0x… in name (…) at …`.
 fn native(text: &str, pid: u32) -> Option<Vec<String>> {
-    let (tid, lwp) = (format!("TID {pid}:"), format!("(LWP {pid})"));
+    let tid = format!("TID {pid}:");
+    let lwp = format!("(LWP {pid})");
     let mut lines = text.lines();
     lines.by_ref().find(|line| *line == tid || (line.starts_with("Thread ") && line.contains(&lwp)))?;
     some(lines.take_while(|line| line.starts_with('#')).filter_map(function))

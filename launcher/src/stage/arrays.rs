@@ -50,7 +50,8 @@ pub(crate) fn draft(
         return Err(StageError::Config { key: "data.split.kind", found, expected });
     }
     let set = Set::open(job, layout)?;
-    let (features, out_shape) = (set.x.width, set.out_shape(job)?);
+    let features = set.x.width;
+    let out_shape = set.out_shape(job)?;
     let outputs: usize = out_shape.iter().product();
     std::fs::create_dir_all(job.out).map_err(FileError::of("make the directory", job.out))?;
     let found = StagedWriter::resume(job.out, &job.digest)?;
@@ -116,7 +117,8 @@ impl Stack {
             let expected = format!("rows of shape {shape:?}{of} like the files before");
             return Err(wrong_shape(other, expected));
         }
-        let (rows, width) = (parts.iter().map(NamedArray::rows).sum(), first.width());
+        let rows = parts.iter().map(NamedArray::rows).sum();
+        let width = first.width();
         Ok(Some(Self { parts, rows, width }))
     }
 
@@ -131,7 +133,8 @@ impl Stack {
         let mut cells = Vec::with_capacity((rows.end - rows.start) as usize * self.width);
         let mut first = 0;
         for part in &self.parts {
-            let (start, end) = (rows.start.max(first), rows.end.min(first + part.rows()));
+            let start = rows.start.max(first);
+            let end = rows.end.min(first + part.rows());
             if start < end {
                 cells.extend(part.read(start - first..end - first)?.cells());
             }
@@ -227,7 +230,8 @@ impl Set {
         for other in [&self.x].into_iter().chain(&self.y).chain(&self.row_id) {
             let found = rows(other);
             for (source, files) in job.config.source_files() {
-                let (found, expected) = (sum(&found, &files), sum(&expected, &files));
+                let found = sum(&found, &files);
+                let expected = sum(&expected, &files);
                 if found != expected || found == 0 {
                     let path = job.config.files[files.start].clone();
                     let array = other.parts[0].name.clone();

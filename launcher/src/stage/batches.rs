@@ -74,7 +74,8 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
 
     /// What is said of a stream without the mark of its end.
     fn cut(&self) -> io::Error {
-        let (bytes, messages) = (self.bytes, self.messages);
+        let bytes = self.bytes;
+        let messages = self.messages;
         damaged(&match bytes {
             0 => "it is empty, expected an Arrow stream".to_owned(),
             _ => format!(
@@ -162,7 +163,8 @@ fn unpacked(
     wanted: Option<&Wanted>,
     first: impl Fn(usize) -> io::Result<Option<[u8; 8]>>,
 ) -> io::Result<u64> {
-    let (own, shared) = (message.header_as_record_batch(), message.header_as_dictionary_batch());
+    let own = message.header_as_record_batch();
+    let shared = message.header_as_dictionary_batch();
     let batch = own.or_else(|| shared?.data()).filter(|batch| batch.compression().is_some());
     let Some((batch, buffers)) = batch.and_then(|batch| Some((batch, batch.buffers()?))) else { return Ok(0) };
     let views = batch.variadicBufferCounts().into_iter().flatten();
@@ -339,8 +341,10 @@ impl<M: FnMut(u64) -> io::Result<()>> Asked<M> {
     /// Asks for room for a message.
     fn ask(&mut self, block: &Block) -> io::Result<()> {
         let length = |length: i64| u64::try_from(length).map_err(|_| not_understood());
-        let (at, head) = (length(block.offset())?, length(i64::from(block.metaDataLength()))?);
-        let (begin, body) = (at.saturating_add(head), length(block.bodyLength())?);
+        let at = length(block.offset())?;
+        let head = length(i64::from(block.metaDataLength()))?;
+        let begin = at.saturating_add(head);
+        let body = length(block.bodyLength())?;
         if head > DESCRIPTION_BYTES_MAX || begin.saturating_add(body) > self.file.metadata()?.len() {
             return Err(damaged("a batch is said to lie behind its end"));
         }

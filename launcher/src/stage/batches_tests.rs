@@ -72,7 +72,8 @@ fn what_the_columns_of_a_compressed_batch_become_is_asked_for_before_they_are_un
             let bytes = written(zeros.clone(), codec);
             assert!(bytes.len() < 256 << 10, "{} bytes that become 16 MiB", bytes.len());
             let count = columns.map_or(2, <[usize]>::len);
-            let (least, most) = ((count as u64) << 23, (count as u64) * (8 << 20) + (1 << 20));
+            let least = (count as u64) << 23;
+            let most = (count as u64) * (8 << 20) + (1 << 20);
             let (asked, found) = read(&bytes, columns, most);
             assert!((least..most).contains(&asked), "{asked} for {columns:?}");
             let found = found.unwrap();
@@ -104,7 +105,8 @@ fn of_a_wide_stream_only_what_is_read_takes_room() {
     let bytes = writer.into_inner().unwrap();
     let (wide, all) = read(&bytes, None, u64::MAX);
     let (asked, found) = read(&bytes, Some(&[7, 40]), u64::MAX);
-    let (all, found) = (all.unwrap(), found.unwrap());
+    let all = all.unwrap();
+    let found = found.unwrap();
     assert!(
         wide > 30 * 16_000 && asked < 2 * 16_000 + bytes.len() as u64 && bytes.len() < 300_000,
         "{asked} of {wide}"

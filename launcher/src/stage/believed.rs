@@ -45,7 +45,8 @@ pub fn believed(config: &DataConfig, training: &StagedMeta) -> Result<Believed, 
 
 /// What parts of staging are told where nothing is staged.
 pub(super) fn job<'a>(config: &'a DataConfig, training: &'a StagedMeta) -> Job<'a> {
-    let (out, digest) = (Path::new(""), String::new());
+    let out = Path::new("");
+    let digest = String::new();
     Job { config, out, threads: 1, training: Some(training), digest, marking: Marking::default() }
 }
 
@@ -59,7 +60,8 @@ pub(super) fn bounds((want, offset): (Option<&Want>, f64), tokens: &MissingToken
             let missing = missing.iter().enumerate().filter(|(at, value)| !missing[..*at].contains(value));
             let missing = missing.map(|(_, value)| *value).collect();
             // Both the number and its limit are rounded: what is not beyond before is not after.
-            let (low, high) = ((want.range.0 - offset) as f32, (want.range.1 - offset) as f32);
+            let low = (want.range.0 - offset) as f32;
+            let high = (want.range.1 - offset) as f32;
             Bounds { low: finite(low), high: finite(high), missing, nearest: None }
         }
         None => Bounds::default(),
@@ -167,9 +169,11 @@ mod tests {
         let expected = staged(&config, &bench.dir.path().join("predicted"), Some(meta));
         for (at, number) in numbers.iter().enumerate() {
             let raw = |text: &str| if text == "NA" { f32::NAN } else { text.parse::<f32>().unwrap() };
-            let (number, row) = (raw(number), raw(rows[at % rows.len()]) - 10.0);
+            let number = raw(number);
+            let row = raw(rows[at % rows.len()]) - 10.0;
             for (column, value) in [number, number, row, row].into_iter().enumerate() {
-                let (held, staged) = (found.bounds[column].held(value), expected.x_row(at)[column]);
+                let held = found.bounds[column].held(value);
+                let staged = expected.x_row(at)[column];
                 // An integer that is no row has the unknown id, whichever it is.
                 let unknown = column == 3 && staged == 4.0 && !held.is_nan() && !(0.0..4.0).contains(&held);
                 let same = held.to_bits() == staged.to_bits() || (held.is_nan() && staged.is_nan()) || unknown;

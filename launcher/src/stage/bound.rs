@@ -13,7 +13,6 @@ pub(crate) const WIDTH_MAX: u64 = 100_000;
 #[derive(Debug, thiserror::Error)]
 #[error("{}: found {found}, expected {expected}\n  hint: {hint}", path.display())]
 pub struct BoundError {
-    /// The file.
     pub path: PathBuf,
     /// What it says or has, and where.
     pub found: String,

@@ -133,9 +133,11 @@ impl Draft {
 
     /// Written classes of the training samples, in order of first appearance; and how many samples have one.
     fn classes_in_training(&self) -> Result<(Vec<usize>, u64), StageError> {
-        let (mut order, mut samples) = (Vec::new(), 0);
+        let mut order = Vec::new();
+        let mut samples = 0;
         for rows in self.output.chunks() {
-            let (split, y) = (self.output.read_split(rows.clone())?, self.output.read_y(rows)?);
+            let split = self.output.read_split(rows.clone())?;
+            let y = self.output.read_y(rows)?;
             for (code, _) in y.iter().zip(split).filter(|(code, split)| *split == Split::Train as u8 && !code.is_nan())
             {
                 samples += 1;

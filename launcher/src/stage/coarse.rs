@@ -21,14 +21,16 @@ fn step(moments: &Moments) -> (f64, f64) {
 
 /// Whether an f32 tells the numbers of a column apart badly, or perhaps not at all.
 pub(super) fn is_coarse(moments: &Moments) -> bool {
-    let ((size, step), std) = (step(moments), moments.stats().std);
+    let (size, step) = step(moments);
+    let std = moments.stats().std;
     moments.n() > 1 && step > TOLD * std && (std > 0.0 || size >= LARGE)
 }
 
 /// Of a target that an f32 does not tell apart at all: its largest number, and the step there. `rounded` says whether any number became
 /// another one.
 pub(super) fn lost(moments: &Moments, rounded: bool) -> Option<(f64, f64)> {
-    let ((size, step), std) = (step(moments), moments.stats().std);
+    let (size, step) = step(moments);
+    let std = moments.stats().std;
     (rounded && moments.n() > 1 && size >= LARGE && step >= std).then_some((size, step))
 }
 

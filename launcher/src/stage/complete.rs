@@ -70,7 +70,8 @@ impl Draft {
         self.divide(job)?;
         self.note_timeless();
         self.purge(job)?;
-        let (has_classes, class_form) = (self.classes.is_some(), self.class_form(job));
+        let has_classes = self.classes.is_some();
+        let class_form = self.class_form(job);
         self.classify(job)?;
         let codes = self.categories(job)?;
         let figures = figures::measure(&self.output, &codes, job.threads)?;
@@ -189,7 +190,8 @@ impl Draft {
             }
         };
         let [believed, usual] = limits.map(|limits| self.lift(job, limits));
-        let ((x, y), (x_far, y_far)) = (usual.passed(figures), believed.passed(figures));
+        let (x, y) = usual.passed(figures);
+        let (x_far, y_far) = believed.passed(figures);
         let inputs = x.iter().filter(|at| !x_far.contains(at)).map(|at| self.inputs[*at].source.as_str());
         let targets = y.iter().filter(|at| !y_far.contains(at)).map(|at| self.target(*at));
         let names: BTreeSet<String> = inputs.chain(targets).map(str::to_owned).collect();
@@ -268,7 +270,8 @@ impl Draft {
             });
         }
         if figures.split_rows[0] == 0 {
-            let (samples, dropped) = (self.output.rows, self.report.dropped_samples);
+            let samples = self.output.rows;
+            let dropped = self.report.dropped_samples;
             return Err(match dropped {
                 0 => StageError::NoTraining { samples },
                 _ => StageError::NoTrainingLeft { samples, dropped },
@@ -480,7 +483,8 @@ impl Draft {
 
     /// Figures of an input; a category or label is not standardised.
     fn stats(&self, column: usize, figures: &Figures) -> Stats {
-        let (stats, input) = (figures.x[column].stats(), &self.inputs[column]);
+        let stats = figures.x[column].stats();
+        let input = &self.inputs[column];
         match input.categories.is_some() || input.label.is_some() {
             true => Stats { mean: 0.0, std: 1.0, ..stats },
             false => stats,

@@ -101,7 +101,8 @@ where
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::sync_channel(REPORTS_MAX);
         for index in 0..threads.max(1) {
-            let (shared, sender) = (&shared, sender.clone());
+            let shared = &shared;
+            let sender = sender.clone();
             let name = format!("stage-{index}");
             let spawned = thread::Builder::new().name(name).spawn_scoped(scope, move || work(shared, &sender));
             if let Err(cause) = spawned {

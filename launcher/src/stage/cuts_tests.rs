@@ -54,7 +54,8 @@ fn tables() -> Vec<(&'static str, Vec<u8>)> {
     let column = |at: usize| (0..ROWS).map(|row| cells(row)[at]).collect::<Vec<f64>>();
     let array = |at| npy(&[ROWS as u64], &column(at));
     let bytes = |at| column(at).iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
-    let (a, y) = (bytes(0), bytes(1));
+    let a = bytes(0);
+    let y = bytes(1);
     let view = |bytes| safetensors::tensor::TensorView::new(safetensors::Dtype::F64, vec![ROWS], bytes).unwrap();
     let tensors = safetensors::serialize(HashMap::from([("a", view(&a)), ("y", view(&y))]), None).unwrap();
     let words = |row: usize| cells(row).map(|cell| format!("{cell}")).to_vec();

@@ -97,7 +97,9 @@ impl Hashes {
         let mut repeats = Repeats { dropped: Bits::new(rows), ..Repeats::default() };
         let bits = (rows * 16).next_power_of_two().clamp(64, TABLE_BITS_MAX);
         let slot = |hash: u128| (hash >> 64) as u64 & (bits - 1);
-        let (mut seen, mut twice, mut suspects) = (Bits::new(bits), Bits::new(bits), 0u64);
+        let mut seen = Bits::new(bits);
+        let mut twice = Bits::new(bits);
+        let mut suspects = 0u64;
         self.each(|_, hash| {
             if seen.set(slot(hash)) {
                 twice.set(slot(hash));

@@ -29,7 +29,6 @@ pub enum EncodeError {
     /// A column that is not there.
     #[error("column {column:?} is missing, expected {expected}")]
     Missing {
-        /// Its name.
         column: String,
         /// All that are expected.
         expected: String,
@@ -37,7 +36,6 @@ pub enum EncodeError {
     /// A column of a type that is not read.
     #[error("column {column:?} holds {found}, expected numbers, text, times or lists of labels")]
     Type {
-        /// Its name.
         column: String,
         /// What it holds.
         found: DataType,
@@ -47,7 +45,6 @@ pub enum EncodeError {
     Cell {
         /// Its row, counted from 0.
         row: u64,
-        /// Its column.
         column: String,
         /// What is wrong.
         kind: CellError,

@@ -16,9 +16,7 @@ const SHOWN_CHARS: usize = 40;
 /// Where in a source something was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The file.
     pub path: PathBuf,
-    /// Where in it.
     pub spot: Spot,
 }
 
@@ -49,32 +47,20 @@ pub enum CellError {
         brief(found),
         instead(found)
     )]
-    NotANumber {
-        /// The cell.
-        found: String,
-    },
+    NotANumber { found: String },
     /// A fraction where the column's other cells are indices.
     #[error("found {found}, expected an integer: the column is an index; read it as kind = \"number\" if it is none")]
-    NotAnInteger {
-        /// The cell.
-        found: String,
-    },
+    NotAnInteger { found: String },
     /// Not a time stamp.
     #[error(
         "found {:?}, expected a time stamp like 2013-01-31T06:00:00Z or integer Unix seconds{}",
         brief(found),
         dashes(found)
     )]
-    NotATime {
-        /// The cell.
-        found: String,
-    },
+    NotATime { found: String },
     /// Neither train, val nor test.
     #[error("found {:?}, expected train, val or test", brief(found))]
-    NotASplit {
-        /// The cell.
-        found: String,
-    },
+    NotASplit { found: String },
     /// A cell that identifies its row is empty.
     #[error("found nothing, expected a value: the column identifies the row")]
     NoKey,
@@ -104,26 +90,18 @@ pub enum StageError {
     NoFiles,
     /// A source file does not exist.
     #[error("{}", missing(path))]
-    MissingFile {
-        /// The file.
-        path: PathBuf,
-    },
+    MissingFile { path: PathBuf },
     /// The extension says nothing and no format was given.
     #[error(
         "{}: the extension does not name a format; {}set data.format to csv, parquet, arrow, npy, npz, safetensors or xlsx",
         path.display(),
         packed(path)
     )]
-    UnknownFormat {
-        /// The file.
-        path: PathBuf,
-    },
+    UnknownFormat { path: PathBuf },
     /// The file cannot be read as what it claims to be.
     #[error("{}: cannot be read as {format}: {cause}", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// The format.
         format: &'static str,
         /// What its reader said.
         #[source]
@@ -131,24 +109,14 @@ pub enum StageError {
     },
     /// The workbook lacks the sheet.
     #[error("{}: has no sheet {sheet:?}; it has {}", path.display(), quoted(found))]
-    NoSheet {
-        /// The workbook.
-        path: PathBuf,
-        /// Sheet asked for.
-        sheet: String,
-        /// Sheets that exist.
-        found: Vec<String>,
-    },
+    NoSheet { path: PathBuf, sheet: String, found: Vec<String> },
     /// A workbook is larger than what is read at once.
     #[error("{}: sheet {sheet:?} has {cells} cells, more than the {cells_max} a workbook is read with; save it as CSV or Parquet", path.display())]
     SheetTooLarge {
-        /// The workbook.
         path: PathBuf,
-        /// The sheet.
         sheet: String,
         /// Rows × columns.
         cells: u64,
-        /// Limit.
         cells_max: u64,
     },
     /// A source lacks columns that the configuration, or the model, names.
@@ -161,13 +129,10 @@ pub enum StageError {
         headless(found)
     )]
     UnknownColumn {
-        /// The file.
         path: PathBuf,
-        /// Columns asked for.
         columns: Vec<String>,
         /// Existing columns with a similar name.
         near: Vec<String>,
-        /// Columns that exist.
         found: Vec<String>,
     },
     /// A source lacks columns that another one has.
@@ -177,11 +142,9 @@ pub enum StageError {
         quoted(columns)
     )]
     OtherColumns {
-        /// The file.
         path: PathBuf,
         /// Name of its source.
         source_name: String,
-        /// Columns asked for.
         columns: Vec<String>,
         /// Name of the other source.
         other: String,
@@ -194,9 +157,7 @@ pub enum StageError {
     SourceRows {
         /// The source's first file.
         path: PathBuf,
-        /// Its name.
         source_name: String,
-        /// The array.
         array: String,
         /// Rows of the array.
         found: u64,
@@ -205,30 +166,15 @@ pub enum StageError {
     },
     /// A file lacks an array.
     #[error("{}: has no array {array:?}; it has {}", path.display(), quoted(found))]
-    NoArray {
-        /// The first file.
-        path: PathBuf,
-        /// Name asked for.
-        array: String,
-        /// Arrays that exist.
-        found: Vec<String>,
-    },
+    NoArray { path: PathBuf, array: String, found: Vec<String> },
     /// A header names one column twice.
     #[error("{}: the header names column {column:?} twice; give every column its own name", path.display())]
-    RepeatedColumn {
-        /// The file.
-        path: PathBuf,
-        /// The name.
-        column: String,
-    },
+    RepeatedColumn { path: PathBuf, column: String },
     /// A cell cannot be used.
     #[error("{place}, column {column:?}: {kind}")]
     Cell {
-        /// Where.
         place: Place,
-        /// Column name.
         column: String,
-        /// What is wrong.
         #[source]
         kind: CellError,
     },
@@ -245,13 +191,11 @@ pub enum StageError {
     EndlessRecord {
         /// Where the record begins.
         place: Place,
-        /// Limit.
         bytes_max: usize,
     },
     /// There is nothing to learn from.
     #[error("{}: {found}; expected at least one data row{hint}", path.display())]
     ZeroRows {
-        /// The first file.
         path: PathBuf,
         /// What was there instead.
         found: String,
@@ -263,29 +207,21 @@ pub enum StageError {
         "target {}: no valid value in the training samples; check the column, data.missing and data.ranges",
         quoted(columns)
     )]
-    NoTarget {
-        /// Target columns.
-        columns: Vec<String>,
-    },
+    NoTarget { columns: Vec<String> },
     /// A target whose numbers are staged as one.
     #[error(
         "target {column:?}: found numbers as large as {size:e} that differ by less than {step:.0}, the step between two of an f32 there; \
          expected numbers that differ by more: take off what all have in common, and add it to the predictions"
     )]
     Target {
-        /// Column.
         column: String,
-        /// The largest.
         size: f64,
         /// To the next number of an f32.
         step: f64,
     },
     /// Every sample fell into validation or test.
     #[error("the split leaves no training sample of {samples}; lower data.split.val and data.split.test")]
-    NoTraining {
-        /// Samples in all.
-        samples: u64,
-    },
+    NoTraining { samples: u64 },
     /// No training sample has a target.
     #[error(
         "the split leaves no training sample of {samples}, after {dropped} without a valid target were dropped; check the targets of \
@@ -306,7 +242,6 @@ pub enum StageError {
     /// Repeated rows under the policy `error`.
     #[error("{}: row {second} repeats {what} of row {first} (counted without the header); remove it or set data.duplicates to \"first\" or \"last\"", path.display())]
     Duplicate {
-        /// The first file.
         path: PathBuf,
         /// What is repeated: "the row id", "all cells", "entity and time".
         what: &'static str,
@@ -318,11 +253,9 @@ pub enum StageError {
     /// Two rows for one cell under the policy `error`.
     #[error("{}: row {row} (counted without the header) repeats entity {entity:?} at {time}; remove it or set data.duplicates to \"first\" or \"last\"", path.display())]
     RepeatedCell {
-        /// The first file.
         path: PathBuf,
         /// The later row, from 1.
         row: u64,
-        /// Entity.
         entity: String,
         /// Time as in the file, UTC.
         time: String,
@@ -338,7 +271,6 @@ pub enum StageError {
         step_s: i64,
         /// What the rows are like.
         found: String,
-        /// What would fit.
         hint: String,
     },
     /// Windows whose history holds targets of another part.
@@ -348,9 +280,7 @@ pub enum StageError {
          data.windows.history"
     )]
     Leak {
-        /// The rule.
         kind: String,
-        /// Training windows before.
         before: u64,
         /// Those that may stay.
         left: u64,
@@ -360,37 +290,21 @@ pub enum StageError {
     NoOrder {
         /// What the rows are like.
         found: String,
-        /// What to do.
         hint: &'static str,
     },
     /// More entities than a grid can have.
     #[error(
         "column {column:?} names more than {entities_max} entities; is it really the column of the grid's first axis?"
     )]
-    TooManyEntities {
-        /// Column.
-        column: String,
-        /// Limit.
-        entities_max: usize,
-    },
+    TooManyEntities { column: String, entities_max: usize },
     /// An array has the wrong shape.
     #[error("{}: array {array:?} has shape {found:?}, expected {expected}", path.display())]
-    Shape {
-        /// The file.
-        path: PathBuf,
-        /// Array name.
-        array: String,
-        /// Its shape.
-        found: Vec<u64>,
-        /// What was expected.
-        expected: String,
-    },
+    Shape { path: PathBuf, array: String, found: Vec<u64>, expected: String },
     /// Parts of the configuration do not fit each other or the source.
     #[error("{key}: found {found}, expected {expected}")]
     Config {
         /// Key of the configuration.
         key: &'static str,
-        /// What was found.
         found: String,
         /// What was expected, with a hint.
         expected: String,
@@ -402,44 +316,29 @@ pub enum StageError {
     #[error(
         "column {column:?} has more than {categories_max} categories; is it an identifier? read it as a number or leave it out"
     )]
-    TooManyCategories {
-        /// Column.
-        column: String,
-        /// Limit.
-        categories_max: usize,
-    },
+    TooManyCategories { column: String, categories_max: usize },
     /// More labels than there can be inputs.
     #[error(
         "column {column:?} has more than {labels_max} labels; is its separator another one? read it as kind = \"category\" or leave it out"
     )]
-    TooManyLabels {
-        /// Column.
-        column: String,
-        /// Limit.
-        labels_max: usize,
-    },
+    TooManyLabels { column: String, labels_max: usize },
     /// The table's times are so far apart that the grid would be almost empty.
     #[error(
         "column {column:?} spans {steps} steps of {step_s} s for {entities} entities but the table has only {rows} rows; check the time stamps and step_s"
     )]
     Sparse {
-        /// Time column.
         column: String,
         /// Steps from the first to the last time.
         steps: u64,
         /// Step, seconds.
         step_s: i64,
-        /// Entities.
         entities: usize,
         /// Table rows.
         rows: u64,
     },
     /// A file was written to while it was read.
     #[error("{} changed while it was being read; stage again when nobody writes to it", path.display())]
-    Changed {
-        /// The file.
-        path: PathBuf,
-    },
+    Changed { path: PathBuf },
     /// The machine refused a thread.
     #[error("cannot start a thread for staging: {cause}")]
     Thread {
@@ -495,7 +394,8 @@ fn nearest(near: &[String]) -> String {
 }
 
 fn missing(path: &Path) -> String {
-    let (shown, each) = (path.display(), "a list in data.files, or --data once for each");
+    let shown = path.display();
+    let each = "a list in data.files, or --data once for each";
     let kind = path.metadata().ok().and_then(|found| regular::other_kind(found.file_type()));
     if let Some(what) = kind.filter(|_| !path.is_dir()) {
         return format!(

@@ -70,7 +70,8 @@ fn an_index_keeps_its_rows_and_strangers_are_unknown_or_the_nearest() {
         // Other rows, to be predicted.
         let path = bench.dir.path().join("new.csv");
         fs::write(&path, "station\n12\n99\nNA\n").unwrap();
-        let (config, out) = (DataConfig { files: vec![path], ..bench.config.clone() }, bench.dir.path().join("p"));
+        let config = DataConfig { files: vec![path], ..bench.config.clone() };
+        let out = bench.dir.path().join("p");
         let options = StageOptions { out, threads: 1, for_prediction: Some(staged.meta.clone()) };
         let new = stage(&config, &options, &mut |_| {}).unwrap();
         assert_eq!(column(&Arrays::open(&new.dir).unwrap(), "station"), [Some(2.0), Some(high), None]);
@@ -98,7 +99,8 @@ fn labels_are_columns_of_those_that_training_has() {
         let one = |rain, wind| (Some(rain), Some(wind));
         let expected = [one(1.0, 1.0), (none, none), one(0.0, 1.0), (None, None), one(1.0, 0.0), one(1.0, 0.0)];
         let expected = [&expected[..], &[one(0.0, 0.0), one(0.0, 1.0)]].concat();
-        let (rain, wind) = (column(&arrays, "weather[rain]"), column(&arrays, "weather[wind]"));
+        let rain = column(&arrays, "weather[rain]");
+        let wind = column(&arrays, "weather[wind]");
         assert_eq!(rain.into_iter().zip(wind).collect::<Vec<_>>(), expected);
         assert!(arrays.meta().x_stats.iter().all(|stats| (stats.mean, stats.std) == (0.0, 1.0)));
         let report = &staged.meta.report;

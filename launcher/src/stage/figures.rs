@@ -132,7 +132,8 @@ pub(crate) fn measure(output: &Output, codes: &[Codes], threads: usize) -> Resul
 
 /// The same of data that are staged already, divided by `split`. Categories stay as they are.
 pub(crate) fn of_staged(staged: &Staged, split: &[u8]) -> Figures {
-    let (features, outputs) = (staged.features(), staged.outputs());
+    let features = staged.features();
+    let outputs = staged.outputs();
     let mut sum = Figures {
         x: vec![Moments::default(); features],
         y: vec![Moments::default(); if staged.meta().has_targets { outputs } else { 0 }],
@@ -142,7 +143,8 @@ pub(crate) fn of_staged(staged: &Staged, split: &[u8]) -> Figures {
         sum.split_rows[usize::from(*code)] += 1;
     }
     for rows in output::row_chunks(staged.meta().rows, features, outputs) {
-        let (first, end) = (rows.start as usize, rows.end as usize);
+        let first = rows.start as usize;
+        let end = rows.end as usize;
         let split = &split[first..end];
         let x = moments(&staged.x()[first * features..end * features], features, split);
         sum.x.iter_mut().zip(&x).for_each(|(sum, part)| sum.merge(part));
@@ -213,7 +215,8 @@ impl Codes {
 
     /// Gives the column its final indices; says how many cells are unknown, and how many have a category at all.
     fn apply(&self, x: &mut [f32], width: usize) -> (u64, u64) {
-        let (mut unseen, mut words) = (0, 0);
+        let mut unseen = 0;
+        let mut words = 0;
         for code in x.iter_mut().skip(self.column).step_by(width).filter(|code| !code.is_nan()) {
             if !self.map.is_empty() {
                 let index = self.map.get(*code as usize).copied().flatten();
@@ -319,7 +322,8 @@ mod tests {
         let nan = f32::NAN;
         let x = [nan, 1.0, 2.0, nan, 4.0, 3.0, 100.0, 100.0];
         let stats = moments(&x, 2, &[0, 0, 0, 2]);
-        let (a, b) = (stats[0].stats(), stats[1].stats());
+        let a = stats[0].stats();
+        let b = stats[1].stats();
         assert_eq!((a.n, a.mean, a.std, a.min, a.max), (2, 3.0, 1.0, 2.0, 4.0));
         assert_eq!((b.n, b.mean, b.std, b.min, b.max), (2, 2.0, 1.0, 1.0, 3.0));
         assert_eq!(moments(&x, 2, &[1; 4])[0].stats().n, 0);

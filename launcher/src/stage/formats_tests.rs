@@ -98,7 +98,8 @@ fn every_format_gives_the_same_arrays() {
 
 #[test]
 fn truth_is_the_same_category_in_every_format() {
-    let (truths, y) = ([true, false, true, true], [1.0, 2.0, 3.0, 4.0]);
+    let truths = [true, false, true, true];
+    let y = [1.0, 2.0, 3.0, 4.0];
     let column: ArrayRef = Arc::new(BooleanArray::from(truths.to_vec()));
     let number: ArrayRef = Arc::new(Float64Array::from(y.to_vec()));
     let batch = RecordBatch::try_from_iter([("a", column), ("y", number)]).unwrap();
@@ -405,7 +406,9 @@ fn arrays_to_predict_need_no_targets() {
         let (name, element, shape, data) = &all[index];
         (format!("{name}.npy"), npy(*element, shape, data))
     };
-    let (x, y, ids) = (file(0), file(1), file(2));
+    let x = file(0);
+    let y = file(1);
+    let ids = file(2);
     let training = array_bench("t.npz", &zipped(&[(&x.0, x.1.clone()), (&y.0, y.1), (&ids.0, ids.1.clone())]));
     let trained = training.try_stage(1, None).unwrap();
     let bench = array_bench("t.npz", &zipped(&[(&x.0, x.1), (&ids.0, ids.1)]));

@@ -57,7 +57,8 @@ impl Limits {
     pub(crate) fn of_training(output: &Output) -> Result<[Self; 2], StageError> {
         let width = (output.features + output.outputs) as u64;
         let wanted = (NUMBERS_MAX / width.max(1)).clamp(ROWS_MIN, ROWS_MAX).min(output.rows);
-        let (mut x, mut y) = (Vec::new(), Vec::new());
+        let mut x = Vec::new();
+        let mut y = Vec::new();
         for row in (0..wanted).map(|at| (u128::from(at) * u128::from(output.rows) / u128::from(wanted)) as u64) {
             if output.read_split(row..row + 1)?[0] == Split::Train as u8 {
                 x.extend(output.read_x(row..row + 1)?);
@@ -68,7 +69,8 @@ impl Limits {
             let column = |column| numbers.iter().skip(column).step_by(width).copied().filter(|value| !value.is_nan());
             (0..width).map(|at| Centre::of(column(at).map(f64::from).collect())).collect()
         };
-        let (x, y) = (of(&x, output.features), of(&y, if output.has_targets() { output.outputs } else { 0 }));
+        let x = of(&x, output.features);
+        let y = of(&y, if output.has_targets() { output.outputs } else { 0 });
         let range = |times: f64| move |centre: &Option<Centre>| centre.map_or(ANY, |centre| centre.range(times));
         let limits = |times| Self { x: x.iter().map(range(times)).collect(), y: y.iter().map(range(times)).collect() };
         Ok([FAR, ODD].map(limits))
@@ -106,7 +108,8 @@ impl Limits {
         output.settle()?;
         let mut found = Found { x: vec![0; self.x.len()], y: vec![0; self.y.len()] };
         for rows in output.chunks() {
-            let (mut x, mut y) = (output.read_x(rows.clone())?, output.read_y(rows.clone())?);
+            let mut x = output.read_x(rows.clone())?;
+            let mut y = output.read_y(rows.clone())?;
             hold(&mut x, &self.x, &mut found.x);
             hold(&mut y, &self.y, &mut found.y);
             output.put_numbers(rows.start, &x, &y)?;

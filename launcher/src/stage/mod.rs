@@ -118,7 +118,6 @@ pub struct Progress {
 pub struct Staged {
     /// `<out>/<digest>`.
     pub dir: PathBuf,
-    /// Its metadata.
     pub meta: StagedMeta,
     /// Whether it was there already.
     pub reused: bool,

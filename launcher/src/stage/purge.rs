@@ -18,7 +18,9 @@ pub(crate) fn reach(config: &DataConfig) -> Option<i64> {
 
 /// Leaves those windows of one source out of `split`; `starts` are the times at which their targets begin, ascending, in seconds. How many.
 pub(crate) fn leave_out(starts: &[i64], reach: i64, split: &mut [u8]) -> u64 {
-    let (mut last_val, mut last_test, mut count) = (None::<i64>, None::<i64>, 0);
+    let mut last_val = None::<i64>;
+    let mut last_test = None::<i64>;
+    let mut count = 0;
     for (start, code) in starts.iter().zip(split) {
         let begin = start.saturating_sub(reach);
         let holds = |last: Option<i64>| last.is_some_and(|last| last >= begin && last < *start);
@@ -62,7 +64,8 @@ pub fn purge(config: &DataConfig, staged: &Staged, split: &mut [u8]) -> Result<u
     let sources: Vec<usize> = staged.meta().sources.iter().map(|source| source.rows() as usize).collect();
     let sizes = if sources.is_empty() { vec![split.len()] } else { sources };
     // Windows are named by the time at which they begin.
-    let (mut starts, mut rest) = (staged.row_id(), &mut *split);
+    let mut starts = staged.row_id();
+    let mut rest = &mut *split;
     let mut count = 0;
     for size in sizes {
         let (own, behind) = starts.split_at(size.min(starts.len()));

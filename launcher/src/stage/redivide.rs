@@ -193,7 +193,8 @@ mod tests {
         assert_eq!(base.meta().features[1].categories.len(), 4);
         let found = redivide(&staged.dir, expected.split()).unwrap();
         let arrays = staged::Staged::open(&found.dir).unwrap();
-        let (a, b) = (expected.meta(), arrays.meta());
+        let a = expected.meta();
+        let b = arrays.meta();
         assert_eq!((&a.x_stats, &a.y_stats, a.split_rows), (&b.x_stats, &b.y_stats, b.split_rows));
         assert_eq!(a.features.iter().map(|f| f.has_missing).collect::<Vec<_>>(), [true, false]);
         assert_eq!(b.features.iter().map(|f| f.has_missing).collect::<Vec<_>>(), [true, false]);

@@ -98,7 +98,8 @@ fn staged(bench: &Bench, out: &Path, threads: usize, made: &(dyn Fn() + Sync)) -
 /// Stages, goes on from copies made at the marks, and compares. Says how many rows each copy had.
 fn check_with(bench: &Bench, threads: usize, expected: &BTreeMap<String, Vec<u8>>) -> Vec<u64> {
     let place = bench.dir.path().join(format!("by-{threads}"));
-    let (out, copies) = (place.join("kept"), AtomicUsize::new(0));
+    let out = place.join("kept");
+    let copies = AtomicUsize::new(0);
     let whole = staged(bench, &out, threads, &|| {
         let number = copies.fetch_add(1, Ordering::Relaxed);
         copy(&unfinished(&out).unwrap(), &place.join(format!("copy-{number}")));
@@ -170,7 +171,8 @@ fn labels_are_not_looked_for_again() {
 #[test]
 fn typed_tables_go_on_behind_their_last_mark() {
     let batch = batch();
-    let (mut parquet, mut ipc) = (Vec::new(), Vec::new());
+    let mut parquet = Vec::new();
+    let mut ipc = Vec::new();
     let mut writer = parquet::arrow::ArrowWriter::try_new(&mut parquet, batch.schema(), None).unwrap();
     writer.write(&batch).unwrap();
     writer.close().unwrap();
@@ -202,7 +204,8 @@ fn arrays_go_on_behind_their_last_mark() {
 fn long_rows(rows: std::ops::Range<usize>) -> String {
     let mut text = String::from("who,when,v,w\n");
     for row in rows {
-        let (who, when) = (if row < ROWS / 2 { row % 9 } else { row % 10 }, row / 10 - row % 1000 / 990);
+        let who = if row < ROWS / 2 { row % 9 } else { row % 10 };
+        let when = row / 10 - row % 1000 / 990;
         let v = if row.is_multiple_of(11) { "NA".to_owned() } else { (row * row % 997).to_string() };
         text.push_str(&format!("e{who},{},{v},{}\n", when * 60, row % 7));
     }
@@ -241,7 +244,8 @@ fn has_cells(dir: &Path, source: usize) -> bool {
 fn windows_go_on_behind_their_last_mark_in_either_pass() {
     let bench = long_table(ROWS);
     check(&bench);
-    let (out, place) = (bench.dir.path().join("staged"), bench.dir.path().join("copy"));
+    let out = bench.dir.path().join("staged");
+    let place = bench.dir.path().join("copy");
     let whole = staged(&bench, &out, 1, &|| {
         let left = unfinished(&out).unwrap();
         if !place.exists() && has_cells(&left, 0) {
@@ -272,10 +276,8 @@ fn windows_of_several_sources_go_on_in_the_one_whose_turn_it_is() {
     let resumed = check(&bench);
     assert!(resumed.contains(&(parts[1].end as u64)) && resumed.ends_with(&[ROWS as u64]), "{resumed:?}");
     // Copies from the second pass over the first and over the last source.
-    let (out, places) = (
-        bench.dir.path().join("staged"),
-        [0, 2].map(|source| (source, bench.dir.path().join(format!("copy of {source}")))),
-    );
+    let out = bench.dir.path().join("staged");
+    let places = [0, 2].map(|source| (source, bench.dir.path().join(format!("copy of {source}"))));
     let whole = staged(&bench, &out, 1, &|| {
         let left = unfinished(&out).unwrap();
         for (_, place) in places.iter().filter(|(source, place)| !place.exists() && has_cells(&left, *source)) {
@@ -298,7 +300,8 @@ fn windows_of_several_sources_go_on_in_the_one_whose_turn_it_is() {
 #[test]
 fn what_is_not_as_its_marks_say_is_begun_anew() {
     let bench = table("t.csv", &csv(0..ROWS), None);
-    let (out, place) = (bench.dir.path().join("staged"), bench.dir.path().join("copy"));
+    let out = bench.dir.path().join("staged");
+    let place = bench.dir.path().join("copy");
     let whole = staged(&bench, &out, 1, &|| {
         if !place.exists() {
             copy(&unfinished(&out).unwrap(), &place);

@@ -419,7 +419,9 @@ impl State {
     /// As the last mark has it.
     fn resume(plan: &Plan, dir: &Path, marks: Vec<Mark>) -> Result<Self, StageError> {
         let mut dictionaries = plan.dictionaries.clone();
-        let (mut all_names, mut any_text, mut hashed) = (Vec::new(), false, 0);
+        let mut all_names = Vec::new();
+        let mut any_text = false;
+        let mut hashed = 0;
         for mark in marks {
             let Kept::Rows { words, names, has_text_keys, hashes } = mark.kept else { continue };
             for (dictionary, words) in dictionaries.iter_mut().zip(words) {
@@ -428,7 +430,8 @@ impl State {
                 });
             }
             all_names.extend(names);
-            (any_text, hashed) = (has_text_keys, hashes);
+            any_text = has_text_keys;
+            hashed = hashes;
         }
         Ok(Self {
             hashes: Hashes::kept(dir, hashed)?,

@@ -15,7 +15,8 @@ fn bench() -> Bench {
     bench.config.files.extend(["s1.csv", "s2.csv"].map(|name| bench.dir.path().join(name)));
     let source = |name: &str, files, weight| DataSource { name: name.into(), files, weight: Some(weight) };
     bench.config.sources = vec![source("north", 1, 1.0), source("south", 2, 3.0)];
-    (bench.config.split.val, bench.config.split.test) = (0.2, 0.1);
+    bench.config.split.val = 0.2;
+    bench.config.split.test = 0.1;
     bench
 }
 
@@ -88,7 +89,8 @@ fn arrays_of_a_source_fit_each_other() {
     bench.config.sources.iter_mut().for_each(|source| source.files = 2);
     bench.config.layout = Layout::Arrays(ArraysLayout { x: "x".into(), y: "y".into(), row_id: None });
     bench.config.duplicates = DuplicatePolicy::Keep;
-    (bench.config.split.val, bench.config.split.test) = (0.0, 0.0);
+    bench.config.split.val = 0.0;
+    bench.config.split.test = 0.0;
     let counts: Vec<u64> = bench.stage().1.meta().sources.iter().map(SourceMeta::rows).collect();
     assert_eq!(counts, [5, 4]);
     array("n/y.npy", 4, 2);
@@ -128,7 +130,8 @@ fn windows() -> Bench {
         calendar: vec![],
         target_valid_min: 0.5,
     });
-    (bench.config.split.val, bench.config.split.test) = (0.25, 0.25);
+    bench.config.split.val = 0.25;
+    bench.config.split.test = 0.25;
     bench
 }
 
@@ -148,7 +151,8 @@ fn windows_are_cut_out_of_each_source_alone() {
     );
     // [step][entity] of the window before, then [entity][step] of the target.
     assert_eq!((arrays.x_row(0), arrays.y_row(0)), (&[0.0, 100.0, 1.0, 101.0][..], &[2.0, 3.0, 102.0, 103.0][..]));
-    let (x, y) = (arrays.x_row(4), arrays.y_row(4));
+    let x = arrays.x_row(4);
+    let y = arrays.y_row(4);
     assert_eq!([x[0], x[2], y[0], y[1]], [1000.0, 1001.0, 1002.0, 1003.0]);
     assert!(x[1].is_nan() && y[2].is_nan(), "what the other source has of b at that time is not taken");
     // Statistics are over the training samples of both: the first two of each.

@@ -33,7 +33,8 @@ pub(crate) fn chronological(config: &SplitConfig, samples: Range<u64>) -> [(Rang
     let part = |fraction: f64| ((fraction * count as f64).round() as u64).min(count);
     let test = part(config.test);
     let val = part(config.val).min(count - test);
-    let (to_val, to_test) = (samples.end - test - val, samples.end - test);
+    let to_val = samples.end - test - val;
+    let to_test = samples.end - test;
     [(samples.start..to_val, Split::Train), (to_val..to_test, Split::Val), (to_test..samples.end, Split::Test)]
 }
 

@@ -95,7 +95,8 @@ impl Table {
             return Err(StageError::NoFiles);
         }
         let mut files = Vec::new();
-        let (mut lines, mut bytes) = (true, 0);
+        let mut lines = true;
+        let mut bytes = 0;
         for path in &config.files {
             files.push((path.clone(), source::open(path, config, job.out)?));
             lines &= source::format_of(path, config.format)? == SourceFormat::Csv;
@@ -122,7 +123,8 @@ impl Table {
         if counts.is_empty() {
             return vec![self];
         }
-        let (mut files, mut sources) = (self.files.into_iter(), self.sources.into_iter());
+        let mut files = self.files.into_iter();
+        let mut sources = self.sources.into_iter();
         let of = |count: usize| {
             let files: Vec<_> = files.by_ref().take(count).collect();
             let bytes = files.iter().map(|(path, _)| bytes_of(path)).sum();
@@ -165,7 +167,8 @@ impl Table {
     fn other_columns(&self, file: usize, lacking: &[String]) -> Option<StageError> {
         let has_all = |other: &usize| lacking.iter().all(|name| self.files[*other].1.header().contains(name));
         let other = (0..self.files.len()).filter(|other| self.sources[*other] != self.sources[file]).find(has_all)?;
-        let (path, columns) = (self.files[file].0.clone(), lacking.to_vec());
+        let path = self.files[file].0.clone();
+        let columns = lacking.to_vec();
         let [source, other] = [file, other].map(|file| self.sources[file].clone().unwrap_or_default());
         Some(StageError::OtherColumns { path, source_name: source, columns, other })
     }
@@ -184,7 +187,8 @@ impl Table {
         if from.is_some_and(|mark| mark.ended) {
             return Ok((ordered.state, ordered.tally));
         }
-        let (mut rows, mut bytes) = (ordered.tally.rows, ordered.bytes);
+        let mut rows = ordered.tally.rows;
+        let mut bytes = ordered.bytes;
         let mut files = self.files.iter().zip(requests).skip(ordered.file);
         let mut at = ordered.at;
         let mut pieces: Option<Box<dyn Pieces>> = None;
@@ -234,7 +238,8 @@ impl Table {
                     }
                 }
             }
-            let (wants, missing) = (ask.wants.to_vec(), self.missing.clone());
+            let wants = ask.wants.to_vec();
+            let missing = self.missing.clone();
             requests.push(Arc::new(Request { file, wants, columns, missing, hash_rows: ask.hash_rows }));
         }
         Ok(requests)
@@ -263,7 +268,8 @@ impl<'a> Passes<'a> {
 
     /// A pass is so far.
     pub(crate) fn reads(&mut self, now: Progress) {
-        let (rows, bytes) = (self.rows + now.rows, self.bytes + now.bytes);
+        let rows = self.rows + now.rows;
+        let bytes = self.bytes + now.bytes;
         (self.progress)(Progress { rows, bytes, bytes_total: self.bytes_total });
     }
 
@@ -372,7 +378,8 @@ impl<S: Sink> Steps for Pass<'_, S> {
     fn order(&self, ordered: &mut Self::State, work: Self::Work) -> Result<(S::Work, (u64, u64)), StageError> {
         let Passed { mut work, kept, end } = work.map_err(|error| self.place(ordered, error))?;
         if kept.file != ordered.file {
-            (ordered.file, ordered.before) = (kept.file, 0);
+            ordered.file = kept.file;
+            ordered.before = 0;
         }
         let tally = &mut ordered.tally;
         self.sink.order(&mut ordered.state, tally.rows, &mut work)?;

@@ -17,7 +17,6 @@ const MICRO_DIGITS: usize = 6;
 /// A date and the second of its day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Civil {
-    /// Year.
     pub year: i64,
     /// Month, 1 to 12.
     pub month: i64,
@@ -47,7 +46,9 @@ pub(crate) fn parse_micros(text: &[u8]) -> Option<i64> {
         let seconds = std::str::from_utf8(text).ok()?.parse::<i64>().ok()?;
         return (SECONDS_MIN..=SECONDS_MAX).contains(&seconds).then_some(seconds * SECOND_US);
     }
-    let (year, month, day) = (digits(text, 0, 4)?, digits(text, 5, 2)?, digits(text, 8, 2)?);
+    let year = digits(text, 0, 4)?;
+    let month = digits(text, 5, 2)?;
+    let day = digits(text, 8, 2)?;
     if !(1..=12).contains(&month) || day < 1 || day > days_in_month(year, month) {
         return None;
     }
@@ -56,7 +57,8 @@ pub(crate) fn parse_micros(text: &[u8]) -> Option<i64> {
         return Some(midnight * SECOND_US);
     }
     let separated = matches!(text[10], b' ' | b'T' | b't') && text.get(13) == Some(&b':');
-    let (hour, minute) = (digits(text, 11, 2)?, digits(text, 14, 2)?);
+    let hour = digits(text, 11, 2)?;
+    let minute = digits(text, 14, 2)?;
     if !separated || hour > 23 || minute > 59 {
         return None;
     }
@@ -91,7 +93,9 @@ pub(crate) fn moment(text: &str) -> Option<i64> {
 /// cannot be told: it is no time.
 pub(crate) fn is_compact_date(text: &[u8]) -> bool {
     let of = |start, count| digits(text, start, count).unwrap_or(0);
-    let (year, month, day) = (of(0, 4), of(4, 2), of(6, 2));
+    let year = of(0, 4);
+    let month = of(4, 2);
+    let day = of(6, 2);
     let is_day = (1..=12).contains(&month) && day >= 1 && day <= days_in_month(year, month);
     text.len() == 8 && (1800..2200).contains(&year) && is_day
 }
@@ -189,7 +193,9 @@ pub(crate) fn civil(seconds: i64) -> Civil {
 pub(crate) fn text(seconds: i64) -> String {
     let Civil { year, month, day, second, .. } = civil(seconds);
     let date = format!("{year:04}-{month:02}-{day:02}");
-    let (hour, minute, rest) = (second / 3600, second / 60 % 60, second % 60);
+    let hour = second / 3600;
+    let minute = second / 60 % 60;
+    let rest = second % 60;
     match (second, rest) {
         (0, _) => date,
         (_, 0) => format!("{date} {hour:02}:{minute:02}"),
@@ -199,12 +205,15 @@ pub(crate) fn text(seconds: i64) -> String {
 
 /// As [`text`], of a moment between two seconds: with the digits of its fraction, so that two of them are two words.
 pub(crate) fn text_micros(micros: i64) -> String {
-    let (seconds, part) = (micros.div_euclid(SECOND_US), micros.rem_euclid(SECOND_US));
+    let seconds = micros.div_euclid(SECOND_US);
+    let part = micros.rem_euclid(SECOND_US);
     if part == 0 {
         return text(seconds);
     }
     let Civil { year, month, day, second, .. } = civil(seconds);
-    let (hour, minute, rest) = (second / 3600, second / 60 % 60, second % 60);
+    let hour = second / 3600;
+    let minute = second / 60 % 60;
+    let rest = second % 60;
     let part = format!("{part:06}");
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{rest:02}.{}", part.trim_end_matches('0'))
 }

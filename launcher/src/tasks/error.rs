@@ -11,37 +11,17 @@ pub enum TaskError {
     Config(Vec<ConfigError>),
     /// The edit itself.
     #[error("{}: {source}", path.display())]
-    Forest {
-        /// Configuration.
-        path: PathBuf,
-        /// Cause.
-        source: ForestError,
-    },
+    Forest { path: PathBuf, source: ForestError },
     /// A section in braces.
     #[error("{}: `{key}` is written in braces, expected [{key}]\nhint: only sections of their own can be edited", path.display())]
-    Inline {
-        /// Configuration.
-        path: PathBuf,
-        /// Section.
-        key: &'static str,
-    },
+    Inline { path: PathBuf, key: &'static str },
     /// A key that the task cannot have.
     #[error("\"{name}\" is a {what}, which has no {key}")]
-    Key {
-        /// Task.
-        name: String,
-        /// Template or sub-fuser.
-        what: &'static str,
-        /// Key.
-        key: &'static str,
-    },
+    Key { name: String, what: &'static str, key: &'static str },
     /// Neither or both.
     #[error("give --mode for a template, or --reduction for a sub-fuser; not both")]
     Kind,
     /// A bug.
     #[error("{}: the edited text means something else than the edit, which is a bug; nothing was written", path.display())]
-    Differs {
-        /// Configuration.
-        path: PathBuf,
-    },
+    Differs { path: PathBuf },
 }

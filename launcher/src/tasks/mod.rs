@@ -37,7 +37,6 @@ pub struct TaskKeys {
 pub enum TaskEdit {
     /// A new task, at the end.
     Add {
-        /// Name.
         name: String,
         /// Sub-fuser that joins it.
         parent: Option<String>,
@@ -48,7 +47,6 @@ pub enum TaskEdit {
     },
     /// Other values of a task.
     Update {
-        /// Name.
         name: String,
         /// The values.
         keys: TaskKeys,
@@ -66,10 +64,7 @@ pub enum TaskEdit {
         child: String,
     },
     /// A task goes.
-    Remove {
-        /// Name.
-        name: String,
-    },
+    Remove { name: String },
 }
 
 /// The forest of a configuration's text; `path` is for errors.

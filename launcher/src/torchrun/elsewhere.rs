@@ -22,7 +22,6 @@ const OURS: [&str; 2] = ["static", "c10d"];
 const TORCHS: [&str; 2] = ["etcd", "etcd-v2"];
 /// What logs go by where nothing else is asked for: a plug-in that torch itself brings, and that enn does as well.
 pub(super) const DEFAULT_LOGS: &str = "default";
-/// torch's torchrun.
 const MODULE: &str = "torch.distributed.run";
 /// Longest wait for a Python to say what it has.
 const ASK_MAX: Duration = Duration::from_secs(60);
@@ -43,7 +42,6 @@ for name in sorted({point.name for point in found}):
 pub struct Elsewhere {
     /// Flag or variable.
     place: String,
-    /// Its name.
     name: String,
     /// Entry points it is one of.
     group: &'static str,

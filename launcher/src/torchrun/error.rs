@@ -10,47 +10,32 @@ pub enum RunError {
     /// A value that is none.
     #[error("{place} \"{found}\": expected {expected}\nhint: {hint}")]
     Value {
-        /// Flag or variable.
         place: String,
-        /// What it holds.
         found: String,
         /// What it may hold.
         expected: &'static str,
-        /// The way out.
         hint: &'static str,
         /// Whether torchrun's parser refuses it too, and ends with 2.
         parser: bool,
     },
     /// Two flags that exclude each other.
     #[error("{first} and {second} were given together, expected one of them\nhint: {hint}")]
-    Together {
-        /// One flag.
-        first: &'static str,
-        /// The other.
-        second: &'static str,
-        /// The way out.
-        hint: &'static str,
-    },
+    Together { first: &'static str, second: &'static str, hint: &'static str },
     /// A flag that is not known, before words of which it cannot be told which one is the program.
     #[error("{flag} is not known to this version of enn, and {found}\nhint: {hint}")]
     UnknownFlag {
-        /// The flag.
         flag: String,
         /// What makes it doubtful.
         found: String,
-        /// The way out.
         hint: String,
     },
     /// Workers by device, without devices.
     #[error("{place} {found}: found no {device} that this process may use, expected at least one\nhint: {hint}")]
     NoDevices {
-        /// Flag or variable.
         place: String,
-        /// "gpu" or "xpu".
         found: &'static str,
         /// The device in words.
         device: &'static str,
-        /// The way out.
         hint: &'static str,
     },
     /// Flags that torch's own torchrun does not have.
@@ -58,9 +43,7 @@ pub enum RunError {
     Lost {
         /// What is asked for, and where.
         asked: String,
-        /// Flags of ours.
         flags: String,
-        /// What runs here.
         instead: &'static str,
     },
     /// A plug-in for torch's own torchrun, in an allocation that enn would divide.
@@ -77,9 +60,7 @@ pub enum RunError {
     Python {
         /// What is asked for, and where.
         asked: String,
-        /// The Python.
         python: String,
-        /// Cause.
         why: String,
     },
     /// A Python without torch.
@@ -90,9 +71,7 @@ pub enum RunError {
     NoTorch {
         /// What is asked for, and where.
         asked: String,
-        /// The Python.
         python: String,
-        /// What runs here.
         instead: &'static str,
     },
     /// A plug-in that is not there.
@@ -100,26 +79,18 @@ pub enum RunError {
     NoPlugIn {
         /// What is asked for, and where.
         asked: String,
-        /// What there is.
         expected: String,
-        /// What runs here.
         instead: &'static str,
     },
     /// torch's own torchrun cannot be executed.
     #[error("cannot execute {program}: {source}\nhint: set PYTHON_EXEC to the Python that has torch")]
-    Execute {
-        /// Program.
-        program: String,
-        /// Cause.
-        source: io::Error,
-    },
+    Execute { program: String, source: io::Error },
     /// A rendezvous that ENN does not speak.
     #[error(
         "{place} \"{found}\": expected static or c10d\nhint: enn brings its own rendezvous; `--rdzv-backend c10d \
          --rdzv-endpoint HOST:PORT` needs no other server"
     )]
     Backend {
-        /// Flag or variable.
         place: String,
         /// What was asked for.
         found: String,
@@ -129,14 +100,7 @@ pub enum RunError {
         "{place} {found}: expected a number below {nodes}, the number of nodes\nhint: --nnodes N and --node-rank 0 to N-1 \
          go together"
     )]
-    NodeRank {
-        /// Flag or variable.
-        place: String,
-        /// The rank.
-        found: u32,
-        /// Nodes.
-        nodes: u32,
-    },
+    NodeRank { place: String, found: u32, nodes: u32 },
     /// Nodes that cannot meet because nobody knows where.
     #[error(
         "--standalone with {found} nodes, expected one\nhint: leave --standalone out and say where the nodes meet, \
@@ -154,92 +118,50 @@ pub enum RunError {
     NoInterpreter {
         /// What was looked for.
         looked_for: String,
-        /// The script.
         script: String,
     },
     /// The script or program is not there.
     #[error("found no {}, expected a {what}\nhint: {hint}", path.display())]
-    Missing {
-        /// Path or name.
-        path: PathBuf,
-        /// Script or program.
-        what: &'static str,
-        /// The way out.
-        hint: &'static str,
-    },
+    Missing { path: PathBuf, what: &'static str, hint: &'static str },
     /// The script cannot be read.
     #[error("cannot read the script {}: {source}\nhint: check its permissions with `ls -l`", path.display())]
-    Unreadable {
-        /// Script.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// The program cannot be executed.
     #[error(
         "{} is not executable, expected a program\nhint: `chmod +x` makes it one; without --no-python it is run by Python",
         path.display()
     )]
-    NotExecutable {
-        /// Program.
-        path: PathBuf,
-    },
+    NotExecutable { path: PathBuf },
     /// Too few open files are allowed.
     #[error(
         "at most {allowed} open files are allowed (ulimit -Hn), expected {needed} for {workers} workers\nhint: raise the \
          hard limit in /etc/security/limits.conf or the service's LimitNOFILE"
     )]
-    Descriptors {
-        /// Hard limit.
-        allowed: u64,
-        /// Needed.
-        needed: u64,
-        /// Workers.
-        workers: u32,
-    },
+    Descriptors { allowed: u64, needed: u64, workers: u32 },
     /// CPUs that cannot be bound as asked for.
     #[error("--numa-binding: {0}")]
     Numa(#[from] NumaError),
     /// The log directory cannot be made.
     #[error("cannot make the log directory {}: {source}\nhint: choose another by --log-dir", path.display())]
-    LogDir {
-        /// Directory.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    LogDir { path: PathBuf, source: io::Error },
     /// The file of the token cannot be used.
     #[error("cannot {what} the token file {}: {source}\nhint: set ENN_TOKEN, or name a file by --token-file", path.display())]
-    TokenFile {
-        /// What was tried.
-        what: &'static str,
-        /// File.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    TokenFile { what: &'static str, path: PathBuf, source: io::Error },
     /// Others may read the token.
     #[error(
         "the token file {} has mode {mode:03o}, expected one that only its owner may read\nhint: chmod 600 {}",
         path.display(), path.display()
     )]
-    TokenOpen {
-        /// File.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
+    TokenOpen { path: PathBuf, mode: u32 },
     /// A token that is too short to keep anybody out.
     #[error(
         "the token of {place} has {found} bytes, expected at least {least}\nhint: `head -c 32 /dev/urandom | base64` makes a \
          good one"
     )]
     TokenShort {
-        /// Variable or file.
         place: String,
         /// Its bytes.
         found: usize,
-        /// Least number.
         least: usize,
     },
 }

@@ -60,7 +60,8 @@ pub(super) fn meeting(flags: &Flags, name: impl FnOnce() -> String) -> Result<Me
         if nodes.0 > 1 {
             return Err(RunError::StandaloneNodes { found: nodes.0 });
         }
-        (meeting.nodes, meeting.run_id) = ((1, 1), name());
+        meeting.nodes = (1, 1);
+        meeting.run_id = name();
     } else {
         match given.rdzv_backend.as_deref().unwrap_or("static") {
             "static" => fixed(flags, node_rank, &conf, &mut meeting)?,
@@ -152,7 +153,8 @@ fn times(flags: &Flags, conf: &BTreeMap<String, String>, meeting: &mut Meeting) 
     };
     meeting.join_timeout = seconds("join_timeout", meeting.join_timeout)?;
     meeting.last_call = seconds("last_call_timeout", meeting.last_call)?;
-    let (interval, attempts) = (conf.get("keep_alive_interval"), conf.get("keep_alive_max_attempt"));
+    let interval = conf.get("keep_alive_interval");
+    let attempts = conf.get("keep_alive_max_attempt");
     if interval.is_some() || attempts.is_some() {
         let interval = seconds("keep_alive_interval", Duration::from_secs(KEEP_ALIVE_S.into()))?;
         let attempts = match attempts {

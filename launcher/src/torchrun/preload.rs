@@ -52,7 +52,6 @@ const EXPECTED: Expected = Expected {
 
 /// What is decided of a launch.
 pub(super) struct Choice {
-    /// What is preloaded.
     pub(super) preload: Option<Preload>,
     /// The next launch of this program would gain by a warm server, and this one has none.
     pub(super) could_be_warm: bool,

@@ -49,7 +49,9 @@ impl Desk {
         facts.host = "n1".into();
         facts.path = Some(at("bin").into_os_string());
         facts.config_dir = at("config");
-        (facts.gpus, facts.xpus, facts.cores_allowed) = (0, 0, 4);
+        facts.gpus = 0;
+        facts.xpus = 0;
+        facts.cores_allowed = 4;
         (facts.pet, facts.variables, facts.python_exec) = Default::default();
         (facts.token, facts.visible_devices, facts.hip_devices, facts.launch_mark) = Default::default();
         (facts.keep_days, facts.keep_size, facts.timer_file) = Default::default();
@@ -255,7 +257,8 @@ fn workers_by_number_and_by_device() {
     assert_eq!(error.exit_code(), ExitCode::Machine);
     assert!(error.to_string().contains("found no GPU that this process may use"), "{error}");
     assert_eq!(desk.refused("--nproc-per-node xpu train.py").exit_code(), ExitCode::Machine);
-    (desk.facts.gpus, desk.facts.xpus) = (2, 3);
+    desk.facts.gpus = 2;
+    desk.facts.xpus = 3;
     assert_eq!((workers(&desk, "gpu"), workers(&desk, "xpu"), workers(&desk, "auto")), (2, 3, 2));
     for wrong in ["0", "-1", "tpu", "1.5"] {
         let error = desk.refused(&format!("--nproc-per-node {wrong} train.py"));

@@ -61,7 +61,8 @@ pub(super) fn list(text: &str) -> Vec<String> {
 
 /// Signals by name, and those names that are none or cannot be handled.
 pub(super) fn signals(text: &str) -> (Vec<Signal>, Vec<String>) {
-    let (mut known, mut odd) = (Vec::new(), Vec::new());
+    let mut known = Vec::new();
+    let mut odd = Vec::new();
     for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         match Signal::from_str(name) {
             Ok(Signal::SIGKILL | Signal::SIGSTOP) | Err(_) => odd.push(name.to_owned()),
@@ -108,7 +109,8 @@ pub(super) fn conf(text: &str) -> Result<BTreeMap<String, String>, Expected> {
     }
     let pair = |item: &str| {
         let (key, value) = item.split_once('=').ok_or(expected)?;
-        let (key, value) = (key.trim(), value.trim());
+        let key = key.trim();
+        let value = value.trim();
         if key.is_empty() || value.is_empty() { Err(expected) } else { Ok((key.to_owned(), value.to_owned())) }
     };
     text.split(',').map(pair).collect()

@@ -63,7 +63,8 @@ pub fn sentence(record: &CvRecord) -> String {
         return "there is nothing to compare: no fold has both a model and a baseline".to_owned();
     };
     let measure = record.measure().name();
-    let (name, percent) = (figures::label(&verdict.baseline), 100.0 * verdict.difference.abs());
+    let name = figures::label(&verdict.baseline);
+    let percent = 100.0 * verdict.difference.abs();
     let folds = format!(
         "on the test rows of all folds; lower in {} of {}",
         verdict.wins,

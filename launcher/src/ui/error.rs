@@ -8,32 +8,18 @@ use thiserror::Error;
 pub enum JournalError {
     /// The file cannot be opened or made.
     #[error("cannot open the run's journal {}: {source}\n  hint: is this a run directory, and may you {what} it?", path.display())]
-    Open {
-        /// events.jsonl.
-        path: PathBuf,
-        /// "read" or "write".
-        what: &'static str,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Open { path: PathBuf, what: &'static str, source: io::Error },
     /// The file cannot be read to its end.
     #[error("cannot read the run's journal {} after line {line}: {source}", path.display())]
     Read {
-        /// events.jsonl.
         path: PathBuf,
         /// Lines read before the failure.
         line: u64,
-        /// The system's answer.
         source: io::Error,
     },
     /// An event could not be appended; the events before it are whole.
     #[error("cannot append to the run's journal {}: {source}\n  hint: training goes on without it; is the disk full?", path.display())]
-    Write {
-        /// events.jsonl.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
 }
 
 /// Failures of `enn top`.
@@ -49,12 +35,7 @@ pub enum TopError {
     Journal(#[from] JournalError),
     /// The system refused something.
     #[error("cannot {what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// The system's answer.
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
 }
 
 /// Failures of the metrics server.
@@ -64,18 +45,10 @@ pub enum MetricsError {
     #[error(
         "\"{text}\" is no address for metrics\nhint: a port such as 9400 (this host only), or an address and a port such as 0.0.0.0:9400"
     )]
-    Address {
-        /// What was given.
-        text: String,
-    },
+    Address { text: String },
     /// The address cannot be listened on.
     #[error("cannot serve metrics on {address}: {source}\nhint: choose another port, or 0 for any free one")]
-    Listen {
-        /// The address.
-        address: std::net::SocketAddr,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Listen { address: std::net::SocketAddr, source: io::Error },
 }
 
 /// Failures of `enn kernels`.
@@ -83,26 +56,15 @@ pub enum MetricsError {
 pub enum KernelsError {
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// kernels.json.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// The file is not what it should be.
     #[error("{}: {source}", path.display())]
     Json {
-        /// kernels.json.
         path: PathBuf,
         /// What the parser found.
         source: serde_json::Error,
     },
     /// Another version of ENN wrote it.
     #[error("{} has version {found}, expected {}", path.display(), enn_common::kernels::VERSION)]
-    Version {
-        /// kernels.json.
-        path: PathBuf,
-        /// Its version.
-        found: u32,
-    },
+    Version { path: PathBuf, found: u32 },
 }

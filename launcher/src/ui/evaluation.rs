@@ -13,7 +13,6 @@ const LISTED_MAX: usize = 24;
 /// Cells that are listed.
 const CELLS_MAX: usize = 5;
 
-/// The tables.
 pub fn table(evaluation: &Evaluation) -> String {
     let mut text = contenders(evaluation);
     seen(&mut text, evaluation);
@@ -72,8 +71,10 @@ fn seen(text: &mut String, evaluation: &Evaluation) {
     let mut rows = vec![["the run has", "rows", name, "best baseline", ""].map(str::to_owned).to_vec()];
     for one in &evaluation.seen {
         let figure = |error: Option<f64>| error.map_or_else(|| "–".to_owned(), figures::measure);
-        let (label, best) = (one.part.best().map(|best| figures::label(best.0)), one.part.best().map(|best| best.1));
-        let (name, count) = (format!("  {}", one.part.name), figures::count(one.rows));
+        let label = one.part.best().map(|best| figures::label(best.0));
+        let best = one.part.best().map(|best| best.1);
+        let name = format!("  {}", one.part.name);
+        let count = figures::count(one.rows);
         rows.push(vec![name, count, figure(one.part.model()), figure(best), label.unwrap_or_default()]);
     }
     text.push_str(&aligned(&rows));
@@ -160,10 +161,12 @@ pub(super) fn moves(evaluation: &Evaluation) -> String {
 
 /// The model beside the best baseline, and how much its forecasts move.
 fn sentence(evaluation: &Evaluation) -> String {
-    let (rows, moves) = (rows(evaluation), moves(evaluation));
+    let rows = rows(evaluation);
+    let moves = moves(evaluation);
     match evaluation.all.model().zip(evaluation.all.best()) {
         Some((mae, (name, best))) => {
-            let (side, percent) = (if mae < best { "below" } else { "above" }, 100.0 * metrics::above(mae, best).abs());
+            let side = if mae < best { "below" } else { "above" };
+            let percent = 100.0 * metrics::above(mae, best).abs();
             format!(
                 "{rows}: ENN's {} is {percent:.1} % {side} that of the best baseline, {}{moves}",
                 measure(evaluation).name(),

@@ -243,7 +243,9 @@ pub fn read(run_dir: &Path, mut each: impl FnMut(Event)) -> Result<Vec<u64>, Jou
         Err(error) => return Err(JournalError::Open { path, what: "read", source: error.source }),
     };
     let mut reader = BufReader::new(file);
-    let (mut line, mut number, mut unreadable) = (Vec::new(), 0, Vec::new());
+    let mut line = Vec::new();
+    let mut number = 0;
+    let mut unreadable = Vec::new();
     loop {
         match next_line(&mut reader, &mut line) {
             Ok(false) => return Ok(unreadable),

@@ -89,7 +89,8 @@ fn told(event: &Event, view: &RunView) -> Vec<Line> {
         }
         What::Predicted { .. } => Vec::new(),
         What::Gathered { path, files, bytes } => {
-            let (files, bytes) = (figures::plural(*files, "file"), figures::bytes(*bytes));
+            let files = figures::plural(*files, "file");
+            let bytes = figures::bytes(*bytes);
             notable(format!("gathered {files}, {bytes}: {}", path.display()))
         }
         What::Warned { message } => alert(format!("warning: {message}")),
@@ -143,7 +144,8 @@ fn preparation(what: &What, view: &RunView) -> Vec<Line> {
             } else {
                 format!("staged in {}", figures::seconds(*seconds))
             };
-            let (rows, features) = (figures::plural(*rows, "sample"), figures::plural(*features, "input"));
+            let rows = figures::plural(*rows, "sample");
+            let features = figures::plural(*features, "input");
             let mut lines =
                 notable(format!("data: {rows} of {features} -> {grid}, {how} (train {train}, val {val}, test {test})"));
             lines.extend(
@@ -314,7 +316,8 @@ fn saving(what: &What) -> Vec<Line> {
     match what {
         What::CheckpointCommitted { step, bytes, seconds, blocked_seconds, .. } => {
             let [seconds, stood] = [*seconds, *blocked_seconds].map(figures::seconds);
-            let (step, bytes) = (figures::count(*step), figures::bytes(*bytes));
+            let step = figures::count(*step);
+            let bytes = figures::bytes(*bytes);
             detail(format!("checkpoint at step {step}: {bytes} in {seconds}, training stood still for {stood}"))
         }
         What::CheckpointFailed { step, error } => {
@@ -322,7 +325,8 @@ fn saving(what: &What) -> Vec<Line> {
             alert(format!("the checkpoint at step {step} was abandoned, the one before it stands: {error}"))
         }
         What::CheckpointDamaged { step, path, error } => {
-            let (step, path) = (figures::count(*step), path.display());
+            let step = figures::count(*step);
+            let path = path.display();
             alert(format!("the checkpoint at step {step} is damaged and set aside ({path}): {error}"))
         }
         _ => Vec::new(),
@@ -353,7 +357,9 @@ fn recovery(what: &What) -> Vec<Line> {
         }
         What::SeatTaken { rank, pid, .. } => detail(format!("pid {pid} goes on as worker {rank}")),
         What::StateReceived { rank, from, step, bytes, seconds, .. } => {
-            let (step, bytes, time) = (figures::count(*step), figures::bytes(*bytes), figures::seconds(*seconds));
+            let step = figures::count(*step);
+            let bytes = figures::bytes(*bytes);
+            let time = figures::seconds(*seconds);
             detail(format!("worker {rank} has the state of step {step} from worker {from}: {bytes} in {time}"))
         }
         What::Recovered { seconds, lost_steps, from_rank, .. } => {
@@ -396,8 +402,10 @@ fn training(what: &What, view: &RunView) -> Vec<Line> {
         What::EpochEnded(report) => detail(epoch(report, view.units())),
         What::Trained { epoch, step, stopped_early, split, seconds, samples_per_s } => {
             let early = if *stopped_early { ", stopped early" } else { "" };
-            let (epochs, steps) = (figures::plural(*epoch, "epoch"), figures::plural(*step, "step"));
-            let (time, rate) = (figures::seconds(*seconds), figures::rate(*samples_per_s));
+            let epochs = figures::plural(*epoch, "epoch");
+            let steps = figures::plural(*step, "step");
+            let time = figures::seconds(*seconds);
+            let rate = figures::rate(*samples_per_s);
             let errors = split_errors(split, view.units());
             let mut lines = notable(format!("trained {epochs}, {steps} in {time}{early}, {rate} samples/s{errors}"));
             lines.extend(notable(metrics::table(view).trim_end().to_owned()));
@@ -419,14 +427,16 @@ fn epoch(report: &EpochReport, unit: &str) -> String {
     } else {
         String::new()
     };
-    let (loss, rate) = (figures::measure(report.train_loss), figures::rate(report.samples_per_s));
+    let loss = figures::measure(report.train_loss);
+    let rate = figures::rate(report.samples_per_s);
     format!("{}  loss {loss}{val}  {rate} samples/s{skipped}", report.name())
 }
 
 fn split_errors(split: &BTreeMap<String, Metrics>, unit: &str) -> String {
     let order = ["train", "val", "test"];
     let parts = order.iter().filter_map(|name| Some((name, split.get(*name).filter(|metrics| metrics.n > 0)?)));
-    let (mut named, mut told) = (String::new(), Vec::new());
+    let mut named = String::new();
+    let mut told = Vec::new();
     for (name, one) in parts {
         named = format!(": {} ", one.measure().name());
         told.push(format!("{name} {}", figures::with_unit(one.judged(), one.measure().unit(unit))));
@@ -443,7 +453,8 @@ fn rendezvous(what: &What, view: &RunView) -> Vec<Line> {
         What::NodeLost { host, reason } => alert(format!("node {host} is lost: {reason}")),
         What::RoundFormed { round, restart, master, nodes } => {
             let workers: u64 = nodes.iter().map(|node| u64::from(node.workers)).sum();
-            let (size, workers) = (figures::plural(nodes.len() as u64, "node"), figures::plural(workers, "worker"));
+            let size = figures::plural(nodes.len() as u64, "node");
+            let workers = figures::plural(workers, "worker");
             let again = if *restart > 0 { format!(", restart {restart}") } else { String::new() };
             let weight = if nodes.len() > 1 || round.0 > 0 { Weight::Notable } else { Weight::Detail };
             one(weight, format!("round {round}: {size}, {workers}, which meet at {master}{again}"))
@@ -463,11 +474,9 @@ fn rendezvous(what: &What, view: &RunView) -> Vec<Line> {
 
 fn ended(what: &What, view: &RunView) -> Vec<Line> {
     let What::RunEnded { code, seconds, restarts, rounds, .. } = what else { return Vec::new() };
-    let (time, restarts, rounds) = (
-        figures::seconds(*seconds),
-        figures::plural(u64::from(*restarts), "restart"),
-        figures::plural(*rounds, "round"),
-    );
+    let time = figures::seconds(*seconds);
+    let restarts = figures::plural(u64::from(*restarts), "restart");
+    let rounds = figures::plural(*rounds, "round");
     let next: String = next_steps::of_end(view, *code).iter().map(|line| format!("\n  {line}")).collect();
     if *code == ExitCode::Success as u8 {
         return notable(format!("done in {time}, {rounds}, {restarts}{next}"));

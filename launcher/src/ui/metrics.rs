@@ -110,7 +110,8 @@ const TOO_GOOD: f64 = 2e-3;
 /// The model and the baselines, best first.
 pub fn contenders(view: &RunView) -> Vec<Contender> {
     let split = split(view);
-    let (judging, mut all) = (judging(view, &split), Vec::new());
+    let judging = judging(view, &split);
+    let mut all = Vec::new();
     if !split.is_empty() {
         let errors = JUDGED.map(|(name, _)| split.get(name).filter(|m| m.n > 0).copied());
         all.push(Contender { name: "ENN".to_owned(), ours: true, errors, judging });
@@ -156,7 +157,9 @@ pub fn warning(view: &RunView) -> Option<String> {
             100.0 * share
         ));
     }
-    let (told, floor, ours) = (figures::judged(&ours, view.units()), baseline.judged(), ours.judged());
+    let told = figures::judged(&ours, view.units());
+    let floor = baseline.judged();
+    let ours = ours.judged();
     // Nothing was to be learned where the mean does not err.
     let below = ours < floor || (floor == 0.0 && ours == 0.0);
     (!below).then(|| {
@@ -271,7 +274,8 @@ mod tests {
         let mut all = events();
         all.retain(|event| !matches!(event.what, What::Trained { .. }));
         let view = view_after(&all);
-        let (ours, ridge) = (view.best().unwrap().val.mae, view.baselines["val"]["ridge"].mae);
+        let ours = view.best().unwrap().val.mae;
+        let ridge = view.baselines["val"]["ridge"].mae;
         assert_ne!(ridge, view.baselines["test"]["ridge"].mae);
         let contenders = contenders(&view);
         let found = contenders.iter().map(|one| (one.name.as_str(), one.judged().unwrap())).collect::<BTreeMap<_, _>>();

@@ -132,7 +132,8 @@ impl Server {
                 return;
             }
             self.accept();
-            let (now, view) = (Instant::now(), &self.view);
+            let now = Instant::now();
+            let view = &self.view;
             self.connections.retain_mut(|connection| now < connection.until && connection.step(view).unwrap_or(false));
         }
     }
@@ -255,7 +256,8 @@ impl Connection {
                 Err(error) => return Err(error),
             }
             if reply.is_empty() {
-                (self.reply, self.answered) = (None, true);
+                self.reply = None;
+                self.answered = true;
                 self.stream.shutdown(std::net::Shutdown::Write)?;
             }
         }

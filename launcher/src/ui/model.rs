@@ -38,7 +38,6 @@ pub struct RunView {
     pub baselines: BTreeMap<String, BTreeMap<String, Metrics>>,
     /// What the baselines had to leave out.
     pub baseline_notes: Vec<String>,
-    /// The model.
     pub model: Option<ModelView>,
     /// The last optimizer step told.
     pub latest: Option<StepView>,
@@ -222,7 +221,9 @@ impl RunView {
         match what {
             What::RunStarted { run, mode, dir, host, nproc, argv } => {
                 // A launcher that was killed said no end.
-                (self.waiting, self.paused, self.split) = (None, None, 0);
+                self.waiting = None;
+                self.paused = None;
+                self.split = 0;
                 self.dismiss_nodes();
                 self.sessions.push(SessionView {
                     run: run.clone(),

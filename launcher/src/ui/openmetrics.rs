@@ -177,7 +177,8 @@ mod tests {
 
     #[test]
     fn expositions() {
-        let (train, gang) = (events(), gang_events());
+        let train = events();
+        let gang = gang_events();
         let all = [
             ("empty", text(&RunView::default(), true)),
             ("waiting", text(&view_after(&gang[..3]), true)),

@@ -35,7 +35,8 @@ pub fn listing(program: &RecordedProgram) -> String {
         |numbers: &[usize], one: &dyn Fn(&usize) -> String| numbers.iter().map(one).collect::<Vec<_>>().join(", ");
     for RecordedOp { op, kernel, phase, place, operands, results } in records {
         let place = if place.is_empty() { "top" } else { place };
-        let (results, operands) = (listed(results, &made), listed(operands, &value));
+        let results = listed(results, &made);
+        let operands = listed(operands, &value);
         let _ = writeln!(text, "{results} = {op} ({operands})  {phase}  {place}  {kernel}");
     }
     text

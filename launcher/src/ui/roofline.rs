@@ -26,14 +26,10 @@ const BEYOND: &str = "\nmore than 100 %: what it moved lay in a cache, a mask sp
 pub enum ProfileError {
     /// The run was not profiled.
     #[error("{} is not there\nhint: profile a run with `enn train CONFIG --profile`; it needs at least six steps", path.display())]
-    Absent {
-        /// The file.
-        path: PathBuf,
-    },
+    Absent { path: PathBuf },
     /// Another version of ENN wrote it.
     #[error("{} has version {found}, expected {expected}\nhint: profile a run again", path.display())]
     Version {
-        /// The file.
         path: PathBuf,
         /// Its version.
         found: u64,
@@ -42,12 +38,7 @@ pub enum ProfileError {
     },
     /// A file that does not say what it should.
     #[error("{}: {source}", path.display())]
-    Foreign {
-        /// File.
-        path: PathBuf,
-        /// Cause.
-        source: serde_json::Error,
-    },
+    Foreign { path: PathBuf, source: serde_json::Error },
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
@@ -157,7 +148,8 @@ fn foot(roofline: &Roofline) -> String {
         _ => None,
     });
     for (kind, by) in borrowed.collect::<BTreeSet<(NumberKind, NumberKind)>>() {
-        let (kind, by) = (kind.name(), by.name());
+        let kind = kind.name();
+        let by = by.name();
         let _ = write!(text, "\nproducts in {kind} were not measured: {kind} is compared with {by}");
     }
     if roofline.ops.iter().any(|op| op.reached(ceiling) > 1.0) {

@@ -152,7 +152,8 @@ impl Page {
         if let Some(step) = view.latest {
             let total =
                 view.model.as_ref().map_or_else(String::new, |m| format!(" of {}", figures::count(m.steps_total)));
-            let (loss, rate) = (figures::measure(step.loss), figures::rate(step.samples_per_s));
+            let loss = figures::measure(step.loss);
+            let rate = figures::rate(step.samples_per_s);
             let step_text =
                 format!("{}{total}, epoch {}, loss {loss}, {rate} samples/s", figures::count(step.step), step.epoch);
             self.row("step", &step_text);
@@ -168,7 +169,8 @@ impl Page {
             self.table("confusion", &classes::confusion(of));
         }
         if let Some(last) = view.checkpoints.iter().rev().find(|checkpoint| checkpoint.error.is_none()) {
-            let (step, ago) = (figures::count(last.step), age(glance, view, last.time));
+            let step = figures::count(last.step);
+            let ago = age(glance, view, last.time);
             self.row("checkpoint", &format!("step {step}, {}, {ago} ago", figures::bytes(last.bytes)));
         }
         if let Some((rows, total)) = view.predicted {
@@ -177,7 +179,8 @@ impl Page {
         if let Some(hang) = view.hangs.last() {
             let stacks =
                 hang.stacks.as_ref().map_or_else(String::new, |path| format!(", stacks in {}", path.display()));
-            let (ago, idle) = (age(glance, view, hang.time), figures::seconds(hang.seconds));
+            let ago = age(glance, view, hang.time);
+            let idle = figures::seconds(hang.seconds);
             self.row("hang", &format!("{ago} ago: no progress for {idle}{stacks}"));
         }
     }
@@ -315,7 +318,8 @@ mod tests {
 
     #[test]
     fn pages() {
-        let (train, gang) = (events(), gang_events());
+        let train = events();
+        let gang = gang_events();
         let cut = |name: &str, view: &RunView, living| format!("--- {name}\n{}", text(view, &glance(living)));
         let pages = [
             cut("empty", &RunView::default(), true),

@@ -124,7 +124,9 @@ fn note() -> Value {
 /// Writes what a rank holds of a tensor: its slice along the axis, or all of it when its turn comes.
 fn write_part(shard: &mut ShardWriter, (rank, world): (u32, u32), index: usize, example: &Example) -> Outcome {
     let all = pattern(index, example);
-    let (fqn, dtype, global) = (example.fqn.as_str(), example.dtype, example.shape.as_slice());
+    let fqn = example.fqn.as_str();
+    let dtype = example.dtype;
+    let global = example.shape.as_slice();
     let Some(axis) = example.axis else {
         if index as u32 % world == rank {
             shard.whole(fqn, dtype, global, &all)?;
@@ -132,9 +134,12 @@ fn write_part(shard: &mut ShardWriter, (rank, world): (u32, u32), index: usize, 
         return Ok(());
     };
     let cut = |rank: u32| global[axis] * u64::from(rank) / u64::from(world);
-    let (begin, end) = (cut(rank), cut(rank + 1));
-    let (mut offsets, mut sizes) = (vec![0; global.len()], global.to_vec());
-    (offsets[axis], sizes[axis]) = (begin, end - begin);
+    let begin = cut(rank);
+    let end = cut(rank + 1);
+    let mut offsets = vec![0; global.len()];
+    let mut sizes = global.to_vec();
+    offsets[axis] = begin;
+    sizes[axis] = end - begin;
     let inner = global[axis + 1..].iter().product::<u64>() * dtype.bytes();
     let blocks = all.chunks((global[axis] * inner) as usize);
     let bytes: Vec<u8> =
@@ -150,7 +155,8 @@ fn entry(dtype: &str, shape: &[u64], file: &str) -> serde_json::Value {
 fn read(dir: &Path, out: &Path) -> Outcome {
     let found = Checkpoint::open_dcp(dir)?;
     fs::create_dir_all(out)?;
-    let (mut index, mut values) = (Map::new(), Map::new());
+    let mut index = Map::new();
+    let mut values = Map::new();
     for (number, fqn) in found.tensor_names().enumerate() {
         let file = format!("{number}.bin");
         match found.tensor(fqn) {

@@ -41,7 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let tables = tables(&tensors, ranks);
     let chunks: usize = tables.iter().map(|table| table.items.len()).sum();
     let dir = tempfile::tempdir_in("/dev/shm")?;
-    let (temporary, committed) = (dir.path().join("shards"), dir.path().join(name::committed(1)));
+    let temporary = dir.path().join("shards");
+    let committed = dir.path().join(name::committed(1));
     fs::create_dir(&temporary)?;
     for table in &tables {
         File::create(temporary.join(&table.file))?.set_len(table.bytes)?;
@@ -89,8 +90,10 @@ fn tables(tensors: &[(String, Vec<u64>)], ranks: u64) -> Vec<ShardTable> {
         for (fqn, shape) in tensors {
             let rows = shape[0].div_ceil(ranks);
             let begin = (rank * rows).min(shape[0]);
-            let (mut offsets, mut sizes) = (vec![0; shape.len()], shape.clone());
-            (offsets[0], sizes[0]) = (begin, rows.min(shape[0] - begin));
+            let mut offsets = vec![0; shape.len()];
+            let mut sizes = shape.clone();
+            offsets[0] = begin;
+            sizes[0] = rows.min(shape[0] - begin);
             let length = 688 + sizes.iter().product::<u64>() * DType::F32.bytes();
             let kind = ItemKind::Tensor { dtype: DType::F32, global: shape.clone(), offsets, sizes, crc32: 1 };
             table.items.push(ShardItem { fqn: fqn.clone(), offset: table.bytes, length, kind });

@@ -75,7 +75,8 @@ enum Next {
 
 fn main() {
     let text = |name: &str| std::env::var(name);
-    let (round, worker) = (text("ENN_ROUND"), text("ENN_WORKER_ID").unwrap());
+    let round = text("ENN_ROUND");
+    let worker = text("ENN_WORKER_ID").unwrap();
     assert_eq!(round.is_ok(), text("RANK").is_ok(), "a spare has neither");
     let rank = text("RANK").unwrap_or_default();
     let place = round.as_ref().map_or_else(|_| format!("spare.{worker}"), |round| format!("{round}.{rank}"));
@@ -211,7 +212,8 @@ impl Worker {
                 }
             }
         });
-        (self.sender, self.inbox) = (Some(sender), inbox);
+        self.sender = Some(sender);
+        self.inbox = inbox;
         match self.inbox.recv().unwrap() {
             ToWorker::Assign(assignment) => {
                 let before = self.place.clone();
@@ -235,7 +237,8 @@ impl Worker {
     }
 
     fn sit(&mut self, assignment: Assignment) {
-        (self.round, self.rank) = (assignment.round, assignment.rank);
+        self.round = assignment.round;
+        self.rank = assignment.rank;
         self.place = format!("{}.{}", self.round, self.rank);
         self.split = assignment.split;
         if let Task::Train { attempt, .. } = assignment.task {
@@ -320,7 +323,10 @@ impl Worker {
     /// Says that a step was done, in words and on the page.
     fn step(&self, step: u64) {
         self.write(16, &step.to_le_bytes());
-        let (loss, lr, grad_norm, samples_per_s) = (1.0, 0.1, 1.0, 1.0);
+        let loss = 1.0;
+        let lr = 0.1;
+        let grad_norm = 1.0;
+        let samples_per_s = 1.0;
         self.send(&FromWorker::Stepped { epoch: 1, step, loss, lr, grad_norm, samples_per_s });
     }
 
@@ -349,14 +355,19 @@ impl Worker {
     /// Leaves a share of one tensor in the memory behind the page, and does not wait. The file `staged-RANK` says that it is there.
     fn staged(&self, step: u64) {
         let dir = self.run_dir.join(format!("checkpoints/.step-{step:08}.tmp-{}", self.attempt));
-        let (fqn, sizes) = (format!("rank{}", self.rank), vec![STAGED.len() as u64]);
+        let fqn = format!("rank{}", self.rank);
+        let sizes = vec![STAGED.len() as u64];
         let part = BoxOf { fqn, dtype: DType::U8, global: sizes.clone(), offsets: vec![0], sizes };
         let layout = Layout::of(vec![part]).unwrap();
-        let (ticket, at) = (step, PAGE_BYTES as u64);
+        let ticket = step;
+        let at = PAGE_BYTES as u64;
         self.write(at + layout.bytes - 1, &[0]);
         self.write(at + layout.spans[0].payload_at, STAGED);
         self.write(SNAPSHOT_AT, &ticket.to_le_bytes());
-        let (metric, boxes, blake3, blocked) = (Some(1.5), layout.boxes, false, 0.25);
+        let metric = Some(1.5);
+        let boxes = layout.boxes;
+        let blake3 = false;
+        let blocked = 0.25;
         let shard = StagedShard { step, epoch: 1, dir, metric, ticket, at, boxes, blake3, blocked, must: true };
         self.send(&FromWorker::ShardStaged(Box::new(shard)));
         std::fs::write(self.run_dir.join(format!("staged-{}", self.rank)), b"").unwrap();

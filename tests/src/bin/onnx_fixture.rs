@@ -69,7 +69,8 @@ fn numbered(dir: &str, at: usize) -> PathBuf {
 fn write_halved(dir: &str, to: DType) -> Outcome {
     for (at, sample) in samples().iter().enumerate() {
         let path = numbered(dir, at);
-        let (graph, about) = (halved(&sample.graph, to)?, about(sample));
+        let graph = halved(&sample.graph, to)?;
+        let about = about(sample);
         onnx::write(&Model { name: &sample.name, graph: &graph, batch: Batch::default(), about: &about }, &path)?;
         tell(&path, sample, BATCHES.map(|batch| sample.case(batch)))?;
     }
@@ -122,7 +123,8 @@ fn extras() -> Result<[Sample; 4], Box<dyn Error>> {
     }
     let mut line = Graph::new();
     let x = line.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(4)]);
-    let (weight, bias) = (matrix(&mut line, 5, 4)?, line.floats(&[5], &[1.0, 2.0, 3.0, 4.0, 5.0])?);
+    let weight = matrix(&mut line, 5, 4)?;
+    let bias = line.floats(&[5], &[1.0, 2.0, 3.0, 4.0, 5.0])?;
     let four = line.floats(&[4], &[0.5, -1.0, 2.0, 0.25])?;
     let vector = line.node(Op::Linear, &[four, weight, bias], "m")?;
     let y = line.node(Op::Linear, &[x, weight, vector], "m")?;

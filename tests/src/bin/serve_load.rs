@@ -51,7 +51,8 @@ fn run() -> Result<(), Failure> {
         let threads: Vec<_> = (0..connections).map(|_| scope.spawn(client)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("a client panicked".into()))).collect()
     });
-    let (mut times, mut errors) = (Vec::new(), 0);
+    let mut times = Vec::new();
+    let mut errors = 0;
     for one in done {
         let (own, wrong) = one?;
         times.extend(own);
@@ -70,14 +71,18 @@ fn client(address: SocketAddr, request: &[u8], (begin, end): (Instant, Instant))
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut answers = BufReader::new(stream.try_clone()?);
-    let (mut times, mut errors, mut body) = (Vec::new(), 0, Vec::new());
+    let mut times = Vec::new();
+    let mut errors = 0;
+    let mut body = Vec::new();
     loop {
         let asked = Instant::now();
         if asked >= end {
             return Ok((times, errors));
         }
         stream.write_all(request)?;
-        let (mut line, mut length, mut is_ok) = (String::new(), 0, false);
+        let mut line = String::new();
+        let mut length = 0;
+        let mut is_ok = false;
         loop {
             line.clear();
             answers.read_line(&mut line)?;

@@ -170,7 +170,8 @@ impl Target {
     }
 
     fn mix(&mut self, seconds: f64) -> Result<String, Failure> {
-        let (mut events, mut out) = (Events::with_capacity(1024), Vec::new());
+        let mut events = Events::with_capacity(1024);
+        let mut out = Vec::new();
         for client in &mut self.clients {
             client.ask(Step::SetAndWait, "", &mut out)?;
         }
@@ -203,12 +204,14 @@ impl Target {
         }
         latencies.sort_unstable();
         let operations = latencies.len() as f64 / seconds;
-        let (p50, p99) = (percentile(&latencies, 0.5), percentile(&latencies, 0.99));
+        let p50 = percentile(&latencies, 0.5);
+        let p99 = percentile(&latencies, 0.99);
         Ok(format!(r#"{{"operations_per_s": {operations}, "p50_us": {p50}, "p99_us": {p99}}}"#))
     }
 
     fn barrier(&mut self, round: &str) -> Result<String, Failure> {
-        let (mut events, mut out) = (Events::with_capacity(1024), Vec::new());
+        let mut events = Events::with_capacity(1024);
+        let mut out = Vec::new();
         let all = self.clients.len();
         let begin = Instant::now();
         for client in &mut self.clients {

@@ -111,7 +111,8 @@ fn run(dir: &Path, python: PathBuf) -> Outcome<()> {
     let tensorflow = TensorFlow::load(&savedmodel::runtime::library(&places)?)?;
     let litert = LiteRt::load(&litert::runtime::library(&places)?)?;
     let cases: Vec<Value> = serde_json::from_slice(&fs::read(dir.join("cases.json"))?)?;
-    let (mut worst, mut wrong) = (BTreeMap::new(), Vec::new());
+    let mut worst = BTreeMap::new();
+    let mut wrong = Vec::new();
     for (number, case) in cases.iter().enumerate() {
         let place = dir.join(format!("{number:02}"));
         let runners: [Box<dyn Runner>; 2] =
@@ -140,7 +141,8 @@ fn run(dir: &Path, python: PathBuf) -> Outcome<()> {
 fn tried(runner: &mut dyn Runner, case: &Value) -> Outcome<f32> {
     let mut worst = 0.0_f32;
     for batch in case["batches"].as_array().ok_or("no batches")? {
-        let (inputs, expected) = (tensors(&batch["inputs"])?, tensors(&batch["outputs"])?);
+        let inputs = tensors(&batch["inputs"])?;
+        let expected = tensors(&batch["outputs"])?;
         let found = runner.run(&inputs).map_err(|error| format!("inputs of {:?}: {error}", inputs[0].shape))?;
         if found.len() != expected.len() {
             return Err(format!("{} outputs, expected {}", found.len(), expected.len()).into());
@@ -200,7 +202,8 @@ fn apart(dir: &Path, places: &[PathBuf], cases: &[Value]) -> Outcome<()> {
 fn refusals(dir: &Path, tensorflow: &TensorFlow, litert: &LiteRt) -> Outcome<()> {
     let damaged = dir.join("damaged");
     fs::create_dir_all(&damaged)?;
-    let (saved, lite) = (damaged.join("saved_model.pb"), damaged.join("model.tflite"));
+    let saved = damaged.join("saved_model.pb");
+    let lite = damaged.join("model.tflite");
     let whole = (fs::read(dir.join("00/saved/saved_model.pb"))?, fs::read(dir.join("00/model.tflite"))?);
     for kept in [0, 1, 2] {
         fs::write(&saved, &whole.0[..whole.0.len() * kept / 3])?;

@@ -180,7 +180,8 @@ impl Trial {
     }
 
     fn check_journal(&self) {
-        let (mut round_next, mut cut_before) = (None, false);
+        let mut round_next = None;
+        let mut cut_before = false;
         for launch in &self.launches {
             let whole = launch.code.is_some();
             check_processes(launch, whole).unwrap_or_else(|error| panic!("{error}: {}", self.told()));
@@ -253,7 +254,8 @@ fn check_processes(launch: &Launch, whole: bool) -> Result<(), String> {
 /// than it came to tell.
 fn check_rounds(launch: &Launch, next: &mut Option<u64>, cut_before: bool) -> Result<(), String> {
     let whole = launch.code.is_some();
-    let (mut rounds, mut restarts) = (0, 0);
+    let mut rounds = 0;
+    let mut restarts = 0;
     for event in &launch.events {
         match &event.what {
             What::RoundStarted { round, .. } => {
@@ -289,7 +291,9 @@ fn check_rounds(launch: &Launch, next: &mut Option<u64>, cut_before: bool) -> Re
 
 /// A recovery belongs to a round that began after a failure, each is told once, and only after one.
 fn check_recoveries(launch: &Launch, recovery_max_s: f64) -> Result<(), String> {
-    let (mut round, mut failed, mut steps) = (None, false, 0);
+    let mut round = None;
+    let mut failed = false;
+    let mut steps = 0;
     for event in &launch.events {
         match &event.what {
             What::RoundStarted { round: begun, .. } => round = Some(*begun),

@@ -126,7 +126,8 @@ impl Driver {
             }
         }
         let code = self.enn.wait().unwrap().code();
-        let (events, killed) = (std::mem::take(&mut self.events), std::mem::take(&mut self.killed));
+        let events = std::mem::take(&mut self.events);
+        let killed = std::mem::take(&mut self.killed);
         Launch { code, events, stderr: words.join().unwrap(), killed, cut: self.cut, left: faults.collect() }
     }
 

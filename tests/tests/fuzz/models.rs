@@ -121,7 +121,8 @@ pub(crate) fn cards(bytes: &[u8]) {
     let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![2, 2], &[1; 16]).unwrap();
     let about = Some([(KEY.to_owned(), text)].into());
     in_place(|dir| {
-        let (path, checkpoints) = (dir.join("m.safetensors"), dir.join("checkpoints"));
+        let path = dir.join("m.safetensors");
+        let checkpoints = dir.join("checkpoints");
         safetensors::serialize_to_file([("w", view)], about, &path).unwrap();
         _ = fs::remove_dir_all(&checkpoints);
         drop(convert::load_model(&path, &checkpoints, 0.0));
@@ -158,7 +159,9 @@ fn unpacked(dir: &Path, bytes: &[u8]) -> Checkpoint {
     let mut metadata = Metadata::parse(&fs::read(sound).unwrap()).unwrap();
     let places = metadata.tensors.values_mut().flat_map(|tensor| &mut tensor.chunks).map(|chunk| &mut chunk.place);
     for place in places.chain(metadata.values.values_mut()) {
-        (place.offset, place.length, place.transforms) = (0, bytes.len() as u64, vec!["stream.zstd/1".into()]);
+        place.offset = 0;
+        place.length = bytes.len() as u64;
+        place.transforms = vec!["stream.zstd/1".into()];
     }
     fs::write(dir.join(name::METADATA), metadata.to_bytes("x")).unwrap();
     fs::write(dir.join("__0_0.distcp"), bytes).unwrap();
@@ -223,7 +226,8 @@ const PARTS: [&str; 3] =
     ["Manifest.json", "Data/com.apple.CoreML/model.mlmodel", "Data/com.apple.CoreML/weights/weight.bin"];
 
 fn packages(dir: &Path) {
-    let (graph, about) = (graph(), BTreeMap::from([("enn.run".to_owned(), "weather-1".to_owned())]));
+    let graph = graph();
+    let about = BTreeMap::from([("enn.run".to_owned(), "weather-1".to_owned())]);
     let model = Model { name: "m", graph: &graph, batch: Batch::default(), about: &about };
     pt2::write(&model, &dir.join("m.pt2")).unwrap();
     coreml::write(&model, &dir.join("m.mlpackage")).unwrap();

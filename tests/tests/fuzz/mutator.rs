@@ -44,7 +44,8 @@ impl Mutator {
             0 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << self.below(8)),
             1 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = self.below(256) as u8),
             2 => {
-                let (number, width) = (NUMBERS[self.below(NUMBERS.len() as u64) as usize], 1 << self.below(4));
+                let number = NUMBERS[self.below(NUMBERS.len() as u64) as usize];
+                let width = 1 << self.below(4);
                 let number = number.to_le_bytes();
                 bytes.iter_mut().skip(at).zip(&number[..width]).for_each(|(byte, new)| *byte = *new);
             }

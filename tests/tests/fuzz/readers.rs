@@ -145,7 +145,8 @@ pub(crate) fn state_file(bytes: &[u8]) {
 }
 
 fn converted(form: Target, target: &str) -> TempDir {
-    let (from, to) = (directory(), tempfile::tempdir().unwrap());
+    let from = directory();
+    let to = tempfile::tempdir().unwrap();
     let wishes = Wishes { form: Some(form), shard_bytes: 10, ..Wishes::default() };
     convert::convert(from.path(), &to.path().join(target), &wishes, &mut |_, _| {}).unwrap();
     to

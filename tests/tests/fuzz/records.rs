@@ -47,7 +47,8 @@ pub(crate) fn configuration(bytes: &[u8]) {
     let facts = Facts { cores: 2, gpus: 0, cuda_worker: false, cwd: "/c".into() };
     drop((resolve(&raw, &facts), resolve_model(&raw)));
     if tasks::read(text, path).is_ok() {
-        let (name, keys) = ("new".to_owned(), TaskKeys { mode: None, ..TaskKeys::default() });
+        let name = "new".to_owned();
+        let keys = TaskKeys { mode: None, ..TaskKeys::default() };
         let edits = [
             TaskEdit::Remove { name: "left".into() },
             TaskEdit::Detach { child: "left".into() },
@@ -219,7 +220,8 @@ pub(crate) fn sealed(bytes: &[u8]) {
             let _ = (open.tensor("a.weight"), open.inspect(&mut |_| {}));
         }
         // The same as a mirror of another machine's.
-        let (place, target) = (Store::open(dir.join("mirror").to_str().unwrap()).unwrap(), dir.join("pulled"));
+        let place = Store::open(dir.join("mirror").to_str().unwrap()).unwrap();
+        let target = dir.join("pulled");
         _ = fs::remove_dir_all(&target);
         let _ = pull(&place, None, &target, false, &mut |_, _| {});
     });

@@ -102,7 +102,8 @@ pub(crate) fn meta(columns: &[(&str, &[&str])]) -> StagedMeta {
 
 /// Stages a file of this name; where it went, if it did.
 fn staged(dir: &Path, file: &str, bytes: &[u8], arrays: bool) -> Option<PathBuf> {
-    let (path, out) = (dir.join(file), dir.join("out"));
+    let path = dir.join(file);
+    let out = dir.join("out");
     fs::write(&path, bytes).unwrap();
     _ = fs::remove_dir_all(&out);
     let options = StageOptions { out, threads: 1, for_prediction: None };

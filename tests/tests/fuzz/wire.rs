@@ -92,7 +92,8 @@ pub(crate) fn frame_seeds() -> Vec<Vec<u8>> {
 
 /// Every message of a kind in the bytes.
 fn messages<T: DeserializeOwned>(bytes: &[u8]) -> Vec<T> {
-    let (mut buffer, mut found) = (FrameBuffer::new(), Vec::new());
+    let mut buffer = FrameBuffer::new();
+    let mut found = Vec::new();
     for part in bytes.chunks(50) {
         buffer.extend(part);
         while let Ok(Some(message)) = buffer.decode() {
@@ -143,7 +144,8 @@ pub(crate) fn store_seeds() -> Vec<Vec<u8>> {
 
 /// In crumbs, as a slow client sends it.
 pub(crate) fn store(bytes: &[u8]) {
-    let (mut parser, mut table) = (Parser::new(store_limits()), Table::new(store_limits()));
+    let mut parser = Parser::new(store_limits());
+    let mut table = Table::new(store_limits());
     let mut held: Vec<u8> = Vec::new();
     let mut told = Vec::new();
     for part in bytes.chunks(13) {

@@ -29,7 +29,8 @@ fn the_page_of_figures_is_what_the_script_makes_of_the_results() {
 #[test]
 fn new_results_are_written_into_their_rows_with_their_machine() {
     let dir = tempfile::tempdir().unwrap();
-    let (bench, new) = (dir.path().join("tests/bench"), dir.path().join("target/bench"));
+    let bench = dir.path().join("tests/bench");
+    let new = dir.path().join("target/bench");
     fs::create_dir_all(&bench).unwrap();
     fs::create_dir_all(&new).unwrap();
     let script = bench.join("measured.py");

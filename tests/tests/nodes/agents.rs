@@ -44,8 +44,10 @@ impl<'a> Agents<'a> {
         let dir = tempfile::Builder::new().prefix("en").tempdir().unwrap();
         fs::create_dir(dir.path().join("tmp")).unwrap();
         data::write(dir.path());
-        let (port, nnodes) = (free_port(), nnodes.to_owned());
-        let (more, living) = (Vec::new(), BTreeMap::new());
+        let port = free_port();
+        let nnodes = nnodes.to_owned();
+        let more = Vec::new();
+        let living = BTreeMap::new();
         Self { dir, network, port, nnodes, epochs, workers: 1, more, living, killed: 0, wait: 60 }
     }
 

@@ -112,7 +112,8 @@ fn checkpoints(agents: &Agents<'_>) -> PathBuf {
 /// A stop, in which the head is stuck in its last commit, when the shares of the `others` are written.
 fn stuck_in_the_last_commit(agents: &mut Agents<'_>, others: &[u32]) {
     let frozen = Frozen::on(agents, 2);
-    let (round, head) = (agents.working(1 + others.len() as u32, 0), agents.pid(1));
+    let round = agents.working(1 + others.len() as u32, 0);
+    let head = agents.pid(1);
     // In whichever of these the head writes what makes shares a checkpoint, it waits for somebody who reads.
     let first = agents.step();
     for step in first..first + UNTOLD_MAX {

@@ -79,7 +79,8 @@ fn a_stream_says_what_a_file_does() {
     for batch in StreamReader::try_new(output.stdout.as_slice(), None).unwrap() {
         let batch = batch.unwrap();
         let column = |name: &str| -> Float32Array { batch.column_by_name(name).unwrap().as_primitive().clone() };
-        let (y, z) = (column("y"), column("z"));
+        let y = column("y");
+        let z = column("z");
         streamed.extend((0..batch.num_rows()).flat_map(|row| [y.value(row), z.value(row)]));
     }
     assert_eq!(streamed.len(), whole.len());

@@ -98,7 +98,8 @@ fn long_names_of_categories_and_ten_thousand_of_them() {
 
 #[test]
 fn repeated_rows_count_once() {
-    let (once, thrice) = (data(), data().then(data()).then(data()));
+    let once = data();
+    let thrice = data().then(data()).then(data());
     let trained = |table: &Table, sections: &[(&str, &str)]| {
         let place = Place::new(table, sections);
         place.train(&[]);

@@ -47,7 +47,8 @@ pub(crate) struct Table {
 pub(crate) fn data() -> Table {
     let row = |row: u64| {
         let value = |column: u64| (mix(row * 8 + column) % 20_000) as f64 / 10_000.0 - 1.0;
-        let ([a, b, c], noise) = ([0, 1, 2].map(value), |column: u64| 0.05 * value(column));
+        let [a, b, c] = [0, 1, 2].map(value);
+        let noise = |column: u64| 0.05 * value(column);
         let numbers = [a, b, c, a * b + 0.5 * c + noise(3), a - c + noise(4)];
         std::iter::once(row.to_string()).chain(numbers.map(|value| format!("{value:.6}"))).collect()
     };
@@ -179,7 +180,8 @@ impl Place {
 
     fn done(&self, words: &[&str]) -> Output {
         let output = self.command(words).output().unwrap();
-        let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let out = String::from_utf8_lossy(&output.stdout);
+        let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{words:?}\n{out}\n{error}");
         assert!(!error.contains("panicked"), "{error}");
         output

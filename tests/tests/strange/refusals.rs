@@ -85,7 +85,8 @@ fn hours(count: i64, order: impl Fn(&mut Vec<String>)) -> String {
 fn windows(text: &str) -> Place {
     let place = Place::of_text(text.as_bytes(), &[("train", "epochs = 2")]);
     let toml = std::fs::read_to_string(place.path().join("strange.toml")).unwrap();
-    let (rows, split) = (toml.find("[data.rows]").unwrap(), toml.find("[data.split]").unwrap());
+    let rows = toml.find("[data.rows]").unwrap();
+    let split = toml.find("[data.split]").unwrap();
     let toml =
         [&toml[..rows], WINDOWS, &toml[split..].replace("kind = \"random\"", "kind = \"chronological\"")].concat();
     place.write("strange.toml", toml.as_bytes());

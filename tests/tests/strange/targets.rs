@@ -42,7 +42,8 @@ fn the_median_may_be_the_only_level() {
 fn ranges_a_million_times_apart_hurt_no_cell_under_any_loss() {
     let scale = |by: f64| move |_: usize, value: f64| format!("{:e}", value * by);
     let table = data().with("y", scale(1e-3)).with("z", scale(1e6)).with("a", scale(1e6)).with("b", scale(1e-6));
-    let (plain, scaled) = (Place::new(&data(), &[]), Place::new(&table, &[]));
+    let plain = Place::new(&data(), &[]);
+    let scaled = Place::new(&table, &[]);
     for loss in losses() {
         // Each cell by itself: the mean over both would be that of the large one alone.
         let [plain, scaled] = [&plain, &scaled].map(|place| {
@@ -68,7 +69,8 @@ fn cells_of_several_units_are_judged_in_their_own() {
     let of_cells =
         |name: &str| found.cells.iter().zip(&spreads).map(|(cell, std)| cell.errors[name].mae / std).sum::<f64>() / 2.0;
     for name in [MODEL, "cell_mean", "ridge"] {
-        let (told, expected) = (found.all.errors[name].judged(), of_cells(name));
+        let told = found.all.errors[name].judged();
+        let expected = of_cells(name);
         assert!((told - expected).abs() < 1e-9 * expected, "{name}: {told}, in the cells {expected}");
     }
     let trained = place.metrics();

@@ -41,7 +41,8 @@ fn an_evaluation_and_a_cross_validation_weigh_rows_and_cells_as_training_does() 
     let (found, mae) = place.evaluate("data.csv");
     let trained = place.metrics();
     for (part, split) in found.seen.iter().zip(["train", "val", "test"]) {
-        let (ours, its) = (part.part.errors[MODEL].mae, trained.split[split].mae);
+        let ours = part.part.errors[MODEL].mae;
+        let its = trained.split[split].mae;
         assert!((ours - its).abs() < 1e-5 * its, "{split}: {ours} beside {its}");
     }
     let cells: Vec<f64> = found.cells.iter().map(|cell| cell.model().unwrap()).collect();
@@ -59,7 +60,8 @@ fn an_evaluation_and_a_cross_validation_weigh_rows_and_cells_as_training_does() 
             serde_json::from_slice(&place.command(&words).output().unwrap().stdout).unwrap()
         };
         // The fold's own run has weighed the same rows and cells.
-        let (ours, its) = (&fold.errors[MODEL], &of_run.split["test"]);
+        let ours = &fold.errors[MODEL];
+        let its = &of_run.split["test"];
         assert!((ours.mae - its.mae).abs() < 1e-5 * its.mae && (ours.rmse - its.rmse).abs() < 1e-5 * its.rmse);
         assert!((ours.r2 - its.r2).abs() < 1e-4, "{} beside {}", ours.r2, its.r2);
         assert_eq!(ours.n, 2 * staged.meta().split_rows[2]);

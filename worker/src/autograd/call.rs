@@ -94,7 +94,8 @@ pub(super) fn run(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpErr
     }
     let vals: SmallVec<[Val; 4]> = ins.iter().map(|t| t.val()).collect();
     let save = row.save;
-    let (phase, scope) = (cx.phase.get(), cx.scope.get());
+    let phase = cx.phase.get();
+    let scope = cx.scope.get();
     let rec = Rec { op, ins: vals, first_out, outs: results.len() as u32, kernel, phase, scope };
     let rec = state.program.record(rec);
     if tape {

@@ -170,7 +170,8 @@ fn cast(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Result<Tensor, OpError> {
     if let Some(known) = known {
         return Ok(known);
     }
-    let (param, cast) = (is_param(cx, x), run(cx, Op::Cast { to }, &[x])?.swap_remove(0));
+    let param = is_param(cx, x);
+    let cast = run(cx, Op::Cast { to }, &[x])?.swap_remove(0);
     let made = &mut cx.state.borrow_mut().made;
     made.casts.insert((x.val(), to), (version, cast.downgrade()));
     if param {
@@ -242,7 +243,9 @@ fn quantised(cx: &Cx<'_>, x: &Tensor) -> Result<Quantised, OpError> {
         return Ok(known);
     }
     let mut outs: Results = run(cx, Op::Quantize { to: FORWARD }, &[x])?;
-    let (scale, transposed, q) = (outs.pop(), outs.pop(), outs.pop());
+    let scale = outs.pop();
+    let transposed = outs.pop();
+    let q = outs.pop();
     let (Some(q), Some(transposed), Some(scale)) = (q, transposed, scale) else {
         unreachable!("quantize returns three results")
     };

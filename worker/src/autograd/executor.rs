@@ -139,7 +139,9 @@ impl Known {
 
     /// A kernel could not be launched: the step is recorded again.
     fn begin_anew(&mut self) {
-        (self.ready, self.times, self.trial) = (Ready::No, 0, Trial::default());
+        self.ready = Ready::No;
+        self.times = 0;
+        self.trial = Trial::default();
     }
 
     /// Gives graphs up that were slower than their plan.
@@ -312,8 +314,11 @@ impl Executor {
             if self.known.len() == PLANS_MAX {
                 self.known.remove(0);
             }
-            let (hash, ready) = (String::new(), Ready::No);
-            let (no_plan, no_graph, apart) = (None, None, None);
+            let hash = String::new();
+            let ready = Ready::No;
+            let no_plan = None;
+            let no_graph = None;
+            let apart = None;
             self.known.push(Known { metas, hash, times: 0, ready, no_plan, no_graph, apart, trial: Trial::default() });
         }
         let Some(known) = self.known.last_mut() else { return };

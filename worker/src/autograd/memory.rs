@@ -32,7 +32,8 @@ impl Program {
                 list.push(val);
             }
         }
-        let (mut alive, mut peak) = (0u64, 0u64);
+        let mut alive = 0u64;
+        let mut peak = 0u64;
         for (rec, dead) in self.recs().iter().zip(&dying) {
             alive +=
                 rec.outs().filter(|v| owner[v.index()] == v.index()).map(|v| self.temp_bytes(v.index())).sum::<u64>();

@@ -33,16 +33,12 @@ pub enum Unplannable {
     #[error(
         "an input of shape {shape:?} was entered during the step\nhint: declare it as an input of the step, or cx.constant() if it never changes"
     )]
-    Input {
-        /// Its shape.
-        shape: Vec<i64>,
-    },
+    Input { shape: Vec<i64> },
     /// A kernel that no longer exists.
     #[error("{op} was recorded with the kernel {kernel}, which its row does not have")]
     Kernel {
         /// The operation.
         op: &'static str,
-        /// The kernel.
         kernel: &'static str,
     },
     /// libtorch refused to make the random keys.
@@ -54,7 +50,6 @@ pub enum Unplannable {
 pub struct Seen<'a> {
     /// Its number.
     pub at: usize,
-    /// The record.
     pub rec: &'a Rec,
     /// Operands, after the run.
     pub ins: &'a [&'a Raw],
@@ -125,7 +120,8 @@ impl Plan {
         let keys = bind_keys(&state.keys, &mut slots).map_err(|error| Unplannable::Keys(error.to_string()))?;
         let outputs: Vec<Val> = outputs.iter().map(Tensor::val).collect();
         let steps = steps(&program, &outputs, launcher)?;
-        let (kept, stopped) = (BTreeMap::new(), Cell::new(None));
+        let kept = BTreeMap::new();
+        let stopped = Cell::new(None);
         Ok(Self { program, steps, slots, inputs: inputs.to_vec(), outputs, keys, hash, kept, stopped })
     }
 
@@ -134,7 +130,6 @@ impl Plan {
         &self.hash
     }
 
-    /// The program.
     pub fn program(&self) -> &Program {
         &self.program
     }
@@ -263,7 +258,8 @@ impl Plan {
 
     /// The recorded kernel, or the plain reference where it cannot be launched: the ranks are in the middle of a step.
     fn launch(&self, at: usize, op: &Op, l: &Launch<'_>) -> Launched {
-        let (step, _alone) = (&self.steps[at], alone(op, l));
+        let step = &self.steps[at];
+        let _alone = alone(op, l);
         let error = match (step.launch)(op, l) {
             // That says nothing of the kernel: the step is done again in smaller parts.
             Err(error) if !error.is_out_of_memory() => error,

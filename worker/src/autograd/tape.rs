@@ -271,13 +271,15 @@ impl Cx<'_> {
         ids().for_each(|id| waiting[grads.bucket_of(id).index()] += 1);
         let idle: Vec<ParamId> = ids().filter(|id| reach.pending[id.index()] == 0).collect();
         let late = Late::new(&reach.late);
-        let (pending, open) = (reach.pending, grads.buckets());
+        let pending = reach.pending;
+        let open = grads.buckets();
         let flats = (0..grads.buckets() as u32).map(|bucket| grads.flat(BucketId(bucket)));
         let measured = self.norms_of(flats).is_some();
         let mut ready =
             Ready { cx: self, pending, waiting, open, grads, late: &late, on_ready, measured, small: Vec::new() };
         idle.into_iter().try_for_each(|id| ready.param_ready(id))?;
-        let (blank, slots) = (RefCell::new(blank), RefCell::new(vec![None; grads.count()]));
+        let blank = RefCell::new(blank);
+        let slots = RefCell::new(vec![None; grads.count()]);
         let emitter = Emitter { cx: self, grads, late: &late, blank, slots };
         let mut slots: Vec<Option<Tensor>> = vec![None; reach.reached.len()];
         slots[loss.val().0 as usize] = Some(self.seed(loss)?);
@@ -346,7 +348,8 @@ impl Cx<'_> {
         let rate = if grads.lent().is_empty() { self.flops_per_byte() } else { 0.0 };
         let mut costs = (rate > 0.0).then(|| Costs::new(grads, rate));
         self.with_program(|program| {
-            let (reached, pending) = (vec![false; program.values()], vec![0; grads.count()]);
+            let reached = vec![false; program.values()];
+            let pending = vec![0; grads.count()];
             let mut reach = Reach { reached, pending, products: vec![false; grads.count()], late: Vec::new() };
             let arrive = |reach: &mut Reach, val: Val| {
                 let value = program.val(val);

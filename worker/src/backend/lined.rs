@@ -47,7 +47,8 @@ pub fn large(shape: &[i64], kind: Kind, device: Device) -> Result<Tensor, TchErr
 /// `x` (…, K) as a matrix (rows, K) whose rows lie densely, at one distance from each other, where a view can be that.
 fn viewed(x: &Tensor) -> Option<Tensor> {
     let rows = x.f_view(matrix_shape(x)).ok()?;
-    let (stride, width) = (rows.stride(), rows.size()[1]);
+    let stride = rows.stride();
+    let width = rows.size()[1];
     ((stride[1] == 1 || width <= 1) && stride[0] >= width).then_some(rows)
 }
 
@@ -100,7 +101,8 @@ mod tests {
         }
         let ones = Tensor::ones([4, 24], (Kind::Half, Device::Cpu));
         assert_eq!(matrix(&ones.narrow(1, 0, 3).tr()).unwrap().stride(), [8, 1]);
-        let (begins, later) = (ones.narrow(1, 8, 5), ones.narrow(1, 3, 5));
+        let begins = ones.narrow(1, 8, 5);
+        let later = ones.narrow(1, 3, 5);
         assert_eq!(matrix(&begins).unwrap().data_ptr(), begins.data_ptr(), "a view of lined rows");
         assert_eq!(matrix(&later).unwrap().stride(), [8, 1], "rows that begin elsewhere are copied");
         assert_eq!(empty(&[0, 3], Kind::Half, Device::Cpu).unwrap().size(), [0, 3]);

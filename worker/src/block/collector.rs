@@ -98,7 +98,8 @@ impl Collector {
     /// Runs a block along one axis of the grid, the others being part of the batch.
     fn along_axis(&self, cx: &Cx, tokens: &Residual, axis: usize, block: &RetNetBlock) -> Result<Residual, OpError> {
         let counts = self.grid.counts();
-        let (batch, d) = (tokens.batch(), self.width);
+        let batch = tokens.batch();
+        let d = self.width;
         let before: i64 = counts[..axis].iter().product();
         let after: i64 = counts[axis + 1..].iter().product();
         let n = counts[axis];

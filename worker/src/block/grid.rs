@@ -102,14 +102,19 @@ mod tests {
             [(vec![7], vec![3]), (vec![3, 5], vec![2, 2]), (vec![2, 3, 4], vec![1, 2, 4]), (vec![4, 4], vec![1, 1])]
         {
             let grid = Grid::new(&shape, &patch);
-            let (g, p) = (grid.tokens(), grid.patch_volume());
+            let g = grid.tokens();
+            let p = grid.patch_volume();
             let x = Raw::arange(2 * g * p, (Kind::Float, Device::Cpu)).reshape([2, g, p]);
             let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
             let cx = Cx::eval(&params);
             let flat = grid.unpatch(&cx, &cx.input(x.shallow_clone())).unwrap().raw().shallow_clone();
             assert_eq!(flat.size(), [2, grid.cells()]);
             for cell in 0..grid.cells() {
-                let (mut rest, mut token, mut inside, mut token_unit, mut inside_unit) = (cell, 0, 0, 1, 1);
+                let mut rest = cell;
+                let mut token = 0;
+                let mut inside = 0;
+                let mut token_unit = 1;
+                let mut inside_unit = 1;
                 for axis in (0..shape.len()).rev() {
                     let at = rest % shape[axis] as i64;
                     rest /= shape[axis] as i64;

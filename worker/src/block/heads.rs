@@ -31,7 +31,6 @@ pub struct BaseHead {
 pub struct BaseSizes {
     /// Output cells O.
     pub cells: i64,
-    /// Rank R.
     pub rank: i64,
     /// Features F' and crosses C of the linear branch; `None` leaves it out.
     pub linear: Option<(i64, i64)>,

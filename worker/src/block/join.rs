@@ -17,7 +17,6 @@ pub struct Child {
     pub name: String,
     /// Share of the prior attention, relative to its siblings; > 0.
     pub weight: f64,
-    /// Tokens N.
     pub tokens: i64,
 }
 
@@ -122,8 +121,8 @@ mod tests {
         let params = pb.build(1, Device::Cpu).unwrap();
         let cx = Cx::eval(&params);
         tch::manual_seed(2);
-        let (a, b) =
-            (Raw::randn([2, 4, 8], (Kind::Float, Device::Cpu)), Raw::randn([2, 5, 8], (Kind::Float, Device::Cpu)));
+        let a = Raw::randn([2, 4, 8], (Kind::Float, Device::Cpu));
+        let b = Raw::randn([2, 5, 8], (Kind::Float, Device::Cpu));
         let read = |parts: &[&Raw], children: &[Child]| {
             let key_bias = Some(cx.constant(Raw::from_slice(&key_bias(children).unwrap())));
             let sources = Sources::Together { tokens: cx.input(Raw::cat(parts, 1)), key_bias };

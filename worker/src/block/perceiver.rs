@@ -108,7 +108,6 @@ pub struct Perceiver {
 pub struct Rounds {
     /// Latents K.
     pub latents: i64,
-    /// Rounds.
     pub rounds: usize,
     /// Self blocks per round.
     pub self_layers: usize,

@@ -20,7 +20,6 @@ pub trait SubModel: Send {
 /// What a module is built for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SubModelSpec {
-    /// Tokens N.
     pub tokens: i64,
     /// Token sizes.
     pub width: Width,

@@ -30,7 +30,6 @@ pub struct Template {
 /// What all templates of a model have in common.
 #[derive(Debug, Clone)]
 pub struct TemplateSpec {
-    /// Features F'.
     pub features: i64,
     /// Token sizes.
     pub width: Width,
@@ -46,7 +45,6 @@ pub struct TemplateSpec {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("model.tasks: task \"{task}\" asks for the model \"{found}\", which this worker does not have ({})", there_is(.known))]
 pub struct NoSubModel {
-    /// Task.
     pub task: String,
     /// What it asks for.
     pub found: String,
@@ -72,7 +70,8 @@ impl Template {
         config: &TemplateConfig,
         spec: &TemplateSpec,
     ) -> Result<Self, NoSubModel> {
-        let (width, tokens) = (spec.width, config.tokens as i64);
+        let width = spec.width;
+        let tokens = config.tokens as i64;
         let direction = match config.mode {
             Mode::Spatial => Dir::Bidirectional,
             Mode::Temporal => Dir::Causal,
@@ -132,7 +131,8 @@ impl Template {
                 model.forward(cx, &given)?
             };
             if made.shape() != given.shape() {
-                let (left, right) = (made.shape().to_vec(), given.shape().to_vec());
+                let left = made.shape().to_vec();
+                let right = given.shape().to_vec();
                 let expected = "as many tokens of the same width as the model was given";
                 return Err(cx.fail("model", OpErrorKind::Mismatch { left, right, expected }));
             }

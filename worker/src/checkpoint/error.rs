@@ -13,7 +13,6 @@ pub enum CheckpointError {
     /// A tensor of a kind that checkpoints do not hold.
     #[error("{fqn} is of kind {kind}, which checkpoints do not hold")]
     Kind {
-        /// Tensor.
         fqn: String,
         /// Libtorch's name of the kind.
         kind: String,
@@ -21,9 +20,7 @@ pub enum CheckpointError {
     /// Libtorch could not hand over or take the values.
     #[error("failed to copy {fqn}")]
     Copy {
-        /// Tensor.
         fqn: String,
-        /// What libtorch said.
         #[source]
         source: tch::TchError,
     },
@@ -36,7 +33,6 @@ pub enum CheckpointError {
         path.display()
     )]
     OtherModel {
-        /// Checkpoint directory.
         path: PathBuf,
         /// The first differences and their number.
         differences: String,
@@ -46,7 +42,6 @@ pub enum CheckpointError {
     Memory {
         /// What a snapshot needs.
         needed: String,
-        /// What is available.
         available: String,
     },
     /// The shard could not be written.

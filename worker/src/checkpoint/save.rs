@@ -48,12 +48,14 @@ impl Share {
         let mut entries = Vec::with_capacity(items.len());
         let mut dtypes = Vec::with_capacity(items.len());
         for item in items {
-            let (dtype, shape) = (dtype_of(&item.fqn, &item.tensor)?, words(&item.tensor.size()));
+            let dtype = dtype_of(&item.fqn, &item.tensor)?;
+            let shape = words(&item.tensor.size());
             entries.push(Entry { fqn: item.fqn.clone(), element_bytes: dtype.bytes(), shape });
             dtypes.push(dtype);
         }
         let (entries, pieces) = plan.share(entries, rank as usize, world as usize);
-        let (mut boxes, mut parts) = (Vec::with_capacity(pieces.len()), Vec::with_capacity(pieces.len()));
+        let mut boxes = Vec::with_capacity(pieces.len());
+        let mut parts = Vec::with_capacity(pieces.len());
         let mut add = |whole: BoxOf, part: &Tensor| {
             let fqn = whole.fqn.clone();
             let cut = cut(whole, part, BOX_BYTES_MAX);
@@ -64,7 +66,8 @@ impl Share {
             Ok::<_, CheckpointError>(())
         };
         for piece in pieces {
-            let (fqn, global) = (entries[piece.entry].fqn.clone(), entries[piece.entry].shape.clone());
+            let fqn = entries[piece.entry].fqn.clone();
+            let global = entries[piece.entry].shape.clone();
             let mut part = items[piece.entry].tensor.detach();
             // Boxes are cut along the first axis only.
             if piece.sizes != global
@@ -74,11 +77,13 @@ impl Share {
                 part = cut.map_err(|source| CheckpointError::Copy { fqn: fqn.clone(), source })?;
             }
             let dtype = dtypes[piece.entry];
-            let (offsets, sizes) = (piece.offsets.clone(), piece.sizes.clone());
+            let offsets = piece.offsets.clone();
+            let sizes = piece.sizes.clone();
             add(BoxOf { fqn, dtype, global, offsets, sizes }, &part)?;
         }
         for Placed { fqn, global, offsets, tensor } in own {
-            let (dtype, sizes) = (dtype_of(fqn, tensor)?, words(&tensor.size()));
+            let dtype = dtype_of(fqn, tensor)?;
+            let sizes = words(&tensor.size());
             let whole = BoxOf { fqn: fqn.clone(), dtype, global: words(global), offsets: words(offsets), sizes };
             add(whole, &tensor.detach())?;
         }
@@ -132,7 +137,8 @@ fn cut(whole: BoxOf, part: &Tensor, bytes_max: u64) -> Result<Vec<(BoxOf, Tensor
     let each = (bytes_max / (bytes / rows)).max(1);
     let cut = (0..rows).step_by(usize::try_from(each).unwrap_or(usize::MAX)).map(|begin| {
         let mut one = whole.clone();
-        (one.offsets[0], one.sizes[0]) = (one.offsets[0] + begin, each.min(rows - begin));
+        one.offsets[0] = one.offsets[0] + begin;
+        one.sizes[0] = each.min(rows - begin);
         let part = part.f_narrow(0, begin.cast_signed(), one.sizes[0].cast_signed())?;
         Ok((one, part))
     });

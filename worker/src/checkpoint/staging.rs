@@ -39,7 +39,6 @@ const STRETCH_BYTES: usize = 16 << 20;
 pub struct StagingMemory {
     /// It begins with the page, and may be made longer.
     pub file: File,
-    /// The page.
     pub page: ControlPage<'static>,
 }
 
@@ -223,7 +222,8 @@ impl Staging {
         }
         if snapshot.room > 0 {
             // It was made for a smaller share, and is ours. That its memory cannot be given back costs memory only.
-            let (at, room) = (snapshot.at.cast_signed(), snapshot.room.cast_signed());
+            let at = snapshot.at.cast_signed();
+            let room = snapshot.room.cast_signed();
             let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
             // Pages that are locked are not given back.
             *snapshot = Snapshot::default();
@@ -257,13 +257,15 @@ fn refused(action: &'static str) -> impl FnOnce(io::Error) -> CheckpointError {
 
 /// Copies the elements of all items to their places in the shard, but for those that the device copies `by_device`.
 fn copy(share: &Share, out: &mut [u8], (threads, by_device): (usize, bool)) -> Result<Vec<Job>, CheckpointError> {
-    let (mut rest, mut at) = (out, 0u64);
+    let mut rest = out;
+    let mut at = 0u64;
     let mut jobs: Vec<(&mut [u8], &[u8])> = Vec::new();
     let mut later = Vec::new();
     for (index, (part, span)) in share.parts.iter().zip(&share.layout.spans).enumerate() {
         let (_, behind) = rest.split_at_mut((span.payload_at - at) as usize);
         let (to, behind) = behind.split_at_mut(span.payload as usize);
-        (rest, at) = (behind, span.payload_at + span.payload);
+        rest = behind;
+        at = span.payload_at + span.payload;
         match host_bytes(part) {
             Some(from) => jobs.extend(to.chunks_mut(STRETCH_BYTES).zip(from.chunks(STRETCH_BYTES))),
             None if by_device && span.payload > 0 && part.device().is_cuda() && part.is_contiguous() => {
@@ -323,7 +325,8 @@ mod tests {
 
     #[test]
     fn what_was_left_becomes_the_file_that_would_have_been_written() {
-        let (mut staging, dir) = (staging(), tempfile::tempdir().unwrap());
+        let mut staging = staging();
+        let dir = tempfile::tempdir().unwrap();
         // The second does not fit where the first was.
         for (rows, rank) in [(700, 0), (6_000, 1), (10, 0)] {
             let items = state(rows);

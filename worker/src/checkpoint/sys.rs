@@ -6,7 +6,9 @@ use tch::{Device, TchError, Tensor};
 pub(super) fn copy_into(from: &Tensor, to: &mut [u8]) -> Result<(), TchError> {
     let bytes = from.numel() * from.kind().elt_size_in_bytes();
     assert_eq!(to.len(), bytes, "the layout gives each item the bytes of its elements");
-    let (size, mut strides, mut behind) = (from.size(), Vec::new(), 1);
+    let size = from.size();
+    let mut strides = Vec::new();
+    let mut behind = 1;
     for length in size.iter().rev() {
         strides.insert(0, behind);
         behind *= (*length).max(1);

@@ -11,13 +11,10 @@ pub enum CommError {
         "no connection to the store at {host}:{port} within {timeout:?}: {message}\nhint: the launcher serves it; is it alive, and does {host} reach it?"
     )]
     Connect {
-        /// Host asked for.
         host: String,
-        /// Port asked for.
         port: u16,
         /// Limit of the attempt.
         timeout: Duration,
-        /// Libtorch's sentence.
         message: String,
     },
     /// A store operation failed.
@@ -27,7 +24,6 @@ pub enum CommError {
         operation: &'static str,
         /// Key without its prefix.
         key: String,
-        /// Libtorch's sentence.
         message: String,
     },
     /// The ranks did not come together.
@@ -37,21 +33,17 @@ pub enum CommError {
         backend: &'static str,
         /// Rank of this process.
         rank: u32,
-        /// Ranks expected.
         size: u32,
-        /// Libtorch's sentence.
         message: String,
     },
     /// A collective failed, most often because a peer died.
     #[error("{operation} failed on rank {rank} of {size}: {message}\nhint: a peer probably died; its own log says why")]
     Collective {
-        /// Collective.
         operation: &'static str,
         /// Rank of this process.
         rank: u32,
         /// Ranks in the group.
         size: u32,
-        /// Libtorch's sentence.
         message: String,
     },
     /// A collective, or ending the group, took longer than allowed.
@@ -65,7 +57,6 @@ pub enum CommError {
         rank: u32,
         /// Ranks in the group.
         size: u32,
-        /// Limit that passed.
         timeout: Duration,
     },
     /// A peer is no longer there.
@@ -73,7 +64,6 @@ pub enum CommError {
         "{operation} on rank {rank} of {size} cannot end: its peer, rank {peer}, {what}\nhint: rank {peer}'s own log says why"
     )]
     PeerLost {
-        /// Collective.
         operation: &'static str,
         /// Rank of this process.
         rank: u32,
@@ -89,7 +79,6 @@ pub enum CommError {
         "{operation} on rank {rank} of {size}: its peer, rank {peer}, did not come within {timeout:?}\nhint: rank {peer} hangs, or is that much slower"
     )]
     PeerSilent {
-        /// Collective.
         operation: &'static str,
         /// Rank of this process.
         rank: u32,
@@ -97,7 +86,6 @@ pub enum CommError {
         size: u32,
         /// The rank that was waited for.
         peer: u32,
-        /// Limit that passed.
         timeout: Duration,
     },
     /// Two ranks called different collectives.
@@ -119,7 +107,6 @@ pub enum CommError {
     /// This rank ended the group while the collective was in flight.
     #[error("{operation} on rank {rank} of {size} was cut: this rank ended the group")]
     Aborted {
-        /// Collective.
         operation: &'static str,
         /// Rank of this process.
         rank: u32,
@@ -129,9 +116,7 @@ pub enum CommError {
     /// A kind of number the group cannot add up.
     #[error("{operation} over {backend} found {found:?}, expected Float, Double, Int64, BFloat16 or Half")]
     Kind {
-        /// Collective.
         operation: &'static str,
-        /// "shm".
         backend: &'static str,
         /// Kind of the tensor.
         found: tch::Kind,
@@ -139,7 +124,6 @@ pub enum CommError {
     /// A tensor a collective cannot take.
     #[error("{operation} needs a defined, dense, contiguous tensor, found {found}")]
     Tensor {
-        /// Collective.
         operation: &'static str,
         /// What is wrong with it.
         found: &'static str,
@@ -147,7 +131,6 @@ pub enum CommError {
     /// A root that is no rank.
     #[error("broadcast root {root} is outside 0..{size}")]
     RootOutside {
-        /// Root asked for.
         root: u32,
         /// Ranks in the group.
         size: u32,
@@ -157,7 +140,6 @@ pub enum CommError {
     NoMesh {
         /// What the ranks add up through.
         backend: &'static str,
-        /// All ranks.
         size: u32,
         /// Ranks of a node.
         ranks: u32,
@@ -167,7 +149,6 @@ pub enum CommError {
     Nul {
         /// Host, prefix or key.
         what: &'static str,
-        /// The string.
         text: String,
     },
 }

@@ -115,11 +115,13 @@ impl ProcessGroup for Meshed {
     }
 
     fn by_node(&self, ranks: u32) -> Result<(), CommError> {
-        let (rank, size) = (self.rank(), self.size());
+        let rank = self.rank();
+        let size = self.size();
         if ranks == 0 || !size.is_multiple_of(ranks) || self.mesh.get().is_some() {
             return Err(CommError::NoMesh { backend: self.backend(), size, ranks });
         }
-        let (node, place) = (rank / ranks, rank % ranks);
+        let node = rank / ranks;
+        let place = rank % ranks;
         let form = |name: String, at: (u32, u32), together: bool| {
             (self.former)(&self.store.round(&name)?, at, together, &self.forming.beside(self.timeout))
         };

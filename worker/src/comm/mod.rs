@@ -174,7 +174,8 @@ fn check(tensor: &Tensor, operation: &'static str) -> Result<(), CommError> {
 
 /// The part of a flat array that belongs to `rank` of `size`.
 fn own_part(whole: &Tensor, rank: u32, size: u32) -> Result<Tensor, CommError> {
-    let (length, size) = (whole.numel() as i64, i64::from(size));
+    let length = whole.numel() as i64;
+    let size = i64::from(size);
     if whole.dim() != 1 || length % size != 0 {
         return Err(CommError::Tensor { operation: "a collective over equal parts", found: "one that has none" });
     }

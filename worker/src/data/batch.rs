@@ -54,7 +54,6 @@ impl<'a> View<'a> {
         Ok(Self { weight, ..self })
     }
 
-    /// Rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -223,7 +222,8 @@ impl Batch {
     /// The same tensors.
     pub fn shallow_clone(&self) -> Self {
         let share = |tensor: &Tensor| tensor.shallow_clone();
-        let (x, x_mask) = (share(&self.x), share(&self.x_mask));
+        let x = share(&self.x);
+        let x_mask = share(&self.x_mask);
         Self {
             x,
             x_mask,
@@ -240,8 +240,10 @@ impl Batch {
     /// # Errors
     /// What libtorch says, usually that memory is exhausted.
     pub fn duplicate(&self) -> Result<Self, tch::TchError> {
-        let (x, x_mask) = (duplicate(&self.x)?, duplicate(&self.x_mask)?);
-        let (y, y_mask) = (duplicate(&self.y)?, duplicate(&self.y_mask)?);
+        let x = duplicate(&self.x)?;
+        let x_mask = duplicate(&self.x_mask)?;
+        let y = duplicate(&self.y)?;
+        let y_mask = duplicate(&self.y_mask)?;
         Ok(Self { x, x_mask, y, y_mask, whole: None, rows: Arc::clone(&self.rows), real: self.real })
     }
 
@@ -325,7 +327,9 @@ mod tests {
 
     #[test]
     fn weights_are_in_the_mask() {
-        let (x, y, weight) = ([0.0; 3], [1.0; 6], [0.5, 2.0, 0.0]);
+        let x = [0.0; 3];
+        let y = [1.0; 6];
+        let weight = [0.5, 2.0, 0.0];
         let view = View::inputs(3, 1, &x, &[1; 3]).unwrap().with_targets(2, &y, &[1, 0, 1, 1, 1, 1]).unwrap();
         let batch = view.with_weights(&weight).unwrap().gather(&[1, 0, 2, 1], 3, Device::Cpu).unwrap();
         let mask = Vec::<f32>::try_from(batch.y_mask.flatten(0, 1)).unwrap();

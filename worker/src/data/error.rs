@@ -10,13 +10,9 @@ pub enum DataError {
         "staged array {array} has {found} values, expected {expected} ({rows} rows of {width})\n  hint: delete the staged directory and stage again"
     )]
     Length {
-        /// Array name.
         array: &'static str,
-        /// Values found.
         found: usize,
-        /// Values expected.
         expected: usize,
-        /// Rows.
         rows: usize,
         /// Values per row.
         width: usize,
@@ -28,7 +24,6 @@ pub enum DataError {
         rows: usize,
         /// Values per row.
         width: usize,
-        /// What libtorch said.
         #[source]
         source: tch::TchError,
     },

@@ -25,10 +25,12 @@ struct Part {
 impl Mix {
     /// Of sources with so many training rows, one below the other.
     pub fn new(rows: &[u64], weights: &[f64]) -> Self {
-        let (mut first_row, mut first_draw) = (0, 0);
+        let mut first_row = 0;
+        let mut first_draw = 0;
         let parts = rows.iter().zip(draws(rows, weights)).map(|(&rows, draws)| {
             let part = Part { rows: (first_row, rows), draws: (first_draw, draws) };
-            (first_row, first_draw) = (first_row + rows, first_draw + draws);
+            first_row = first_row + rows;
+            first_draw = first_draw + draws;
             part
         });
         Self { parts: parts.collect() }

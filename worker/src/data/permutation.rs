@@ -43,7 +43,8 @@ impl Permutation {
 
     fn network(&self, value: u64) -> u64 {
         let mask = (1u64 << self.half_bits) - 1;
-        let (mut left, mut right) = (value >> self.half_bits, value & mask);
+        let mut left = value >> self.half_bits;
+        let mut right = value & mask;
         for key in self.keys {
             (left, right) = (right, left ^ (mix(right ^ key) & mask));
         }
@@ -72,7 +73,8 @@ mod tests {
     #[test]
     fn positions_are_uniform() {
         // Where row 0 lands over many epochs: chi-square over 16 cells, 15 degrees of freedom, 0.1 % point 37.7.
-        let (n, epochs) = (16u64, 16_000u64);
+        let n = 16u64;
+        let epochs = 16_000u64;
         let mut counts = [0f64; 16];
         for epoch in 0..epochs {
             counts[Permutation::new(n, 7, epoch).at(0) as usize] += 1.0;

@@ -28,7 +28,6 @@ pub trait Arrays: Send + Sync + 'static {
 
 /// What a prefetch thread reads.
 pub struct Plan {
-    /// Arrays.
     pub arrays: Arc<dyn Arrays>,
     /// Rows of the training split.
     pub rows: Arc<RowIndex>,

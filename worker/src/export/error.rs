@@ -25,11 +25,9 @@ pub enum ExportError {
     /// An operation without a way out.
     #[error("{op} at {place} cannot be exported: {why}\nhint: what leaves and is nearest to it: {instead}")]
     NoWay {
-        /// The operation.
         op: String,
         /// Place in the model.
         place: String,
-        /// Why.
         why: String,
         /// What is nearest to it and leaves.
         instead: String,
@@ -39,11 +37,9 @@ pub enum ExportError {
         "{what} at {place} depends on the number of rows: {found}\nhint: a row's answer must not depend on the rows beside it"
     )]
     Batch {
-        /// What.
         what: &'static str,
         /// Place in the model.
         place: String,
-        /// For both batches.
         found: String,
     },
     /// An element type that no graph has.

@@ -93,7 +93,8 @@ impl Screen {
             valid = functional::and(cx, &valid, &functional::not(cx, &is_token)?)?;
         }
         let Some([low, high]) = &self.nearest else { return Ok((x.clone(), valid)) };
-        let (lowest, highest) = (cx.constant(low.shallow_clone()), cx.constant(high.shallow_clone()));
+        let lowest = cx.constant(low.shallow_clone());
+        let highest = cx.constant(high.shallow_clone());
         let near = functional::where_(cx, &reaches(low)?, x, &lowest)?;
         let near = functional::where_(cx, &keeps(high)?, &near, &highest)?;
         // What is no number stays none.

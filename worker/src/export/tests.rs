@@ -182,7 +182,8 @@ fn models_of_every_configuration_are_their_graphs() {
     }
     for (segments, dilations) in [(vec![4], vec![1]), (vec![2, 4, 8], vec![1, 2, 4])] {
         for tokens in [3, 33] {
-            let (segments, dilations) = (segments.clone(), dilations.clone());
+            let segments = segments.clone();
+            let dilations = dilations.clone();
             let config =
                 ModelConfig { mixer: Mixer::Dilated, segments, dilations, temporal_latents: tokens, ..config() };
             one(&format!("dilated, {tokens} tokens {:?}", config.segments), &config, &point());
@@ -305,10 +306,12 @@ fn numbers_that_do_not_count_are_missing_inside_the_graph() {
     ];
     let held = values.map(|row| std::array::from_fn::<f32, 5, _>(|column| bounds[column].held(row[column])));
     let of = |screen| {
-        let (extras, out_shape) = (Extras::default(), &spec.out_shape[..]);
+        let extras = Extras::default();
+        let out_shape = &spec.out_shape[..];
         Answered { model: &model, params: &params, out_shape, blind: None, extras, screen, histories: None }
     };
-    let (plain, whole) = (of(None), of(Some(Screen::of(&bounds).unwrap())));
+    let plain = of(None);
+    let whole = of(Some(Screen::of(&bounds).unwrap()));
     let given = plain.inputs(&Raw::from_slice2(&values)).unwrap();
     let expected = plain.run(&plain.inputs(&Raw::from_slice2(&held)).unwrap()).unwrap();
     let y = array(&expected["y"]).values;
@@ -352,7 +355,8 @@ fn series_without_history_have_no_numbers_in_the_graph() {
     let (model, params) = model(&config(), &spec);
     let histories = Histories::of(&meta);
     let extras = Extras { quantiles: true, stream: false };
-    let (out_shape, histories) = (&spec.out_shape[..], histories.as_ref());
+    let out_shape = &spec.out_shape[..];
+    let histories = histories.as_ref();
     let whole = Answered { model: &model, params: &params, out_shape, blind: None, extras, screen: None, histories };
     let nan = f32::NAN;
     let rows = [
@@ -367,7 +371,8 @@ fn series_without_history_have_no_numbers_in_the_graph() {
     let is_told = |name: &str, row: usize| -> Vec<bool> {
         array(&own[name]).values.chunks(own[name].numel() / 5).nth(row).unwrap().iter().map(|v| !v.is_nan()).collect()
     };
-    let (a, b) = ([true, true, true, false, false, false], [false, false, false, true, true, true]);
+    let a = [true, true, true, false, false, false];
+    let b = [false, false, false, true, true, true];
     for (row, expected) in [[true; 6], a, b, [false; 6], [false; 6]].iter().enumerate() {
         assert_eq!(is_told("y", row), expected, "row {row}");
         assert_eq!(is_told("quantiles", row), expected.repeat(3), "row {row}");

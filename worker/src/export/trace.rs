@@ -45,7 +45,8 @@ struct Tracer<'a> {
 impl<'a> Tracer<'a> {
     fn new(recording: &'a Recording<'a>, programs: [&'a Program; 2], params: &'a Params) -> Self {
         let leaves = recording.cx.kept_leaves().into_iter().collect();
-        let (made, rests) = (HashMap::new(), HashMap::new());
+        let made = HashMap::new();
+        let rests = HashMap::new();
         Self { recording, programs, params, leaves, graph: Graph::new(), made, rests, constants: 0 }
     }
 
@@ -56,7 +57,8 @@ impl<'a> Tracer<'a> {
             return Err(ExportError::Batch { what: "what is computed", place: "the model".to_owned(), found });
         }
         for (name, val) in &self.recording.inputs {
-            let (dtype, shape) = (dtype(first.val(*val).meta.kind, name)?, self.shape(*val, name)?);
+            let dtype = dtype(first.val(*val).meta.kind, name)?;
+            let shape = self.shape(*val, name)?;
             let id = self.graph.input(name, dtype, shape);
             self.made.insert(*val, id);
         }

@@ -44,7 +44,6 @@ pub enum Blame {
     Operand {
         /// Position of the operand.
         operand: usize,
-        /// Its rows.
         rows: Rows,
     },
     /// The operands are finite and the result is not: the numbers have grown too large.
@@ -88,7 +87,8 @@ pub struct Bisect<'m> {
 impl<'m> Bisect<'m> {
     /// A search among the kernels that `manager` chose.
     pub fn new(manager: &'m Manager) -> Self {
-        let (calls, bad) = (Cell::new(0), RefCell::default());
+        let calls = Cell::new(0);
+        let bad = RefCell::default();
         Self { manager, calls, bad, kernel: RefCell::new(None), suspect: RefCell::new(None) }
     }
 

@@ -39,7 +39,8 @@ enum Try {
 
 impl Manager {
     fn choose(&self, op: &Op, l: &Launch<'_>, sig: Sig, failed: &[&'static Kernel]) -> Choice {
-        let (row, step) = (op.row(), self.step.get());
+        let row = op.row();
+        let step = self.step.get();
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         if failed.is_empty()
@@ -150,7 +151,8 @@ impl Launcher for Manager {
     }
 
     fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind> {
-        let (row, _alone) = (op.row(), super::alone(op, l));
+        let row = op.row();
+        let _alone = super::alone(op, l);
         if !self.has_choice(row) {
             return Ok(((row.launch)(op, l)?, PLAIN));
         }

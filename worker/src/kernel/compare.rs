@@ -135,16 +135,19 @@ fn of_one(
         return Ok(None);
     }
     let kind = expected.kind();
-    let (found, expected) = (&readable(found)?, &readable(expected)?);
+    let found = &readable(found)?;
+    let expected = &readable(expected)?;
     if found.f_equal(expected)? {
         return Ok(None);
     }
     if !expected.is_floating_point() {
         return Ok(Some(Fault::Wrong { found: format!("result {index} has other whole numbers") }));
     }
-    let (found, wanted) = (pieces(found)?, pieces(expected)?);
+    let found = pieces(found)?;
+    let wanted = pieces(expected)?;
     let pairs = || found.iter().zip(&wanted);
-    let (mut largest, mut sum) = (0f64, 0.0);
+    let mut largest = 0f64;
+    let mut sum = 0.0;
     for (found, wanted) in pairs() {
         if let Some(fault) = other_odd(index, found, wanted)? {
             return Ok(Some(fault));
@@ -158,7 +161,8 @@ fn of_one(
     let mut worst: Option<(f64, String)> = None;
     let mut begin = 0;
     for (found, wanted) in pairs() {
-        let (a, b) = (finite(found)?, finite(wanted)?);
+        let a = finite(found)?;
+        let b = finite(wanted)?;
         let room = b.f_abs()?.f_mul_scalar(share)?.f_add_scalar(least)?;
         let excess = a.f_sub(&b)?.f_abs()?.f_sub(&room)?;
         let most = excess.f_max()?.f_double_value(&[])?;
@@ -181,7 +185,8 @@ fn finite(tensor: &Tensor) -> Result<Tensor, TchError> {
 
 /// What is not finite in one of them and not the same in the other.
 fn other_odd(index: usize, found: &Tensor, wanted: &Tensor) -> Result<Option<Fault>, OpErrorKind> {
-    let (finite, is_wanted) = (found.f_isfinite()?, wanted.f_isfinite()?);
+    let finite = found.f_isfinite()?;
+    let is_wanted = wanted.f_isfinite()?;
     let lost = is_wanted.f_logical_and(&finite.f_logical_not()?)?;
     if truth(&lost.f_any()?)? {
         return Ok(Some(Fault::NonFinite));
@@ -190,7 +195,8 @@ fn other_odd(index: usize, found: &Tensor, wanted: &Tensor) -> Result<Option<Fau
     if truth(&is_wanted.f_all()?)? {
         return Ok(None);
     }
-    let (a, b) = (found.f_masked_fill(&is_wanted, 0.0)?, wanted.f_masked_fill(&is_wanted, 0.0)?);
+    let a = found.f_masked_fill(&is_wanted, 0.0)?;
+    let b = wanted.f_masked_fill(&is_wanted, 0.0)?;
     let wrong =
         || Fault::Wrong { found: format!("result {index} is not infinite or not a number where the reference is") };
     Ok((!same(&[&a], &[&b])?).then(wrong))
@@ -310,7 +316,8 @@ mod tests {
         let x = drawn(Kind::Float);
         assert!(judged(Tolerance::Reduction, &x.tr(), &x).is_some());
         assert!(judged(Tolerance::Reduction, &x.to_kind(Kind::Double), &x).is_some());
-        let (one, two) = (Tensor::from_slice(&[1i64, 2]), Tensor::from_slice(&[1i64, 3]));
+        let one = Tensor::from_slice(&[1i64, 2]);
+        let two = Tensor::from_slice(&[1i64, 3]);
         assert!(judged(Tolerance::Reduction, &one, &two).is_some());
         assert_eq!(judged(Tolerance::Exact, &one, &one), None);
         assert!(same(&[&one], &[&one]).unwrap() && !same(&[&one], &[&two]).unwrap());
@@ -319,15 +326,18 @@ mod tests {
 
     #[test]
     fn what_cancels_is_measured_by_the_operands_and_f64_sums_of_f32_by_f32() {
-        let (x, one) = (Tensor::from_slice(&[3.0f32, -3.0]), Tensor::from_slice(&[1.0f32]));
+        let x = Tensor::from_slice(&[3.0f32, -3.0]);
+        let one = Tensor::from_slice(&[1.0f32]);
         let near = |a: f32, b: f32, operands: &[&Tensor]| {
-            let (a, b) = (Tensor::from_slice(&[a]), Tensor::from_slice(&[b]));
+            let a = Tensor::from_slice(&[a]);
+            let b = Tensor::from_slice(&[b]);
             fault(Tolerance::Reduction, &[&a], &[&b], operands).unwrap().is_none()
         };
         assert!(near(1.5e-8, -4.5e-8, &[&x]), "a mean of nearly 0");
         assert!(!near(1e-3, -1e-3, &[&x]));
         assert!(!near(1.01, 1.0, &[&one]), "one per cent shows");
-        let (a, b) = (Tensor::from_slice(&[34_654.533_89f64]), Tensor::from_slice(&[34_654.533_95f64]));
+        let a = Tensor::from_slice(&[34_654.533_89f64]);
+        let b = Tensor::from_slice(&[34_654.533_95f64]);
         assert!(fault(Tolerance::Reduction, &[&a], &[&b], &[&x]).unwrap().is_none());
         assert!(fault(Tolerance::Reduction, &[&a], &[&b], &[]).unwrap().is_some());
     }

@@ -32,9 +32,7 @@ pub enum News {
     Recovered {
         /// Operation.
         op: &'static str,
-        /// Kernel.
         kernel: &'static str,
-        /// Signature.
         sig: u64,
         /// Optimizer steps done.
         step: u64,
@@ -118,7 +116,8 @@ impl Manager {
 
     /// When choices may be void the next time: a cool-down ends, or a comparison that said nothing is to be made again.
     pub(super) fn plan_retry(&self) {
-        let (state, step) = (self.state.borrow(), self.step.get());
+        let state = self.state.borrow();
+        let step = self.step.get();
         let cooled = state.breakers.values().filter_map(|breaker| breaker.retry_after(step));
         let again = state.unsettled.values().map(|unsettled| unsettled.again).filter(|again| *again > step);
         self.retry.set(cooled.chain(again).min().unwrap_or(u64::MAX));
@@ -255,13 +254,16 @@ impl Manager {
     }
 
     fn told(&self, kernel: &Kernel, op: &Op, (sig, ins): (Sig, &[&tch::Tensor]), fault: Fault) -> KernelFault {
-        let (op, kernel) = (op.name().to_owned(), kernel.id.to_owned());
+        let op = op.name().to_owned();
+        let kernel = kernel.id.to_owned();
         KernelFault { op, kernel, sig: sig.0, operands: sig::words(ins), fault, step: self.step.get() }
     }
 
     /// Takes a failure in, and tells it when the kernel is now passed over.
     pub(super) fn failed(&self, kernel: &'static Kernel, op: &Op, ins: &[&tch::Tensor], fault: Fault) -> KernelFault {
-        let (name, sig, step) = (op.name(), Sig::of(op, ins), self.step.get());
+        let name = op.name();
+        let sig = Sig::of(op, ins);
+        let step = self.step.get();
         let mut state = self.state.borrow_mut();
         let breaker = state.breakers.entry((kernel.id, name, Some(sig))).or_default();
         let open = breaker.failed(&fault, step);

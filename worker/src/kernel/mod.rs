@@ -87,7 +87,8 @@ pub struct FirstFit;
 
 impl Launcher for FirstFit {
     fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind> {
-        let (row, _alone) = (op.row(), alone(op, l));
+        let row = op.row();
+        let _alone = alone(op, l);
         for kernel in row.kernels {
             if (kernel.fits)(op, l).is_ok()
                 && let Ok(outs) = (kernel.launch)(op, l)

@@ -13,7 +13,6 @@ pub enum KernelNameError {
         "kernels.{key}: no operation of this worker with a choice of kernels has that name\n  hint: there are {known}"
     )]
     Operation {
-        /// Configured key.
         key: String,
         /// Operations with a choice.
         known: String,
@@ -21,7 +20,6 @@ pub enum KernelNameError {
     /// No such kernel.
     #[error("kernels.{key}: \"{found}\" is no kernel of it\n  hint: there are {known}")]
     Kernel {
-        /// Configured key.
         key: String,
         /// Configured kernel.
         found: String,

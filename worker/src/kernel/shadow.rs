@@ -103,7 +103,8 @@ pub(super) fn first_use(
         Err(error) if error.is_out_of_memory() => return Ok(FirstUse::NoRoom),
         copies => copies?,
     };
-    let (op_name, kernel_name) = (op.name().to_owned(), kernel.id.to_owned());
+    let op_name = op.name().to_owned();
+    let kernel_name = kernel.id.to_owned();
     intents.open(&Intent { op: op_name, kernel: kernel_name, sig: sig.0, operands: sig::words(l.ins) });
     let used = beside_reference(kernel, op, l, (&reference, again.as_ref()), clock);
     match used {
@@ -136,7 +137,8 @@ fn beside_reference(
     let plain_ins = reference.operands(l);
     let plain = (op.row().launch)(op, &Launch { ins: &plain_ins })?;
     let compared = {
-        let (found, expected) = (effects(op, &outs, l.ins), effects(op, &plain, &plain_ins));
+        let found = effects(op, &outs, l.ins);
+        let expected = effects(op, &plain, &plain_ins);
         compare::fault(kernel.tolerance, &found, &expected, &plain_ins)?
     };
     let fault = match compared {

@@ -158,7 +158,8 @@ mod tests {
     #[test]
     fn words_say_what_matters() {
         let flat = Tensor::zeros([33], (Kind::Float, Device::Cpu));
-        let (odd, turned) = (flat.narrow(0, 1, 32).view([4, 8]), flat.narrow(0, 0, 32).view([4, 8]).tr());
+        let odd = flat.narrow(0, 1, 32).view([4, 8]);
+        let turned = flat.narrow(0, 0, 32).view([4, 8]).tr();
         assert_eq!(words(&[&flat, &odd, &turned]), "f32[33] f32[4,8]@4 f32[8,4]/strided");
     }
 }

@@ -251,7 +251,8 @@ fn an_agreed_quarantine_waits_for_its_epoch() {
 fn what_is_written_in_place_is_put_right() {
     let extra = Extra { op: "grad_add", kernel: &ADD_WRONG };
     let manager = Manager::new(Settings::default(), vec![extra], Box::new(NoIntents)).unwrap();
-    let (sum, more) = (Tensor::ones([4], (Kind::Float, Device::Cpu)), Tensor::ones([4], (Kind::Float, Device::Cpu)));
+    let sum = Tensor::ones([4], (Kind::Float, Device::Cpu));
+    let more = Tensor::ones([4], (Kind::Float, Device::Cpu));
     let (_, id) = tch::no_grad(|| manager.launch(&Op::GradAdd, &Launch { ins: &[&sum, &more] }).unwrap());
     assert_eq!((id, sum.double_value(&[0]), faults(&manager).len()), ("plain", 2.0, 1));
 }
@@ -346,7 +347,8 @@ fn a_replay_accuses_the_kernel_the_data_or_the_numbers() {
 #[test]
 fn a_difference_where_numbers_are_not_finite_accuses_nobody() {
     let manager = manager(&[&NAN]);
-    let (large, mut odd) = (x(), 0);
+    let large = x();
+    let mut odd = 0;
     let _ = large.get(3).get(2).fill_(1e4);
     for _ in 0..40 {
         let before = launched();

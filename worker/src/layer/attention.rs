@@ -46,7 +46,9 @@ impl Attention {
         keys: &Tensor,
         key_bias: Option<&Tensor>,
     ) -> Result<Tensor, OpError> {
-        let (batch, m, n) = (keys.dim(0), queries.dim(1), keys.dim(1));
+        let batch = keys.dim(0);
+        let m = queries.dim(1);
+        let n = keys.dim(1);
         let q = self.q.forward(cx, queries)?;
         let mut q = self.split_heads(cx, &q, queries.dim(0), m)?;
         if queries.dim(0) != batch {
@@ -55,7 +57,8 @@ impl Attention {
         let kv = self.kv.forward(cx, keys)?;
         let kv = functional::split(cx, &kv, &[self.width, self.width], 2)?;
         let [k, v] = kv.as_slice() else { unreachable!("split gives one part per size") };
-        let (k, v) = (self.split_heads(cx, k, batch, n)?, self.split_heads(cx, v, batch, n)?);
+        let k = self.split_heads(cx, k, batch, n)?;
+        let v = self.split_heads(cx, v, batch, n)?;
         let mixed = functional::sdpa(cx, &q, &k, &v, key_bias, Structural::None)?;
         let mixed = functional::transpose(cx, &mixed, 1, 2)?;
         let mixed = functional::reshape(cx, &mixed, &[batch, m, self.width])?;

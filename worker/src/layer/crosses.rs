@@ -64,7 +64,6 @@ impl Crosses {
         found.into_iter().take_while(fits).collect()
     }
 
-    /// C.
     pub fn columns(&self) -> i64 {
         self.columns
     }
@@ -116,7 +115,8 @@ fn whole(cx: &Cx, x: &Tensor, valid: &Tensor, column: (i64, i64)) -> Result<Numb
 impl Pair {
     /// The row of each sample (B) i64: first · categories of the second + second; the last row where either is unknown.
     fn ids(&self, cx: &Cx, numbers: &BTreeMap<i64, Numbers>) -> Result<Tensor, OpError> {
-        let ((first, first_known), (second, second_known)) = (&numbers[&self.first.0], &numbers[&self.second.0]);
+        let (first, first_known) = &numbers[&self.first.0];
+        let (second, second_known) = &numbers[&self.second.0];
         let pair = functional::add(cx, &functional::scale(cx, first, self.second.1 as f64)?, second)?;
         let known = functional::and(cx, first_known, second_known)?;
         row_of(cx, &pair, &known, self.first.1 * self.second.1)

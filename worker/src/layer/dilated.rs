@@ -67,7 +67,9 @@ impl Dilated {
     /// # Errors
     /// When `x` is not (B, N, D).
     pub fn forward(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
-        let (batch, tokens, dh) = (x.dim(0), x.dim(1), self.width / self.heads);
+        let batch = x.dim(0);
+        let tokens = x.dim(1);
+        let dh = self.width / self.heads;
         let qkv = self.qkv.forward(cx, x)?;
         let qkv = functional::reshape(cx, &qkv, &[batch, tokens, self.heads, 3 * dh])?;
         let fitted = self.patterns.iter().map(|pattern| pattern.fitted(tokens));
@@ -93,7 +95,8 @@ impl Dilated {
 
     /// Scores of a pattern, and its values with a column of ones, which adds up the denominators.
     fn gather(&self, cx: &Cx, qkv: &Tensor, pattern: Pattern) -> Result<Gathered, OpError> {
-        let (tokens, dh) = (qkv.dim(1), self.width / self.heads);
+        let tokens = qkv.dim(1);
+        let dh = self.width / self.heads;
         let taken = functional::dilate(cx, qkv, pattern.segment, pattern.dilation)?;
         let parts = functional::split(cx, &taken, &[dh, dh, dh], 4)?;
         let [q, k, v] = parts.as_slice() else { unreachable!("split gives one part per size") };
@@ -117,7 +120,9 @@ impl Dilated {
             if tokens % segment != 0 {
                 let segments = (tokens + segment - 1) / segment;
                 let at = |i: i64| {
-                    let (s, h, l) = (i / (self.heads * len), i / len % self.heads, i % len);
+                    let s = i / (self.heads * len);
+                    let h = i / len % self.heads;
+                    let l = i % len;
                     s * segment + l * dilation + h % dilation
                 };
                 let hide = |i: i64| if at(i) < tokens { 0.0 } else { HIDDEN };

@@ -61,7 +61,8 @@ impl Embedding {
             let mut tables = Vec::new();
             for column in columns(|f| !f.categories.is_empty()) {
                 let feature = &features[column as usize];
-                let (count, w) = (feature.categories.len(), width_of(feature));
+                let count = feature.categories.len();
+                let w = width_of(feature);
                 width += w as i64;
                 let size = [count as i64 + 1, w as i64];
                 let rows = if feature.one_hot {
@@ -150,7 +151,8 @@ pub(super) fn category(
     (column, count): (i64, i64),
 ) -> Result<(Tensor, Tensor), OpError> {
     let narrow = |t: &Tensor| functional::squeeze(cx, &functional::narrow(cx, t, 1, column, 1)?, 1);
-    let (number, valid) = (narrow(x)?, narrow(valid)?);
+    let number = narrow(x)?;
+    let valid = narrow(valid)?;
     let reaches = functional::at_least(cx, &number, -ROUNDING)?;
     let inside = functional::and(cx, &reaches, &functional::below(cx, &number, count as f64 - ROUNDING)?)?;
     Ok((number, functional::and(cx, &inside, &valid)?))

@@ -37,9 +37,9 @@ impl Mixing {
         Self { mixer: Mixer::Retention, direction, patterns: Vec::new() }
     }
 
-    /// The layer.
     pub fn layer(&self, pb: &mut ParamBuilder, width: Width) -> TokenMixer {
-        let (name, direction) = (self.mixer.name(), self.direction);
+        let name = self.mixer.name();
+        let direction = self.direction;
         match self.mixer {
             Mixer::Retention => TokenMixer::Retention(Retention::new(pb, name, width, direction)),
             Mixer::TrueRetention => TokenMixer::TrueRetention(TrueRetention::new(pb, name, width, direction)),

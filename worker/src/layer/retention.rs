@@ -31,7 +31,8 @@ pub struct Retention {
 impl Retention {
     /// A retention layer that looks in `direction`.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, direction: Dir) -> Self {
-        let (d, heads) = (width.model, width.heads);
+        let d = width.model;
+        let heads = width.heads;
         pb.scoped(name, |pb| Self {
             qvg: Linear::unbiased(pb, "qvg", d, 3 * d),
             out: Linear::unbiased(pb, "out", d, d),
@@ -51,7 +52,8 @@ impl Retention {
     /// When `x` is not (B, N, D), or a state is given to the bidirectional form.
     pub fn forward(&self, cx: &Cx, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>), OpError> {
         let d = self.width;
-        let (batch, tokens) = (x.dim(0), x.dim(1));
+        let batch = x.dim(0);
+        let tokens = x.dim(1);
         let qvg = self.qvg.forward(cx, x)?;
         let qvg = functional::split(cx, &qvg, &[d, d, d], 2)?;
         let [q, v, g] = qvg.as_slice() else { unreachable!("split gives one part per size") };

@@ -240,7 +240,8 @@ mod tests {
     fn buffers_of_a_checkpoint_bring_their_spread() {
         let none = none();
         let cx = Cx::eval(&none);
-        let (mut own, saved) = (Scaler::from_stats(&[], &[empty()]), Scaler::from_stats(&[], &[stats(&[1.0, 3.0])]));
+        let mut own = Scaler::from_stats(&[], &[empty()]);
+        let saved = Scaler::from_stats(&[], &[stats(&[1.0, 3.0])]);
         for ((_, buffer), (_, value)) in own.named_mut().into_iter().zip(saved.named()) {
             buffer.copy_(value);
         }

@@ -40,7 +40,8 @@ struct Heads {
 impl TrueRetention {
     /// A layer that looks in `direction`.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, direction: Dir) -> Self {
-        let (d, heads) = (width.model, width.heads);
+        let d = width.model;
+        let heads = width.heads;
         pb.scoped(name, |pb| Self {
             qkvg: Linear::unbiased(pb, "qkvg", d, 4 * d),
             out: Linear::unbiased(pb, "out", d, d),
@@ -58,7 +59,9 @@ impl TrueRetention {
     /// When `x` is not (B, N, D), or a state is given to the bidirectional form.
     pub fn forward(&self, cx: &Cx, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>), OpError> {
         let d = self.width;
-        let (batch, tokens, dh) = (x.dim(0), x.dim(1), d / self.heads);
+        let batch = x.dim(0);
+        let tokens = x.dim(1);
+        let dh = d / self.heads;
         let all = self.qkvg.forward(cx, x)?;
         let all = functional::split(cx, &all, &[d, d, d, d], 2)?;
         let [q, k, v, g] = all.as_slice() else { unreachable!("split gives one part per size") };
@@ -121,10 +124,14 @@ impl TrueRetention {
         rate: &Tensor,
         (chunk, state): (i64, Option<&Tensor>),
     ) -> Result<(Tensor, Tensor), OpError> {
-        let (batch, h, dh) = (heads.q.dim(0), self.heads, self.width / self.heads);
+        let batch = heads.q.dim(0);
+        let h = self.heads;
+        let dh = self.width / self.heads;
         let count = if chunk == 0 { 0 } else { heads.q.dim(2) / chunk };
         let cut = |t: &Tensor| functional::reshape(cx, t, &[batch, h, count, chunk, dh]);
-        let (q, k, v) = (cut(&heads.q)?, cut(&heads.k)?, cut(&heads.v)?);
+        let q = cut(&heads.q)?;
+        let k = cut(&heads.k)?;
+        let v = cut(&heads.v)?;
         let powers = Powers::new(cx, rate, chunk)?;
         let scores = functional::mul(cx, &functional::matmul_t(cx, &q, &k, false, true)?, &powers.between)?;
         let within = functional::matmul(cx, &scores, &v)?;

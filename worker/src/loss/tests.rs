@@ -54,10 +54,12 @@ impl Case {
             let all = self.head.channels_of(cx, said).unwrap();
             Channels { whole: all.clone(), base: all }
         });
-        let (z, gate) = (tensor(&self.z), cx.input(self.z.shallow_clone()));
+        let z = tensor(&self.z);
+        let gate = cx.input(self.z.shallow_clone());
         let output = Output { refined: z.clone(), z, base: tensor(&self.base), gate, channels };
         let input = |raw: &Raw| cx.input(raw.shallow_clone());
-        let (target, valid) = (input(&self.target), input(&self.target.isfinite()));
+        let target = input(&self.target);
+        let valid = input(&self.target.isfinite());
         (output, Targets { z: target, valid, weight: self.weight.as_ref().map(input) }, said)
     }
 
@@ -72,10 +74,12 @@ impl Case {
 
 /// ∫ (F(x) − 1{x ≥ t})² dx of the normal distribution, by the rectangle rule: the definition of CRPS.
 fn crps_by_integral(z: f64, sigma: f64, target: f64) -> f64 {
-    let (width, reach) = (1e-3, 12.0 * sigma + (z - target).abs());
+    let width = 1e-3;
+    let reach = 12.0 * sigma + (z - target).abs();
     let steps = (2.0 * reach / width) as usize;
     let density = |x: f64| (-0.5 * ((x - z) / sigma).powi(2)).exp() / (sigma * TAU.sqrt());
-    let (mut below, mut sum) = (0.0, 0.0);
+    let mut below = 0.0;
+    let mut sum = 0.0;
     for step in 0..steps {
         let x = z - reach + (step as f64 + 0.5) * width;
         below += density(x) * width;
@@ -184,7 +188,8 @@ fn every_gradient_is_the_slope_of_the_loss_in_f64() {
     let one_hot = double(&[0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
     for loss in REGRESSION.into_iter().chain([Loss::CrossEntropy]) {
         let target = if loss == Loss::CrossEntropy { &one_hot } else { &target };
-        let (z, base) = (double(&[0.1, 0.7, 3.0, -1.3, 0.9, 0.35]), double(&[0.2, -0.8, 1.0, 2.9, -0.7, 0.6]));
+        let z = double(&[0.1, 0.7, 3.0, -1.3, 0.9, 0.35]);
+        let base = double(&[0.2, -0.8, 1.0, 2.9, -0.7, 0.6]);
         let mut case = Case::new(loss, &z, &base, target);
         case.weight = Some(Raw::from_slice(&[0.5, 2.0]).reshape([2, 1]));
         let mut objective = Objective::new(&config(loss)).weighted(Some(&[1.0, 0.25, 3.0]), Device::Cpu).unwrap();
@@ -218,10 +223,13 @@ fn every_gradient_is_the_slope_of_the_loss_in_f64() {
 
 #[test]
 fn tiles_change_neither_value_nor_gradient_and_need_less_memory() {
-    let (rows, cells) = (4, 1030);
+    let rows = 4;
+    let cells = 1030;
     let random = || Raw::randn([rows, cells], (Kind::Float, Device::Cpu));
     tch::manual_seed(5);
-    let (z, base, target) = (random(), random(), random());
+    let z = random();
+    let base = random();
+    let target = random();
     let target = target.masked_fill(&random().gt(1.0), f64::NAN);
     for loss in REGRESSION {
         let mut case = Case::new(loss, &z, &base, &target);
@@ -230,10 +238,12 @@ fn tiles_change_neither_value_nor_gradient_and_need_less_memory() {
             let whole = Objective::new(&config(loss));
             let tiled = Objective { tile: 400, ..Objective::new(&config(loss)) };
             assert_eq!((whole.tiles(rows, cells).len(), tiled.tiles(rows, cells).len()), (1, 10));
-            let ((sum, count), (expected, all)) = (case.loss(&tiled), case.loss(&whole));
+            let (sum, count) = case.loss(&tiled);
+            let (expected, all) = case.loss(&whole);
             assert!((sum / expected - 1.0).abs() < 1e-5 && count == all, "{loss:?}: {sum}, at once {expected}");
             for (found, expected) in gradients(&case, &tiled).iter().zip(gradients(&case, &whole)) {
-                let (off, most) = ((found - &expected).abs().max(), expected.abs().max());
+                let off = (found - &expected).abs().max();
+                let most = expected.abs().max();
                 assert!(off.double_value(&[]) <= 1e-6 * most.double_value(&[]), "{loss:?}");
             }
             let [small, large] = [&tiled, &whole].map(|objective| peak(&case, objective));

@@ -47,11 +47,15 @@ impl Objective {
             return self.element(cx, (z, channels), targets, weight);
         }
         let cut = |whole: &Tensor| functional::split(cx, whole, &sizes, -1);
-        let (z, target, valid) = (cut(z)?, cut(&targets.z)?, cut(&targets.valid)?);
-        let (channels, weight) = (channels.map(cut).transpose()?, weight.map(cut).transpose()?);
+        let z = cut(z)?;
+        let target = cut(&targets.z)?;
+        let valid = cut(&targets.valid)?;
+        let channels = channels.map(cut).transpose()?;
+        let weight = weight.map(cut).transpose()?;
         let tile = |at: usize| {
             let targets = Targets { z: target[at].clone(), valid: valid[at].clone(), weight: None };
-            let (channels, weight) = (channels.as_ref().map(|all| &all[at]), weight.as_ref().map(|all| &all[at]));
+            let channels = channels.as_ref().map(|all| &all[at]);
+            let weight = weight.as_ref().map(|all| &all[at]);
             cx.again(|cx| self.element(cx, (&z[at], channels), &targets, weight))
         };
         (1..sizes.len()).try_fold(tile(0)?, |sum, at| functional::add(cx, &sum, &tile(at)?))

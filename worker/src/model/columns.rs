@@ -116,7 +116,8 @@ impl<'a> Kinship<'a> {
 
     /// What differs: what only one of the two has, and for people to know what else.
     pub(super) fn differences(&self) -> (Vec<String>, Vec<String>) {
-        let (mut problems, mut notes) = (Vec::new(), Vec::new());
+        let mut problems = Vec::new();
+        let mut notes = Vec::new();
         for (i, own) in self.own.iter().enumerate() {
             if self.is_new_label(i) {
                 notes.push(format!("{} begins with nothing, as unknown labels had", own.name));
@@ -130,7 +131,8 @@ impl<'a> Kinship<'a> {
                 let known = Places::new(&other.categories);
                 one.categories.iter().filter(|name| known.of(name).is_none()).cloned().collect::<Vec<_>>()
             };
-            let (new, gone) = (only(own, parent), only(parent, own));
+            let new = only(own, parent);
+            let gone = only(parent, own);
             if !new.is_empty() {
                 notes.push(format!("{} begins with what unknown categories had for {}", own.name, new.join(", ")));
             }

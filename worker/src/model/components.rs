@@ -21,7 +21,8 @@ impl Components {
     pub(super) fn leading(y: &Raw, rank: i64) -> Result<Self, TchError> {
         let y = y.f_sub(&y.f_mean_dim(Some([0].as_slice()), true, Kind::Double)?)?;
         let (vectors, energies) = directions(&y, rank)?;
-        let (kept, rows) = (vectors.size()[1], y.size()[0].max(1));
+        let kept = vectors.size()[1];
+        let rows = y.size()[0].max(1);
         let total: f64 = energies.iter().sum();
         let explained = if total > 0.0 { energies[..kept as usize].iter().sum::<f64>() / total } else { 0.0 };
         let along: Vec<f64> = energies[..kept as usize].iter().map(|energy| (energy / rows as f64).sqrt()).collect();
@@ -37,7 +38,8 @@ pub(super) fn directions(y: &Raw, most: i64) -> Result<(Raw, Vec<f64>), TchError
     let gram = if dual { y.f_matmul(&y.f_tr()?)? } else { y.f_tr()?.f_matmul(y)? };
     let (energy, vectors) = gram.f_linalg_eigh("L")?;
     // eigh sorts upwards.
-    let (energy, vectors) = (energy.f_flip([0])?.f_clamp_min(0.0)?, vectors.f_flip([1])?);
+    let energy = energy.f_flip([0])?.f_clamp_min(0.0)?;
+    let vectors = vectors.f_flip([1])?;
     let energies = Vec::<f64>::try_from(&energy)?;
     let floor = energies.first().copied().unwrap_or(0.0) * ENERGY_FLOOR;
     let kept = energies.iter().take(most.max(0) as usize).take_while(|e| **e > floor).count() as i64;

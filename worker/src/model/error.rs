@@ -9,52 +9,22 @@ use tch::TchError;
 pub enum ModelError {
     /// A size that is zero.
     #[error("model.{key} is 0, expected at least 1")]
-    Zero {
-        /// Configuration key.
-        key: &'static str,
-    },
+    Zero { key: &'static str },
     /// Heads do not divide the width.
     #[error("model.d_model is {d_model}, expected a multiple of model.heads = {heads}\nhint: {} would do", nearest_multiple(*d_model, *heads))]
-    Heads {
-        /// Width.
-        d_model: usize,
-        /// Heads.
-        heads: usize,
-    },
+    Heads { d_model: usize, heads: usize },
     /// A rate outside its range.
     #[error("model.{key} is {found}, expected 0 ≤ {key} < 1")]
-    Rate {
-        /// Configuration key.
-        key: &'static str,
-        /// Its value.
-        found: f64,
-    },
+    Rate { key: &'static str, found: f64 },
     /// A number that must be positive and finite.
     #[error("model.{key} is {found}, expected a positive number")]
-    NotPositive {
-        /// Configuration key.
-        key: &'static str,
-        /// Its value.
-        found: f64,
-    },
+    NotPositive { key: &'static str, found: f64 },
     /// An empty clamp of the output.
     #[error("model.output_range is [{low}, {high}], expected low < high")]
-    OutputRange {
-        /// Lower end.
-        low: f64,
-        /// Upper end.
-        high: f64,
-    },
+    OutputRange { low: f64, high: f64 },
     /// Statistics that do not fit the columns.
     #[error("the staged data has {found} statistics of {what}, expected {expected}\nhint: stage the data again")]
-    Statistics {
-        /// Inputs or targets.
-        what: &'static str,
-        /// Entries found.
-        found: usize,
-        /// Entries expected.
-        expected: usize,
-    },
+    Statistics { what: &'static str, found: usize, expected: usize },
     /// A model without inputs or outputs.
     #[error("the staged data has no {what}, expected at least one")]
     Empty {
@@ -83,20 +53,12 @@ pub enum ModelError {
     #[error(
         "model.segments are {segments:?} and model.dilations {dilations:?}, expected as many, each segment a multiple of its dilation, the first dilation 1"
     )]
-    Patterns {
-        /// Segments.
-        segments: Vec<usize>,
-        /// Dilations.
-        dilations: Vec<usize>,
-    },
+    Patterns { segments: Vec<usize>, dilations: Vec<usize> },
     /// A stream through a temporal task that carries nothing.
     #[error(
         "task \"{task}\" is temporal and has the mixer \"dilated\", which keeps no state: it cannot be part of a stream\nhint: \"retention\" and \"true_retention\" can"
     )]
-    NoStream {
-        /// Task.
-        task: String,
-    },
+    NoStream { task: String },
     /// The state of another model's stream.
     #[error(
         "the state of the stream is of {found}, expected that of {expected}\nhint: a stream goes on with the model it began with"
@@ -104,7 +66,6 @@ pub enum ModelError {
     OtherStream {
         /// Its tasks and blocks.
         found: String,
-        /// The model's.
         expected: String,
     },
     /// An operation of the forward pass failed.

@@ -18,7 +18,6 @@ use tch::{Device, Kind, TchError, Tensor as Raw};
 
 /// Another model.
 pub struct Heritage<'a> {
-    /// Its inputs.
     pub inputs: &'a [FeatureMeta],
     /// Its weights by name.
     pub weights: &'a BTreeMap<String, Raw>,
@@ -93,7 +92,8 @@ impl Model {
                     inherited.taken += 1;
                 }
                 None => {
-                    let (found, expected) = (parent.size(), own.size());
+                    let found = parent.size();
+                    let expected = own.size();
                     inherited.problems.push(format!("{name} is {found:?}, expected {expected:?}"));
                 }
             }
@@ -113,9 +113,12 @@ impl Model {
         let buffer = |name: &str| -> Result<Vec<f64>, TchError> {
             heritage.buffers.get(name).map_or_else(|| Ok(Vec::new()), Vec::<f64>::try_from)
         };
-        let (mut mean, mut std) = (self.buffer("scaler.x_mean")?, self.buffer("scaler.x_std")?);
-        let (parent_mean, parent_std) = (buffer("scaler.x_mean")?, buffer("scaler.x_std")?);
-        let (mut factor, mut offset) = (vec![1.0; inputs.len()], vec![0.0; inputs.len()]);
+        let mut mean = self.buffer("scaler.x_mean")?;
+        let mut std = self.buffer("scaler.x_std")?;
+        let parent_mean = buffer("scaler.x_mean")?;
+        let parent_std = buffer("scaler.x_std")?;
+        let mut factor = vec![1.0; inputs.len()];
+        let mut offset = vec![0.0; inputs.len()];
         for own in 0..inputs.len() {
             let Some((m, s)) =
                 kinship.input(own).and_then(|at| parent_mean.get(at).copied().zip(parent_std.get(at).copied()))
@@ -178,7 +181,8 @@ impl Model {
             return Ok(());
         }
         let own = |name: &str| self.buffer(name).and_then(|buffer| Raw::f_from_slice(&buffer));
-        let (own_mean, own_std) = (own("scaler.y_mean")?, own("scaler.y_std")?);
+        let own_mean = own("scaler.y_mean")?;
+        let own_std = own("scaler.y_std")?;
         // z of the parent · std + mean, in own standard deviations from the own mean.
         let (scale, shift) = match before {
             Some((scale, shift)) => (scale.f_mul(std)?, shift.f_mul(std)?.f_add(mean)?),
@@ -267,7 +271,8 @@ fn source_of(name: &str, inputs: &[FeatureMeta], kinship: &Kinship<'_>, parent: 
 
 /// A table of categories by their names; one that is new begins as an unknown one, with a dimension of its own where there is one.
 fn table(own: &[i64], parent: &Raw, kinship: &Kinship<'_>, input: usize) -> Result<Raw, TchError> {
-    let (rows, width) = (own[0] as usize, own[1] as usize);
+    let rows = own[0] as usize;
+    let width = own[1] as usize;
     let known = parent.size()[0] as usize - 1;
     let dimensions: Vec<Option<usize>> = (0..width).map(|d| kinship.dimension(input, d)).collect();
     let mut values = Vec::with_capacity(rows * width);

@@ -126,7 +126,8 @@ fn the_same_inputs_in_another_order_with_new_categories_say_the_same() {
             let found = answer(&heir, &weights, &moved);
             assert!(apart(&found, &expected) < TOLERANCE, "{loss:?} {choice:?}: {}", apart(&found, &expected));
             // What is new is an unknown one, and learns for itself.
-            let (new, unknown) = ([[2.0, 9.0, 0.0, -5.2]], [[2.0, 9.0, f32::NAN, -5.2]]);
+            let new = [[2.0, 9.0, 0.0, -5.2]];
+            let unknown = [[2.0, 9.0, f32::NAN, -5.2]];
             assert!(apart(&answer(&heir, &weights, &new), &answer(&heir, &weights, &unknown)) < TOLERANCE);
             // Once more, with the scaler brought along.
             let grandchild = inherit(&own, &(own.clone(), heir, weights), ScalerChoice::Keep);

@@ -47,7 +47,8 @@ impl Logistic {
     /// Fits x (n, F), whose last `crosses` columns are products of others, to the classes of the rows: the column of `z` (n, K) with the
     /// largest number. `None` where that is too much work, or too few rows to choose a strength by.
     pub(super) fn fit(x: &Raw, z: &Raw, crosses: i64) -> Result<Option<Self>, TchError> {
-        let ((rows, columns), classes) = (x.size2()?, z.size2()?.1);
+        let (rows, columns) = x.size2()?;
+        let classes = z.size2()?.1;
         let most = CHOICE_WORK_MAX / (columns * classes).max(1);
         if rows < ROWS_MIN || most < CHOICE_ROWS.0 {
             return Ok(None);
@@ -103,7 +104,8 @@ fn choose(x: &Raw, y: &Raw, crosses: i64) -> Result<(f64, i32), TchError> {
     for factor in factors {
         let mut losses = vec![0.0; STRENGTHS as usize];
         for out in 0..FOLDS {
-            let ((seen, seen_y), (unseen, unseen_y)) = (cut(out, false)?, cut(out, true)?);
+            let (seen, seen_y) = cut(out, false)?;
+            let (unseen, unseen_y) = cut(out, true)?;
             let path = Path::new(&seen, &seen_y, (crosses, *factor))?;
             let mut weights = path.begin()?;
             for (rung, loss) in (0..).zip(&mut losses) {
@@ -140,7 +142,8 @@ struct Path {
 impl Path {
     /// Of rows x (n, F) and their classes y (n, K); the last of the columns count as much as said.
     fn new(x: &Raw, y: &Raw, (crosses, factor): (i64, f64)) -> Result<Self, TchError> {
-        let ((rows, columns), options) = (x.size2()?, (Kind::Double, x.device()));
+        let (rows, columns) = x.size2()?;
+        let options = (Kind::Double, x.device());
         let mean = column_mean(x)?;
         let scales = Raw::f_ones([columns], options)?;
         let _ = scales.f_narrow(0, columns - crosses, crosses)?.f_fill_(factor)?;
@@ -173,7 +176,9 @@ impl Path {
         let bound = self.energy.f_mul_scalar(0.5)?.f_add(&penalty)?;
         // What a change of a weight changes of a row's scores, root mean square.
         let reach = self.energy.f_div_scalar(self.y.size()[0] as f64)?.f_sqrt()?;
-        let (mut weights, mut ahead, mut since) = (from.shallow_clone(), from.shallow_clone(), 0.0);
+        let mut weights = from.shallow_clone();
+        let mut ahead = from.shallow_clone();
+        let mut since = 0.0;
         for _ in 0..STEPS_MAX {
             let missed = self.y.f_sub(&self.x.f_matmul(&ahead)?.f_softmax(1, Kind::Double)?)?;
             let slope = self.x.f_tr()?.f_matmul(&missed)?.f_sub(&ahead.f_mul(&penalty)?)?;
@@ -223,11 +228,13 @@ mod tests {
     #[test]
     fn it_tells_unseen_rows_about_as_well_as_the_truth_does() {
         let (x, y, scores) = drawn(3000, 2.0);
-        let (seen, unseen) = (600, 2400);
+        let seen = 600;
+        let unseen = 2400;
         let fit = Logistic::fit(&x.narrow(0, 0, seen), &y.narrow(0, 0, seen), 0).unwrap().unwrap();
         let told = x.narrow(0, seen, unseen).matmul(&fit.weight.tr()) + &fit.bias;
         let y = y.narrow(0, seen, unseen);
-        let (ours, best) = (loss(&told, &y), loss(&scores.narrow(0, seen, unseen), &y));
+        let ours = loss(&told, &y);
+        let best = loss(&scores.narrow(0, seen, unseen), &y);
         // The likeliest fit to these 600 rows, found without a bound on its steps, is 2.4 % above the truth on the others.
         assert!(ours < best * 1.05, "{ours} is not {best}");
         // What is left is what the truth leaves, and no more than the classes have.

@@ -252,7 +252,9 @@ impl Model {
         let wide = |channels: &Tensor| functional::mul(cx, channels, &scale);
         let channels = output.channels.as_ref();
         let channels = channels.map(|c| Ok(Channels { whole: wide(&c.whole)?, base: wide(&c.base)? })).transpose()?;
-        let (z, base, refined) = (moved(&output.z)?, moved(&output.base)?, moved(&output.refined)?);
+        let z = moved(&output.z)?;
+        let base = moved(&output.base)?;
+        let refined = moved(&output.refined)?;
         Ok(Output { z, base, refined, channels, ..output })
     }
 
@@ -287,7 +289,8 @@ impl Model {
         let mut stream = Stream::after(state);
         let output = self.forward_with(cx, x, valid, Some(&mut stream))?;
         let (after, values) = stream.finish();
-        let (found, expected) = (state.outline(), after.outline());
+        let found = state.outline();
+        let expected = after.outline();
         if !state.is_empty() && found != expected {
             return Err(ModelError::OtherStream { found, expected });
         }
@@ -313,7 +316,8 @@ impl Model {
             }
             Gate::Scalar | Gate::Off => {
                 let seen = functional::mean(cx, tokens, &[1], false)?;
-                let (a, r) = (mean_square(cx, &base, 1)?, mean_square(cx, &delta, 1)?);
+                let a = mean_square(cx, &base, 1)?;
+                let r = mean_square(cx, &delta, 1)?;
                 let p = gate.forward(cx, &functional::cat(cx, &[pooled, &seen, &a, &r], 1)?)?;
                 let shift = functional::mul(cx, &p, &delta)?;
                 (p, shift)
@@ -350,7 +354,8 @@ impl Model {
     fn standardised(&self, cx: &Cx, y: &Tensor, valid: &Tensor) -> Result<Targets, OpError> {
         let _scope = cx.scope("targets");
         let flat = |t: &Tensor| functional::reshape(cx, t, &[t.dim(0), self.grid.cells()]);
-        let (y, mask) = (flat(y)?, flat(valid)?);
+        let y = flat(y)?;
+        let mask = flat(valid)?;
         let valid = usable(cx, &y, &mask)?;
         let weight = (mask.kind() == Kind::Float).then_some(mask);
         Ok(Targets { z: self.scaler.norm_y(cx, &y)?, valid, weight })

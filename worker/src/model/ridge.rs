@@ -55,7 +55,8 @@ impl Ridge {
 
     /// [`Ridge::fit`], with each cell by itself.
     fn fit_cells(x: &Raw, y: &Raw, crosses: i64) -> Result<Self, TchError> {
-        let (x_mean, y_mean) = (column_mean(x)?, column_mean(y)?);
+        let x_mean = column_mean(x)?;
+        let y_mean = column_mean(y)?;
         let choice = Choice::by_cross_validation(x, y, crosses)?;
         let y = y.f_sub(&y_mean)?;
         let (leading, _) = directions(&y, choice.components())?;

@@ -107,7 +107,8 @@ fn check_sizes(config: &ModelConfig) -> Result<(), ModelError> {
     if !(config.mlp_ratio > 0.0 && config.mlp_ratio.is_finite()) {
         return Err(ModelError::NotPositive { key: "mlp_ratio", found: config.mlp_ratio });
     }
-    let (segments, dilations) = (&config.segments, &config.dilations);
+    let segments = &config.segments;
+    let dilations = &config.dilations;
     let fit =
         |(segment, dilation): (&usize, &usize)| *segment > 0 && *dilation > 0 && segment.is_multiple_of(*dilation);
     if segments.len() != dilations.len() || dilations.first() != Some(&1) || !segments.iter().zip(dilations).all(fit) {

@@ -129,7 +129,8 @@ impl Model {
         rows: Option<&Raw>,
     ) -> Result<Regressed, ModelError> {
         let count = rows.unwrap_or(x).size()[0];
-        let (cells, host) = (self.grid.cells(), |kind| (kind, Device::Cpu));
+        let cells = self.grid.cells();
+        let host = |kind| (kind, Device::Cpu);
         let width = self.embedding.width() + self.crosses.columns();
         let features = Raw::f_empty([count, width], host(Kind::Float))?;
         let z = Raw::f_empty([count, cells], host(Kind::Double))?;

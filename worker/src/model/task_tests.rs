@@ -20,7 +20,9 @@ fn compositions() -> Vec<ModelConfig> {
         for (_, fuser_reduction) in Reduction::NAMES {
             for norm in [Norm::LayerNorm, Norm::RmsNorm] {
                 for gate in [Gate::Off, Gate::Scalar, Gate::Tile] {
-                    let (segments, dilations, tasks) = (vec![2, 4], vec![1, 2], tasks());
+                    let segments = vec![2, 4];
+                    let dilations = vec![1, 2];
+                    let tasks = tasks();
                     all.push(ModelConfig {
                         mixer,
                         fuser_reduction,
@@ -68,7 +70,8 @@ fn trained_hash(bench: &Bench, data: &[Raw; 4]) -> String {
 fn the_preset_is_short_for_its_tasks() {
     let short = config();
     let long = ModelConfig { preset: Preset::None, tasks: Forest::new(short.preset_tasks()).unwrap(), ..short.clone() };
-    let (one, two) = (bench(&short), bench(&long));
+    let one = bench(&short);
+    let two = bench(&long);
     let data = batch(5);
     assert_eq!(trained_hash(&one, &data), trained_hash(&two, &data));
     assert!(values(&one.params).iter().eq(values(&two.params).iter()));
@@ -124,7 +127,8 @@ fn the_weight_of_a_task_and_not_its_tokens_says_how_much_it_counts() {
         for task in list.iter_mut().filter(|task| task.name == "alone") {
             task.weight = weight;
             if let Part::Template(template) = &mut task.part {
-                (template.tokens, template.depth) = (tokens, 0);
+                template.tokens = tokens;
+                template.depth = 0;
             }
         }
         let bench = bench(&ModelConfig { tasks: Forest::new(list).unwrap(), ..config() });
@@ -148,10 +152,12 @@ fn the_weight_of_a_task_and_not_its_tokens_says_how_much_it_counts() {
 fn a_stream_goes_on_where_the_call_before_it_ended() {
     let bench = bench(&ModelConfig { mixer: Mixer::TrueRetention, ..config() });
     nudge(&bench.params, 0.3);
-    let (first, second) = (batch(5), batch(6));
+    let first = batch(5);
+    let second = batch(6);
     let cx = Cx::eval(&bench.params);
     let call = |[x, valid, ..]: &[Raw; 4], state: &StreamState| {
-        let (x, valid) = (x.narrow(0, 0, 5), valid.narrow(0, 0, 5));
+        let x = x.narrow(0, 0, 5);
+        let valid = valid.narrow(0, 0, 5);
         bench.model.forward_stream(&cx, &cx.input(x), &cx.input(valid), state).unwrap()
     };
     let (one, between) = call(&first, &StreamState::default());
@@ -186,7 +192,8 @@ fn a_stream_goes_on_where_the_call_before_it_ended() {
     let (turned_two, _) = call(&turned(&second), &turned_state);
     assert!(distance(&two.z.raw().index_select(0, &order), turned_two.z.raw()) < 2e-5);
     // Another number of rows has no state.
-    let (x, valid) = (cx.input(second[0].shallow_clone()), cx.input(second[1].shallow_clone()));
+    let x = cx.input(second[0].shallow_clone());
+    let valid = cx.input(second[1].shallow_clone());
     let error = bench.model.forward_stream(&cx, &x, &valid, &between).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("[5, 2, 8, 8]") || error.contains("state"), "{error}");
 }

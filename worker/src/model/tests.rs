@@ -213,7 +213,9 @@ fn prediction_lies_between_base_and_refinement() {
         nudge(&bench.params, 0.1);
         let [x, valid, ..] = batch(5);
         let out = bench.eval(&x, &valid);
-        let (base, refined, z) = (out.base.raw(), out.refined.raw(), out.z.raw());
+        let base = out.base.raw();
+        let refined = out.refined.raw();
+        let z = out.z.raw();
         assert!(distance(base, refined) > 1e-3);
         assert!(bool::try_from(z.ge_tensor(&base.minimum(refined)).all()).unwrap());
         assert!(bool::try_from(z.le_tensor(&base.maximum(refined)).all()).unwrap());
@@ -502,7 +504,8 @@ fn classes_begin_at_their_share_of_the_rows() {
     let train = TrainConfig { loss: Loss::CrossEntropy, ..TrainConfig::default() };
     let rates = [0.5, 0.3, 0.2];
     let stats = rates.map(|mean: f64| Stats { n: 32, mean, std: (mean * (1.0 - mean)).sqrt(), min: 0.0, max: 1.0 });
-    let (out_shape, y_stats) = (vec![3], stats.to_vec());
+    let out_shape = vec![3];
+    let y_stats = stats.to_vec();
     let spec = ModelSpec { head: Head::new(&train), out_shape, y_stats, ..spec() };
     let mut pb = ParamBuilder::new();
     let model = Model::build(&ModelConfig { linear_branch: true, ..config() }, &spec, &mut pb).unwrap();

@@ -89,7 +89,8 @@ fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
     let gsum = v.gout(0);
     let Some(g) = v.gout(1) else {
         let branch = gsum.zip(low).map(|(g, to)| v.call(Op::Cast { to }, &[g])).transpose()?;
-        (grads[0], grads[1]) = (gsum.cloned(), branch.or_else(|| gsum.cloned()));
+        grads[0] = gsum.cloned();
+        grads[1] = branch.or_else(|| gsum.cloned());
         return Ok(grads);
     };
     let mut ins: SmallVec<[&Tensor; 6]> = smallvec![g, v.output(0)?];
@@ -99,9 +100,11 @@ fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
     ins.push(v.input(2)?);
     ins.extend(gsum);
     let made = v.call_all(Op::AddNormBackward { layer, gsum: gsum.is_some(), low }, &ins)?;
-    let (stream, weights) = (&made[0], &made[1..=stats(layer)]);
+    let stream = &made[0];
+    let weights = &made[1..=stats(layer)];
     let branch = made.get(1 + stats(layer)).unwrap_or(stream);
-    (grads[0], grads[1]) = (Some(stream.clone()), Some(branch.clone()));
+    grads[0] = Some(stream.clone());
+    grads[1] = Some(branch.clone());
     for (slot, weight) in grads[2..].iter_mut().zip(weights) {
         *slot = Some(weight.clone());
     }
@@ -134,7 +137,8 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn samples(d: &mut Draw, layer: bool) -> Vec<Sample> {
-    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
     let op = || Op::AddNorm { layer, eps: 1e-5.into(), low: None };
     let with = |x, branch| [x, branch].into_iter().chain((0..stats(layer)).map(|_| normal(&[b]))).collect::<Vec<_>>();
     vec![

@@ -34,7 +34,6 @@ pub enum AtenArg {
     Int(i64),
     /// A float.
     Real(F64Bits),
-    /// A boolean.
     Bool(bool),
     /// A list of integers.
     Ints(Vec<i64>),
@@ -44,7 +43,6 @@ pub enum AtenArg {
     OperandsWhere(Vec<bool>),
     /// A list of floats.
     Reals(Vec<F64Bits>),
-    /// A string.
     Text(String),
     /// An element kind.
     Kind(tch::Kind),
@@ -376,7 +374,8 @@ impl AtenCall {
             }
             _ => return None,
         };
-        let (x, weight) = (&ins.first()?.shape, &ins.get(1)?.shape);
+        let x = &ins.first()?.shape;
+        let weight = &ins.get(1)?.shape;
         let [made, _, window @ ..] = weight.as_slice() else { return None };
         // Rows, channels, and the axes along which the window moves; or without rows.
         let batch = (x.len() + 1).checked_sub(weight.len()).filter(|batch| *batch <= 1)?;
@@ -385,7 +384,8 @@ impl AtenCall {
         for (axis, (size, width)) in x.get(batch + 1..)?.iter().zip(window).enumerate() {
             // One number is that of all axes.
             let [by, pad, apart] = lists.map(|list| list.get(axis).or(list.first()).copied());
-            let (by, room) = (by.filter(|by| *by > 0)?, size + 2 * pad? - apart? * (width - 1) - 1);
+            let by = by.filter(|by| *by > 0)?;
+            let room = size + 2 * pad? - apart? * (width - 1) - 1;
             shape.push((room >= 0).then(|| room / by + 1)?);
         }
         Some(shape)
@@ -469,7 +469,8 @@ fn flops_backward(op: &Op, ins: &[&Meta], _: &[Meta]) -> u64 {
 
 fn samples(d: &mut Draw) -> Vec<Sample> {
     use AtenArg::{Bool, Int, Ints, None, Operand, Operands};
-    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
     let made = |name: &str, overload: &str, args: Vec<AtenArg>, ins: Vec<super::sample::Operand>| {
         let call = AtenCall::new(name, overload, args);
         call.ok().map(|call| sample(Op::Aten(Box::new(call)), ins))

@@ -46,7 +46,9 @@ fn flops(op: &Op, ins: &[&Meta], outs: &[Meta]) -> u64 {
 
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
     let Op::Sdpa { mask, bias, score } = op else { unreachable!("row of another operation") };
-    let (q, k, v) = (ins[0], ins[1], ins[2]);
+    let q = ins[0];
+    let k = ins[1];
+    let v = ins[2];
     attributes(*mask, *score)?;
     float(0, q)?;
     same_kind(ins)?;
@@ -67,7 +69,8 @@ fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
     if score.alibi && q.shape[2] != k.shape[2] {
         return Err(mismatch(&q.shape, &k.shape, "as many queries as keys under a bias by distance"));
     }
-    let (batch, keys) = (q.shape[0], k.shape[2]);
+    let batch = q.shape[0];
+    let keys = k.shape[2];
     if *bias && ins[3].shape.as_slice() != [keys] && ins[3].shape.as_slice() != [batch, keys] {
         return Err(wrong(3, ins[3], "a key bias of shape (keys) or (batch, keys)"));
     }
@@ -130,7 +133,8 @@ pub(super) fn scale(q: &tch::Tensor) -> f64 {
 /// (B,H,Nq,Nk): q kᵀ/√Dh, capped where there is a cap; f32 at least.
 fn capped(q: &tch::Tensor, k: &tch::Tensor, score: Score) -> Result<tch::Tensor, OpErrorKind> {
     // Kernels multiply 16-bit numbers exactly and add in f32: so must what they are measured by.
-    let (q, k) = (q.f_to_kind(wide(q.kind()))?, k.f_to_kind(wide(k.kind()))?);
+    let q = q.f_to_kind(wide(q.kind()))?;
+    let k = k.f_to_kind(wide(k.kind()))?;
     let mut scores = q.f_mul_scalar(scale(&q))?.f_matmul(&k.f_transpose(-2, -1)?)?;
     match score.cap.map(F64Bits::get) {
         Some(cap) => Ok(scores.f_div_scalar_(cap)?.f_tanh_()?.f_mul_scalar_(cap)?),
@@ -145,7 +149,8 @@ fn masked(
     mask: Structural,
     score: Score,
 ) -> Result<tch::Tensor, OpErrorKind> {
-    let (heads, queries) = (scores.size()[1], scores.size()[2]);
+    let heads = scores.size()[1];
+    let queries = scores.size()[2];
     if let Some(bias) = bias {
         let bias = if bias.dim() == 2 { bias.f_unsqueeze(1)?.f_unsqueeze(1)? } else { bias.shallow_clone() };
         scores = scores.f_add_(&bias)?;
@@ -164,7 +169,9 @@ fn masked(
 
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Sdpa { mask, bias, score } = op else { unreachable!("row of another operation") };
-    let (q, k, v) = (l.at(0), l.at(1), l.at(2));
+    let q = l.at(0);
+    let k = l.at(1);
+    let v = l.at(2);
     let scores = masked(capped(q, k, *score)?, bias.then(|| l.at(3)), *mask, *score)?;
     let lse = scores.f_logsumexp(-1i64, false)?;
     let weights = scores.f_internal_softmax(-1, false)?.f_to_kind(v.kind())?;
@@ -196,7 +203,12 @@ fn shape_backward(op: &Op, ins: &[&Meta]) -> Inferred {
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::SdpaBackward { mask, bias, dbias, score } = op else { unreachable!("row of another operation") };
-    let (g, q, k, v, out, lse) = (l.at(0), l.at(1), l.at(2), l.at(3), l.at(4), l.at(5));
+    let g = l.at(0);
+    let q = l.at(1);
+    let k = l.at(2);
+    let v = l.at(3);
+    let out = l.at(4);
+    let lse = l.at(5);
     let capped = capped(q, k, *score)?;
     // 1 − tanh², the cap's derivative, before the scores are written over.
     let slope =
@@ -223,7 +235,10 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn samples(d: &mut Draw) -> Vec<Sample> {
-    let (b, n, m, w) = (d.size(1, 2), d.size(3, 5), d.size(6, 7), d.size(2, 4));
+    let b = d.size(1, 2);
+    let n = d.size(3, 5);
+    let m = d.size(6, 7);
+    let w = d.size(2, 4);
     let op = |mask, bias| Op::Sdpa { mask, bias, score: Score::PLAIN };
     let scored = |mask, bias, cap: Option<f64>, alibi| Op::Sdpa {
         mask,
@@ -262,8 +277,12 @@ fn samples(d: &mut Draw) -> Vec<Sample> {
 
 fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
     let Op::Sdpa { mask, bias, score } = op else { unreachable!("row of another operation") };
-    let (q, k, v) = (l.at(0), l.at(1), l.at(2));
-    let (width, queries, keys) = (l.size(q, 3)?, l.size(q, 2)?, l.size(k, 2)?);
+    let q = l.at(0);
+    let k = l.at(1);
+    let v = l.at(2);
+    let width = l.size(q, 3)?;
+    let queries = l.size(q, 2)?;
+    let keys = l.size(k, 2)?;
     let q = l.scaled(q, 1.0 / (width as f64).sqrt())?;
     let k = l.swapped(k, 2, 3)?;
     let mut scores = l.emit(Plain::MatMul, &[q, k])?;

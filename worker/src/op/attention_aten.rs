@@ -63,7 +63,9 @@ pub(super) fn fits(op: &Op, l: &Launch<'_>, at: usize) -> Result<(Structural, bo
         Op::SdpaBackward { mask, bias, score, .. } => (mask, bias, score),
         _ => return Err("another operation"),
     };
-    let (q, k, v) = (l.at(at), l.at(at + 1), l.at(at + 2));
+    let q = l.at(at);
+    let k = l.at(at + 1);
+    let v = l.at(at + 2);
     if matches!(mask, Structural::Window(_) | Structural::Dilated { .. }) {
         return Err("knows no windows");
     }
@@ -118,7 +120,8 @@ fn fits_flash(op: &Op, l: &Launch<'_>, at: usize) -> Result<(), &'static str> {
 
 fn fits_cudnn(op: &Op, l: &Launch<'_>, at: usize) -> Result<(), &'static str> {
     fits_flash(op, l, at)?;
-    let (q, k) = (l.at(at), l.at(at + 1));
+    let q = l.at(at);
+    let k = l.at(at + 1);
     if q.size()[3] > CUDNN_WIDTH_MAX {
         return Err("takes heads of a width up to 128");
     }
@@ -134,7 +137,8 @@ fn fits_cudnn(op: &Op, l: &Launch<'_>, at: usize) -> Result<(), &'static str> {
 
 fn fits_efficient(op: &Op, l: &Launch<'_>, at: usize) -> Result<(), &'static str> {
     let (_, bias) = fits(op, l, at)?;
-    let (q, k) = (l.at(at), l.at(at + 1));
+    let q = l.at(at);
+    let k = l.at(at + 1);
     on_cuda(q)?;
     if !matches!(q.kind(), Kind::Float | Kind::BFloat16 | Kind::Half) {
         return Err("takes f32, bf16 and f16 only");
@@ -162,7 +166,8 @@ fn bias4(l: &Launch<'_>, at: usize) -> Result<Option<Tensor>, OpErrorKind> {
 /// The same as (B,H,Nq,Nk) without a copy: CUDA's kernels do not broadcast.
 fn bias_expanded(l: &Launch<'_>, at: usize, q: &Tensor, k: &Tensor) -> Result<Option<Tensor>, OpErrorKind> {
     let Some(bias) = bias4(l, at)? else { return Ok(None) };
-    let (rows, keys) = (q.size(), k.size()[2]);
+    let rows = q.size();
+    let keys = k.size()[2];
     Ok(Some(bias.f_contiguous()?.f_expand([rows[0], rows[1], rows[2], keys], false)?))
 }
 
@@ -184,14 +189,20 @@ static EFFICIENT: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_efficient_att
 static EFFICIENT_BACKWARD: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_efficient_attention_backward", c"");
 
 fn flash_cpu(op: &Op, l: &Launch<'_>) -> Launched {
-    let (q, k, v, bias) = (l.at(0), l.at(1), l.at(2), bias4(l, 3)?);
-    let (q, k, v) = (Arg::Tensor(q), Arg::Tensor(k), Arg::Tensor(v));
+    let q = l.at(0);
+    let k = l.at(1);
+    let v = l.at(2);
+    let bias = bias4(l, 3)?;
+    let q = Arg::Tensor(q);
+    let k = Arg::Tensor(k);
+    let v = Arg::Tensor(v);
     let none = Arg::Real(0.0);
     Ok(FLASH_CPU.call(&[q, k, v, none, Arg::Bool(causal(op)), arg(&bias), Arg::Real(scale(l.at(0)))])?)
 }
 
 fn flash_cpu_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    let (g, bias) = (dense_last(l.at(0))?, bias4(l, 6)?);
+    let g = dense_last(l.at(0))?;
+    let bias = bias4(l, 6)?;
     let saved = (1..6).map(|i| Arg::Tensor(l.at(i)));
     let mut args: SmallVec<[Arg<'_>; 10]> = smallvec![Arg::Tensor(&g)];
     args.extend(saved);
@@ -200,17 +211,23 @@ fn flash_cpu_backward(op: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn flash(op: &Op, l: &Launch<'_>) -> Launched {
-    let (q, k, v) = (Arg::Tensor(l.at(0)), Arg::Tensor(l.at(1)), Arg::Tensor(l.at(2)));
-    let (drop, debug) = (Arg::Real(0.0), Arg::Bool(false));
+    let q = Arg::Tensor(l.at(0));
+    let k = Arg::Tensor(l.at(1));
+    let v = Arg::Tensor(l.at(2));
+    let drop = Arg::Real(0.0);
+    let debug = Arg::Bool(false);
     let mut outs = FLASH.call(&[q, k, v, drop, Arg::Bool(causal(op)), debug, Arg::Real(scale(l.at(0)))])?;
     outs.truncate(2);
     Ok(outs)
 }
 
 fn flash_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    let (g, q, k) = (dense_last(l.at(0))?, l.at(1), l.at(2));
+    let g = dense_last(l.at(0))?;
+    let q = l.at(1);
+    let k = l.at(2);
     // Undefined: the batch is not a packed one. The random state of a dropout that is not there is never read.
-    let (packed, random) = (Tensor::new(), Tensor::f_empty([2], (Kind::Int64, q.device()))?);
+    let packed = Tensor::new();
+    let random = Tensor::f_empty([2], (Kind::Int64, q.device()))?;
     let mut args: SmallVec<[Arg<'_>; 15]> = smallvec![Arg::Tensor(&g)];
     args.extend((1..6).map(|i| Arg::Tensor(l.at(i))));
     args.extend([Arg::Tensor(&packed), Arg::Tensor(&packed), Arg::Int(q.size()[2]), Arg::Int(k.size()[2])]);
@@ -228,9 +245,13 @@ fn cudnn(op: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn cudnn_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    let (g, q, k, lse) = (dense_last(l.at(0))?, l.at(1), l.at(2), l.at(5).f_unsqueeze(-1)?);
+    let g = dense_last(l.at(0))?;
+    let q = l.at(1);
+    let k = l.at(2);
+    let lse = l.at(5).f_unsqueeze(-1)?;
     // As with flash: neither packed nor with dropout, nor a bias.
-    let (absent, random) = (Tensor::new(), Tensor::f_zeros([0i64; 0], (Kind::Int64, q.device()))?);
+    let absent = Tensor::new();
+    let random = Tensor::f_zeros([0i64; 0], (Kind::Int64, q.device()))?;
     let tensors = [&g, q, k, l.at(3), l.at(4), &lse, &random, &random, &absent, &absent, &absent].map(Arg::Tensor);
     let lengths = [Arg::Int(q.size()[2]), Arg::Int(k.size()[2])];
     let how = [Arg::Real(0.0), Arg::Bool(causal(op)), Arg::Real(scale(q))];
@@ -238,7 +259,9 @@ fn cudnn_backward(op: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn efficient(op: &Op, l: &Launch<'_>) -> Launched {
-    let (q, k, v) = (l.at(0), l.at(1), l.at(2));
+    let q = l.at(0);
+    let k = l.at(1);
+    let v = l.at(2);
     let bias = bias_expanded(l, 3, q, k)?;
     let operands = [Arg::Tensor(q), Arg::Tensor(k), Arg::Tensor(v), arg(&bias)];
     let how = [Arg::Bool(true), Arg::Real(0.0), Arg::Bool(causal(op)), Arg::Real(scale(q))];
@@ -249,7 +272,10 @@ fn efficient(op: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn efficient_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    let (g, q, k, lse) = (dense_last(l.at(0))?, l.at(1), l.at(2), l.at(5));
+    let g = dense_last(l.at(0))?;
+    let q = l.at(1);
+    let k = l.at(2);
+    let lse = l.at(5);
     let bias = bias_expanded(l, 6, q, k)?.unwrap_or_else(Tensor::new);
     let missing = (-q.size()[2]).rem_euclid(LSE_ALIGN);
     let lse = lse.f_pad([0, missing], "constant", f64::INFINITY)?;

@@ -24,7 +24,8 @@ fn small(op: &Op, l: &Launch<'_>, at: usize) -> Result<(), &'static str> {
     if !has_wide_kernel(l.ins) {
         return Err("not f32 on a CPU with AVX2");
     }
-    let (q, k) = (l.at(at).size(), l.at(at + 1).size());
+    let q = l.at(at).size();
+    let k = l.at(at + 1).size();
     if q[2] * k[2] > SCORES_MAX || q[3] > WIDTH_MAX {
         return Err("takes up to 2048 scores of a head and a width up to 64");
     }
@@ -66,12 +67,15 @@ mod tests {
         let _none = tch::no_grad_guard();
         let random = |shape: &[i64]| Tensor::randn(shape, (Kind::Float, Device::Cpu)) * 2.0;
         for (queries, keys, width) in [(8, 16, 8), (1, 5, 3), (17, 33, 64), (20, 20, 16)] {
-            let (batch, heads) = (3, 2);
+            let batch = 3;
+            let heads = 2;
             let split = |tokens: i64| {
                 random(&[batch, tokens, heads * width]).view([batch, tokens, heads, width]).transpose(1, 2)
             };
             let shared = split(queries).narrow(0, 0, 1).expand([batch, heads, queries, width], false);
-            let (k, v, g) = (split(keys), split(keys), split(queries));
+            let k = split(keys);
+            let v = split(keys);
+            let g = split(queries);
             for q in [split(queries), shared] {
                 let biases = [None, Some(random(&[keys])), Some(random(&[batch, keys]))];
                 let same = queries == keys;
@@ -81,7 +85,8 @@ mod tests {
                     let ins: Vec<&Tensor> = [&q, &k, &v].into_iter().chain(&bias).collect();
                     let l = Launch { ins: &ins };
                     (FORWARD.fits)(&op, &l).unwrap();
-                    let (found, expected) = (launch(&op, &l).unwrap(), (op.row().launch)(&op, &l).unwrap());
+                    let found = launch(&op, &l).unwrap();
+                    let expected = (op.row().launch)(&op, &l).unwrap();
                     found.iter().zip(&expected).for_each(|(found, expected)| near(found, expected));
 
                     let op = Op::SdpaBackward { mask, bias: bias.is_some(), dbias: false, score: Score::PLAIN };
@@ -89,7 +94,8 @@ mod tests {
                         [&g, &q, &k, &v, &expected[0], &expected[1]].into_iter().chain(&bias).collect();
                     let l = Launch { ins: &ins };
                     (BACKWARD.fits)(&op, &l).unwrap();
-                    let (found, expected) = (launch_backward(&op, &l).unwrap(), (op.row().launch)(&op, &l).unwrap());
+                    let found = launch_backward(&op, &l).unwrap();
+                    let expected = (op.row().launch)(&op, &l).unwrap();
                     assert_eq!(found.len(), 3);
                     found.iter().zip(&expected).for_each(|(found, expected)| near(found, expected));
                 }

@@ -29,7 +29,6 @@ pub type Axes = SmallVec<[i64; 5]>;
 pub enum Unary {
     /// −x
     Neg,
-    /// eˣ
     Exp,
     /// ln x
     Log,
@@ -63,7 +62,6 @@ pub enum Unary {
 pub enum Binary {
     /// a + b
     Add,
-    /// a − b
     Sub,
     /// a · b
     Mul,

@@ -20,7 +20,8 @@ use tch::{Kind, Tensor};
 /// saved intermediate; both f32, or f64 for f64 logits.
 pub static ROWS: [OpRow; 2] = [
     OpRow::forward("cross_entropy", shape, launch, vjp, |d| {
-        let (rows, classes) = (d.size(8, 11), d.size(3, 6));
+        let rows = d.size(8, 11);
+        let classes = d.size(3, 6);
         let op = |ignore| Op::CrossEntropy { ignore };
         vec![
             sample(op(-100), [normal(&[rows, classes]), ids(&[rows], classes)]),
@@ -48,7 +49,8 @@ pub(super) fn row(op: &Op) -> &'static OpRow {
 }
 
 fn shape(_: &Op, ins: &[&Meta]) -> Inferred {
-    let (logits, targets) = (ins[0], ins[1]);
+    let logits = ins[0];
+    let targets = ins[1];
     float(0, logits)?;
     if logits.rank() != 2 {
         return Err(wrong(0, logits, "logits of shape (rows, classes)"));
@@ -71,7 +73,8 @@ fn safe_targets(targets: &Tensor, ignore: i64) -> Result<(Tensor, Tensor), OpErr
 
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::CrossEntropy { ignore } = op else { unreachable!("row of another operation") };
-    let (logits, (targets, ignored)) = (l.at(0), safe_targets(l.at(1), *ignore)?);
+    let logits = l.at(0);
+    let (targets, ignored) = safe_targets(l.at(1), *ignore)?;
     let wide_logits = logits.f_to_kind(wide(logits.kind()))?;
     let lse = wide_logits.f_logsumexp(1i64, false)?;
     let hit = wide_logits.f_gather(1, &targets.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?;
@@ -87,7 +90,9 @@ fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::CrossEntropyBackward { ignore } = op else { unreachable!("row of another operation") };
-    let (g, logits, lse) = (l.at(0), l.at(1), l.at(3));
+    let g = l.at(0);
+    let logits = l.at(1);
+    let lse = l.at(3);
     let (targets, ignored) = safe_targets(l.at(2), *ignore)?;
     let mut p = logits.f_to_kind(wide(logits.kind()))?.f_sub(&lse.f_unsqueeze(1)?)?.f_exp_()?;
     let at = targets.f_unsqueeze(1)?;

@@ -23,7 +23,6 @@ pub(super) const ATTENTION: Kernel = entry("cuda.attention", |op, l| fits_attent
 /// SdpaBackward.
 pub(super) const ATTENTION_BACKWARD: Kernel =
     entry("cuda.attention_backward", |op, l| fits_attention(op, l, 1), launch_attention_backward);
-/// CrossEntropy.
 pub(super) const CROSS_ENTROPY: Kernel = entry("cuda.cross_entropy", |_, l| classes_fit(l.at(0)), launch_cross_entropy);
 /// CrossEntropyBackward.
 pub(super) const CROSS_ENTROPY_BACKWARD: Kernel =
@@ -44,7 +43,6 @@ pub(super) const fn entry(
 /// Dropout and DropPath.
 pub(super) const DROPOUT: Kernel =
     Kernel { tolerance: Tolerance::Exact, ..entry("cuda.dropout", |_, l| on_device(l.at(0)), launch_dropout) };
-/// Retention.
 pub(super) const RETENTION: Kernel = entry("cuda.retention", |_, l| on_device(l.at(0)), launch_retention);
 /// RetentionBackward.
 pub(super) const RETENTION_BACKWARD: Kernel =
@@ -65,12 +63,10 @@ pub(super) const RETENTION_DECAY_BACKWARD: Kernel = entry(
 pub(super) const NORM: Kernel = entry("cuda.norm", |_, l| rows_fit(l.at(0)), launch_norm);
 /// LayerNormBackward and RmsNormBackward.
 pub(super) const NORM_BACKWARD: Kernel = entry("cuda.norm_backward", |_, l| rows_fit(l.at(1)), launch_norm_backward);
-/// AddNorm.
 pub(super) const ADD_NORM: Kernel = entry("cuda.add_norm", |_, l| rows_fit(l.at(0)), launch_add_norm);
 /// AddNormBackward.
 pub(super) const ADD_NORM_BACKWARD: Kernel =
     entry("cuda.add_norm_backward", |_, l| rows_fit(l.at(1)), launch_add_norm_backward);
-/// GatedNorm.
 pub(super) const GATED_NORM: Kernel = entry("cuda.gated_norm", |_, l| rows_fit(l.at(0)), launch_gated_norm);
 /// GatedNormBackward.
 pub(super) const GATED_NORM_BACKWARD: Kernel =
@@ -119,7 +115,8 @@ fn launch_dropout(op: &Op, l: &Launch<'_>) -> Launched {
         Op::DropPath { p, site } => (p.get(), *site, true),
         _ => unreachable!("row of another operation"),
     };
-    let (threshold, scale) = (keep_threshold(p) as u32, 1.0 / (1.0 - p));
+    let threshold = keep_threshold(p) as u32;
+    let scale = 1.0 / (1.0 - p);
     Ok(smallvec![dropout::dropout(&dropout::Dropout { x: l.at(0), key: l.at(1), site, threshold, scale, rows })?])
 }
 
@@ -151,7 +148,8 @@ fn rows_fit(x: &Tensor) -> Fit {
 fn launch_add_norm(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::AddNorm { layer, eps, low } = op else { unreachable!("row of another operation") };
     let bias = layer.then(|| l.at(3));
-    let (weight, residual) = (Some(l.at(2)), Some(l.at(1)));
+    let weight = Some(l.at(2));
+    let residual = Some(l.at(1));
     let n = norm::Norm { x: l.at(0), residual, weight, bias, centred: *layer, eps: eps.get(), low: *low };
     let made = norm::norm(&n)?;
     let kind = l.at(0).kind();
@@ -244,7 +242,9 @@ fn fits_attention(op: &Op, l: &Launch<'_>, at: usize) -> Fit {
     if !matches!(op, Op::Sdpa { .. } | Op::SdpaBackward { .. }) {
         return Err("another operation");
     }
-    let (q, k, v) = (l.at(at).size(), l.at(at + 1).size(), l.at(at + 2).size());
+    let q = l.at(at).size();
+    let k = l.at(at + 1).size();
+    let v = l.at(at + 2).size();
     if q[3] != v[3] || !(1..=attention::HEAD_MAX).contains(&q[3]) {
         return Err("takes heads of 1 to 128, of one width for keys and values");
     }
@@ -269,7 +269,8 @@ fn attention_of<'a>(
     mask: Structural,
     score: Score,
 ) -> Attention<'a> {
-    let (cap, alibi) = (score.cap.map(F64Bits::get), score.alibi);
+    let cap = score.cap.map(F64Bits::get);
+    let alibi = score.alibi;
     Attention { q, k, v, bias, mask: mask_of(mask), scale: scale(q), cap, alibi }
 }
 
@@ -302,7 +303,9 @@ fn launch_cross_entropy(op: &Op, l: &Launch<'_>) -> Launched {
 
 fn launch_cross_entropy_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::CrossEntropyBackward { ignore } = op else { unreachable!("row of another operation") };
-    let (logits, targets, lse) = (l.at(1), l.at(2), l.at(3));
+    let logits = l.at(1);
+    let targets = l.at(2);
+    let lse = l.at(3);
     let call = CrossEntropyBackward { g: l.at(0), logits, targets, lse, ignored: *ignore, in_place: false };
     Ok(smallvec![cross_entropy::cross_entropy_backward(&call)?])
 }

@@ -11,13 +11,9 @@ use crate::backend::cuda::adamw;
 use smallvec::{SmallVec, smallvec};
 use tch::{Kind, Tensor};
 
-/// GlobalNorm.
 pub(super) const GLOBAL_NORM: Kernel = entry("cuda.global_norm", |_, l| arrays_fit(measured(l).1), launch_norm);
-/// StepScalars.
 pub(super) const STEP_SCALARS: Kernel = entry("cuda.step_scalars", fits_scalars, launch_scalars);
-/// AdamW.
 pub(super) const ADAMW: Kernel = entry("cuda.adamw", fits_adamw, launch_adamw);
-/// Average.
 pub(super) const AVERAGE: Kernel = entry("cuda.average", fits_average, launch_average);
 /// Zero.
 pub(super) const ZERO: Kernel =

@@ -27,7 +27,8 @@ pub static ROWS: [OpRow; 2] = [
             Ok(grad(v.call(Op::RetentionDecayBackward { lo, hi }, &[v.g()?, v.input(0)?])?))
         },
         |d| {
-            let (a, b) = (d.size(2, 4), d.size(5, 7));
+            let a = d.size(2, 4);
+            let b = d.size(5, 7);
             let op = Op::RetentionDecay { lo: 1.0.into(), hi: 4.0.into() };
             vec![
                 sample(op.clone(), [between(&[a], 1.2, 3.8)]),
@@ -56,7 +57,6 @@ fn same_shape(_: &Op, ins: &[&Meta]) -> Inferred {
     one(ins[0].clone())
 }
 
-/// β's bounds.
 pub(super) fn bounds(op: &Op) -> (f64, f64) {
     let (Op::RetentionDecay { lo, hi } | Op::RetentionDecayBackward { lo, hi }) = op else {
         unreachable!("row of another operation")
@@ -74,7 +74,9 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    let (bounds, g, beta) = (bounds(op), l.at(0), l.at(1));
+    let bounds = bounds(op);
+    let g = l.at(0);
+    let beta = l.at(1);
     let slope = forgotten(beta, bounds)?.f_mul_scalar_(LN_2)?.f_mul_(g)?;
     Ok(smallvec![inside(&slope, beta, bounds)?])
 }

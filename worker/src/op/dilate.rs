@@ -76,7 +76,8 @@ fn taken(whole: &Raw, offset: i64, dilation: i64) -> Result<Raw, OpErrorKind> {
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     let (segment, dilation, _) = sizes(op);
     let (b, n, h, w) = l.at(0).size4()?;
-    let (s, len) = (segments(n, segment), segment / dilation);
+    let s = segments(n, segment);
+    let len = segment / dilation;
     let padded = l.at(0).f_constant_pad_nd([0, 0, 0, 0, 0, s * segment - n])?;
     let whole = padded.f_reshape([b, s, len, dilation, h, w])?;
     if dilation == 1 {
@@ -116,7 +117,8 @@ fn vjp_back(v: &Vjp<'_>) -> Result<Grads, OpError> {
 const CASES: [(i64, i64, i64, i64); 5] = [(4, 1, 8, 2), (4, 2, 11, 3), (6, 3, 13, 2), (8, 2, 3, 4), (4, 2, 0, 2)];
 
 fn samples(d: &mut Draw, back: bool) -> Vec<Sample> {
-    let (b, w) = (d.size(1, 2), d.size(2, 3));
+    let b = d.size(1, 2);
+    let w = d.size(2, 3);
     let case = |(segment, dilation, tokens, heads): (i64, i64, i64, i64)| {
         if back {
             let shape = [b, segments(tokens, segment), heads, segment / dilation, w];
@@ -131,10 +133,15 @@ fn samples(d: &mut Draw, back: bool) -> Vec<Sample> {
 /// Tokens (B,S·segment,H,W) seen as (B,S,L,r·H,W): head h takes position h mod r of each r.
 fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
     let (segment, dilation, _) = sizes(op);
-    let (x, r) = (l.at(0), dilation.unsigned_abs());
-    let (batch, n, h, w) = (l.shape(x)[0], l.size(x, 1)?, l.size(x, 2)?, l.size(x, 3)?);
+    let x = l.at(0);
+    let r = dilation.unsigned_abs();
+    let batch = l.shape(x)[0];
+    let n = l.size(x, 1)?;
+    let h = l.size(x, 2)?;
+    let w = l.size(x, 3)?;
     let out = l.outs[0].clone();
-    let (s, len) = (n.div_ceil(segment.unsigned_abs()), segment.unsigned_abs() / r);
+    let s = n.div_ceil(segment.unsigned_abs());
+    let len = segment.unsigned_abs() / r;
     let missing = s * segment.unsigned_abs() - n;
     let mut whole = x;
     if missing > 0 {
@@ -151,14 +158,20 @@ fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
 
 fn lower_back(op: &Op, l: &mut Lower<'_>) -> Lowered {
     let (segment, dilation, tokens) = sizes(op);
-    let (x, r) = (l.at(0), dilation.unsigned_abs());
+    let x = l.at(0);
+    let r = dilation.unsigned_abs();
     let shape = l.shape(x);
-    let (batch, s, h, len, w) = (shape[0], l.size(x, 1)?, l.size(x, 2)?, l.size(x, 3)?, l.size(x, 4)?);
+    let batch = shape[0];
+    let s = l.size(x, 1)?;
+    let h = l.size(x, 2)?;
+    let len = l.size(x, 3)?;
+    let w = l.size(x, 4)?;
     let thin = l.permute(x, &[0, 1, 3, 2, 4])?;
     // (B,S·L,1,H,W) against which offsets (r,H,1) a head takes.
     let thin = l.reshape(thin, &[batch, (s * len).into(), Dim::ONE, h.into(), w.into()])?;
     let own: Vec<u8> = (0..r).flat_map(|o| (0..h).map(move |head| u8::from(head % r == o))).collect();
-    let (own, zero) = (l.truths(&[r, h, 1], own)?, l.number(0.0));
+    let own = l.truths(&[r, h, 1], own)?;
+    let zero = l.number(0.0);
     let whole = l.emit(Plain::Where, &[own, thin, zero])?;
     let whole = l.reshape(whole, &[batch, (s * segment.unsigned_abs()).into(), h.into(), w.into()])?;
     only(l.slice(whole, 1, 0, tokens.unsigned_abs())?)

@@ -113,7 +113,8 @@ fn launch_unary(op: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn launch_unary_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    let (g, s) = (l.at(0), l.at(l.ins.len() - 1));
+    let g = l.at(0);
+    let s = l.at(l.ins.len() - 1);
     let Op::UnaryBackward(unary) = op else { return Ok(smallvec![g.shallow_clone()]) };
     Ok(smallvec![match unary {
         Unary::Neg => g.f_neg()?,
@@ -194,7 +195,9 @@ pub fn check_bounds(lo: f64, hi: f64) -> Result<(), OpErrorKind> {
 }
 
 fn smooth_op(d: &mut Draw, op: Op) -> Vec<Sample> {
-    let (a, b, c) = (d.size(2, 4), d.size(5, 7), d.size(8, 9));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
+    let c = d.size(8, 9);
     vec![
         sample(op.clone(), [normal(&[a, b, c])]),
         sample(op.clone(), [normal(&[c, a]).transposed()]),
@@ -209,7 +212,8 @@ fn smooth(d: &mut Draw, unary: Unary) -> Vec<Sample> {
 }
 
 fn positive(d: &mut Draw, unary: Unary) -> Vec<Sample> {
-    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
     let op = Op::Unary(unary);
     let mut samples = vec![
         sample(op.clone(), [between(&[a, b], 0.3, 2.0)]),
@@ -257,7 +261,9 @@ fn bounded(l: &mut Lower<'_>, x: graph::Id, beyond: Compare, bound: f64) -> Resu
 /// max(x, 0) + ln(1 + e^−|x|): nothing overflows.
 fn lower_softplus(l: &mut Lower<'_>) -> Result<graph::Id, LowerError> {
     use graph::Unary as Plain;
-    let (x, zero, one) = (l.at(0), l.number(0.0), l.number(1.0));
+    let x = l.at(0);
+    let zero = l.number(0.0);
+    let one = l.number(1.0);
     let size = l.unary(Plain::Abs, x)?;
     let below = l.unary(Plain::Neg, size)?;
     let below = l.unary(Plain::Exp, below)?;
@@ -288,7 +294,8 @@ pub(super) fn clamped(l: &mut Lower<'_>, x: graph::Id, (lo, hi): (f64, f64)) -> 
 
 fn lower_cast(op: &Op, l: &mut Lower<'_>) -> Lowered {
     let Op::Cast { to } = op else { unreachable!("row of another operation") };
-    let (x, from) = (l.at(0), l.graph.value(l.at(0)).dtype);
+    let x = l.at(0);
+    let from = l.graph.value(l.at(0)).dtype;
     match (to, from) {
         // What the worker computes in f64 stays f32: `Lower::rests` keeps what that would lose.
         (Kind::Float | Kind::Double, _) => only(l.cast(x, DType::F32)?),

@@ -10,7 +10,6 @@ use super::vjp::{Grads, Vjp, grad};
 use crate::error::OpError;
 use smallvec::smallvec;
 
-/// Flip.
 pub static ROWS: [OpRow; 1] = [OpRow::forward("flip", shape, launch, vjp, samples).flops(free).lowers(lower)];
 
 fn at(op: &Op) -> i64 {
@@ -32,7 +31,8 @@ fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
 }
 
 fn samples(d: &mut Draw) -> Vec<Sample> {
-    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
     vec![
         sample(Op::Flip { axis: 1 }, [normal(&[a, b, 3])]),
         sample(Op::Flip { axis: -1 }, [normal(&[a, b]).strided()]),

@@ -89,7 +89,8 @@ fn shape_quantize(op: &Op, ins: &[&Meta]) -> Inferred {
     float(0, ins[0])?;
     let (rows, columns) = as_matrix(ins[0]);
     let made = |shape: [i64; 2]| Meta { kind: *to, ..ins[0].with_shape(shape.as_slice()) };
-    let (q, qt) = (made([rows, columns]), made([columns, rows]));
+    let q = made([rows, columns]);
+    let qt = made([columns, rows]);
     eight_bits(0, &q)?;
     Ok(smallvec![q, qt, Meta { kind: Kind::Float, ..ins[0].with_shape([].as_slice()) }])
 }
@@ -120,7 +121,8 @@ fn launch_quantize(op: &Op, l: &Launch<'_>) -> Launched {
 
 fn shape_mm(op: &Op, ins: &[&Meta]) -> Inferred {
     let Op::ScaledMm { out, bias, .. } = op else { unreachable!("row of another operation") };
-    let (a, b) = (ins[0], ins[1]);
+    let a = ins[0];
+    let b = ins[1];
     eight_bits(0, a)?;
     eight_bits(1, b)?;
     if a.shape[1] != b.shape[1] {
@@ -219,8 +221,10 @@ fn flops_mm(_: &Op, ins: &[&Meta], outs: &[Meta]) -> u64 {
 
 fn shape_linear(op: &Op, ins: &[&Meta]) -> Inferred {
     let Op::Fp8Linear { bias, out } = op else { unreachable!("row of another operation") };
-    let (x, w) = (ins[0], ins[1]);
-    let ((rows, inner), (outputs, inner_w)) = (as_matrix(x), as_matrix(w));
+    let x = ins[0];
+    let w = ins[1];
+    let (rows, inner) = as_matrix(x);
+    let (outputs, inner_w) = as_matrix(w);
     if w.rank() != 2 || inner != inner_w {
         return Err(mismatch(&x.shape, &w.shape, "rows (…, in) and a weight (out, in)"));
     }

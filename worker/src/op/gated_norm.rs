@@ -77,7 +77,9 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
 
 pub(super) fn forward(op: &Op, l: &Launch<'_>, run: Run) -> Launched {
     let Op::GatedNorm { layer, eps, .. } = *op else { unreachable!("row of another operation") };
-    let (s, q, gate) = (l.at(0), l.at(1), l.at(2));
+    let s = l.at(0);
+    let q = l.at(1);
+    let gate = l.at(2);
     let product = q.f_to_kind(s.kind())?.f_mul(s)?;
     let ins: SmallVec<[&tch::Tensor; 3]> = [&product].into_iter().chain(l.ins[3..].iter().copied()).collect();
     let mut outs = run(&within(layer, eps), &Launch { ins: &ins })?;
@@ -113,9 +115,13 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
 
 pub(super) fn backward(op: &Op, l: &Launch<'_>, run: Run) -> Launched {
     let Op::GatedNormBackward { layer, .. } = *op else { unreachable!("row of another operation") };
-    let (wide, low) = (l.at(1).kind(), l.at(2).kind());
+    let wide = l.at(1).kind();
+    let low = l.at(2).kind();
     let [g, s, q, gate] = [0, 1, 2, 3].map(|i| l.at(i).f_to_kind(wide));
-    let (g, s, q, gate) = (g?, s?, q?, gate?);
+    let g = g?;
+    let s = s?;
+    let q = q?;
+    let gate = gate?;
     let (saved, weights) = l.ins[4..].split_at(stats(layer));
     let product = q.f_mul(&s)?;
     let centred = if layer { product.f_sub(saved[0])? } else { product.shallow_clone() };
@@ -132,7 +138,8 @@ pub(super) fn backward(op: &Op, l: &Launch<'_>, run: Run) -> Launched {
 }
 
 fn samples(d: &mut Draw, layer: bool) -> Vec<Sample> {
-    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
     let op = || Op::GatedNorm { layer, eps: 1e-5.into(), low: None };
     let with = |all: [_; 3]| all.into_iter().chain((0..stats(layer)).map(|_| normal(&[b]))).collect::<Vec<_>>();
     let three = |shape: &[i64]| [normal(shape), normal(shape), normal(shape)];

@@ -15,7 +15,8 @@ use tch::Kind;
 /// Embedding, EmbeddingBackward, IndexSelect, IndexSelectBackward.
 pub static ROWS: [OpRow; 4] = [
     OpRow::forward("embedding", shape, launch, vjp, |d| {
-        let (rows, width) = (d.size(5, 7), d.size(2, 4));
+        let rows = d.size(5, 7);
+        let width = d.size(2, 4);
         vec![
             sample(Op::Embedding, [normal(&[rows, width]), ids(&[4, 3], rows)]),
             sample(Op::Embedding, [normal(&[rows, width]).transposed(), ids(&[9], rows)]),
@@ -124,7 +125,9 @@ fn lower_select(op: &Op, l: &mut Lower<'_>) -> Lowered {
 }
 
 fn samples_select(d: &mut Draw) -> Vec<Sample> {
-    let (a, b, c) = (d.size(5, 7), d.size(2, 4), d.size(3, 5));
+    let a = d.size(5, 7);
+    let b = d.size(2, 4);
+    let c = d.size(3, 5);
     let select = |axis: i64, x, at| sample(Op::IndexSelect { axis }, [x, at]);
     vec![
         // More positions than there are: some come twice.

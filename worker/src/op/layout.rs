@@ -26,7 +26,8 @@ fn many(one: impl Fn() -> Operand) -> [Operand; MANY] {
 /// Reshape, Permute, Expand, Narrow, NarrowBackward, Cat, Stack, Split, Zeros, Ones, GradAdd, Detach.
 pub static ROWS: [OpRow; 12] = [
     OpRow::forward("reshape", shape_reshape, launch, vjp_reshape, |d| {
-        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        let a = d.size(2, 4);
+        let b = d.size(5, 7);
         vec![
             sample(Op::Reshape { shape: smallvec![b, -1] }, [normal(&[a, b, 3])]),
             sample(Op::Reshape { shape: smallvec![a * b] }, [normal(&[a, b]).transposed()]),
@@ -36,7 +37,8 @@ pub static ROWS: [OpRow; 12] = [
     .flops(free)
     .lowers(lower),
     OpRow::forward("permute", shape_permute, launch, vjp_permute, |d| {
-        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        let a = d.size(2, 4);
+        let b = d.size(5, 7);
         vec![
             sample(Op::Permute { axes: smallvec![2, 0, 1] }, [normal(&[a, b, 3])]),
             sample(Op::Permute { axes: smallvec![-1, 0] }, [normal(&[a, b]).strided()]),
@@ -51,7 +53,8 @@ pub static ROWS: [OpRow; 12] = [
         launch,
         |v| Ok(grad(v.unbroadcast(v.g()?.clone(), &v.shape(0))?)),
         |d| {
-            let (a, b) = (d.size(2, 4), d.size(5, 7));
+            let a = d.size(2, 4);
+            let b = d.size(5, 7);
             vec![
                 sample(Op::Expand { shape: smallvec![3, a, b] }, [normal(&[a, 1])]),
                 sample(Op::Expand { shape: smallvec![a, b] }, [normal(&[])]),
@@ -65,7 +68,8 @@ pub static ROWS: [OpRow; 12] = [
     .flops(free)
     .lowers(lower),
     OpRow::forward("narrow", shape_narrow, launch, vjp_narrow, |d| {
-        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        let a = d.size(2, 4);
+        let b = d.size(5, 7);
         vec![
             sample(Op::Narrow { axis: -1, start: 1, len: b - 2 }, [normal(&[a, b])]),
             sample(Op::Narrow { axis: 0, start: 0, len: 1 }, [normal(&[a, b, 2]).transposed()]),
@@ -77,7 +81,8 @@ pub static ROWS: [OpRow; 12] = [
     .lowers(lower),
     OpRow::backward("narrow_backward", shape_narrow_backward, launch_narrow_backward).flops(free),
     OpRow::forward("cat", shape_cat, launch, vjp_cat, |d| {
-        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        let a = d.size(2, 4);
+        let b = d.size(5, 7);
         vec![
             sample(Op::Cat { axis: 1 }, [normal(&[a, b]), normal(&[a, 2]), normal(&[a, 0])]),
             sample(Op::Cat { axis: -3 }, [normal(&[a, b, 2]).transposed(), normal(&[1, b, 2]).strided()]),
@@ -88,7 +93,8 @@ pub static ROWS: [OpRow; 12] = [
     .flops(free)
     .lowers(lower),
     OpRow::forward("stack", shape_stack, launch, vjp_stack, |d| {
-        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        let a = d.size(2, 4);
+        let b = d.size(5, 7);
         vec![
             sample(Op::Stack { axis: 1 }, [normal(&[a, b]), normal(&[a, b]).transposed()]),
             sample(Op::Stack { axis: -1 }, [normal(&[a]), normal(&[a]), normal(&[a]).strided()]),
@@ -99,7 +105,8 @@ pub static ROWS: [OpRow; 12] = [
     .flops(free)
     .lowers(lower),
     OpRow::forward("split", shape_split, launch, vjp_split, |d| {
-        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        let a = d.size(2, 4);
+        let b = d.size(5, 7);
         vec![
             sample(Op::Split { axis: -1, sizes: smallvec![2, b, 1] }, [normal(&[a, b + 3])]),
             sample(Op::Split { axis: 0, sizes: smallvec![a, 0] }, [normal(&[a, b]).transposed()]),
@@ -121,7 +128,8 @@ pub static ROWS: [OpRow; 12] = [
     OpRow::backward("grad_add", |_, _| Ok(Metas::new()), launch_grad_add).flops(|_, ins, _| elements(ins, 2)),
     OpRow::backward("detach", |_, ins| one(ins[0].clone()), |_, l| Ok(smallvec![l.at(0).shallow_clone()]))
         .samples(|d| {
-            let (a, b) = (d.size(2, 4), d.size(5, 7));
+            let a = d.size(2, 4);
+            let b = d.size(5, 7);
             let shapes = [normal(&[a, b, 3]), normal(&[b, a]).transposed(), normal(&[0, b])];
             shapes.into_iter().map(|x| sample(Op::Detach, [x])).collect()
         })
@@ -130,7 +138,8 @@ pub static ROWS: [OpRow; 12] = [
 ];
 
 fn filled(d: &mut Draw, op: fn(Axes, Kind) -> Op) -> Vec<Sample> {
-    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
     let shapes: [Axes; 3] = [smallvec![a, b], smallvec![], smallvec![a, 0]];
     shapes.into_iter().map(|shape| sample(op(shape, Kind::Float), [])).collect()
 }
@@ -364,7 +373,8 @@ fn vjp_split(v: &Vjp<'_>) -> Result<Grads, OpError> {
 }
 
 fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
-    let (x, out) = (l.at(0), l.outs[0].clone());
+    let x = l.at(0);
+    let out = l.outs[0].clone();
     only(match op {
         Op::Reshape { .. } => l.reshape(x, &out)?,
         Op::Permute { axes } => {
@@ -393,7 +403,8 @@ fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
 
 fn lower_split(op: &Op, l: &mut Lower<'_>) -> Lowered {
     let Op::Split { axis, sizes } = op else { unreachable!("row of another operation") };
-    let (x, axis) = (l.at(0), l.axis(l.at(0), *axis));
+    let x = l.at(0);
+    let axis = l.axis(l.at(0), *axis);
     let mut start = 0;
     let part = |size: &i64| {
         let part = l.slice(x, axis, start, size.unsigned_abs());

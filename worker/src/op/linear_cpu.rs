@@ -80,7 +80,8 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
         Into::Write => storages.next().map(|mut storage| storage.f_zero_()).transpose(),
     };
     let sizes = w.size();
-    let (weight, bias) = (place(dw, &sizes)?, place(db, &sizes[..1])?);
+    let weight = place(dw, &sizes)?;
+    let bias = place(db, &sizes[..1])?;
     let made = linear_backward([l.at(0), l.at(1), w], *dx, [weight.as_ref(), bias.as_ref()])?;
     let mut outs: Outs = made.into_iter().collect();
     outs.extend(weight.filter(|_| *dw == Into::New));
@@ -112,7 +113,8 @@ mod tests {
             [(32, 16, 32), (45, 7, 5), (61, 33, 97), (700, 1, 17), (600, 300, 1), (40, 600, 3)]
         {
             let w = random(&[outputs, inputs]);
-            let (b, x) = (random(&[outputs]), random(&[inputs, rows]).transpose(0, 1));
+            let b = random(&[outputs]);
+            let x = random(&[inputs, rows]).transpose(0, 1);
             for bias in [true, false] {
                 let op = Op::Linear { bias };
                 let ins: &[&Tensor] = if bias { &[&x, &w, &b] } else { &[&x, &w] };
@@ -120,7 +122,8 @@ mod tests {
                 (FORWARD.fits)(&op, &l).unwrap();
                 near(&launch(&op, &l).unwrap()[0], &(op.row().launch)(&op, &l).unwrap()[0]);
             }
-            let (x, g) = (x.reshape([1, rows, inputs]), random(&[1, rows, outputs]));
+            let x = x.reshape([1, rows, inputs]);
+            let g = random(&[1, rows, outputs]);
             for (dx, dw, db) in [
                 (true, Into::Add, Into::Add),
                 (false, Into::New, Into::Add),
@@ -152,9 +155,12 @@ mod tests {
         tch::manual_seed(3);
         let _none = tch::no_grad_guard();
         for (rows, inputs, outputs) in [(32, 2048, 300), (33, 700, 450), (100, 515, 600)] {
-            let (x, w, b) = (random(&[rows, inputs]), random(&[outputs, inputs]), random(&[outputs]));
+            let x = random(&[rows, inputs]);
+            let w = random(&[outputs, inputs]);
+            let b = random(&[outputs]);
             for ins in [&[&x, &w, &b][..], &[&x, &w]] {
-                let (op, l) = (Op::Linear { bias: ins.len() == 3 }, Launch { ins });
+                let op = Op::Linear { bias: ins.len() == 3 };
+                let l = Launch { ins };
                 (FORWARD.fits)(&op, &l).unwrap();
                 near(&launch(&op, &l).unwrap()[0], &(op.row().launch)(&op, &l).unwrap()[0]);
             }
@@ -163,7 +169,8 @@ mod tests {
                 product(&x, &w, Some(&b)).unwrap().narrow(0, 5, 2)
             );
         }
-        let (x, w) = (random(&[129, 1024]), random(&[512, 1024]));
+        let x = random(&[129, 1024]);
+        let w = random(&[512, 1024]);
         assert!((FORWARD.fits)(&Op::Linear { bias: false }, &Launch { ins: &[&x, &w] }).is_err());
     }
 
@@ -171,7 +178,8 @@ mod tests {
     fn a_row_is_the_same_alone_among_others_and_on_more_threads() {
         tch::manual_seed(2);
         let _none = tch::no_grad_guard();
-        let (x, w) = (random(&[3000, 70]), random(&[90, 70]));
+        let x = random(&[3000, 70]);
+        let w = random(&[90, 70]);
         let whole = product(&x, &w, None).unwrap();
         let threads = tch::get_num_threads();
         tch::set_num_threads(if threads == 1 { 2 } else { 1 });
@@ -185,8 +193,8 @@ mod tests {
     #[test]
     fn numbers_that_are_none_stay_where_they_are() {
         let _none = tch::no_grad_guard();
-        let (x, w) =
-            (Tensor::ones([40, 21], (Kind::Float, Device::Cpu)), Tensor::ones([5, 21], (Kind::Float, Device::Cpu)));
+        let x = Tensor::ones([40, 21], (Kind::Float, Device::Cpu));
+        let w = Tensor::ones([5, 21], (Kind::Float, Device::Cpu));
         let _ = x.narrow(0, 39, 1).fill_(f64::NAN);
         let y = product(&x, &w, None).unwrap();
         assert_eq!(y.isnan().sum(Kind::Int64).int64_value(&[]), 5);

@@ -56,7 +56,8 @@ fn storage_fits(l: &Launch<'_>) -> Fit {
 
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Linear { bias } = op else { unreachable!("row of another operation") };
-    let (x, w) = (l.at(0), l.at(1));
+    let x = l.at(0);
+    let w = l.at(1);
     let mut shape = x.size();
     if let Some(last) = shape.last_mut() {
         *last = w.size()[0];
@@ -67,7 +68,8 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
 
 /// a b + bias in rows of the same kind.
 fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, OpErrorKind> {
-    let (shape, kind) = ([a.size()[0], b.size()[1]], a.kind());
+    let shape = [a.size()[0], b.size()[1]];
+    let kind = a.kind();
     // What is summed up between pieces may be beyond f16 where the whole sum is not.
     let in_pieces = a.size()[1] % WHOLE != 0;
     let sums = if kind == Kind::Half && in_pieces { Kind::Float } else { kind };
@@ -87,10 +89,13 @@ fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, OpEr
 /// Writes a b to `to`, or adds it: the product of multiples of 8, and those of what is left over of axes along which numbers lie side
 /// by side. The other axes may have any size.
 fn write(to: &Tensor, a: &Tensor, b: &Tensor, add: bool) -> Result<(), OpErrorKind> {
-    let ((rows, inner), columns) = (a.size2()?, b.size()[1]);
+    let (rows, inner) = a.size2()?;
+    let columns = b.size()[1];
     let turned = a.stride()[0] == 1;
     let whole = |size: i64, any: bool| if any { size } else { size / WHOLE * WHOLE };
-    let (r, i, c) = (whole(rows, !turned), whole(inner, turned), whole(columns, false));
+    let r = whole(rows, !turned);
+    let i = whole(inner, turned);
+    let c = whole(columns, false);
     if r < rows {
         let rest = rows - r;
         product_into(&to.f_narrow(0, r, rest)?, &a.f_narrow(0, r, rest)?, b, add)?;
@@ -112,7 +117,8 @@ fn write(to: &Tensor, a: &Tensor, b: &Tensor, add: bool) -> Result<(), OpErrorKi
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::LinearBackward { dx, dw, db } = op else { unreachable!("row of another operation") };
-    let (g, w) = (lined::matrix(l.at(0))?, l.at(2));
+    let g = lined::matrix(l.at(0))?;
+    let w = l.at(2);
     let mut outs = Outs::new();
     if *dx {
         outs.push(product(&g, &lined::matrix(w)?, None)?.f_view(l.at(1).size().as_slice())?);
@@ -122,7 +128,8 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
     // Before anything is written: a kernel that fails half way is not undone later than at its first use.
     let bias = if *db == Into::Skip { None } else { Some(g.f_sum_dim_intlist(0, false, Kind::Float)?) };
     if *dw != Into::Skip {
-        let (turned, x) = (g.f_tr()?, lined::matrix(l.at(1))?);
+        let turned = g.f_tr()?;
+        let x = lined::matrix(l.at(1))?;
         match storage(dw) {
             // Pieces are not added to what is there: one that fails after another would leave a part, to which all is added then.
             Some(storage) if *dw == Into::Write && lined::is_lined(w.size()[1], Kind::Float) => {
@@ -160,9 +167,12 @@ mod tests {
     fn lined_products_are_those_of_the_plain_reference() {
         let low = |shape: &[i64]| Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(Kind::BFloat16);
         for (inputs, outputs) in [(7, 5), (8, 3), (6, 16)] {
-            let (x, w, b) = (low(&[2, 9, inputs]), low(&[outputs, inputs]), low(&[outputs]));
+            let x = low(&[2, 9, inputs]);
+            let w = low(&[outputs, inputs]);
+            let b = low(&[outputs]);
             for bias in [false, true] {
-                let (op, all) = (Op::Linear { bias }, [&x, &w, &b]);
+                let op = Op::Linear { bias };
+                let all = [&x, &w, &b];
                 let l = Launch { ins: &all[..if bias { 3 } else { 2 }] };
                 let (found, expected) =
                     tch::no_grad(|| (launch(&op, &l).unwrap(), (op.row().launch)(&op, &l).unwrap()));

@@ -23,7 +23,8 @@ const NOT_EXPORTED: Export = Export::no(
 /// intermediate.
 pub static ROWS: [OpRow; 4] = [
     OpRow::forward("masked_huber", shape, launch, vjp, |d| {
-        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        let a = d.size(2, 4);
+        let b = d.size(5, 7);
         let op = || Op::MaskedHuber { delta: 0.7.into() };
         vec![
             sample(op(), [normal(&[a, b]), normal(&[a, b]), bools(&[a, b])]),
@@ -36,7 +37,8 @@ pub static ROWS: [OpRow; 4] = [
     .export(NOT_EXPORTED),
     OpRow::backward("masked_huber_backward", shape_backward, launch_backward).flops(per_result::<3>),
     OpRow::forward("masked_mse", shape, launch, vjp, |d| {
-        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        let a = d.size(2, 4);
+        let b = d.size(5, 7);
         vec![
             sample(Op::MaskedMse, [normal(&[a, b]), normal(&[a, b]), bools(&[a, b])]),
             sample(Op::MaskedMse, [normal(&[b, a]).transposed(), normal(&[b, a]), bools(&[b, a])]),
@@ -62,7 +64,9 @@ fn shape(_: &Op, ins: &[&Meta]) -> Inferred {
 }
 
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
-    let (prediction, target, mask) = (l.at(0), l.at(1), l.at(2));
+    let prediction = l.at(0);
+    let target = l.at(1);
+    let mask = l.at(2);
     let difference = prediction.f_sub(target)?.f_where_scalarother(mask, 0.0)?;
     let sum = match op {
         Op::MaskedHuber { delta } => {
@@ -93,7 +97,8 @@ fn shape_backward(_: &Op, ins: &[&Meta]) -> Inferred {
 }
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    let (g, difference) = (l.at(0), l.at(1));
+    let g = l.at(0);
+    let difference = l.at(1);
     Ok(smallvec![match op {
         Op::MaskedHuberBackward { delta } => difference.f_clamp(-delta.get(), delta.get())?.f_mul_(g)?,
         _ => difference.f_mul(g)?.f_mul_scalar_(2.0)?,

@@ -103,7 +103,6 @@ impl Lower<'_> {
         Ok(self.graph.node(op, ins, self.place)?)
     }
 
-    /// A number.
     pub fn number(&mut self, value: f64) -> Id {
         self.graph.number(value as f32)
     }
@@ -134,12 +133,10 @@ impl Lower<'_> {
         self.emit(Plain::Binary(f), &[a, b])
     }
 
-    /// a + b
     pub fn add(&mut self, a: Id, b: Id) -> Result<Id, LowerError> {
         self.binary(Binary::Add, a, b)
     }
 
-    /// a · b
     pub fn mul(&mut self, a: Id, b: Id) -> Result<Id, LowerError> {
         self.binary(Binary::Mul, a, b)
     }
@@ -158,7 +155,8 @@ impl Lower<'_> {
 
     /// Whether x is a number, and no infinite one.
     pub fn finite(&mut self, x: Id) -> Result<Id, LowerError> {
-        let (size, most) = (self.unary(Unary::Abs, x)?, self.number(f64::from(f32::MAX)));
+        let size = self.unary(Unary::Abs, x)?;
+        let most = self.number(f64::from(f32::MAX));
         self.emit(Plain::Compare(Compare::LessEqual), &[size, most])
     }
 

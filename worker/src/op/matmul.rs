@@ -43,7 +43,8 @@ const MAIN_GRAD: Kernel = Kernel {
 /// The last two sizes as the product sees them.
 fn matrix(meta: &Meta, transposed: bool) -> (i64, i64) {
     let rank = meta.rank();
-    let (rows, columns) = (meta.shape[rank - 2], meta.shape[rank - 1]);
+    let rows = meta.shape[rank - 2];
+    let columns = meta.shape[rank - 1];
     if transposed { (columns, rows) } else { (rows, columns) }
 }
 
@@ -61,7 +62,8 @@ fn shape_matmul(op: &Op, ins: &[&Meta]) -> Inferred {
             return Err(wrong(i, meta, "at least two axes"));
         }
     }
-    let ((rows, inner), (inner_b, columns)) = (matrix(ins[0], *ta), matrix(ins[1], *tb));
+    let (rows, inner) = matrix(ins[0], *ta);
+    let (inner_b, columns) = matrix(ins[1], *tb);
     if inner != inner_b {
         return Err(mismatch(&ins[0].shape, &ins[1].shape, "equal inner sizes"));
     }
@@ -73,7 +75,8 @@ fn shape_matmul(op: &Op, ins: &[&Meta]) -> Inferred {
 
 fn launch_matmul(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::MatMul { ta, tb } = op else { unreachable!("row of another operation") };
-    let (a, b) = (l.at(0), l.at(1));
+    let a = l.at(0);
+    let b = l.at(1);
     Ok(smallvec![match (ta, tb) {
         (false, false) => a.f_matmul(b)?,
         (true, false) => a.f_transpose(-2, -1)?.f_matmul(b)?,
@@ -84,7 +87,9 @@ fn launch_matmul(op: &Op, l: &Launch<'_>) -> Launched {
 
 fn vjp_matmul(v: &Vjp<'_>) -> Result<Grads, OpError> {
     let Op::MatMul { ta, tb } = *v.op() else { unreachable!("row of another operation") };
-    let (g, a, b) = (v.g()?, v.input(0)?, v.input(1)?);
+    let g = v.g()?;
+    let a = v.input(0)?;
+    let b = v.input(1)?;
     let product = |ta, tb, x: &Tensor, y: &Tensor| v.call(Op::MatMul { ta, tb }, &[x, y]);
     let mut grads: Grads = smallvec![None, None];
     if v.needs(0) {
@@ -95,7 +100,8 @@ fn vjp_matmul(v: &Vjp<'_>) -> Result<Grads, OpError> {
         let gb = if !ta && b.meta().rank() == 2 && a.meta().rank() > 2 {
             // A matrix shared by a batch: one product over all rows instead of a batch of products and a sum.
             let rows = |t: &Tensor| v.call(Op::Reshape { shape: smallvec![rows(t.meta()), t.dim(-1)] }, &[t]);
-            let (a, g) = (rows(a)?, rows(g)?);
+            let a = rows(a)?;
+            let g = rows(g)?;
             if tb { product(true, false, &g, &a)? } else { product(true, false, &a, &g)? }
         } else if tb {
             product(true, ta, g, a)?
@@ -114,7 +120,8 @@ fn flops_matmul(op: &Op, ins: &[&Meta], outs: &[Meta]) -> u64 {
 
 fn shape_linear(op: &Op, ins: &[&Meta]) -> Inferred {
     let Op::Linear { bias } = op else { unreachable!("row of another operation") };
-    let (x, w) = (ins[0], ins[1]);
+    let x = ins[0];
+    let w = ins[1];
     float(0, x)?;
     same_kind(ins)?;
     if w.rank() != 2 || x.rank() == 0 {
@@ -139,14 +146,17 @@ fn launch_linear(op: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn vjp_linear(v: &Vjp<'_>) -> Result<Grads, OpError> {
-    let (g, x, w) = (v.g()?, v.input(0)?, v.input(1)?);
+    let g = v.g()?;
+    let x = v.input(0)?;
+    let w = v.input(1)?;
     let storage = [v.storage(1)?, if v.arity() > 2 { v.storage(2)? } else { None }];
     let place = |needed: bool, storage: &Option<(Tensor, Into)>| match (needed, storage) {
         (false, _) => Into::Skip,
         (true, Some((_, into))) => *into,
         (true, None) => Into::New,
     };
-    let (dw, db) = (place(v.needs(1), &storage[0]), place(v.arity() > 2 && v.needs(2), &storage[1]));
+    let dw = place(v.needs(1), &storage[0]);
+    let db = place(v.arity() > 2 && v.needs(2), &storage[1]);
     let mut ins: SmallVec<[&Tensor; 5]> = smallvec![g, x, w];
     ins.extend(storage.iter().flatten().map(|(storage, _)| storage));
     let op = Op::LinearBackward { dx: v.needs(0), dw, db };
@@ -180,7 +190,8 @@ type PutProduct = fn(&tch::Tensor, &tch::Tensor, &tch::Tensor, bool) -> Result<(
 
 /// In the storage's kind: a low-precision product would be rounded before it is added.
 fn put_product(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor, add: bool) -> Result<(), OpErrorKind> {
-    let (at, b) = (a.f_transpose(0, 1)?.f_to_kind(storage.kind())?, b.f_to_kind(storage.kind())?);
+    let at = a.f_transpose(0, 1)?.f_to_kind(storage.kind())?;
+    let b = b.f_to_kind(storage.kind())?;
     product_into(storage, &at, &b, add)
 }
 
@@ -189,7 +200,10 @@ static ADDMM_INTO: AtenOp = AtenOp::new(c"aten::addmm", c"dtype_out");
 
 /// Writes a b to `to`, or adds it, rounded once, to the kind of `to`: that of a and b, or on CUDA f32 for 16-bit ones.
 pub(super) fn product_into(to: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor, add: bool) -> Result<(), OpErrorKind> {
-    let (a_, b_, kind, to_) = (Arg::Tensor(a), Arg::Tensor(b), Arg::Int(kind_code(to.kind())), Arg::Tensor(to));
+    let a_ = Arg::Tensor(a);
+    let b_ = Arg::Tensor(b);
+    let kind = Arg::Int(kind_code(to.kind()));
+    let to_ = Arg::Tensor(to);
     match (add, to.kind() == a.kind()) {
         (false, true) => drop(a.f_mm_out(to, b)?),
         (true, true) => drop(to.f_addmm_out(to, a, b)?),
@@ -221,7 +235,9 @@ fn fits_main_grad(op: &Op, l: &Launch<'_>) -> Result<(), &'static str> {
 
 fn linear_backward(op: &Op, l: &Launch<'_>, put_product: PutProduct) -> Launched {
     let Op::LinearBackward { dx, dw, db } = op else { unreachable!("row of another operation") };
-    let (g, x, w) = (l.at(0), l.at(1), l.at(2));
+    let g = l.at(0);
+    let x = l.at(1);
+    let w = l.at(2);
     let mut outs = crate::backend::Outs::new();
     if *dx {
         outs.push(g.f_matmul(w)?);
@@ -229,7 +245,8 @@ fn linear_backward(op: &Op, l: &Launch<'_>, put_product: PutProduct) -> Launched
     if (*dw, *db) == (Into::Skip, Into::Skip) {
         return Ok(outs);
     }
-    let (sizes, count) = (w.size(), rows(&Meta::of(g)));
+    let sizes = w.size();
+    let count = rows(&Meta::of(g));
     let g = g.f_reshape([count, sizes[0]])?;
     let rows = || x.f_reshape([count, sizes[1]]);
     let mut storages = l.ins[3..].iter();
@@ -266,7 +283,9 @@ fn flops_linear_backward(op: &Op, ins: &[&Meta], _: &[Meta]) -> u64 {
 }
 
 fn samples_matmul(d: &mut Draw) -> Vec<Sample> {
-    let (a, b, c) = (d.size(2, 4), d.size(5, 7), d.size(3, 6));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
+    let c = d.size(3, 6);
     let op = |ta, tb| Op::MatMul { ta, tb };
     vec![
         sample(op(false, false), [normal(&[a, b]), normal(&[b, c])]),
@@ -283,7 +302,9 @@ fn samples_matmul(d: &mut Draw) -> Vec<Sample> {
 }
 
 fn samples_linear(d: &mut Draw) -> Vec<Sample> {
-    let (a, b, c) = (d.size(2, 4), d.size(5, 7), d.size(3, 6));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
+    let c = d.size(3, 6);
     let op = |bias| Op::Linear { bias };
     vec![
         sample(op(true), [normal(&[a, b]), normal(&[c, b]), normal(&[c])]),
@@ -298,11 +319,13 @@ fn samples_linear(d: &mut Draw) -> Vec<Sample> {
 
 fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
     let Op::MatMul { ta, tb } = op else { return only(l.emit(Plain::Linear, l.ins)?) };
-    let (a, b) = (l.at(0), l.at(1));
+    let a = l.at(0);
+    let b = l.at(1);
     let mut turned = |x: Id, turn: bool| {
         let rank = l.rank(x);
         if turn { l.swapped(x, rank - 2, rank - 1) } else { Ok(x) }
     };
-    let (a, b) = (turned(a, *ta)?, turned(b, *tb)?);
+    let a = turned(a, *ta)?;
+    let b = turned(b, *tb)?;
     only(l.emit(Plain::MatMul, &[a, b])?)
 }

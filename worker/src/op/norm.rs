@@ -121,7 +121,8 @@ fn width(x: &tch::Tensor) -> i64 {
 fn launch_layer_norm(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::LayerNorm { affine, eps } = op else { unreachable!("row of another operation") };
     let x = l.at(0);
-    let (w, b) = (affine.then(|| l.at(1)), affine.then(|| l.at(2)));
+    let w = affine.then(|| l.at(1));
+    let b = affine.then(|| l.at(2));
     let (y, mean, rstd) = x.f_native_layer_norm(width(x), w, b, eps.get())?;
     Ok(smallvec![y, mean, rstd])
 }
@@ -180,7 +181,10 @@ static LAYER_NORM_BACKWARD: AtenOp = AtenOp::new(c"aten::native_layer_norm_backw
 
 fn launch_layer_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::LayerNormBackward { affine } = op else { unreachable!("row of another operation") };
-    let (g, x, mean, rstd) = (l.at(0), l.at(1), l.at(2), l.at(3));
+    let g = l.at(0);
+    let x = l.at(1);
+    let mean = l.at(2);
+    let rstd = l.at(3);
     // The kernel reads the bias's presence only.
     let weight = if *affine { Arg::Tensor(l.at(4)) } else { Arg::None };
     let mut outs = LAYER_NORM_BACKWARD.call(&[
@@ -201,7 +205,9 @@ fn launch_layer_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
 
 fn launch_rms_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::RmsNormBackward { affine } = op else { unreachable!("row of another operation") };
-    let (g, x, rstd) = (l.at(0), l.at(1), l.at(2));
+    let g = l.at(0);
+    let x = l.at(1);
+    let rstd = l.at(2);
     let hat = x.f_mul(rstd)?;
     let gw = if *affine { g.f_mul(l.at(3))? } else { g.shallow_clone() };
     let along = gw.f_mul(&hat)?.f_mean_dim(-1, true, None)?;
@@ -213,7 +219,8 @@ fn launch_rms_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn samples(d: &mut Draw, op: fn(bool) -> Op, weights: usize) -> Vec<Sample> {
-    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
     let affine = |x| std::iter::once(x).chain((0..weights).map(|_| normal(&[b]))).collect::<Vec<_>>();
     vec![
         sample(op(true), affine(normal(&[a, b]))),
@@ -225,7 +232,8 @@ fn samples(d: &mut Draw, op: fn(bool) -> Op, weights: usize) -> Vec<Sample> {
 }
 
 fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
-    let (x, affine) = (l.at(0), l.ins[1..].to_vec());
+    let x = l.at(0);
+    let affine = l.ins[1..].to_vec();
     let (layer, eps) = match op {
         Op::LayerNorm { eps, .. } => (true, eps),
         Op::RmsNorm { eps, .. } => (false, eps),

@@ -156,7 +156,8 @@ pub(super) fn writes(op: &Op, i: usize) -> bool {
 
 /// The arrays of AdamW, by segment.
 pub(super) fn segments<'a>(op: &Op, l: &Launch<'a>) -> impl Iterator<Item = Segment<'a>> + use<'a> {
-    let (shadows, averages) = (matches!(op, Op::AdamW { shadows: true, .. }), averages(op).is_some());
+    let shadows = matches!(op, Op::AdamW { shadows: true, .. });
+    let averages = averages(op).is_some();
     l.ins[head(op)..].chunks_exact(arrays_of(op)).map(move |arrays| Segment {
         weight: arrays[0],
         grad: arrays[1],
@@ -215,8 +216,10 @@ fn shape_scalars(_: &Op, ins: &[&Meta]) -> Inferred {
 
 fn launch_scalars(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::StepScalars { beta1, beta2, decay, clip } = op else { unreachable!("row of another operation") };
-    let (count, rate) = (l.at(1), l.at(2));
-    let (mut steps, mut skipped) = (l.at(3).shallow_clone(), l.at(4).shallow_clone());
+    let count = l.at(1);
+    let rate = l.at(2);
+    let mut steps = l.at(3).shallow_clone();
+    let mut skipped = l.at(4).shallow_clone();
     let inverse = count.f_clamp_min(1.0)?.f_reciprocal()?;
     let norm = l.at(0).f_mul(&inverse)?;
     let taken = norm.f_isfinite()?.f_to_kind(Kind::Double)?;
@@ -248,7 +251,8 @@ fn launch_scalars(op: &Op, l: &Launch<'_>) -> Launched {
 
 fn shape_adamw(op: &Op, ins: &[&Meta]) -> Inferred {
     let Op::AdamW { decays, .. } = op else { unreachable!("row of another operation") };
-    let (head, each) = (head(op), arrays_of(op));
+    let head = head(op);
+    let each = arrays_of(op);
     if ins.len() != head + each * decays.len() || ins[0].shape.as_slice() != [SCALARS] {
         let expected = "six numbers, two counts if it averages, then four arrays for each segment, one more for each of copies and averages";
         return Err(wrong(0, ins[0], expected));
@@ -422,8 +426,8 @@ mod tests {
 
     #[test]
     fn zeros_are_everywhere_in_the_arrays_and_nowhere_else() {
-        let (around, short) =
-            (Raw::ones([70_003], (Kind::Float, Device::Cpu)), Raw::ones([3], (Kind::Float, Device::Cpu)));
+        let around = Raw::ones([70_003], (Kind::Float, Device::Cpu));
+        let short = Raw::ones([3], (Kind::Float, Device::Cpu));
         let within = around.narrow(0, 1, 70_001);
         let l = Launch { ins: &[&within, &short] };
         (CPU_ZERO.fits)(&Op::Zero, &l).unwrap();
@@ -437,13 +441,15 @@ mod tests {
         // The device's way, run on the CPU: a gate of 0 and a gradient of NaN leave every array as it is.
         let scalar = |x: f64| Raw::from(x);
         let op = Op::StepScalars { beta1: 0.9.into(), beta2: 0.99.into(), decay: 0.1.into(), clip: 1.0.into() };
-        let (steps, skipped) = (scalar(3.0), scalar(0.0));
+        let steps = scalar(3.0);
+        let skipped = scalar(0.0);
         let ins = [&scalar(f64::NAN), &scalar(8.0), &scalar(1e-2), &steps, &skipped];
         let made = tch::no_grad(|| launch_scalars(&op, &Launch { ins: &ins })).unwrap();
         assert_eq!((steps.double_value(&[]), skipped.double_value(&[])), (3.0, 1.0));
         assert_eq!(made[2].double_value(&[]), 0.0);
         let arrays = || [0.5, f64::NAN, 0.25, 0.125].map(|x| Raw::full([5], x, (Kind::Float, Device::Cpu)));
-        let (before, after) = (arrays(), arrays());
+        let before = arrays();
+        let after = arrays();
         let handles = [0, 1, 2, 3].map(|i: usize| after[i].shallow_clone());
         tch::no_grad(|| update(handles, &made[0], (true, true), 1e-8)).unwrap();
         for i in [0, 2, 3] {

@@ -29,7 +29,8 @@ pub static BINARY: [OpRow; 4] = [
 /// SiluMul, SiluMulBackward, SwiGlu, SwiGluBackward, Where, Keep.
 pub static ROWS: [OpRow; 6] = [
     OpRow::forward("silu_mul", shape_equal, launch_silu_mul, vjp_silu_mul, |d| {
-        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        let a = d.size(2, 4);
+        let b = d.size(5, 7);
         vec![
             sample(Op::SiluMul, [normal(&[a, b, 3]), normal(&[a, b, 3])]),
             sample(Op::SiluMul, [normal(&[b, a]).transposed(), normal(&[b, a]).strided()]),
@@ -47,7 +48,8 @@ pub static ROWS: [OpRow; 6] = [
         .kernels(&[cuda::SILU_MUL_BACKWARD, rows_cpu::GATE_BACKWARD])
         .flops(per_operand::<11>),
     OpRow::forward("swiglu", shape_swiglu, launch_swiglu, vjp_swiglu, |d| {
-        let (a, b) = (d.size(2, 4), d.size(3, 5));
+        let a = d.size(2, 4);
+        let b = d.size(3, 5);
         vec![
             sample(Op::SwiGlu, [normal(&[a, 3, 2 * b])]),
             sample(Op::SwiGlu, [normal(&[b, 2 * a]).transposed()]),
@@ -62,7 +64,8 @@ pub static ROWS: [OpRow; 6] = [
         .kernels(&[cuda::SWIGLU_BACKWARD, rows_cpu::GATE_BACKWARD])
         .flops(per_operand::<11>),
     OpRow::forward("where", shape_where, launch_where, vjp_where, |d| {
-        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        let a = d.size(2, 4);
+        let b = d.size(5, 7);
         vec![
             sample(Op::Where, [bools(&[a, b]), normal(&[a, b]), normal(&[a, b])]),
             sample(Op::Where, [bools(&[b]), normal(&[a, 1]), normal(&[1, b])]),
@@ -75,7 +78,8 @@ pub static ROWS: [OpRow; 6] = [
     .lowers(|_, l| only(l.emit(graph::Op::Where, &[l.at(0), l.at(1), l.at(2)])?)),
     OpRow::backward("keep", shape_keep, launch_keep)
         .samples(|d| {
-            let (a, b) = (d.size(2, 4), d.size(5, 7));
+            let a = d.size(2, 4);
+            let b = d.size(5, 7);
             vec![
                 sample(Op::Keep { when: true }, [bools(&[a, b]), normal(&[a, b])]),
                 sample(Op::Keep { when: false }, [bools(&[b]), normal(&[3, a, b]).transposed()]),
@@ -93,7 +97,8 @@ fn shape_binary(_: &Op, ins: &[&Meta]) -> Inferred {
 }
 
 fn launch_binary(op: &Op, l: &Launch<'_>) -> Launched {
-    let (a, b) = (l.at(0), l.at(1));
+    let a = l.at(0);
+    let b = l.at(1);
     let Op::Binary(binary) = op else { unreachable!("row of another operation") };
     Ok(smallvec![match binary {
         Binary::Add => a.f_add(b)?,
@@ -172,7 +177,9 @@ fn shape_silu_backward(_: &Op, ins: &[&Meta]) -> Inferred {
 }
 
 fn launch_silu_backward(_: &Op, l: &Launch<'_>) -> Launched {
-    let (g, a, b) = (l.at(0), l.at(1), l.at(2));
+    let g = l.at(0);
+    let a = l.at(1);
+    let b = l.at(2);
     Ok(smallvec![a.f_silu_backward(&g.f_mul(b)?)?, a.f_silu()?.f_mul_(g)?])
 }
 
@@ -203,7 +210,8 @@ fn vjp_swiglu(v: &Vjp<'_>) -> Result<Grads, OpError> {
 }
 
 fn launch_swiglu_backward(_: &Op, l: &Launch<'_>) -> Launched {
-    let (g, x) = (l.at(0), l.at(1));
+    let g = l.at(0);
+    let x = l.at(1);
     let (a, b) = halves(x)?;
     let out = tch::Tensor::f_empty(x.size(), (x.kind(), x.device()))?;
     let (ga, gb) = halves(&out)?;
@@ -224,7 +232,8 @@ fn launch_where(_: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn vjp_where(v: &Vjp<'_>) -> Result<Grads, OpError> {
-    let (g, condition) = (v.g()?, v.input(0)?);
+    let g = v.g()?;
+    let condition = v.input(0)?;
     let mut grads: Grads = smallvec![None, None, None];
     for (i, when) in [(1, true), (2, false)] {
         if v.needs(i) {
@@ -244,13 +253,16 @@ fn shape_keep(_: &Op, ins: &[&Meta]) -> Inferred {
 }
 
 fn launch_keep(op: &Op, l: &Launch<'_>) -> Launched {
-    let (condition, g) = (l.at(0), l.at(1));
+    let condition = l.at(0);
+    let g = l.at(1);
     let Op::Keep { when } = op else { unreachable!("row of another operation") };
     Ok(smallvec![if *when { g.f_where_scalarother(condition, 0.0)? } else { g.f_masked_fill(condition, 0.0)? }])
 }
 
 fn arithmetic(d: &mut Draw, binary: Binary) -> Vec<Sample> {
-    let (a, b, c) = (d.size(2, 4), d.size(5, 7), d.size(2, 3));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
+    let c = d.size(2, 3);
     let op = Op::Binary(binary);
     let right = |shape: &[i64]| if binary == Binary::Div { between(shape, 0.5, 2.0) } else { normal(shape) };
     vec![
@@ -267,11 +279,14 @@ fn arithmetic(d: &mut Draw, binary: Binary) -> Vec<Sample> {
 fn lower_binary(op: &Op, l: &mut Lower<'_>) -> Lowered {
     use graph::Binary as Plain;
     let Op::Binary(binary) = op else { unreachable!("row of another operation") };
-    let (a, b) = (l.at(0), l.at(1));
+    let a = l.at(0);
+    let b = l.at(1);
     only(match (binary, l.rests.get(&b).copied()) {
         (Binary::Sub, Some(rest)) => {
             // Two constants in a row a runtime may add to one, as TensorFlow does, and the rest is lost: it must not look like one.
-            let (centred, is_number, zero) = (l.binary(Plain::Sub, a, b)?, l.finite(a)?, l.number(0.0));
+            let centred = l.binary(Plain::Sub, a, b)?;
+            let is_number = l.finite(a)?;
+            let zero = l.number(0.0);
             let rest = l.emit(graph::Op::Where, &[is_number, rest, zero])?;
             l.binary(Plain::Sub, centred, rest)?
         }
@@ -290,14 +305,17 @@ fn lower_swiglu(_: &Op, l: &mut Lower<'_>) -> Lowered {
     let x = l.at(0);
     let last = l.rank(x) - 1;
     let half = l.size(x, last)? / 2;
-    let (gate, rest) = (l.slice(x, last, 0, half)?, l.slice(x, last, half, half)?);
+    let gate = l.slice(x, last, 0, half)?;
+    let rest = l.slice(x, last, half, half)?;
     let gate = l.silu(gate)?;
     only(l.mul(gate, rest)?)
 }
 
 fn lower_keep(op: &Op, l: &mut Lower<'_>) -> Lowered {
     let Op::Keep { when } = op else { unreachable!("row of another operation") };
-    let (test, x, zero) = (l.at(0), l.at(1), l.number(0.0));
+    let test = l.at(0);
+    let x = l.at(1);
+    let zero = l.number(0.0);
     let ins = if *when { [test, x, zero] } else { [test, zero, x] };
     only(l.emit(graph::Op::Where, &ins)?)
 }

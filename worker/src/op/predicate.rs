@@ -58,7 +58,8 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
 
 fn samples_test(d: &mut Draw) -> Vec<Sample> {
     use super::attr::Test;
-    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
     vec![
         sample(Op::Test(Test::Finite), [normal(&[a, b, 3])]),
         sample(Op::Test(Test::AtLeast(0.25.into())), [normal(&[b, a]).transposed()]),
@@ -68,7 +69,8 @@ fn samples_test(d: &mut Draw) -> Vec<Sample> {
 }
 
 fn samples_and(d: &mut Draw) -> Vec<Sample> {
-    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
     vec![
         sample(Op::And, [bools(&[a, b]), bools(&[a, b])]),
         sample(Op::And, [bools(&[b, a]).transposed(), bools(&[3, 1, a]).strided()]),
@@ -77,7 +79,8 @@ fn samples_and(d: &mut Draw) -> Vec<Sample> {
 }
 
 fn samples_not(d: &mut Draw) -> Vec<Sample> {
-    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
     vec![
         sample(Op::Not, [bools(&[a, b, 3])]),
         sample(Op::Not, [bools(&[b, a]).transposed()]),

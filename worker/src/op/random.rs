@@ -80,11 +80,13 @@ fn parts(op: &Op, x: &Raw) -> Call {
 }
 
 fn launch_cpu(op: &Op, l: &Launch<'_>) -> Launched {
-    let (x, call) = (l.at(0), parts(op, l.at(0)));
+    let x = l.at(0);
+    let call = parts(op, l.at(0));
     let [seed, step, first_row, rows] = key_numbers(l.at(1))?;
     let first = if rows == 0 { 0 } else { first_row * (call.elements / rows) };
     let scale = 1.0 / (1.0 - call.p);
-    let (seed, step) = (seed.cast_unsigned(), step.cast_unsigned());
+    let seed = seed.cast_unsigned();
+    let step = step.cast_unsigned();
     let threshold = keep_threshold(call.p) as u32;
     let drop = Drop { seed, step, site: call.site, first: first as u64, threshold, scale };
     let made = dropout(x, call.rows, &drop)?;
@@ -104,7 +106,8 @@ fn key_numbers(key: &Raw) -> Result<[i64; 4], OpErrorKind> {
 }
 
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
-    let (x, call) = (l.at(0), parts(op, l.at(0)));
+    let x = l.at(0);
+    let call = parts(op, l.at(0));
     let words = philox_words(l.at(1), call.site, call.elements)?;
     let shape = if call.rows { call.column } else { x.size() };
     let keep = words.f_lt(keep_threshold(call.p))?.f_view(shape.as_slice())?;
@@ -148,7 +151,10 @@ fn product(x: &Raw, by: i64) -> Result<(Raw, Raw), OpErrorKind> {
 /// What libtorch says, e.g. no memory.
 pub fn philox_words(key: &Raw, site: u32, elements: i64) -> Result<Raw, OpErrorKind> {
     let number = |i: i64| key.f_select(0, i);
-    let (seed, step, first_row, rows) = (number(0)?, number(1)?, number(2)?, number(3)?);
+    let seed = number(0)?;
+    let step = number(1)?;
+    let first_row = number(2)?;
+    let rows = number(3)?;
     // first_row is 0 when rows is unknown.
     let per_row = rows.f_full_like(elements)?.f_floor_divide(&rows.f_clamp_min(1)?)?;
     let index = Raw::f_arange(elements, (Kind::Int64, key.device()))?.f_add(&first_row.f_mul(&per_row)?)?;
@@ -169,7 +175,8 @@ pub fn philox_words(key: &Raw, site: u32, elements: i64) -> Result<Raw, OpErrorK
 }
 
 fn samples(d: &mut Draw, op: fn(F64Bits) -> Op) -> Vec<Sample> {
-    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
     vec![
         sample(op(0.3.into()), [normal(&[a, b, 3]), key()]),
         sample(op(0.5.into()), [normal(&[b, a]).transposed(), key()]),

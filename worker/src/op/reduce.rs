@@ -26,7 +26,8 @@ pub static ROWS: [OpRow; 5] = [
     .flops(per_operand::<1>)
     .lowers(lower),
     OpRow::forward("sum_to", shape_sum_to, launch_reduce, vjp_sum_to, |d| {
-        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        let a = d.size(2, 4);
+        let b = d.size(5, 7);
         vec![
             sample(Op::SumTo { shape: smallvec![b] }, [normal(&[a, b])]),
             sample(Op::SumTo { shape: smallvec![a, 1, b] }, [normal(&[3, a, 2, b]).transposed()]),
@@ -37,7 +38,8 @@ pub static ROWS: [OpRow; 5] = [
     .flops(per_operand::<1>)
     .lowers(lower),
     OpRow::forward("max_dim", shape_max, launch_max, vjp_max, |d| {
-        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        let a = d.size(2, 4);
+        let b = d.size(5, 7);
         vec![
             sample(Op::MaxDim { axis: -1, keepdim: false }, [normal(&[a, b])]),
             sample(Op::MaxDim { axis: 0, keepdim: true }, [normal(&[b, a]).strided()]),
@@ -158,14 +160,17 @@ fn shape_max_backward(op: &Op, ins: &[&Meta]) -> Inferred {
 fn launch_max_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::MaxDimBackward { axis, keepdim, size } = op else { unreachable!("row of another operation") };
     let lift = |t: &tch::Tensor| if *keepdim { Ok(t.shallow_clone()) } else { t.f_unsqueeze(*axis) };
-    let (g, ids) = (lift(l.at(0))?, lift(l.at(1))?);
+    let g = lift(l.at(0))?;
+    let ids = lift(l.at(1))?;
     let mut shape = g.size();
     shape[*axis as usize] = *size;
     Ok(smallvec![tch::Tensor::f_zeros(shape, (g.kind(), g.device()))?.f_scatter_(*axis, &ids, &g)?])
 }
 
 fn reductions(d: &mut Draw, op: fn(Axes, bool) -> Op) -> Vec<Sample> {
-    let (a, b, c) = (d.size(2, 4), d.size(5, 7), d.size(2, 3));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
+    let c = d.size(2, 3);
     vec![
         sample(op(smallvec![1], false), [normal(&[a, b, c])]),
         sample(op(smallvec![0, -1], true), [normal(&[a, b, c]).transposed()]),
@@ -181,7 +186,8 @@ fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
         Op::Mean { axes, keepdim } => l.reduced(Fold::Mean, x, axes, *keepdim)?,
         Op::MaxDim { axis, keepdim } => l.reduced(Fold::Max, x, &[*axis], *keepdim)?,
         Op::SumTo { .. } => {
-            let (from, to) = (l.shape(x), l.outs[0].clone());
+            let from = l.shape(x);
+            let to = l.outs[0].clone();
             let new = from.len() - to.len();
             let gone = (0..from.len()).filter(|&i| i < new || (to[i - new] != from[i]));
             let gone: Vec<i64> = gone.map(|i| i as i64).collect();

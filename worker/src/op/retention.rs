@@ -257,7 +257,9 @@ fn asked_for(reverse: &RetentionBackward<'_>, made: [tch::Tensor; 3]) -> Outs {
 /// The reverse scan in tensor operations of any device: gradients of v, λ and the incoming state.
 pub fn reference_backward(r: &RetentionBackward<'_>) -> Result<[tch::Tensor; 3], OpErrorKind> {
     use tch::Tensor as T;
-    let (v, lambda, g) = (r.v, r.lambda, r.g);
+    let v = r.v;
+    let lambda = r.lambda;
+    let g = r.g;
     let (b, n, h, d) = v.size4()?;
     let nothing = T::f_zeros([b, h, d], (v.kind(), v.device()))?;
     if n == 0 {
@@ -285,7 +287,10 @@ pub fn reference_backward(r: &RetentionBackward<'_>) -> Result<[tch::Tensor; 3],
 }
 
 fn samples(d: &mut Draw) -> Vec<Sample> {
-    let (b, n, h, w) = (d.size(1, 2), d.size(3, 6), d.size(2, 3), d.size(2, 4));
+    let b = d.size(1, 2);
+    let n = d.size(3, 6);
+    let h = d.size(2, 3);
+    let w = d.size(2, 4);
     let op = |dir, state| Op::Retention { dir, state };
     let lambda = || between(&[h], 0.6, 0.99);
     vec![

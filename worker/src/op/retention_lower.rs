@@ -12,7 +12,8 @@ use smallvec::smallvec;
 /// The way out of `Op::Retention`: what depends on λ alone is folded into constants.
 pub(super) fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
     let Op::Retention { dir, state } = op else { unreachable!("row of another operation") };
-    let (v, lambda) = (l.at(0), l.at(1));
+    let v = l.at(0);
+    let lambda = l.at(1);
     let n = l.size(v, 1)?;
     let start = state.then(|| l.at(2));
     if n == 0 {
@@ -85,7 +86,10 @@ fn powers(
 /// The causal scan of v (B,H,N,D) from `start` (B,H,D), zero if absent.
 fn scan(l: &mut Lower<'_>, v: Id, log: Id, start: Option<Id>) -> Result<Id, LowerError> {
     let shape = l.shape(v);
-    let (batch, heads, n, width) = (shape[0], shape[1], l.size(v, 2)?, shape[3]);
+    let batch = shape[0];
+    let heads = shape[1];
+    let n = l.size(v, 2)?;
+    let width = shape[3];
     let chunk = n.min(CHUNK.unsigned_abs());
     let chunks = n.div_ceil(chunk);
     let lower = powers(l, log, (chunk, chunk), |t, s| t.checked_sub(s))?;

@@ -20,7 +20,6 @@ pub(super) const NORM: Kernel = Kernel {
 pub(super) const NORM_BACKWARD: Kernel =
     Kernel { fits: |_, l| rows_fit(l.at(1), l), launch: launch_norm_backward, ..NORM };
 
-/// For GatedNorm.
 pub(super) const GATED_NORM: Kernel = Kernel { launch: |op, l| gated_norm::forward(op, l, run), ..NORM };
 
 /// For its reverse.
@@ -112,7 +111,8 @@ mod tests {
     fn same(kernel: &Kernel, op: &Op, ins: &[&Tensor]) -> Vec<Tensor> {
         let l = Launch { ins };
         (kernel.fits)(op, &l).unwrap();
-        let (found, expected) = ((kernel.launch)(op, &l).unwrap(), (op.row().launch)(op, &l).unwrap());
+        let found = (kernel.launch)(op, &l).unwrap();
+        let expected = (op.row().launch)(op, &l).unwrap();
         assert_eq!(found.len(), expected.len(), "{op:?}");
         for (found, expected) in found.iter().zip(&expected) {
             assert_eq!(found.size(), expected.size(), "{op:?}");
@@ -131,9 +131,12 @@ mod tests {
         let _none = tch::no_grad_guard();
         let eps = 1e-3.into();
         for (rows, width) in [(3, 16), (700, 32), (5, 7), (300, 33), (2, 400), (9, 1), (0, 5)] {
-            let (w, b) = (random(&[width]), random(&[width]));
-            let (x, branch) = (random(&[width, rows]).transpose(0, 1) * 3.0 + 2.0, random(&[rows, width]));
-            let (g, gsum) = (random(&[rows, width]), random(&[rows, width]));
+            let w = random(&[width]);
+            let b = random(&[width]);
+            let x = random(&[width, rows]).transpose(0, 1) * 3.0 + 2.0;
+            let branch = random(&[rows, width]);
+            let g = random(&[rows, width]);
+            let gsum = random(&[rows, width]);
             for affine in [true, false] {
                 let weights: &[&Tensor] = if affine { &[&w, &b] } else { &[] };
                 let ins = [&[&x], weights].concat();
@@ -164,9 +167,12 @@ mod tests {
         let _none = tch::no_grad_guard();
         for (rows, width) in [(3, 16), (700, 32), (5, 7), (2, 400), (0, 5)] {
             let all = random(&[rows, 3 * width]);
-            let (q, gate) = (all.narrow(1, 0, width), all.narrow(1, 2 * width, width));
-            let (s, g) = (random(&[rows, width]) * 3.0, random(&[rows, width]));
-            let (w, b) = (random(&[width]), random(&[width]));
+            let q = all.narrow(1, 0, width);
+            let gate = all.narrow(1, 2 * width, width);
+            let s = random(&[rows, width]) * 3.0;
+            let g = random(&[rows, width]);
+            let w = random(&[width]);
+            let b = random(&[width]);
             for layer in [true, false] {
                 let weights: &[&Tensor] = if layer { &[&w, &b] } else { &[&w] };
                 let op = Op::GatedNorm { layer, eps: 1e-3.into(), low: None };
@@ -184,7 +190,8 @@ mod tests {
         let _none = tch::no_grad_guard();
         for (rows, width) in [(3, 16), (700, 64), (5, 7), (40_000, 1), (0, 5)] {
             let both = random(&[rows, 2 * width]) * 30.0;
-            let (a, b) = (both.narrow(1, 0, width), random(&[width, rows]).transpose(0, 1));
+            let a = both.narrow(1, 0, width);
+            let b = random(&[width, rows]).transpose(0, 1);
             let g = random(&[rows, width]);
             same(&GATE, &Op::SiluMul, &[&a, &b]);
             same(&GATE_BACKWARD, &Op::SiluMulBackward, &[&g, &a, &b]);
@@ -197,8 +204,11 @@ mod tests {
     fn a_row_is_the_same_alone_among_others_and_on_more_threads() {
         tch::manual_seed(3);
         let _none = tch::no_grad_guard();
-        let (x, w, b) = (random(&[5000, 70]), random(&[70]), random(&[70]));
-        let (op, threads) = (Op::LayerNorm { affine: true, eps: 1e-5.into() }, tch::get_num_threads());
+        let x = random(&[5000, 70]);
+        let w = random(&[70]);
+        let b = random(&[70]);
+        let op = Op::LayerNorm { affine: true, eps: 1e-5.into() };
+        let threads = tch::get_num_threads();
         let run = |x: &Tensor| {
             let made = launch_norm(&op, &Launch { ins: &[x, &w, &b] }).unwrap();
             let grad = Op::LayerNormBackward { affine: true };

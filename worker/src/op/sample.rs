@@ -12,7 +12,6 @@ pub enum Fill {
     Between(f64, f64),
     /// Class ids below n, 64-bit.
     Ids(i64),
-    /// Booleans.
     Bool,
     /// A random key.
     Key,
@@ -45,7 +44,6 @@ pub struct Operand {
 pub struct Sample {
     /// The operation with its attributes.
     pub op: Op,
-    /// Its operands.
     pub ins: Vec<Operand>,
 }
 

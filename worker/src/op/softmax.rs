@@ -65,7 +65,8 @@ fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
 }
 
 fn samples(d: &mut Draw, op: fn(i64) -> Op) -> Vec<Sample> {
-    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let a = d.size(2, 4);
+    let b = d.size(5, 7);
     vec![
         sample(op(-1), [normal(&[a, b])]),
         sample(op(1), [normal(&[a, b, 3]).transposed()]),
@@ -77,7 +78,8 @@ fn samples(d: &mut Draw, op: fn(i64) -> Op) -> Vec<Sample> {
 fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
     let Op::Softmax { axis } = op else { unreachable!("row of another operation") };
     let x = l.at(0);
-    let (axis, last) = (l.axis(x, *axis), l.rank(x) - 1);
+    let axis = l.axis(x, *axis);
+    let last = l.rank(x) - 1;
     if axis == last {
         return only(l.emit(Plain::Softmax, &[x])?);
     }

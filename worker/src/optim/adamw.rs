@@ -28,7 +28,6 @@ const EPS: f64 = 1e-8;
 /// Constants of the optimizer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamWSettings {
-    /// β₁, β₂.
     pub betas: (f64, f64),
     /// Decay of the decayed group.
     pub weight_decay: f64,
@@ -89,7 +88,8 @@ impl Piece {
     }
 
     fn all(weights: &FlatParams, exp_avg: &[Raw], exp_avg_sq: &[Raw]) -> Result<Vec<Self>, TchError> {
-        let (mut pieces, own) = (Vec::new(), weights.own()?);
+        let mut pieces = Vec::new();
+        let own = weights.own()?;
         for segment in weights.segments() {
             for (kept, run) in weights.runs().iter().enumerate().filter(|(_, run)| run.bucket == segment.bucket) {
                 let start = segment.start.max(run.start);
@@ -124,11 +124,14 @@ impl AdamW {
     pub fn new(weights: &FlatParams, settings: AdamWSettings) -> Result<Self, OptimError> {
         let go = || {
             let zeros = || weights.own()?.iter().map(Raw::f_zeros_like).collect::<Result<Vec<_>, _>>();
-            let (exp_avg, exp_avg_sq) = (zeros()?, zeros()?);
+            let exp_avg = zeros()?;
+            let exp_avg_sq = zeros()?;
             let pieces = Piece::all(weights, &exp_avg, &exp_avg_sq)?;
             let device = weights.slabs().first().map_or(Device::Cpu, Raw::device);
             let scalar = || Raw::f_zeros([0_i64; 0], (Kind::Double, device));
-            let (steps, skipped, shared) = (scalar()?, scalar()?, shared(weights)?);
+            let steps = scalar()?;
+            let skipped = scalar()?;
+            let shared = shared(weights)?;
             let divided = weights.share() != Share::WHOLE;
             Ok(Self { settings, exp_avg, exp_avg_sq, pieces, divided, shared, steps, skipped })
         };
@@ -181,15 +184,19 @@ impl AdamW {
         let stats = cx.optim(|cx| {
             let state = |raw: &Raw| cx.opt_state(raw.shallow_clone());
             let (b1, b2) = self.settings.betas;
-            let (decay, clip) = (self.settings.weight_decay.into(), self.settings.clip.into());
+            let decay = self.settings.weight_decay.into();
+            let clip = self.settings.clip.into();
             let scalars = Op::StepScalars { beta1: b1.into(), beta2: b2.into(), decay, clip };
             let mut made = call(cx, scalars, &[norm, count, rate, &state(&self.steps), &state(&self.skipped)])?;
-            let (taken, grad_norm, numbers) = (made.swap_remove(2), made.swap_remove(1), made.swap_remove(0));
+            let taken = made.swap_remove(2);
+            let grad_norm = made.swap_remove(1);
+            let numbers = made.swap_remove(0);
             let mut ins = vec![numbers];
             if let Some(average) = average {
                 ins.extend([state(average.updates()), taken.clone()]);
             }
-            let (kept, mut shadows) = (cx.kept_copies(), false);
+            let kept = cx.kept_copies();
+            let mut shadows = false;
             for piece in &self.pieces {
                 let grad = cx.opt_state(piece.of(grads, kept_grads.as_deref()).map_err(|kind| cx.fail("adamw", kind))?);
                 ins.extend([state(&piece.weight), grad, state(&piece.exp_avg), state(&piece.exp_avg_sq)]);
@@ -228,7 +235,8 @@ impl AdamW {
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(|kind| cx.fail("global_norm", kind))
         };
-        let (own, common) = (parts(false)?, parts(true)?);
+        let own = parts(false)?;
+        let common = parts(true)?;
         let square = |parts: &[Raw]| unary(cx, Unary::Square, &norm(cx, None, parts.iter())?);
         let mut sum = None;
         if !own.is_empty() {
@@ -258,7 +266,8 @@ impl AdamW {
         for (bucket, (slab, _)) in self.shared.iter().enumerate() {
             let Some(copy) = cx.shadow_flat(BucketId(bucket as u32)) else { continue };
             cx.optim(|cx| {
-                let (copy, slab) = (cx.opt_state(copy.shallow_clone()), cx.opt_state(slab.shallow_clone()));
+                let copy = cx.opt_state(copy.shallow_clone());
+                let slab = cx.opt_state(slab.shallow_clone());
                 call(cx, Op::CastInto, &[&copy, &slab])
             })?;
         }
@@ -278,7 +287,8 @@ impl AdamW {
         self.pieces = Piece::all(weights, &exp_avg, &exp_avg_sq).map_err(failed("divide the moments"))?;
         self.shared = shared(weights).map_err(failed("divide the weights"))?;
         self.divided = weights.share() != Share::WHOLE;
-        (self.exp_avg, self.exp_avg_sq) = (exp_avg, exp_avg_sq);
+        self.exp_avg = exp_avg;
+        self.exp_avg_sq = exp_avg_sq;
         Ok(())
     }
 
@@ -501,7 +511,8 @@ mod tests {
             let mut bench = bench(SETTINGS);
             bench.fill(1);
             bench.step(1.0, 1e-2);
-            let (before, state) = (bench.values(), copies(&bench));
+            let before = bench.values();
+            let state = copies(&bench);
             bench.fill(2);
             let _ = bench.grads.view(bench.ids[1]).shallow_clone().fill_(bad);
             let stats = bench.step(1.0, 1e-2);

@@ -67,7 +67,6 @@ impl Ema {
         weights.exchange(&mut self.averages).map_err(failed("exchange weights and average"))
     }
 
-    /// Its decay.
     pub fn decay(&self) -> f64 {
         self.decay
     }
@@ -163,7 +162,8 @@ mod tests {
     fn equals_the_bias_corrected_average() {
         let (params, flat) = weights();
         let ema = Ema::new(&flat, 0.9).unwrap();
-        let (mut biased, mut weight) = (0.0, 1.0);
+        let mut biased = 0.0;
+        let mut weight = 1.0;
         // A refused step changes nothing, not even before the first update.
         let refused = Cx::train(&params, 0, 0);
         ema.update(&refused, &flat, &refused.input(Raw::from(0.0f64))).unwrap();

@@ -10,7 +10,6 @@ pub enum OptimError {
     Torch {
         /// What was being done.
         doing: &'static str,
-        /// libtorch's words.
         #[source]
         source: TchError,
     },
@@ -23,7 +22,6 @@ pub enum OptimError {
         name: String,
         /// Shape found; `None` when absent.
         found: Option<Vec<i64>>,
-        /// Shape expected.
         expected: Vec<i64>,
     },
 }

@@ -57,7 +57,9 @@ struct Place {
 impl FlatParams {
     /// No weights.
     pub fn none() -> Self {
-        let (layout, share, copy) = (Layout::default(), Share::WHOLE, (0, 1));
+        let layout = Layout::default();
+        let share = Share::WHOLE;
+        let copy = (0, 1);
         Self { slabs: Vec::new(), places: Vec::new(), runs: Vec::new(), layout, share, copy, masters: None }
     }
 
@@ -87,7 +89,8 @@ impl FlatParams {
     /// Keeps another share from now on, and is the only one to keep it; whoever holds such arrays must [`cut`](Self::cut) or
     /// [`join`](Self::join) them.
     pub fn hold(&mut self, share: Share) {
-        (self.share, self.copy) = (share, (0, 1));
+        self.share = share;
+        self.copy = (0, 1);
         self.runs = self.layout.runs(share);
         self.masters = None;
     }
@@ -202,7 +205,8 @@ impl FlatParams {
 
     /// What of a run this rank answers for, when others have the same.
     fn answered(&self, run: &Run, part: &Raw) -> Option<(Run, Raw)> {
-        let (copy, copies) = (i64::from(self.copy.0), i64::from(self.copy.1));
+        let copy = i64::from(self.copy.0);
+        let copies = i64::from(self.copy.1);
         let [from, to] = [copy, copy + 1].map(|end| run.len * end / copies);
         let part = part.f_narrow(0, from, to - from).ok()?;
         Some((Run { start: run.start + from, len: to - from, ..*run }, part))
@@ -244,7 +248,8 @@ impl Place {
     /// What of the parameter lies in `run`, whose elements are `part`.
     fn shards(&self, run: &Run, part: &Raw) -> Vec<Shard> {
         let len: i64 = self.shape.iter().product();
-        let (from, to) = (self.start.max(run.start), (self.start + len).min(run.start + run.len));
+        let from = self.start.max(run.start);
+        let to = (self.start + len).min(run.start + run.len);
         if self.slab != run.bucket.index() || from >= to {
             return Vec::new();
         }
@@ -272,7 +277,8 @@ fn boxes(shape: &[i64], from: i64, to: i64) -> Vec<Block> {
         return vec![Block { offsets: Vec::new(), sizes: Vec::new(), first: 0 }];
     };
     let row: i64 = inner.iter().product();
-    let (first, last) = ((from + row - 1) / row, to / row);
+    let first = (from + row - 1) / row;
+    let last = to / row;
     // Part of a row: boxes of the inner axes.
     let within = |at: i64, from: i64, to: i64| {
         boxes(inner, from, to).into_iter().map(move |mut block| {

@@ -9,7 +9,6 @@ pub struct Schedule {
     pub peak: f64,
     /// Rate of the last step.
     pub floor: f64,
-    /// Steps of warm-up.
     pub warmup_steps: u64,
     /// All steps.
     pub total_steps: u64,

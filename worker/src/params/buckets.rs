@@ -49,7 +49,9 @@ impl GradBuckets {
     /// As [`GradBuckets::new`].
     pub fn lent(params: &Params, share: Share) -> Result<Self, TchError> {
         let layout = params.layout().clone();
-        let (mut flats, mut views, mut lent) = (Vec::new(), Vec::new(), Vec::new());
+        let mut flats = Vec::new();
+        let mut views = Vec::new();
+        let mut lent = Vec::new();
         for bucket in (0..layout.buckets() as u32).map(BucketId) {
             let flat = params.flat(bucket).f_zeros_like()?;
             for id in params.ids().filter(|id| layout.place(*id).0 == bucket) {

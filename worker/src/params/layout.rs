@@ -22,7 +22,6 @@ pub(super) struct Slot {
 /// A run of one group inside a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// The bucket.
     pub bucket: BucketId,
     /// The group of its parameters.
     pub group: Group,
@@ -72,7 +71,6 @@ impl Share {
 /// A run of a bucket that this rank keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
-    /// The bucket.
     pub bucket: BucketId,
     /// First element.
     pub start: i64,
@@ -116,7 +114,8 @@ impl Layout {
             }
         }
         let mut slots = vec![Slot { bucket: 0, start: 0, len: 0 }; params.len()];
-        let (mut lens, mut segments) = (Vec::new(), Vec::new());
+        let mut lens = Vec::new();
+        let mut segments = Vec::new();
         for (b, members) in buckets.iter().enumerate() {
             let mut at = 0;
             for group in [Group::Decay, Group::NoDecay] {
@@ -142,7 +141,9 @@ impl Layout {
     /// What a rank keeps of the buckets, in their order.
     pub fn runs(&self, share: Share) -> Vec<Run> {
         let runs = self.lens.iter().enumerate().flat_map(|(b, &len)| {
-            let (bucket, part, end) = (BucketId(b as u32), share.part(len), share.divided(len));
+            let bucket = BucketId(b as u32);
+            let part = share.part(len);
+            let end = share.divided(len);
             let own = Run { bucket, start: part * i64::from(share.rank), len: part, common: false };
             [own, Run { bucket, start: end, len: len - end, common: true }]
         });

@@ -320,13 +320,15 @@ impl Params {
     /// Lists everything that does not fit before anything is written.
     pub fn load<'a>(&mut self, tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<(), LoadError> {
         let mut found: Vec<Option<&Tensor>> = vec![None; self.len()];
-        let (mut unexpected, mut reshaped) = (Vec::new(), Vec::new());
+        let mut unexpected = Vec::new();
+        let mut reshaped = Vec::new();
         for (path, tensor) in tensors {
             let Some(id) = self.by_name(path) else {
                 unexpected.push(path.to_owned());
                 continue;
             };
-            let (here, there) = (self.get(id).size(), tensor.size());
+            let here = self.get(id).size();
+            let there = tensor.size();
             if here != there {
                 reshaped.push(format!("{path} {there:?} instead of {here:?}"));
             }

@@ -88,7 +88,6 @@ pub enum Reason {
         wanted: Format,
         /// What there is.
         found: Support,
-        /// What it needs.
         needed: &'static str,
     },
     /// The standardised data exceed the range of what was wanted.
@@ -108,7 +107,6 @@ pub enum Reason {
         wanted: Format,
         /// Relative error against the reference; infinite when it did not run.
         found: f64,
-        /// The limit.
         limit: f64,
     },
 }

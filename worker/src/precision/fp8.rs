@@ -35,7 +35,8 @@ pub fn self_test(device: Device) -> Result<f64, OpErrorKind> {
         let a = pattern(rows, inputs, 0.7, device)?;
         let b = pattern(outputs, inputs, 1.3, device)?;
         let bias = if bias { Some(pattern(1, outputs, 2.1, device)?.f_view([outputs])?) } else { None };
-        let (qa, qb) = (quantise(&a, kind)?, quantise(&b, FORWARD)?);
+        let qa = quantise(&a, kind)?;
+        let qb = quantise(&b, FORWARD)?;
         let op = Op::ScaledMm { out: Kind::BFloat16, bias: bias.is_some(), fast: false };
         let low = bias.as_ref().map(|bias| bias.f_to_kind(Kind::BFloat16)).transpose()?;
         let ins: Vec<&Tensor> = [&qa[0], &qb[0], &qa[2], &qb[2]].into_iter().chain(low.as_ref()).collect();

@@ -110,7 +110,8 @@ pub fn castable(kind: Kind) -> bool {
 pub fn target(class: Class, kinds: impl Iterator<Item = Kind>, low: Kind) -> Option<Kind> {
     let mut floats = kinds.filter(|kind| castable(*kind));
     let first = floats.next()?;
-    let (mut widest, mut equal) = (first, true);
+    let mut widest = first;
+    let mut equal = true;
     for kind in floats {
         equal &= kind == first;
         if rank(kind) > rank(widest) {

@@ -51,7 +51,9 @@ fn flops(device: Device) -> f64 {
 /// Floating-point operations per second.
 fn product(device: Device, kind: Kind) -> Result<f64, OpErrorKind> {
     let matrix = || Tensor::f_ones([side(device), side(device)], (kind, device));
-    let (a, b, product) = (matrix()?, matrix()?, matrix()?);
+    let a = matrix()?;
+    let b = matrix()?;
+    let product = matrix()?;
     let seconds = best(device, || Ok(a.f_matmul_out(&product, &b).map(|_| ())?))?;
     Ok(flops(device) / seconds)
 }

@@ -39,12 +39,7 @@ pub enum ProfileError {
     File(#[from] FileError),
     /// The machine's ceiling could not be measured.
     #[error("the ceiling of {device:?} could not be measured: {source}")]
-    Ceiling {
-        /// Device.
-        device: Device,
-        /// Cause.
-        source: OpErrorKind,
-    },
+    Ceiling { device: Device, source: OpErrorKind },
 }
 
 /// Times steps and writes what it saw.

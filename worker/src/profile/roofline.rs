@@ -29,7 +29,8 @@ impl Costs {
     pub(super) fn add(&mut self, program: &Program, spans: &[Spans]) {
         self.steps += 1;
         for (rec, spans) in program.recs().iter().zip(spans) {
-            let (name, kind) = (rec.op.row().name, number_kind(program, rec));
+            let name = rec.op.row().name;
+            let kind = number_kind(program, rec);
             let cost = self.ops.entry((name, rec.kernel, kind)).or_insert_with(|| OpCost {
                 op: name.to_owned(),
                 kernel: rec.kernel.to_owned(),

@@ -41,7 +41,8 @@ fn slices_nest_and_the_table_agrees_with_the_program() {
     let folder = dir.path().join("profile");
     let profile = Profile::new(folder.clone(), 0, Device::Cpu);
     let params = nothing();
-    let (mut operations, mut flops) = (0, 0);
+    let mut operations = 0;
+    let mut flops = 0;
     for step in 0..10 {
         let observer = profile.next(step);
         assert_eq!(observer.is_some(), (5..8).contains(&step), "step {step}");

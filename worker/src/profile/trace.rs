@@ -35,13 +35,13 @@ impl Trace {
     }
 
     fn slice(&mut self, (track, category): (u32, &str), name: &str, span: Span, args: &Value) {
-        let (begin, length) = (span.begin as f64 / 1e3, span.nanoseconds() as f64 / 1e3);
+        let begin = span.begin as f64 / 1e3;
+        let length = span.nanoseconds() as f64 / 1e3;
         self.events.push(json!({
             "ph": "X", "name": name, "cat": category, "pid": self.rank, "tid": track, "ts": begin, "dur": length, "args": args,
         }));
     }
 
-    /// Adds a step.
     pub(super) fn add(&mut self, step: u64, program: &Program, spans: &[Spans]) {
         let recs = program.recs();
         let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return };

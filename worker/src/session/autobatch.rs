@@ -27,7 +27,6 @@ pub(super) trait Meter {
     fn peak(&mut self, rows: u64) -> Result<Option<u64>, Self::Error>;
 }
 
-/// What fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fit {
     /// Rows computed at once, at least 1.
@@ -58,7 +57,8 @@ pub(super) fn fit<M: Meter>(meter: &mut M, share: u64) -> Result<Fit, M::Error> 
     let Some(base) = meter.peak(few)? else { return Ok(Fit { rows: 1, needed: limit, limit }) };
     let mut line = Line { base: (few, base), top: (few, base) };
     // Rows that are known to have room, and those that are looked at.
-    let (mut known, mut rows) = (few, few);
+    let mut known = few;
+    let mut rows = few;
     if more > few {
         if let Some(bytes) = meter.peak(more)? {
             line.top = (more, bytes);
@@ -88,7 +88,8 @@ pub(super) fn fit<M: Meter>(meter: &mut M, share: u64) -> Result<Fit, M::Error> 
 
 /// The largest number in `1..=max` that holds, where those that hold come first; 1 when none does.
 fn most(max: u64, holds: impl Fn(u64) -> bool) -> u64 {
-    let (mut low, mut high) = (1, max.max(1));
+    let mut low = 1;
+    let mut high = max.max(1);
     while low < high {
         let middle = low + (high - low).div_ceil(2);
         if holds(middle) {
@@ -109,7 +110,8 @@ struct Line {
 
 impl Line {
     fn at(&self, rows: u64) -> u64 {
-        let (base, top) = (self.base, self.top);
+        let base = self.base;
+        let top = self.top;
         let span = top.0.saturating_sub(base.0).max(1);
         let each = top.1.saturating_sub(base.1) as f64 / span as f64;
         base.1.saturating_add((each * rows.saturating_sub(base.0) as f64).ceil() as u64)

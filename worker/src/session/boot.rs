@@ -63,7 +63,6 @@ impl Environment {
 /// What a launcher of torchrun's kind (`enn run`, torchrun) tells a program about its place. Nothing set is a world of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TorchrunEnvironment {
-    /// `RANK`.
     pub rank: u32,
     /// `WORLD_SIZE`.
     pub world_size: u32,
@@ -355,7 +354,8 @@ mod tests {
         let port = server.addr().port();
         let one = move |rank| {
             let addr = crate::comm::StoreAddr { host: "127.0.0.1".into(), port, prefix: "round-0".into() };
-            let (store, forming) = (Store::connect(addr, COLLECTIVE_WAIT_MAX)?, Forming::within(COLLECTIVE_WAIT_MAX));
+            let store = Store::connect(addr, COLLECTIVE_WAIT_MAX)?;
+            let forming = Forming::within(COLLECTIVE_WAIT_MAX);
             let formed = ShmFormed::Refused { rank: 1, reason: "a sum of 1003 numbers is wrong".to_owned() };
             let group = or_gloo(formed, &store, Place { rank, size: 2, local: 2 }, &forming)?;
             let sum = Tensor::from_slice(&[1.5f32]);

@@ -26,7 +26,8 @@ impl Carried {
     /// The state of `rows` streams, whose numbers stand one behind the other.
     pub(super) fn state(&self, numbers: &[f32], rows: usize) -> Result<StreamState, SessionError> {
         let all = Tensor::f_from_slice(numbers)?.f_view([rows as i64, -1])?;
-        let (mut at, mut named) = (0, std::collections::BTreeMap::new());
+        let mut at = 0;
+        let mut named = std::collections::BTreeMap::new();
         for (name, sizes, kind) in &self.parts {
             let own = sizes.iter().product::<i64>();
             let shape = [&[rows as i64], sizes.as_slice()].concat();

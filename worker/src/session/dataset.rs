@@ -42,7 +42,8 @@ impl Mapped {
 
 impl Arrays for Mapped {
     fn view(&self) -> Result<View<'_>, DataError> {
-        let (staged, view) = (&self.0, self.inputs()?);
+        let staged = &self.0;
+        let view = self.inputs()?;
         if staged.meta().has_targets {
             view.with_targets(staged.outputs(), staged.y(), staged.y_mask())?.with_weights(staged.weight())
         } else {
@@ -91,7 +92,8 @@ impl Dataset {
         let Some(weights) = config.data.as_ref().and_then(DataConfig::source_weights) else { return Ok(None) };
         let sources = &self.staged.0.meta().sources;
         if weights.len() != sources.len() {
-            let (path, hint) = (self.staged.0.dir().to_owned(), "stage the data that [[data.sources]] describes");
+            let path = self.staged.0.dir().to_owned();
+            let hint = "stage the data that [[data.sources]] describes";
             return Err(SessionError::Nothing { path, what: "the sources that have weights", hint });
         }
         let rows: Vec<u64> = sources.iter().map(|source| source.split_rows[Split::Train as usize]).collect();
@@ -153,7 +155,8 @@ impl Dataset {
     /// Whether all validation rows lie behind all training rows: in time, as a chronological split has it. Others are like the rows that
     /// will be predicted.
     pub fn validates_later(&self) -> bool {
-        let (train, val) = (self.rows(Split::Train), self.rows(Split::Val));
+        let train = self.rows(Split::Train);
+        let val = self.rows(Split::Val);
         !train.is_empty() && !val.is_empty() && train.at(train.len() - 1) < val.at(0)
     }
 
@@ -162,7 +165,8 @@ impl Dataset {
     /// # Errors
     /// What libtorch says, usually that memory is exhausted.
     pub fn in_time(&self, most: u64, device: Device) -> Result<(Batch, i64), SessionError> {
-        let (train, val) = (self.rows(Split::Train), self.rows(Split::Val));
+        let train = self.rows(Split::Train);
+        let val = self.rows(Split::Val);
         let part = |split: Split| spread(self.rows(split).len(), train.len() + val.len(), most).max(1);
         let trained = self.spread(Split::Train, part(Split::Train)).map(|ordinal| train.at(ordinal));
         let held: Vec<u64> = self.spread(Split::Val, part(Split::Val)).map(|ordinal| val.at(ordinal)).collect();

@@ -98,7 +98,8 @@ fn processor() -> HashSet<String> {
 /// Whether code that a package holds can run: on another processor it would end in an illegal instruction, and on another device it
 /// would take addresses of one for those of the other.
 fn fits(about: &BTreeMap<String, String>, device: Device, abilities: &HashSet<String>) -> Result<(), String> {
-    let (wanted, found) = (about.get("AOTI_DEVICE_KEY").map_or("cpu", String::as_str), kind(device));
+    let wanted = about.get("AOTI_DEVICE_KEY").map_or("cpu", String::as_str);
+    let found = kind(device);
     if wanted != found {
         return Err(format!(
             "it was compiled for {wanted} and was to run on {found}\nhint: export it with --device {found}"
@@ -189,8 +190,8 @@ mod tests {
 
     #[test]
     fn a_row_that_was_given_twice_is_answered_once() {
-        let (rows, state) =
-            (Tensor::from_slice2(&[[1.0f32, 2.0], [1.0, 2.0]]), Tensor::from_slice(&[3.0f32, 4.0, 3.0, 4.0]));
+        let rows = Tensor::from_slice2(&[[1.0f32, 2.0], [1.0, 2.0]]);
+        let state = Tensor::from_slice(&[3.0f32, 4.0, 3.0, 4.0]);
         assert_eq!(Vec::<f32>::try_from(half(&rows).unwrap().view([-1])).unwrap(), [1.0, 2.0]);
         assert_eq!(Vec::<f32>::try_from(half(&state).unwrap()).unwrap(), [3.0, 4.0]);
     }

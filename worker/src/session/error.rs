@@ -33,14 +33,7 @@ pub enum SessionError {
     NotLaunched,
     /// A variable set by the launcher makes no sense.
     #[error("environment variable {name} is {found:?}, expected {expected}")]
-    Variable {
-        /// Variable.
-        name: &'static str,
-        /// Its text.
-        found: String,
-        /// What was expected.
-        expected: &'static str,
-    },
+    Variable { name: &'static str, found: String, expected: &'static str },
     /// A model without a way out.
     #[error(transparent)]
     Export(#[from] ExportError),
@@ -49,14 +42,10 @@ pub enum SessionError {
     Graph(enn_common::graph::file::FileError),
     /// The launcher does not want this worker.
     #[error("the launcher refused this worker: {error}")]
-    Refused {
-        /// The launcher's sentence.
-        error: String,
-    },
+    Refused { error: String },
     /// A message at the wrong time.
     #[error("the launcher sent {found}, expected {expected}\n  hint: are enn and enn-worker of one version?")]
     Unexpected {
-        /// What came.
         found: String,
         /// What should have come.
         expected: &'static str,
@@ -64,7 +53,6 @@ pub enum SessionError {
     /// The control page cannot be mapped.
     #[error("control page on descriptor {fd} cannot be mapped (ENN_CONTROL_FD)")]
     ControlPage {
-        /// Descriptor.
         fd: i32,
         /// What the system said.
         #[source]
@@ -84,7 +72,6 @@ pub enum SessionError {
     Device {
         /// Device in the assignment.
         found: String,
-        /// What there is.
         expected: &'static str,
     },
     /// The connection to the launcher broke.
@@ -116,23 +103,13 @@ pub enum SessionError {
         "{}: train.loss is {loss}, expected cross_entropy for a target that is a category and another one for numbers\n  hint: see data.rows.target_kind",
         path.display()
     )]
-    Classes {
-        /// Staged directory.
-        path: PathBuf,
-        /// Configured loss.
-        loss: &'static str,
-    },
+    Classes { path: PathBuf, loss: &'static str },
     /// The pipe to whoever asks for predictions.
     #[error("the pipe to the launcher: {0}")]
     Pipe(#[source] io::Error),
     /// An exported artifact that libtorch does not run.
     #[error("{}: {message}", path.display())]
-    Artifact {
-        /// The file.
-        path: PathBuf,
-        /// libtorch's sentence.
-        message: String,
-    },
+    Artifact { path: PathBuf, message: String },
     /// Weights that are not those of the output grid.
     #[error(transparent)]
     Weights(#[from] WeightsError),
@@ -142,7 +119,6 @@ pub enum SessionError {
          checkpoint; when it happens again, look at the memory of the machine or take a smaller train.lr"
     )]
     Poisoned {
-        /// Weight.
         weight: String,
         /// First operation that read it.
         op: &'static str,
@@ -171,7 +147,6 @@ pub enum SessionError {
     NoRoom {
         /// The least that there is to compute.
         what: &'static str,
-        /// What libtorch said.
         cause: String,
     },
     /// The host has no room for what training keeps of the model.
@@ -203,7 +178,6 @@ pub enum SessionError {
     /// A JSON file of the run cannot be read.
     #[error("failed to read {}", path.display())]
     Read {
-        /// File.
         path: PathBuf,
         /// What the system said.
         #[source]
@@ -212,7 +186,6 @@ pub enum SessionError {
     /// The launcher's file of progress cannot be written.
     #[error("failed to say that this worker is alive in {} (ENN_PROGRESS_FILE)", path.display())]
     Progress {
-        /// File.
         path: PathBuf,
         /// What the system said.
         #[source]
@@ -221,7 +194,6 @@ pub enum SessionError {
     /// A JSON file of the run does not parse.
     #[error("{} is not what this version writes\n  hint: are enn and enn-worker of one version?", path.display())]
     Parse {
-        /// File.
         path: PathBuf,
         /// Line, column and what was expected.
         #[source]
@@ -231,42 +203,24 @@ pub enum SessionError {
     #[error(
         "the workers disagree on the {what}: {sides}\n  hint: do all nodes run the same binary on the same configuration and data?"
     )]
-    Disagree {
-        /// What was compared.
-        what: &'static str,
-        /// Digest by rank.
-        sides: String,
-    },
+    Disagree { what: &'static str, sides: String },
     /// Nothing to learn from.
     #[error("{}: no {what}, expected at least one\n  hint: {hint}", path.display())]
     Nothing {
-        /// Staged directory.
         path: PathBuf,
-        /// What is missing.
         what: &'static str,
         /// How to mend it.
         hint: &'static str,
     },
     /// The data to predict do not fit the model.
     #[error("{}: {what} is {found}, expected {expected} as in training", path.display())]
-    OtherData {
-        /// Staged directory.
-        path: PathBuf,
-        /// What was compared.
-        what: &'static str,
-        /// In the data.
-        found: String,
-        /// In the model.
-        expected: String,
-    },
+    OtherData { path: PathBuf, what: &'static str, found: String, expected: String },
     /// The checkpoint to go on from cannot be read.
     #[error("the checkpoint {} is damaged: {error}", path.display())]
     Damaged {
-        /// Checkpoint.
         path: PathBuf,
         /// The file that is wrong, where it is known.
         file: Option<PathBuf>,
-        /// What is wrong.
         error: String,
     },
     /// A checkpoint of another training.
@@ -274,23 +228,13 @@ pub enum SessionError {
         "{}: the checkpoint was trained with {what} {found}, expected {expected}\n  hint: resume with the same data and batch, or start a new run",
         path.display()
     )]
-    OtherTraining {
-        /// Checkpoint.
-        path: PathBuf,
-        /// What differs.
-        what: &'static str,
-        /// In the checkpoint.
-        found: i64,
-        /// In this run.
-        expected: i64,
-    },
+    OtherTraining { path: PathBuf, what: &'static str, found: i64, expected: i64 },
     /// The parent is another model.
     #[error(
         "{}: the model to begin with does not fit: {problems}\n  hint: --partial takes what fits",
         path.display()
     )]
     OtherParent {
-        /// The parent's checkpoint.
         path: PathBuf,
         /// What is missing, unexpected or of another shape there.
         problems: String,
@@ -300,18 +244,10 @@ pub enum SessionError {
         "{}: the checkpoint was trained with rows and draws an epoch of each source {found:?}, expected {expected:?}\n  hint:          resume with the same weights of the sources, or start a new run",
         path.display()
     )]
-    OtherMix {
-        /// Checkpoint.
-        path: PathBuf,
-        /// In the checkpoint.
-        found: Vec<i64>,
-        /// In this run.
-        expected: Vec<i64>,
-    },
+    OtherMix { path: PathBuf, found: Vec<i64>, expected: Vec<i64> },
     /// The ledger cannot be written.
     #[error("failed to write the ledger {}\n  hint: make room, or leave out train.ledger", path.display())]
     Ledger {
-        /// File.
         path: PathBuf,
         /// What the system said.
         #[source]
@@ -323,7 +259,6 @@ pub enum SessionError {
          remove these rows, or raise train.poisoned_rows_max"
     )]
     PoisonedRows {
-        /// How many.
         found: u64,
         /// `train.poisoned_rows_max`.
         limit: u64,
@@ -337,7 +272,6 @@ pub enum SessionError {
     Diverged {
         /// Epoch, counted from 1.
         epoch: u64,
-        /// Its steps.
         steps: u64,
     },
 }

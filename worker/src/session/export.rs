@@ -65,7 +65,9 @@ fn exported(job: &Job, own: &Own) -> Result<String, SessionError> {
     let extras = Extras { quantiles: job.quantiles, stream: job.stream };
     let histories = Histories::of(&saved.meta);
     let of = |blind, screen, histories| {
-        let (model, params, out_shape) = (&model, &params, &saved.meta.out_shape[..]);
+        let model = &model;
+        let params = &params;
+        let out_shape = &saved.meta.out_shape[..];
         Answered { model, params, out_shape, blind, extras, screen, histories }
     };
     let screen = Screen::of(&job.bounds)?;
@@ -79,7 +81,8 @@ fn exported(job: &Job, own: &Own) -> Result<String, SessionError> {
     let rows = Tensor::f_cat(&[&rows, &spoiled(&rows, &saved, &job.bounds)?], 0)?;
     // The answers are those of the model without the rules, to rows that were held to them one number after the other, as prediction
     // does it: a graph that lacks a rule is found out.
-    let (plain, held) = (of(blind, None, None), held(&rows, &job.bounds)?);
+    let plain = of(blind, None, None);
+    let held = held(&rows, &job.bounds)?;
     let given = plain.inputs(&held)?;
     let mut given = if job.stream { carried(&plain, given)? } else { given };
     let mut said = plain.run(&given)?;
@@ -103,7 +106,8 @@ fn held(rows: &Tensor, bounds: &[Bounds]) -> Result<Tensor, SessionError> {
 
 /// Takes what is said of series without history in some rows out of the answers.
 fn blank(histories: &Histories, rows: &Tensor, said: &mut BTreeMap<String, Tensor>) -> Result<(), SessionError> {
-    let (count, x) = (rows.size()[0] as usize, Vec::<f32>::try_from(rows.f_contiguous()?.f_view([-1])?)?);
+    let count = rows.size()[0] as usize;
+    let x = Vec::<f32>::try_from(rows.f_contiguous()?.f_view([-1])?)?;
     let width = x.len() / count.max(1);
     for (_, answer) in said.iter_mut().filter(|(name, _)| export::ANSWERS.contains(&name.as_str())) {
         let mut values = Vec::<f32>::try_from(answer.f_contiguous()?.f_view([-1])?)?;

@@ -70,7 +70,8 @@ mod tests {
 
     fn batch(x: &[f32]) -> Batch {
         let x = Tensor::from_slice(x).view([-1, 2]);
-        let (y, rows) = (Tensor::zeros([x.size()[0], 0], (Kind::Float, Device::Cpu)), x.size()[0] as usize);
+        let y = Tensor::zeros([x.size()[0], 0], (Kind::Float, Device::Cpu));
+        let rows = x.size()[0] as usize;
         Batch {
             x_mask: x.isfinite(),
             x,

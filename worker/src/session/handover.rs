@@ -147,7 +147,8 @@ impl Held {
 /// The collectives'.
 pub(super) fn find(group: &dyn ProcessGroup, device: Device, mine: Held) -> Result<Found, SessionError> {
     let [standing, share] = mine.numbers();
-    let (standings, shares) = (gather(group, device, standing)?, gather(group, device, share)?);
+    let standings = gather(group, device, standing)?;
+    let shares = gather(group, device, share)?;
     let all: Vec<Held> = standings.into_iter().zip(shares).map(|(a, b)| Held::of_numbers([a, b])).collect();
     Ok(judge(&all))
 }
@@ -226,7 +227,9 @@ pub(super) fn share(
 ) -> Result<(Vec<Named>, u64), SessionError> {
     let told = list(&items, group, device, root)?;
     let mut mine: BTreeMap<String, Tensor> = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
-    let (mut shared, mut sums, mut bytes) = (Vec::new(), Vec::new(), 0);
+    let mut shared = Vec::new();
+    let mut sums = Vec::new();
+    let mut bytes = 0;
     for (fqn, shape, kind) in told {
         let kind = dtype::to_kind(kind);
         let fits = |tensor: &Tensor| tensor.size() == shape && tensor.kind() == kind;

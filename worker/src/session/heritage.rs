@@ -29,11 +29,13 @@ pub(super) fn take(learner: &mut Learner, parent: &Parent, own: &StagedMeta) -> 
         let named = tensors.iter().filter(|(name, _)| name.starts_with(prefix));
         named.filter_map(|(name, tensor)| Some((name.strip_prefix(kept)?.to_owned(), tensor.shallow_clone()))).collect()
     };
-    let (weights, buffers) = (part(WEIGHTS, WEIGHTS), part(BUFFERS, "model."));
+    let weights = part(WEIGHTS, WEIGHTS);
+    let buffers = part(BUFFERS, "model.");
     let heritage = Heritage { inputs: &saved.meta.features, weights: &weights, buffers: &buffers };
     let Inherited { taken, mut problems, notes } = learner.inherit(&own.features, &heritage, parent.scaler)?;
     if saved.meta.out_shape != own.out_shape {
-        let (found, expected) = (&saved.meta.out_shape, &own.out_shape);
+        let found = &saved.meta.out_shape;
+        let expected = &own.out_shape;
         problems.insert(0, format!("the output is {found:?}, expected {expected:?}"));
     } else if saved.meta.out_labels != own.out_labels {
         problems.insert(0, "the output has the same shape and other names".to_owned());

@@ -76,7 +76,6 @@ pub struct Parts<'a> {
     pub model: &'a Model,
     /// Weights by name.
     pub params: &'a Params,
-    /// Gradients.
     pub grads: &'a GradBuckets,
     /// Weights as flat arrays.
     pub weights: &'a FlatParams,

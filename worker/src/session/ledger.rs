@@ -101,7 +101,8 @@ mod tests {
 
     #[test]
     fn what_a_full_disk_does_not_take_comes_later_and_in_order() {
-        let (mut disk, mut kept) = (Room(5, Vec::new()), b"one\ntwo\n".to_vec());
+        let mut disk = Room(5, Vec::new());
+        let mut kept = b"one\ntwo\n".to_vec();
         assert_eq!(drain(&mut disk, &mut kept).unwrap_err().kind(), io::ErrorKind::StorageFull);
         kept.extend(b"three\n");
         assert!(drain(&mut disk, &mut kept).is_err());

@@ -139,7 +139,8 @@ impl<'a> Life<'a> {
         training.quarantine(&seat.kernels);
         let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
         self.link.watch(seat.round, forming.cutter());
-        let (resume, attempt) = (resume.clone(), attempt.clone());
+        let resume = resume.clone();
+        let attempt = attempt.clone();
         let round = RoundTask { round: seat.round, resume, attempt, split: seat.split, local: seat.local_world_size };
         let wanted = training.collectives();
         let ended = match boot::group(self.store.as_ref(), seat, (training.device(), wanted), &forming) {
@@ -165,7 +166,8 @@ impl<'a> Life<'a> {
             Err(error) => {
                 let smaller = error.is_out_of_memory() && training.can_split(seat.world_size, seat.split);
                 if smaller {
-                    let (step, error) = (training.step(), error.sentence());
+                    let step = training.step();
+                    let error = error.sentence();
                     self.link.send(FromWorker::OutOfMemory { step, error })?;
                 }
                 let wait = if smaller || error.is_of_the_group() { WORD_WAIT_MAX } else { Duration::ZERO };

@@ -90,16 +90,16 @@ impl Rounds {
     /// The launcher said what became of the checkpoint of `step`.
     fn settled(&self, step: u64) {
         let mut running = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        (running.checkpoints, running.settled) = (running.checkpoints + 1, Some(step));
+        running.checkpoints = running.checkpoints + 1;
+        running.settled = Some(step);
         self.changed.notify_all();
     }
 
     /// Waits for the next such word, at most so long; whether the round is over.
     fn await_settled(&self, wait_max: Duration) -> bool {
         let running = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (before, is_over) = (running.checkpoints, |running: &Running| {
-            running.over.as_ref().is_some_and(|(over, _)| *over >= running.watched)
-        });
+        let before = running.checkpoints;
+        let is_over = |running: &Running| running.over.as_ref().is_some_and(|(over, _)| *over >= running.watched);
         let goes_on = |running: &mut Running| running.checkpoints == before && !is_over(running);
         let waited = self.changed.wait_timeout_while(running, wait_max, goes_on);
         is_over(&waited.unwrap_or_else(PoisonError::into_inner).0)

@@ -99,7 +99,8 @@ impl Sums {
     pub fn add(&mut self, prediction: &Tensor, target: &Tensor, (mask, weight): Mask<'_>) -> Result<(), SessionError> {
         let zero = Tensor::f_zeros([1], (Kind::Double, self.flat.device()))?;
         let blank = |t: &Tensor| t.f_to_kind(Kind::Double)?.f_sub(&self.centre)?.f_where_self(mask, &zero);
-        let (p, y) = (blank(prediction)?, blank(target)?);
+        let p = blank(prediction)?;
+        let y = blank(target)?;
         let count = weight.unwrap_or(mask).f_to_kind(Kind::Double)?;
         let by_weight = |t: Tensor| if weight.is_some() { t.f_mul(&count) } else { Ok(t) };
         let error = p.f_sub(&y)?;
@@ -113,7 +114,8 @@ impl Sums {
         for cell in [p.shallow_clone(), p.f_square()?, y.shallow_clone(), y.f_square()?] {
             cells.push(by_weight(cell)?.f_sum_dim_intlist(0i64, false, Kind::Double)?);
         }
-        let (start, len) = (TOTALS as i64, self.flat.numel() as i64 - TOTALS as i64);
+        let start = TOTALS as i64;
+        let len = self.flat.numel() as i64 - TOTALS as i64;
         let _ = self.flat.f_narrow(0, start, len)?.f_add_(&Tensor::f_cat(&cells, 0)?)?;
         Ok(())
     }
@@ -211,7 +213,8 @@ fn measure(flat: &[f64], centre: &[f64], is_scaled: bool, objective: &Objective)
     let n: f64 = (0..cells).map(|c| sum(0, c)).sum();
     // Spread of the targets about their own mean over all cells: moments about one common value, from the per-cell ones.
     let common = centre.iter().sum::<f64>() / cells.max(1) as f64;
-    let (mut first, mut second) = (0.0, 0.0);
+    let mut first = 0.0;
+    let mut second = 0.0;
     let mut ratios = Vec::new();
     for (cell, cell_centre) in centre.iter().enumerate() {
         let shift = cell_centre - common;
@@ -232,7 +235,8 @@ fn measure(flat: &[f64], centre: &[f64], is_scaled: bool, objective: &Objective)
         scaled: is_scaled.then(|| ratio(SCALED, n)),
         loss: ratio(LOSS, totals[LOSS as usize + 1]),
         interval: objective.nominal().map(|nominal| {
-            let (coverage, width) = (ratio(INTERVAL, n), ratio(INTERVAL + 1, n));
+            let coverage = ratio(INTERVAL, n);
+            let width = ratio(INTERVAL + 1, n);
             Interval { nominal, coverage, width }
         }),
         accuracy: (*objective.head() == Head::Classes).then(|| ratio(CLASSES, totals[CLASSES as usize + 1])),
@@ -284,7 +288,8 @@ mod tests {
         let [careful, sure] = [3.0, 9.0].map(|logit| measured(10, logit));
         assert!(sure.metrics.loss < careful.metrics.loss && sure.doubted > careful.doubted);
         // −ln of both probabilities, half each, in one of eleven rows.
-        let (right, wrong) = ((1.0 + (-3.0f64).exp()).ln(), (1.0 + 3.0f64.exp()).ln());
+        let right = (1.0 + (-3.0f64).exp()).ln();
+        let wrong = (1.0 + 3.0f64.exp()).ln();
         close(careful.doubted.unwrap(), (10.0 * right + 0.5 * (right + wrong)) / 11.0);
         // Many rows are believed.
         let [careful, sure] = [3.0, 9.0].map(|logit| measured(1000, logit));
@@ -347,7 +352,8 @@ mod tests {
     fn intervals_and_weights_are_measured() {
         let column = |v: &[f64]| Tensor::from_slice(v).view([-1, 1]);
         let y = column(&[1.0, 2.0, 3.0, f64::NAN]);
-        let (low, high) = (column(&[0.0, 2.5, 3.0, 0.0]), column(&[2.0, 4.0, 3.5, 9.0]));
+        let low = column(&[0.0, 2.5, 3.0, 0.0]);
+        let high = column(&[2.0, 4.0, 3.5, 9.0]);
         let weight = column(&[1.0, 2.0, 3.0, 0.0]);
         let valid = y.isfinite();
         let objective = Objective::new(&TrainConfig { loss: Loss::Quantile, ..TrainConfig::default() });

@@ -116,7 +116,8 @@ fn agree(own: &Cut, place: &Place<'_>) -> Result<Cut, SessionError> {
     let votes = Raw::f_from_slice(&votes)?.f_to_device(place.device)?;
     place.group.all_reduce(&votes, Reduce::Max)?.wait(COLLECTIVE_WAIT_MAX)?;
     let votes = Vec::<f64>::try_from(votes.f_to_device(Device::Cpu)?)?;
-    let (accumulation, recompute) = (votes[0] as u64, votes[1] > 0.0);
+    let accumulation = votes[0] as u64;
+    let recompute = votes[1] > 0.0;
     let reason = if accumulation > own.accumulation { "another worker has less memory" } else { &own.reason };
     Ok(Cut { accumulation, recompute, reason: reason.to_owned(), ..*own })
 }

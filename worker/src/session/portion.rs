@@ -72,7 +72,8 @@ impl Portion {
                     Err(error) => return Err(error.without_room("one row")),
                 },
             };
-            let (fewer, reason) = (tried / 2, reason.lines().next().unwrap_or_default());
+            let fewer = tried / 2;
+            let reason = reason.lines().next().unwrap_or_default();
             self.rows.set(fewer);
             let message = format!("no room for {tried} rows at once without gradients, {fewer} from now on: {reason}");
             reporter.send(FromWorker::Warned { message })?;
@@ -114,7 +115,8 @@ mod tests {
 
     #[test]
     fn short_memory_halves_the_rows_for_good_and_each_is_done_once() {
-        let (portion, recorder) = (Portion::of(256), Recorder::default());
+        let portion = Portion::of(256);
+        let recorder = Recorder::default();
         assert_eq!(done(&portion, 70, 3..1000, &recorder).unwrap(), (3..1000).collect::<Vec<_>>());
         assert_eq!(portion.rows(), 64);
         let told = recorder.take();
@@ -135,7 +137,8 @@ mod tests {
     fn fewer_rows_are_tried_where_others_have_taken_the_memory_and_what_is_kept_counts() {
         let mib = 1 << 20;
         let need = Need { each: 10 * mib, held: 500 * mib, look: || Some(MEMORY.get()) };
-        let (portion, recorder) = (Portion { need: Some(need), ..Portion::of(64) }, Recorder::default());
+        let portion = Portion { need: Some(need), ..Portion::of(64) };
+        let recorder = Recorder::default();
         // 640 MiB: what is free, or what is kept beside it.
         for memory in [(640 * mib, 0), (40 * mib, 1100 * mib)] {
             MEMORY.set(memory);
@@ -156,7 +159,8 @@ mod tests {
 
     #[test]
     fn one_row_without_room_and_other_failures_end_it() {
-        let (portion, recorder) = (Portion::of(4), Recorder::default());
+        let portion = Portion::of(4);
+        let recorder = Recorder::default();
         let error = done(&portion, 0, 0..9, &recorder).unwrap_err();
         let told = error.sentence();
         assert!(

@@ -61,7 +61,6 @@ pub struct PredictTask {
     pub device: Device,
     /// What the encoder is to compute in.
     pub precision: Wanted,
-    /// Kernels.
     pub kernels: KernelTask,
     /// Modules of the user's own.
     pub models: SubModels,
@@ -90,9 +89,11 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
     }
     let rows = data.staged.0.rows() as u64;
     let chunk_rows = task.chunk_rows.max(1);
-    let (rank, world) = (u64::from(task.place.0), u64::from(task.place.1));
+    let rank = u64::from(task.place.0);
+    let world = u64::from(task.place.1);
     for index in (0..rows.div_ceil(chunk_rows)).filter(|index| index % world == rank) {
-        let (start, end) = (index * chunk_rows, ((index + 1) * chunk_rows).min(rows));
+        let start = index * chunk_rows;
+        let end = ((index + 1) * chunk_rows).min(rows);
         if task.done.contains(&(start, end)) {
             continue;
         }
@@ -140,13 +141,15 @@ impl Answers {
             None => (values, finite),
             Some(blind) => (values.f_masked_fill(blind, f64::NAN)?, finite.f_logical_or(blind)?),
         };
-        let (values, finite) = (values.f_flatten(1, -1)?, finite.f_flatten(1, -1)?);
+        let values = values.f_flatten(1, -1)?;
+        let finite = finite.f_flatten(1, -1)?;
         let known = batch.x_mask.f_logical_and(&batch.x.f_isfinite()?)?.f_any_dim(1, true)?;
         let finite = finite.f_all_dim(1, false)?;
         let values = values.f_where_scalarother(&known, f64::NAN)?;
         let values = Vec::<f32>::try_from(values.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?)?;
         let flags = |t: &Tensor| Vec::<bool>::try_from(t.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?);
-        let (known, finite) = (flags(&known)?, flags(&finite)?);
+        let known = flags(&known)?;
+        let finite = flags(&finite)?;
         // All of the batch or nothing.
         self.values.extend(values);
         self.status.extend(known.into_iter().zip(finite).map(|row| match row {
@@ -160,11 +163,12 @@ impl Answers {
     /// Takes the numbers of series without history out of the last rows, which are those of a batch, and says so in their status.
     fn hold(&mut self, histories: &Histories, batch: &Batch, targets: &[Stats]) -> Result<(), SessionError> {
         let x = batch.x.f_where_scalarother(&batch.x_mask, f64::NAN)?;
-        let (rows, x) =
-            (x.size()[0] as usize, Vec::<f32>::try_from(x.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?)?);
+        let rows = x.size()[0] as usize;
+        let x = Vec::<f32>::try_from(x.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?)?;
         let blind: Vec<bool> = targets.iter().map(|one| one.n == 0).collect();
         let first = self.status.len() - rows;
-        let (width, each) = (x.len() / rows.max(1), self.values.len() / self.status.len().max(1));
+        let width = x.len() / rows.max(1);
+        let each = self.values.len() / self.status.len().max(1);
         let values = self.values[first * each..].chunks_mut(each.max(1));
         for ((x, values), status) in x.chunks(width.max(1)).zip(values).zip(&mut self.status[first..]) {
             if *status != RowStatus::NoInput as u8 {
@@ -215,7 +219,8 @@ impl<'a> Predictor<'a> {
         if let Some(kind) = precision.copies() {
             params.keep_shadows(kind)?;
         }
-        let (shape, targets) = (answer_shape(saved), saved.meta.y_stats.clone());
+        let shape = answer_shape(saved);
+        let targets = saved.meta.y_stats.clone();
         let portion = Portion::of(rows);
         let histories = Histories::of(&saved.meta);
         Ok(Self { model, params, precision, kernels, device, portion, shape, targets, histories })
@@ -394,7 +399,8 @@ pub(super) fn fits(path: &Path, data: &StagedMeta, model: &StagedMeta) -> Result
         Err(SessionError::OtherData { path: path.to_owned(), what, found, expected })
     };
     let names = |meta: &StagedMeta| -> Vec<String> { meta.features.iter().map(|f| f.name.clone()).collect() };
-    let (found, expected) = (names(data), names(model));
+    let found = names(data);
+    let expected = names(model);
     if found.len() != expected.len() {
         return other("the number of features", found.len().to_string(), expected.len().to_string());
     }
@@ -455,7 +461,8 @@ mod tests {
 
     #[test]
     fn a_gpu_is_given_more_rows_at_once_as_far_as_they_are_small() {
-        let (small, large) = (meta(&["a"], &[3, 24]), meta(&["a"], &[1 << 12, 1 << 10]));
+        let small = meta(&["a"], &[3, 24]);
+        let large = meta(&["a"], &[1 << 12, 1 << 10]);
         assert_eq!(forward_rows(&small, Device::Cpu), FORWARD_ROWS);
         assert_eq!(forward_rows(&small, Device::Cuda(0)), FORWARD_ROWS_CUDA);
         assert_eq!([Device::Cpu, Device::Cuda(0)].map(|device| forward_rows(&large, device)), [3; 2]);
@@ -468,8 +475,8 @@ mod tests {
         let cx = Cx::eval(&params);
         let numbers = |v: &[f32]| Tensor::from_slice(v).view([3, 2]);
         let point = cx.input(numbers(&[1.0, 2.0, f32::INFINITY, 4.0, 5.0, 6.0]));
-        let (x, none) =
-            (numbers(&[1.0, f32::NAN, 1.0, 1.0, f32::NAN, 3.0]), Tensor::zeros([3, 0], (Kind::Float, Device::Cpu)));
+        let x = numbers(&[1.0, f32::NAN, 1.0, 1.0, f32::NAN, 3.0]);
+        let none = Tensor::zeros([3, 0], (Kind::Float, Device::Cpu));
         // A number that is not valid is no input.
         let x_mask = Tensor::from_slice(&[true, true, true, true, true, false]).view([3, 2]);
         let batch =
@@ -482,11 +489,13 @@ mod tests {
         assert!(answers.values[4..].iter().all(|value| value.is_nan()));
 
         // The first cell is blind, of the point as of two quantiles.
-        let (mut blind, mask) = (Answers::default(), Tensor::from_slice(&[true, false]));
+        let mut blind = Answers::default();
+        let mask = Tensor::from_slice(&[true, false]);
         blind.add(&Answer { point: point.clone(), quantiles: vec![] }, &batch, Some(&mask)).unwrap();
         assert_eq!(blind.status, [RowStatus::Predicted, RowStatus::Predicted, RowStatus::NoInput].map(|s| s as u8));
         assert!(blind.values[0].is_nan() && blind.values[2].is_nan() && blind.values[3] == 4.0);
-        let (mut levels, quantiles) = (Answers::default(), vec![point.clone(), point.clone()]);
+        let mut levels = Answers::default();
+        let quantiles = vec![point.clone(), point.clone()];
         levels.add(&Answer { point, quantiles }, &batch, Some(&mask)).unwrap();
         assert!(levels.values[0].is_nan() && levels.values[1] == 2.0 && levels.values[2].is_nan());
     }
@@ -503,7 +512,8 @@ mod tests {
         let x = Tensor::from_slice(&[1.0, 1.0, 0.0, 1.0, nan, 0.0, 1.0, nan, 0.0, 1.0, 9.0, 0.0]).view([4, 3]);
         let x_mask = Tensor::from_slice(&[true, true, true, true, false, true, true, false, true, true, false, true]);
         let none = Tensor::zeros([4, 0], (Kind::Float, Device::Cpu));
-        let (y, x_mask) = (none.shallow_clone(), x_mask.view([4, 3]));
+        let y = none.shallow_clone();
+        let x_mask = x_mask.view([4, 3]);
         let batch = Batch { x, x_mask, y, y_mask: none, whole: None, rows: [0, 1, 2, 3].into(), real: 4 };
         let mut answers = Answers::default();
         answers.add(&Answer { point, quantiles: vec![] }, &batch, None).unwrap();

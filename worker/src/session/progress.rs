@@ -173,7 +173,8 @@ impl Progress {
         };
         let counts = integers(COUNTS)?;
         let count = |index: usize| counts.get(index).copied().unwrap_or(0).cast_unsigned();
-        let (found, expected) = (integers(ORDER)?, order_numbers(order));
+        let found = integers(ORDER)?;
+        let expected = order_numbers(order);
         // Initial weights made without data have no order yet.
         let begun = count(2) > 0;
         for (index, what) in ["this many training rows:", "batch", "seed"].into_iter().enumerate() {
@@ -183,7 +184,8 @@ impl Progress {
                 return Err(SessionError::OtherTraining { path, what, found, expected: expected[index] });
             }
         }
-        let (found, expected) = (integers(MIX)?, order.mix.as_ref().map_or_else(Vec::new, |mix| mix.numbers()));
+        let found = integers(MIX)?;
+        let expected = order.mix.as_ref().map_or_else(Vec::new, |mix| mix.numbers());
         if begun && found != expected {
             return Err(SessionError::OtherMix { path: path.to_owned(), found, expected });
         }

@@ -114,7 +114,8 @@ impl Refusals {
         let Some((done, _)) = last.iter().zip(flags).find(|(_, sound)| *sound == 0.0) else {
             return Ok(Explained::default());
         };
-        let (step, batch) = (done.at.0, &done.batch);
+        let step = done.at.0;
+        let batch = &done.batch;
         let now = last.back().map_or(step, |last| last.at.0);
         learner.unpack(place.group)?;
         learner.grads.fill()?;

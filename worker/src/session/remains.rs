@@ -87,7 +87,8 @@ impl Remains {
         });
         let boxes = self.boxes.iter().filter_map(|placed| {
             let kind = dtype::of_kind(placed.tensor.kind())?;
-            let (global, offsets) = (placed.global.clone(), placed.offsets.clone());
+            let global = placed.global.clone();
+            let offsets = placed.offsets.clone();
             Some(((placed.fqn.clone(), global, offsets, placed.tensor.size(), kind), &placed.tensor))
         });
         let mut all: Vec<(Entry, &Tensor)> = common.chain(boxes).collect();
@@ -110,7 +111,8 @@ pub(super) fn put_together(
 ) -> Result<(BTreeMap<String, Tensor>, u64), SessionError> {
     let places = whole.into_iter().map(|item| (item.fqn, item.tensor)).collect();
     let mut puzzle = Puzzle { places, device, found: BTreeMap::new() };
-    let (mut sums, mut bytes) = (Vec::new(), 0);
+    let mut sums = Vec::new();
+    let mut bytes = 0;
     for (share, &root) in shares.holders.iter().enumerate() {
         let mine = own.filter(|_| group.rank() == root).map(|remains| remains.gives(share == shares.common));
         let (entries, tensors): (Vec<Entry>, Vec<&Tensor>) = mine.into_iter().flatten().unzip();

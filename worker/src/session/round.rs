@@ -125,7 +125,8 @@ impl Round<'_> {
 
     /// Cuts the shares of the batch by what fits into memory, unless the configuration says how.
     fn cut(&mut self) -> Result<(), SessionError> {
-        let (host, state) = (self.host, &mut *self.state);
+        let host = self.host;
+        let state = &mut *self.state;
         if host.config.train.accumulation > 0 {
             return Ok(());
         }
@@ -133,11 +134,15 @@ impl Round<'_> {
         let cut = memory::cut(host, state, &self.place, &self.sampler, self.task.local)?;
         state.learner.pack()?;
         let news = self.fresh || (state.accumulation, state.learner.recompute) != (cut.accumulation, cut.recompute);
-        (state.accumulation, state.learner.recompute) = (cut.accumulation, cut.recompute);
+        state.accumulation = cut.accumulation;
+        state.learner.recompute = cut.recompute;
         state.portion = Portion::of(cut.judged.min(EVALUATION_ROWS));
         let accumulation = cut.accumulation * u64::from(self.task.split.max(1));
-        (self.sampler.accumulation, self.place.accumulation) = (accumulation, accumulation);
-        let (batch, micro, recompute) = (self.sampler.batch, self.sampler.micro_slots(), cut.recompute);
+        self.sampler.accumulation = accumulation;
+        self.place.accumulation = accumulation;
+        let batch = self.sampler.batch;
+        let micro = self.sampler.micro_slots();
+        let recompute = cut.recompute;
         let message = FromWorker::BatchChosen { batch, micro, accumulation, recompute, reason: cut.reason };
         if !news {
             return Ok(());
@@ -152,7 +157,8 @@ impl Round<'_> {
 
     /// One optimizer step, and what is wished after it.
     fn step(&mut self, prefetch: &Prefetch, first: bool) -> Result<Wish, SessionError> {
-        let (host, state) = (self.host, &mut *self.state);
+        let host = self.host;
+        let state = &mut *self.state;
         let _ = state.pace.watch.lap_ms();
         let batch = prefetch.next(state.progress.position)?;
         let waited = state.pace.watch.lap_ms();
@@ -226,7 +232,8 @@ impl Round<'_> {
         let mut program = None;
         loop {
             let state = &mut *self.state;
-            let (step, position) = (state.progress.step, state.progress.position);
+            let step = state.progress.step;
+            let position = state.progress.position;
             let mut done = step::step(&mut state.learner, &self.place, batch, step, first && program.is_none())?;
             let sound = state.learner.precision.sound(&done.taken, &done.control.f_get(0)?)?;
             state.refusals.note((step, position), batch, &sound);
@@ -241,7 +248,8 @@ impl Round<'_> {
 
     /// Explains refused steps at which nobody has looked yet, and whether rows are left out from now on. Waits for the device.
     fn explain(&mut self) -> Result<bool, SessionError> {
-        let (host, state) = (self.host, &mut *self.state);
+        let host = self.host;
+        let state = &mut *self.state;
         let data = Rows { order: &self.sampler, ids: host.data.ids() };
         let explained = state.refusals.explain(&mut state.learner, &self.place, &data)?;
         self.place.kernels.tell_news()?;
@@ -254,13 +262,15 @@ impl Round<'_> {
             })?;
         }
         let Some((step, position)) = explained.at.filter(|_| !explained.left_out.is_empty()) else { return Ok(false) };
-        let (global, index) = (self.sampler.global(position), host.data.rows(Split::Train));
+        let global = self.sampler.global(position);
+        let index = host.data.rows(Split::Train);
         let rows: Vec<u64> = explained.left_out.iter().map(|&place| index.at(global[place])).collect();
         self.state.poisoned.add(rows.iter().copied());
         let id = |row: &u64| data.ids[*row as usize];
         let left_out = rows.iter().map(id).collect();
         self.note(|| Line::LeftOut { left_out, step: step + 1, round: self.task.round })?;
-        let (found, limit) = (self.state.poisoned.count(), host.config.train.poisoned_rows_limit(index.len()));
+        let found = self.state.poisoned.count();
+        let limit = host.config.train.poisoned_rows_limit(index.len());
         if found > limit {
             let first = cause::listed(self.state.poisoned.rows().iter().map(id));
             return Err(SessionError::PoisonedRows { found, limit, first });
@@ -270,7 +280,8 @@ impl Round<'_> {
 
     /// Into the ledger, before this rank contributes to a step.
     fn enter_begun(&self, batch: &Batch) -> Result<(), SessionError> {
-        let (ids, progress) = (self.host.data.ids(), &self.state.progress);
+        let ids = self.host.data.ids();
+        let progress = &self.state.progress;
         self.note(|| Line::Begun {
             round: self.task.round,
             attempt: self.task.attempt.clone(),
@@ -283,7 +294,8 @@ impl Round<'_> {
 
     /// Into the ledger, after a step.
     fn enter_done(&self) -> Result<(), SessionError> {
-        let (round, attempt) = (self.task.round, self.task.attempt.clone());
+        let round = self.task.round;
+        let attempt = self.task.attempt.clone();
         self.note(|| Line::Done { done: self.state.progress.step, round, attempt })
     }
 
@@ -320,7 +332,8 @@ impl Round<'_> {
         state.progress.standing = standing;
         state.progress.stopped_early = verdict.stop;
         state.progress.finished = finished;
-        (state.progress.judged, state.progress.mean_won) = (state.progress.step, false);
+        state.progress.judged = state.progress.step;
+        state.progress.mean_won = false;
         state.keep_what_was_judged()?;
         let report = EpochReport {
             epoch: epoch + u64::from(!ends),
@@ -364,7 +377,8 @@ impl Round<'_> {
     }
 
     fn tell_model(&self, hash: &str) -> Result<(), SessionError> {
-        let (learner, rows) = (&self.state.learner, self.sampler.micro_slots());
+        let learner = &self.state.learner;
+        let rows = self.sampler.micro_slots();
         let cells = learner.model.grid().cells();
         let tiles = learner.objective.tiles(rows.cast_signed(), cells).len();
         if tiles > 1 {

@@ -103,7 +103,8 @@ impl Saver {
 
     /// What saves, for another state of the same training.
     pub(super) fn take(&mut self) -> Self {
-        let (staging, coming) = (self.staging.take(), self.coming.take());
+        let staging = self.staging.take();
+        let coming = self.coming.take();
         Self { staging, coming, plan: std::mem::take(&mut self.plan), ..*self }
     }
 
@@ -202,7 +203,10 @@ impl Saver {
                     }
                     let Due { step, epoch, metric, dir, must, .. } = due;
                     let boxes = share.layout.boxes;
-                    let (ticket, at, blake3, blocked) = (left.ticket, left.at, self.blake3, watch.lap_ms() / 1e3);
+                    let ticket = left.ticket;
+                    let at = left.at;
+                    let blake3 = self.blake3;
+                    let blocked = watch.lap_ms() / 1e3;
                     let shard = StagedShard { step, epoch, dir, metric, ticket, at, boxes, blake3, blocked, must };
                     let shard = Box::new(shard);
                     if left.coming {

@@ -142,7 +142,8 @@ fn inputs(input: &mut impl BufRead, (rows, width): (u64, usize)) -> Result<(Vec<
 
 /// What streams of the model carry: by a row without inputs.
 fn carries(predictor: &Predictor<'_>, width: usize, device: Device) -> Result<Carried, SessionError> {
-    let (x, mask) = (vec![f32::NAN; width], vec![0; width]);
+    let x = vec![f32::NAN; width];
+    let mask = vec![0; width];
     let (_, after) = predictor.streamed(&View::inputs(1, width, &x, &mask)?, &StreamState::default())?;
     let carried = Carried::of(&after, device);
     if carried.numbers() == 0 {

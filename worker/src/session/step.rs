@@ -37,7 +37,6 @@ pub struct Place<'a> {
     pub reporter: &'a dyn Reporter,
     /// Chooses kernels.
     pub kernels: &'a Kernels<'a>,
-    /// Device.
     pub device: Device,
     /// Seed of dropout.
     pub seed: u64,
@@ -198,7 +197,8 @@ pub fn step(
     step: u64,
     first: bool,
 ) -> Result<Stepped, SessionError> {
-    let (watch, times) = (RefCell::new(Stopwatch::start()), Cell::default());
+    let watch = RefCell::new(Stopwatch::start());
+    let times = Cell::default();
     let laps = Laps { reporter: place.reporter, watch, times };
     let lr = learner.schedule.rate(step);
     place.reporter.mark(Phase::Compute, step);
@@ -248,7 +248,8 @@ pub fn step(
     let (Some(control), Some(grad_norm), Some(taken)) = (outputs.next(), outputs.next(), outputs.next()) else {
         unreachable!("the code of a step gives three values");
     };
-    let (program, times) = (program.into_inner(), laps.times.get());
+    let program = program.into_inner();
+    let times = laps.times.get();
     Ok(Stepped { control, grad_norm, taken, lr, program, mode: ran.mode, times })
 }
 

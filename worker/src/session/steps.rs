@@ -127,8 +127,10 @@ impl Steps {
             folder.keep(&crashed);
         }
         let profile = setup.profile.map(|folder| Profile::new(folder, place.rank(), place.device));
-        let (executor, seed) = (Executor::new(setup.limit), setup.seed);
-        let (book, refusals) = (KernelBook::default(), Refusals::default());
+        let executor = Executor::new(setup.limit);
+        let seed = setup.seed;
+        let book = KernelBook::default();
+        let refusals = Refusals::default();
         let uncompared = Cell::new(Some((place.rank(), place.device)));
         let mut steps = Self {
             params,

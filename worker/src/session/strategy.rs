@@ -57,7 +57,8 @@ enum Spread {
 impl Spread {
     /// Every rank said, in their order, how many are on its node.
     fn of(locals: &[i64]) -> Self {
-        let (mut nodes, mut rest) = (Vec::new(), locals);
+        let mut nodes = Vec::new();
+        let mut rest = locals;
         while let Some(&first) = rest.first() {
             let len = usize::try_from(first).unwrap_or(1).clamp(1, rest.len());
             nodes.push(len as u32);

@@ -111,7 +111,9 @@ pub fn join_with(device: DeviceChoice, wanted: WantedCollectives) -> Result<Plac
         Some((host, port)) if environment.world_size > 1 => {
             let prefix = format!("round-{}", environment.round);
             let addr = StoreAddr { host: host.clone(), port: *port, prefix };
-            let (rank, size, local) = (environment.rank, environment.world_size, environment.local_world_size);
+            let rank = environment.rank;
+            let size = environment.world_size;
+            let local = environment.local_world_size;
             let store = Store::connect(addr, boot::COLLECTIVE_WAIT_MAX)?;
             let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
             boot::form(&store, (boot::Place { rank, size, local }, device), wanted, &forming)?

@@ -49,7 +49,6 @@ pub struct TrainTask {
     pub checkpoints: PathBuf,
     /// Device of this rank.
     pub device: Device,
-    /// Kernels.
     pub kernels: KernelTask,
     /// Modules of the user's own.
     pub models: SubModels,
@@ -164,7 +163,6 @@ pub(super) struct State {
     pub(super) begun: bool,
     /// A round broke that left nothing whole: the next one begins with another state.
     pub(super) broken: bool,
-    /// What it left.
     pub(super) left: Left,
     /// What was said last of how the ranks share the state.
     pub(super) told: Option<String>,
@@ -204,7 +202,8 @@ impl<'a> Training<'a> {
         config.train.epochs = config.train.passes(rows);
         let spec = ModelSpec::new(data.staged.0.meta(), &config.train);
         let kernels = Kernels::new(&config, &task.kernels, reporter)?;
-        let (checkpoints, device) = (task.checkpoints.clone(), task.device);
+        let checkpoints = task.checkpoints.clone();
+        let device = task.device;
         let models = task.models.clone();
         let host = Host { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, models, order };
         let state = host.state(Saver::new(&host.config.train, host.reporter, host.device))?;
@@ -243,7 +242,8 @@ impl<'a> Training<'a> {
         }
         // What is divided is not whole, and of what was being received some may have come.
         if captured || self.state.learner.is_divided() || !self.state.begun {
-            (self.state.begun, self.state.broken) = (false, true);
+            self.state.begun = false;
+            self.state.broken = true;
         }
         self.state.learner.executor.reset();
         self.state.refusals.forget();

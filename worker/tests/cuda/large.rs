@@ -43,7 +43,8 @@ impl Large {
         let often = once.iter().enumerate();
         let often: Vec<Tensor> =
             often.map(|(i, x)| if along(i) { self.repeat(x, copies) } else { x.shallow_clone() }).collect();
-        let (small, large) = (self.own(op, &once), self.own(op, &often));
+        let small = self.own(op, &once);
+        let large = self.own(op, &often);
         for (i, (small, large)) in small.iter().zip(&large).enumerate() {
             let what = format!("result {i} of {op:?}, {copies} copies of {:?}", ins[0].size());
             if small.size() == large.size() {
@@ -78,7 +79,9 @@ fn gates(l: &mut Large) {
 }
 
 fn norms(l: &mut Large) {
-    let (rows, width, bf16) = (1021, 1032, Kind::BFloat16);
+    let rows = 1021;
+    let width = 1032;
+    let bf16 = Kind::BFloat16;
     let low = Some(bf16);
     let stats = || between(&[rows, 1], 0.5, 1.5, Kind::Float);
     let n = |kind| normal(&[rows, width], kind);
@@ -100,7 +103,10 @@ fn norms(l: &mut Large) {
 }
 
 fn mixers(l: &mut Large) {
-    let (b, n, h, d) = (3, 77, 5, 40);
+    let b = 3;
+    let n = 77;
+    let h = 5;
+    let d = 40;
     let tokens = |shape: [i64; 4]| normal(&shape, Kind::BFloat16);
     let lambda = || between(&[h], 0.6, 0.98, Kind::BFloat16);
     let v = || tokens([b, n, h, d]);
@@ -109,7 +115,8 @@ fn mixers(l: &mut Large) {
         let op = Op::RetentionBackward { dir, state: false, gstate: false };
         l.check(&op, &[v(), lambda(), v(), v()], |i| i != 1);
     }
-    let (mask, score) = (Structural::Window(9), Score::PLAIN);
+    let mask = Structural::Window(9);
+    let score = Score::PLAIN;
     let t = || tokens([b, h, n, d]);
     l.check(&Op::Sdpa { mask, bias: false, score }, &[t(), t(), t()], |_| true);
     let lse = between(&[b, h, n], 3.0, 4.0, Kind::Float);
@@ -118,7 +125,8 @@ fn mixers(l: &mut Large) {
 }
 
 fn losses(l: &mut Large) {
-    let (rows, classes) = (41, 50_257);
+    let rows = 41;
+    let classes = 50_257;
     let logits = || normal(&[rows, classes], Kind::BFloat16);
     let targets = || (Tensor::arange(rows, (Kind::Int64, Device::Cpu)) * 1_009).remainder(classes);
     l.check(&Op::CrossEntropy { ignore: 1_009 }, &[logits(), targets()], |_| true);
@@ -129,7 +137,8 @@ fn losses(l: &mut Large) {
 
 /// A row's mask is that of its number: the last rows alone have the bits that they have among all.
 fn dropout(l: &mut Large) {
-    let (rows, width) = (2_097_169, 1_024);
+    let rows = 2_097_169;
+    let width = 1_024;
     let last = 1_021;
     let small = normal(&[last, width], Kind::BFloat16).to_device(l.device);
     let x = Tensor::ones([rows, width], (Kind::BFloat16, l.device));
@@ -137,7 +146,8 @@ fn dropout(l: &mut Large) {
     let device = l.device;
     let key = |first: i64, rows: i64| Tensor::from_slice(&[77, 5, first, rows]).to_device(device);
     let op = Op::Dropout { p: 0.3.into(), site: 11 };
-    let (all, few) = (l.own(&op, &[x, key(0, rows)]), l.own(&op, &[small, key(rows - last, last)]));
+    let all = l.own(&op, &[x, key(0, rows)]);
+    let few = l.own(&op, &[small, key(rows - last, last)]);
     same("dropout", &all[0].narrow(0, rows - last, last), &few[0]);
 }
 
@@ -146,7 +156,8 @@ fn quantize(l: &mut Large) {
     let copies = NUMBERS / x.numel() as i64 + 1;
     let op = Op::Quantize { to: Kind::Float8e4m3fn };
     let large = l.repeat(&x, copies);
-    let (small, large) = (l.own(&op, &[x]), l.own(&op, &[large]));
+    let small = l.own(&op, &[x]);
+    let large = l.own(&op, &[large]);
     same("scale", &large[2], &small[2]);
     // The numbers of 8 bits cannot be compared as such.
     let [small, large] = [small, large].map(|made| [0, 1].map(|i| made[i].view_dtype(Kind::Uint8)));

@@ -51,7 +51,8 @@ pub(crate) fn lay(x: &Tensor, layout: Layout, device: Device) -> Tensor {
             wide.view(shape.as_slice()).slice(-1, 0, None, 2)
         }
         Layout::Apart if x.dim() > 0 => {
-            let (mut shape, last) = (x.size(), x.dim() - 1);
+            let mut shape = x.size();
+            let last = x.dim() - 1;
             let width = shape[last];
             shape[last] += 6;
             let mut room = Tensor::empty(shape, (x.kind(), device)).narrow(-1, 0, width);
@@ -88,7 +89,8 @@ pub(crate) fn near(what: &str, found: &Tensor, expected: &Tensor, kind: Kind) {
     if found.numel() == 0 {
         return;
     }
-    let (found, expected) = (found.to_device(Device::Cpu).to_kind(Kind::Double), expected.to_kind(Kind::Double));
+    let found = found.to_device(Device::Cpu).to_kind(Kind::Double);
+    let expected = expected.to_kind(Kind::Double);
     let largest = expected.abs().max().double_value(&[]);
     let distance = (&found - &expected).abs().max().double_value(&[]);
     // NaN is not near.
@@ -99,6 +101,7 @@ pub(crate) fn near(what: &str, found: &Tensor, expected: &Tensor, kind: Kind) {
 #[track_caller]
 pub(crate) fn same(what: &str, a: &Tensor, b: &Tensor) {
     assert_eq!((a.size(), a.kind()), (b.size(), b.kind()), "{what}");
-    let (a, b) = (a.to_device(Device::Cpu), b.to_device(Device::Cpu));
+    let a = a.to_device(Device::Cpu);
+    let b = b.to_device(Device::Cpu);
     assert!(a == b, "{what}: other bits");
 }

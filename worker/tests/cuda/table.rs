@@ -19,7 +19,8 @@ fn plain(op: &Op, ins: &[Tensor]) -> Outs {
 }
 
 fn own(op: &Op, ins: &[Tensor]) -> Outs {
-    let (kernel, refs) = (kernel(op), ins.iter().collect::<Vec<_>>());
+    let kernel = kernel(op);
+    let refs = ins.iter().collect::<Vec<_>>();
     let launch = Launch { ins: &refs };
     (kernel.fits)(op, &launch).unwrap_or_else(|why| panic!("{} does not fit: {why}", kernel.id));
     (kernel.launch)(op, &launch).unwrap_or_else(|error| panic!("{}: {error}", kernel.id))
@@ -30,7 +31,8 @@ fn check(op: &Op, ins: &[Tensor], kind: Kind, device: Device) {
     let expected = plain(op, ins);
     for layout in LAYOUTS {
         let laid: Vec<Tensor> = ins.iter().map(|x| lay(x, layout, device)).collect();
-        let (found, again) = (own(op, &laid), own(op, &laid));
+        let found = own(op, &laid);
+        let again = own(op, &laid);
         assert_eq!(found.len(), expected.len(), "{op:?}");
         for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let shapes: Vec<Vec<i64>> = ins.iter().map(Tensor::size).collect();
@@ -98,7 +100,8 @@ fn gates() {
 #[test]
 fn retention_decays() {
     let Some(device) = device() else { return };
-    let (lo, hi) = (1.0.into(), 16.0.into());
+    let lo = 1.0.into();
+    let hi = 16.0.into();
     for (kind, heads) in KINDS.into_iter().flat_map(|kind| [0, 1, 16, 1000].map(|heads| (kind, heads))) {
         let beta = between(&[heads], 0.0, 17.0, kind);
         check(&Op::RetentionDecay { lo, hi }, &[beta.shallow_clone()], kind, device);
@@ -113,7 +116,8 @@ fn norms() {
         for (rows, width) in [(5, 1), (3, 33), (700, 64), (7, 1000), (2, 4096), (3, 16384), (0, 8)] {
             let x = normal(&[rows, width], kind);
             let g = normal(&[rows, width], kind);
-            let (w, b) = (between(&[width], 0.5, 1.5, kind), normal(&[width], kind));
+            let w = between(&[width], 0.5, 1.5, kind);
+            let b = normal(&[width], kind);
             for centred in [true, false] {
                 let (op, back) = if centred {
                     (Op::LayerNorm { affine: true, eps: 1e-5.into() }, Op::LayerNormBackward { affine: true })
@@ -142,8 +146,11 @@ fn a_16_bit_branch_beside_a_stream() {
     for kind in [Kind::BFloat16, Kind::Half] {
         for (rows, width) in [(5, 1), (3, 33), (700, 64), (7, 1000), (2, 4096), (0, 8)] {
             let f32s = |shape: &[i64]| normal(shape, Kind::Float);
-            let (x, branch, g) = (f32s(&[rows, width]), normal(&[rows, width], kind), normal(&[rows, width], kind));
-            let (w, b) = (between(&[width], 0.5, 1.5, Kind::Float), f32s(&[width]));
+            let x = f32s(&[rows, width]);
+            let branch = normal(&[rows, width], kind);
+            let g = normal(&[rows, width], kind);
+            let w = between(&[width], 0.5, 1.5, Kind::Float);
+            let b = f32s(&[width]);
             for layer in [true, false] {
                 let op = Op::AddNorm { layer, eps: 1e-5.into(), low: Some(kind) };
                 let mut ins = vec![x.shallow_clone(), branch.shallow_clone(), w.shallow_clone()];
@@ -162,13 +169,18 @@ fn a_16_bit_branch_beside_a_stream() {
 #[test]
 fn gated_norms() {
     let Some(device) = device() else { return };
-    let (f32, bf16, f16) = (Kind::Float, Kind::BFloat16, Kind::Half);
+    let f32 = Kind::Float;
+    let bf16 = Kind::BFloat16;
+    let f16 = Kind::Half;
     for (kind, low) in [(f32, None), (bf16, None), (f32, Some(bf16)), (f32, Some(f16))] {
         for (rows, width) in [(5, 1), (700, 64), (7, 1000), (3, 4096), (0, 8)] {
             let beside = low.unwrap_or(kind);
-            let (s, g) = (normal(&[rows, width], kind), normal(&[rows, width], beside));
-            let (q, gate) = (normal(&[rows, width], beside), normal(&[rows, width], beside));
-            let (w, b) = (between(&[width], 0.5, 1.5, kind), normal(&[width], kind));
+            let s = normal(&[rows, width], kind);
+            let g = normal(&[rows, width], beside);
+            let q = normal(&[rows, width], beside);
+            let gate = normal(&[rows, width], beside);
+            let w = between(&[width], 0.5, 1.5, kind);
+            let b = normal(&[width], kind);
             for layer in [true, false] {
                 let op = Op::GatedNorm { layer, eps: 1e-5.into(), low };
                 let weights = || [w.shallow_clone()].into_iter().chain(layer.then(|| b.shallow_clone()));
@@ -189,9 +201,11 @@ fn scans() {
         [[2, 1, 2, 3], [1, 5, 1, 4], [2, 37, 3, 5], [1, 1000, 2, 33], [3, 64, 2, 2], [1, 4099, 4, 16], [2, 0, 2, 3]];
     for kind in KINDS {
         for [b, n, h, d] in sizes {
-            let (v, g) = (normal(&[b, n, h, d], kind), normal(&[b, n, h, d], kind));
+            let v = normal(&[b, n, h, d], kind);
+            let g = normal(&[b, n, h, d], kind);
             let lambda = between(&[h], 0.6, 0.98, kind);
-            let (state, gstate) = (normal(&[b, h, d], kind), normal(&[b, h, d], kind));
+            let state = normal(&[b, h, d], kind);
+            let gstate = normal(&[b, h, d], kind);
             for (dir, with) in [(Dir::Causal, true), (Dir::Causal, false), (Dir::Bidirectional, false)] {
                 let mut ins = vec![v.shallow_clone(), lambda.shallow_clone()];
                 ins.extend(with.then(|| state.shallow_clone()));
@@ -210,7 +224,8 @@ fn scans() {
 #[test]
 fn a_long_scan_of_few_columns() {
     let Some(device) = device() else { return };
-    let (v, lambda) = (normal(&[1, 65_537, 1, 2], Kind::Float), between(&[1], 0.9, 0.99, Kind::Float));
+    let v = normal(&[1, 65_537, 1, 2], Kind::Float);
+    let lambda = between(&[1], 0.9, 0.99, Kind::Float);
     for dir in [Dir::Causal, Dir::Bidirectional] {
         let op = Op::Retention { dir, state: false };
         let found = own(&op, &[lay(&v, Layout::Dense, device), lay(&lambda, Layout::Dense, device)]);
@@ -223,7 +238,8 @@ fn attention_and_cross_entropy_as_operations() {
     let Some(device) = device() else { return };
     for kind in KINDS {
         let dilated = |causal| Structural::Dilated { window: 20, dilation: 3, causal };
-        let (capped, alibi) = (Score { cap: Some(0.9.into()), alibi: false }, Score { cap: None, alibi: true });
+        let capped = Score { cap: Some(0.9.into()), alibi: false };
+        let alibi = Score { cap: None, alibi: true };
         for (mask, bias, axes, score) in [
             (Structural::Window(9), true, 2, Score::PLAIN),
             (Structural::Causal, true, 1, Score::PLAIN),
@@ -233,7 +249,10 @@ fn attention_and_cross_entropy_as_operations() {
             (Structural::Causal, true, 2, capped),
             (Structural::None, true, 1, Score { alibi: true, ..capped }),
         ] {
-            let (b, h, n, d) = (2, 3, 77, 20);
+            let b = 2;
+            let h = 3;
+            let n = 77;
+            let d = 20;
             let tokens = || normal(&[b, h, n, d], kind);
             let shape = if axes == 2 { vec![b, n] } else { vec![n] };
             let bias_of = bias.then(|| normal(&shape, kind));
@@ -248,7 +267,8 @@ fn attention_and_cross_entropy_as_operations() {
             back.extend(bias_of);
             check(&Op::SdpaBackward { mask, bias, dbias: bias, score }, &back, kind, device);
         }
-        let (logits, targets) = (normal(&[7, 33], kind), Tensor::from_slice(&[0i64, 32, 5, 1, 1, 9, 2]));
+        let logits = normal(&[7, 33], kind);
+        let targets = Tensor::from_slice(&[0i64, 32, 5, 1, 1, 9, 2]);
         let ins = vec![logits.shallow_clone(), targets.shallow_clone()];
         check(&Op::CrossEntropy { ignore: 1 }, &ins, kind, device);
         let lse = plain(&Op::CrossEntropy { ignore: 1 }, &ins)[1].to_kind(Kind::Float);

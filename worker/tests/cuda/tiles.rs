@@ -22,7 +22,8 @@ fn cross_entropy_of_few_and_many_classes() {
             }
             let g = normal(&[rows], Kind::Float);
             let wide = logits.to_kind(Kind::Double);
-            let (ignored, safe) = (targets.eq(IGNORED), targets.clamp_min(0));
+            let ignored = targets.eq(IGNORED);
+            let safe = targets.clamp_min(0);
             let lse = wide.logsumexp(1i64, false);
             let hit = wide.gather(1, &safe.unsqueeze(1), false).squeeze_dim(1);
             let loss = (&lse - hit).masked_fill(&ignored, 0.0);
@@ -30,12 +31,14 @@ fn cross_entropy_of_few_and_many_classes() {
             let dlogits = ((&wide - lse.unsqueeze(1)).exp() - one) * g.to_kind(Kind::Double).unsqueeze(1);
             let dlogits = dlogits.masked_fill(&ignored.unsqueeze(1), 0.0);
             for layout in LAYOUTS {
-                let (x, t) = (lay(&logits, layout, device), targets.to_device(device));
+                let x = lay(&logits, layout, device);
+                let t = targets.to_device(device);
                 let [found, found_lse] = cross_entropy(&x, &t, IGNORED).unwrap();
                 near("loss", &found, &loss, Kind::Float);
                 near("lse", &found_lse, &lse, Kind::Float);
                 same("repeat", &found, &cross_entropy(&x, &t, IGNORED).unwrap()[0]);
-                let (g, in_place) = (g.to_device(device), layout != Layout::Strided);
+                let g = g.to_device(device);
+                let in_place = layout != Layout::Strided;
                 let back = CrossEntropyBackward {
                     g: &g,
                     logits: &x,
@@ -93,7 +96,10 @@ fn cases() -> [Case; 13] {
 
 /// Scores in f64 on the CPU.
 fn scores(q: &Tensor, k: &Tensor, bias: Option<&Tensor>, case: &Case, scale: f64) -> Tensor {
-    let (heads, n, m, mask) = (q.size()[1], q.size()[2], k.size()[2], case.mask);
+    let heads = q.size()[1];
+    let n = q.size()[2];
+    let m = k.size()[2];
+    let mask = case.mask;
     let mut scores = q.matmul(&k.transpose(-2, -1)) * scale;
     if let Some(cap) = case.cap {
         scores = (scores / cap).tanh() * cap;
@@ -137,16 +143,21 @@ fn attention_case(case: &Case, kind: Kind, device: Device) {
         _ => Some(normal(&[b, m], kind)),
     };
     let leaf = |x: &Tensor| x.to_kind(Kind::Double).set_requires_grad(true);
-    let (qw, kw, vw, bw) = (leaf(&q), leaf(&k), leaf(&v), bias.as_ref().map(leaf));
+    let qw = leaf(&q);
+    let kw = leaf(&k);
+    let vw = leaf(&v);
+    let bw = bias.as_ref().map(leaf);
     let wide = scores(&qw, &kw, bw.as_ref(), case, scale);
     let expected = wide.softmax(-1, Kind::Double).matmul(&vw);
     (&expected * g.to_kind(Kind::Double)).sum(Kind::Double).backward();
     for layout in LAYOUTS {
-        let (cap, alibi) = (case.cap, case.alibi);
+        let cap = case.cap;
+        let alibi = case.alibi;
         let what = format!("attention {:?} {:?} {cap:?} {alibi} {layout:?}", case.sizes, case.mask);
         // Tokens outside heads in memory, as a projection leaves them.
         let put = |x: &Tensor| lay(&x.transpose(1, 2).contiguous(), layout, device).transpose(1, 2);
-        let ([q, k, v, g], bias) = ([&q, &k, &v, &g].map(put), bias.as_ref().map(|x| lay(x, layout, device)));
+        let [q, k, v, g] = [&q, &k, &v, &g].map(put);
+        let bias = bias.as_ref().map(|x| lay(x, layout, device));
         let a = Attention { q: &q, k: &k, v: &v, bias: bias.as_ref(), mask: case.mask, scale, cap, alibi };
         let (out, lse) = attention(&a).unwrap();
         near(&what, &out, &expected.detach(), kind);
@@ -173,11 +184,11 @@ fn norms_take_a_residual_along() {
         let [x, r, g, gs] = [0; 4].map(|_| normal(&[9, 96], kind));
         let w = between(&[96], 0.5, 1.5, kind);
         let [x, r, g, gs, w] = [&x, &r, &g, &gs, &w].map(|t| t.to_device(device));
-        let (with, sum) = (
-            Norm { x: &x, residual: Some(&r), weight: Some(&w), bias: None, centred: false, eps: 1e-6, low: None },
-            &x + &r,
-        );
-        let (joined, apart) = (norm(&with).unwrap(), norm(&Norm { x: &sum, residual: None, ..with }).unwrap());
+        let with =
+            Norm { x: &x, residual: Some(&r), weight: Some(&w), bias: None, centred: false, eps: 1e-6, low: None };
+        let sum = &x + &r;
+        let joined = norm(&with).unwrap();
+        let apart = norm(&Norm { x: &sum, residual: None, ..with }).unwrap();
         same("sum", joined.sum.as_ref().unwrap(), &sum);
         same("norm of the sum", &joined.y, &apart.y);
         let back = NormBackward {
@@ -190,8 +201,8 @@ fn norms_take_a_residual_along() {
             bias: false,
             low: None,
         };
-        let (joined, apart) =
-            (norm_backward(&back).unwrap(), norm_backward(&NormBackward { gsum: None, ..back }).unwrap());
+        let joined = norm_backward(&back).unwrap();
+        let apart = norm_backward(&NormBackward { gsum: None, ..back }).unwrap();
         near("dx", &joined.dx, &(apart.dx + gs).to_device(Device::Cpu), kind);
         same("dw", &joined.dw.unwrap(), &apart.dw.unwrap());
     }

@@ -28,8 +28,10 @@ fn numbers_of_a_step() {
         let op = Op::StepScalars { beta1: 0.9.into(), beta2: 0.95.into(), decay: 0.1.into(), clip: clip.into() };
         for norm in [4.0, 400.0, f64::NAN, f64::INFINITY] {
             let numbers = [norm, 8.0, 1e-3, 2.0, 5.0];
-            let (cpu, gpu) = (numbers.map(|x| scalar(x, Device::Cpu)), numbers.map(|x| scalar(x, device)));
-            let (expected, found) = (launch(&op, &cpu, false), launch(&op, &gpu, true));
+            let cpu = numbers.map(|x| scalar(x, Device::Cpu));
+            let gpu = numbers.map(|x| scalar(x, device));
+            let expected = launch(&op, &cpu, false);
+            let found = launch(&op, &gpu, true);
             near("numbers", &found[0], &expected[0], Kind::Float);
             same("taken", &found[2], &expected[2]);
             same("steps", &gpu[3], &cpu[3]);
@@ -51,7 +53,9 @@ fn adamw_over_more_arrays_than_one_launch_takes() {
             let decays = (0..130).map(|i| i % 2).collect();
             let op = Op::AdamW { eps: 1e-8.into(), decays, shadows: false, average: Some(0.99.into()) };
             let on = |device| vec![numbers.to_device(device), scalar(6.0, device), scalar(1.0, device)];
-            let (mut cpu, mut gpu, mut again) = (on(Device::Cpu), on(device), on(device));
+            let mut cpu = on(Device::Cpu);
+            let mut gpu = on(device);
+            let mut again = on(device);
             for length in lengths {
                 let f32s = |scale: f64| normal(&[length], Kind::Float) * scale;
                 let arrays = [
@@ -97,7 +101,8 @@ fn adamw_writes_the_copies_as_the_plain_reference_does() {
         let on = |device: Device| -> Vec<Tensor> {
             std::iter::once(&numbers).chain(&arrays).map(|x| lay(x, Layout::Dense, device)).collect()
         };
-        let (plain, own) = (on(device), on(device));
+        let plain = on(device);
+        let own = on(device);
         launch(&op, &plain, false);
         launch(&op, &own, true);
         for at in [1, 6] {
@@ -166,11 +171,13 @@ fn norm_of_all_gradients() {
         let arrays: Vec<Tensor> = [7, 5000, 0, 100_003].iter().map(|&n| normal(&[n], kind) * 3.0).collect();
         let laid: Vec<Tensor> = arrays.iter().map(|x| lay(x, Layout::Misaligned, device)).collect();
         let wide: Vec<Tensor> = arrays.iter().map(|x| x.to_kind(Kind::Double)).collect();
-        let (found, expected) = (launch(&Op::GlobalNorm, &laid, true), launch(&Op::GlobalNorm, &wide, false));
+        let found = launch(&Op::GlobalNorm, &laid, true);
+        let expected = launch(&Op::GlobalNorm, &wide, false);
         near("norm", &found[0], &expected[0], Kind::Float);
         same("repeat", &found[0], &launch(&Op::GlobalNorm, &laid, true)[0]);
         let behind = |norm: &[Tensor], arrays: &[Tensor]| [norm[0].shallow_clone(), arrays[1].shallow_clone()];
-        let (laid_behind, wide_behind) = (behind(&found, &laid), behind(&expected, &wide));
+        let laid_behind = behind(&found, &laid);
+        let wide_behind = behind(&expected, &wide);
         let found = launch(&Op::GlobalNorm, &laid_behind, true);
         let expected = launch(&Op::GlobalNorm, &wide_behind, false);
         near("norm and another", &found[0], &expected[0], Kind::Float);

@@ -51,7 +51,8 @@ fn tf32_changes_products_when_it_is_on_and_only_then() {
         println!("tf32: skipped, compute capability below 8.0");
         return;
     }
-    let (a, b) = (normal(&[512, 512]), normal(&[512, 512]));
+    let a = normal(&[512, 512]);
+    let b = normal(&[512, 512]);
     let exact = a.to_kind(Kind::Double).matmul(&b.to_kind(Kind::Double));
     allow_tf32(false).unwrap();
     let single = relative(&a.matmul(&b), &exact);
@@ -68,12 +69,16 @@ fn weight_gradients_are_put_into_f32_storage_inside_the_product() {
     for (kind, into) in
         [(Kind::BFloat16, Into::Add), (Kind::BFloat16, Into::Write), (Kind::Half, Into::Add), (Kind::Half, Into::Write)]
     {
-        let (g, x, w) = (normal(&[4, 96, 64]), normal(&[4, 96, 80]), normal(&[64, 80]));
+        let g = normal(&[4, 96, 64]);
+        let x = normal(&[4, 96, 80]);
+        let w = normal(&[64, 80]);
         let [g, x, w] = [g, x, w].map(|t| t.to_kind(kind));
         // What is written over may be anything.
         let held = if into == Into::Add { 1.0 } else { f64::NAN };
-        let (start, bias) = (normal(&[64, 80]) * held, normal(&[64]) * held);
-        let (dw, db) = (start.copy(), bias.copy());
+        let start = normal(&[64, 80]) * held;
+        let bias = normal(&[64]) * held;
+        let dw = start.copy();
+        let db = bias.copy();
         let op = Op::LinearBackward { dx: true, dw: into, db: into };
         let ins = [&g, &x, &w, &dw, &db];
         let launch = Launch { ins: &ins };
@@ -104,11 +109,16 @@ fn products_of_odd_sizes_are_those_of_the_plain_reference() {
     ] {
         let what = format!("{kind:?} {inputs} to {outputs}");
         let low = |shape: &[i64]| normal(shape).to_kind(kind);
-        let (x, w, b, g) = (low(&[4, 401, inputs]), low(&[outputs, inputs]), low(&[outputs]), low(&[4, 401, outputs]));
+        let x = low(&[4, 401, inputs]);
+        let w = low(&[outputs, inputs]);
+        let b = low(&[outputs]);
+        let g = low(&[4, 401, outputs]);
         // As the layer before may leave them.
-        let (x, g) = (x.constant_pad_nd([0, 6]).narrow(-1, 0, inputs), g.transpose(0, 1).contiguous().transpose(0, 1));
+        let x = x.constant_pad_nd([0, 6]).narrow(-1, 0, inputs);
+        let g = g.transpose(0, 1).contiguous().transpose(0, 1);
         for bias in [false, true] {
-            let (op, all) = (Op::Linear { bias }, [&x, &w, &b]);
+            let op = Op::Linear { bias };
+            let all = [&x, &w, &b];
             let launch = Launch { ins: &all[..if bias { 3 } else { 2 }] };
             (kernel(&op).fits)(&op, &launch).unwrap();
             let found = tch::no_grad(|| (kernel(&op).launch)(&op, &launch)).unwrap();
@@ -118,7 +128,8 @@ fn products_of_odd_sizes_are_those_of_the_plain_reference() {
             assert!(off < 5e-3, "{what}, bias {bias}: {off}");
         }
         for into in [Into::Add, Into::Write, Into::New] {
-            let (dw, db) = (normal(&[outputs, inputs]), normal(&[outputs]));
+            let dw = normal(&[outputs, inputs]);
+            let db = normal(&[outputs]);
             let rows = |t: &Tensor, width: i64| t.to_kind(Kind::Double).reshape([-1, width]);
             let weight = rows(&g, outputs).tr().matmul(&rows(&x, inputs));
             let sum = rows(&g, outputs).sum_dim_intlist(0, false, None);
@@ -149,7 +160,9 @@ fn products_of_odd_sizes_are_faster() {
     let Some(_alone) = gpu("aligned") else { return };
     let low = |shape: &[i64]| normal(shape).to_kind(Kind::BFloat16);
     for (inputs, outputs) in [(1024, 5460), (2730, 1024)] {
-        let (x, w, g) = (low(&[16_384, inputs]), low(&[outputs, inputs]), low(&[16_384, outputs]));
+        let x = low(&[16_384, inputs]);
+        let w = low(&[outputs, inputs]);
+        let g = low(&[16_384, outputs]);
         let storage = normal(&[outputs, inputs]);
         let back = Op::LinearBackward { dx: true, dw: Into::Add, db: Into::Skip };
         for (op, ins) in [(Op::Linear { bias: false }, vec![&x, &w]), (back, vec![&g, &x, &w, &storage])] {
@@ -183,7 +196,8 @@ fn eight_bit_products_pass_their_test_and_equal_the_reference() {
     }
     let off = fp8::self_test(GPU).unwrap();
     assert!(off > 1e-3 && off < fp8::ERROR_MAX, "{off}");
-    let (a, b) = (normal(&[64, 128]), normal(&[96, 128]));
+    let a = normal(&[64, 128]);
+    let b = normal(&[96, 128]);
     let quantise = |x: &Tensor, to: Kind| {
         let op = Op::Quantize { to };
         (op.row().launch)(&op, &Launch { ins: &[x] }).unwrap()
@@ -194,13 +208,15 @@ fn eight_bit_products_pass_their_test_and_equal_the_reference() {
         (Kind::Float8e5m2, Kind::Float),
         (Kind::Float8e4m3fn, Kind::Half),
     ] {
-        let (a, b) = (quantise(&a, kind), quantise(&b, Kind::Float8e4m3fn));
+        let a = quantise(&a, kind);
+        let b = quantise(&b, Kind::Float8e4m3fn);
         for fast in [false, true] {
             let op = Op::ScaledMm { out, bias: false, fast };
             let ins = [&a[0], &b[0], &a[2], &b[2]];
             let launch = Launch { ins: &ins };
             let kernel = op.row().kernels.iter().find(|kernel| kernel.id == "cublas.scaled_mm").unwrap();
-            let (found, expected) = ((kernel.launch)(&op, &launch).unwrap(), (op.row().launch)(&op, &launch).unwrap());
+            let found = (kernel.launch)(&op, &launch).unwrap();
+            let expected = (op.row().launch)(&op, &launch).unwrap();
             assert_eq!(found[0].kind(), out);
             let off = relative(&found[0], &expected[0]);
             assert!(off < 1e-2, "{kind:?} to {out:?}, fast {fast}: {off}");
@@ -293,7 +309,8 @@ fn fp8_vs_bf16() {
             Cuda::synchronize(0);
             start.elapsed().as_secs_f64() * 1e3 / f64::from(runs)
         };
-        let (bf16, fp8) = (time(&Autocast::bf16()), time(&Autocast::fp8()));
+        let bf16 = time(&Autocast::bf16());
+        let fp8 = time(&Autocast::fp8());
         println!("fp8_vs_bf16 width {width} rows {rows}: bf16 {bf16:.3} ms, fp8 {fp8:.3} ms, {:.2}x", bf16 / fp8);
         assert!(bf16.is_finite() && fp8.is_finite());
     }

@@ -151,7 +151,9 @@ fn gradients_come_from_libtorchs_own_rules() {
     tch::manual_seed(17);
     let normal = |shape: &[i64]| Tensor::randn(shape, (Kind::Double, Device::Cpu));
     let ints = |list: &[i64]| AtenArg::Ints(list.to_vec());
-    let (image, window, bias) = (normal(&[2, 4, 7, 6]), normal(&[6, 2, 3, 3]), normal(&[6]));
+    let image = normal(&[2, 4, 7, 6]);
+    let window = normal(&[6, 2, 3, 3]);
+    let bias = normal(&[6]);
     let args = vec![one(), one(), one(), ints(&[2, 1]), ints(&[1]), ints(&[1, 2]), AtenArg::Int(2)];
     gradients_are_libtorchs(("aten::conv2d", "", args), &[image.copy(), window, bias], 3, |x| {
         vec![x[0].conv2d(&x[1], Some(&x[2]), [2, 1], [1, 1], [1, 2], 2)]
@@ -190,7 +192,8 @@ fn one() -> AtenArg {
 #[test]
 fn strings_reach_the_operator() {
     tch::manual_seed(12);
-    let (x, g) = (Tensor::randn([3, 5], FLOAT), Tensor::randn([3, 5], FLOAT));
+    let x = Tensor::randn([3, 5], FLOAT);
+    let g = Tensor::randn([3, 5], FLOAT);
     for how in ["none", "tanh"] {
         let found = made("aten::gelu", "", vec![one(), text(how)], &[&x]).remove(0);
         assert!(found.equal(&x.gelu(how)), "{how}");
@@ -263,7 +266,8 @@ fn kinds_devices_and_memory_formats_reach_the_operator() {
         let found = made("aten::cumsum", "", vec![one(), AtenArg::Int(1), kind], &[&x]).remove(0);
         assert!(found.equal(&x.cumsum(1, Kind::Double)) && found.kind() == Kind::Double);
     }
-    let (no, kind) = (|| AtenArg::Bool(false), AtenArg::Kind(Kind::BFloat16));
+    let no = || AtenArg::Bool(false);
+    let kind = AtenArg::Kind(Kind::BFloat16);
     let args = vec![one(), AtenArg::Device, kind, no(), no(), AtenArg::None];
     let found = made("aten::to", "device", args, &[&x]).remove(0);
     assert_eq!((found.kind(), found.device()), (Kind::BFloat16, x.device()));

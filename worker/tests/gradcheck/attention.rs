@@ -52,7 +52,10 @@ fn attention_kernels_equal_the_reference_and_share_what_they_save() {
         for ((b, h, m, n, d, bias_rows, mask), score) in all {
             // Heads as the model has them: views whose rows are interleaved.
             let heads = |len: i64| Tensor::randn([b, len, h, d], (Kind::Double, device)).to_kind(kind).transpose(1, 2);
-            let (q, k, v, g) = (heads(m), heads(n), heads(n), heads(m));
+            let q = heads(m);
+            let k = heads(n);
+            let v = heads(n);
+            let g = heads(m);
             let bias = match bias_rows {
                 1 => Some(Tensor::randn([n], (Kind::Double, device)).to_kind(kind)),
                 2 => Some(Tensor::randn([b, n], (Kind::Double, device)).to_kind(kind)),
@@ -97,13 +100,14 @@ fn attention_kernels_equal_the_reference_and_share_what_they_save() {
 #[test]
 fn what_a_kernel_does_not_know_it_refuses() {
     let tokens = || Tensor::randn([1, 2, 8, 8], (Kind::Float, Device::Cpu));
-    let (q, lse) = (tokens(), Tensor::zeros([1, 2, 8], (Kind::Float, Device::Cpu)));
+    let q = tokens();
+    let lse = Tensor::zeros([1, 2, 8], (Kind::Float, Device::Cpu));
     let [k, v, g, out] = [(); 4].map(|()| tokens());
     let capped = Score { cap: Some(30.0.into()), alibi: false };
     let alibi = Score { cap: None, alibi: true };
     let fit = |mask, score| {
-        let (op, back) =
-            (Op::Sdpa { mask, bias: false, score }, Op::SdpaBackward { mask, bias: false, dbias: false, score });
+        let op = Op::Sdpa { mask, bias: false, score };
+        let back = Op::SdpaBackward { mask, bias: false, dbias: false, score };
         let forward = fitting(op.row().kernels, &op, &[&q, &k, &v]).len();
         (forward, fitting(back.row().kernels, &back, &[&g, &q, &k, &v, &out, &lse]).len())
     };

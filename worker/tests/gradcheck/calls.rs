@@ -85,7 +85,8 @@ fn optimizer() -> Vec<Call> {
 
 /// Norms whose stream is f32 and whose branches are of 16 bits.
 fn mixed() -> Vec<Call> {
-    let (low, eps) = (Some(Kind::BFloat16), 1e-5.into());
+    let low = Some(Kind::BFloat16);
+    let eps = 1e-5.into();
     let branch = || normal(&[4, 6], Kind::BFloat16);
     let both = |layer: bool| {
         let weights = || (0..if layer { 2 } else { 1 }).map(|_| float(&[6]));
@@ -112,7 +113,8 @@ fn mixed() -> Vec<Call> {
 
 fn eight_bits() -> Vec<Call> {
     let quantize = Op::Quantize { to: Kind::Float8e4m3fn };
-    let (x, w) = (float(&[2, 16, 32]), float(&[48, 32]));
+    let x = float(&[2, 16, 32]);
+    let w = float(&[48, 32]);
     let [x_parts, w_parts] = [&x, &w].map(|whole| launched(&quantize, &[whole.shallow_clone()]));
     let part = |parts: &[Tensor], i: usize| parts[i].shallow_clone();
     let linear = vec![

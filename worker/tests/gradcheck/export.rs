@@ -90,7 +90,8 @@ fn what_is_no_number_leaves_as_it_comes_out_of_libtorch() {
         let Export::As(way) = op.row().export else { panic!("{op:?} has a way out") };
         let mut graph = Graph::new();
         let x = graph.input("x", DType::F32, vec![Dim::Fixed(4)]);
-        let (rests, outs) = (HashMap::new(), [vec![Dim::Fixed(4)]]);
+        let rests = HashMap::new();
+        let outs = [vec![Dim::Fixed(4)]];
         let mut lower = Lower { graph: &mut graph, ins: &[x], rests: &rests, outs: &outs, place: "sample" };
         let made = way(&op, &mut lower).unwrap();
         graph.output(made[0], "y");

@@ -130,7 +130,8 @@ fn the_norm_of_all_gradients_but_those_ready_last_is_measured_while_these_are_su
         let ends = ["order", "global_norm", "all_reduce_wait"];
         walked.names.iter().filter(|name| ends.contains(name)).copied().collect()
     };
-    let (plain, beside) = (walk(&net, 0.0), walk(&net, 8.0));
+    let plain = walk(&net, 0.0);
+    let beside = walk(&net, 8.0);
     assert_eq!(end(&plain), ["all_reduce_wait", "global_norm"]);
     assert_eq!(end(&beside), ["order", "global_norm", "all_reduce_wait", "global_norm"]);
     assert!((plain.norm - beside.norm).abs() < 1e-12 * plain.norm, "{} and {}", plain.norm, beside.norm);

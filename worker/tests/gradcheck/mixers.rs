@@ -47,23 +47,28 @@ fn gaps(n: i64) -> Tensor {
 
 /// y_t = Σ_j λ^|t−j| (q_t·k_j)/√Dh v_j, normalised, gated and mapped.
 fn true_retention(x: &Tensor, weights: &Weights, direction: Dir) -> Tensor {
-    let (b, n) = (x.size()[0], x.size()[1]);
+    let b = x.size()[0];
+    let n = x.size()[1];
     let all = linear(x, weights, "true_retention.qkvg").split(WIDTH, 2);
-    let (q, k, v) = (heads(&all[0], DH), heads(&all[1], DH), heads(&all[2], DH));
+    let q = heads(&all[0], DH);
+    let k = heads(&all[1], DH);
+    let v = heads(&all[2], DH);
     let lambda: Tensor = 1.0 - (-weights["true_retention.beta"].clamp(1.0, 16.0) * 2f64.ln()).exp();
     let gaps = gaps(n);
     let decay = (lambda.log().view([-1, 1, 1]) * gaps.abs()).exp();
     let decay = if direction == Dir::Causal { decay * gaps.ge(0.0).to_kind(Kind::Double) } else { decay };
     let y = (q.matmul(&k.transpose(-2, -1)) / (DH as f64).sqrt() * decay).matmul(&v);
     let y = y.transpose(1, 2).reshape([b, n, WIDTH]);
-    let (w, bias) = (&weights["true_retention.norm.weight"], &weights["true_retention.norm.bias"]);
+    let w = &weights["true_retention.norm.weight"];
+    let bias = &weights["true_retention.norm.bias"];
     let y = y.layer_norm([WIDTH], Some(w), Some(bias), 1e-5, false);
     linear(&(y * all[3].silu()), weights, "true_retention.out")
 }
 
 /// Softmax over all keys, each counted as often as patterns hold both it and the query.
 fn dilated(x: &Tensor, weights: &Weights, direction: Dir) -> Tensor {
-    let (b, n) = (x.size()[0], x.size()[1]);
+    let b = x.size()[0];
+    let n = x.size()[1];
     let all = heads(&linear(x, weights, "dilated.qkv"), 3 * DH).split(DH, 3);
     let held = |h: i64, i: i64, j: i64| {
         let both = |&(w, r): &(i64, i64)| i / w == j / w && i % r == h % r && j % r == h % r;
@@ -186,7 +191,8 @@ fn cost(mixer: Mixer, n: i64) -> (u64, i64) {
 #[test]
 fn cost_and_memory_grow_with_the_tokens_and_not_with_their_square() {
     for mixer in [Mixer::TrueRetention, Mixer::Dilated] {
-        let ((flops, largest), (more, larger)) = (cost(mixer, 3072), cost(mixer, 6144));
+        let (flops, largest) = cost(mixer, 3072);
+        let (more, larger) = cost(mixer, 6144);
         assert!(more < 2 * flops + 1000, "{mixer:?}: {flops} and {more} FLOPs");
         assert!(larger <= 2 * largest && larger < 6144 * 6144 / 8, "{mixer:?}: {largest} and {larger} numbers");
     }

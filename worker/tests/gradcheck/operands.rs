@@ -47,6 +47,7 @@ pub(crate) fn distance(a: &Tensor, b: &Tensor) -> f64 {
     if a.numel() == 0 {
         return 0.0;
     }
-    let (a, b) = (a.to_kind(Kind::Double), b.to_kind(Kind::Double));
+    let a = a.to_kind(Kind::Double);
+    let b = b.to_kind(Kind::Double);
     ((&a - &b).abs() / (b.abs() + 1.0)).max().double_value(&[])
 }

@@ -146,7 +146,8 @@ fn position(s: i64, h: i64, l: i64, segment: i64, dilation: i64) -> i64 {
 /// Token by token.
 fn dilated(x: &Tensor, segment: i64, dilation: i64) -> Tensor {
     let (b, n, heads, w) = x.size4().unwrap();
-    let (s, len) = ((n + segment - 1) / segment, segment / dilation);
+    let s = (n + segment - 1) / segment;
+    let len = segment / dilation;
     // Begins with nothing of x, so that no tokens have a gradient too.
     let mut cells = vec![x.reshape([-1, b, w]).narrow(0, 0, 0)];
     for (s, h, l) in (0..s).flat_map(|s| (0..heads).flat_map(move |h| (0..len).map(move |l| (s, h, l)))) {
@@ -159,10 +160,13 @@ fn dilated(x: &Tensor, segment: i64, dilation: i64) -> Tensor {
 
 /// Token by token, each from the one place that holds it.
 fn undilated(x: &Tensor, segment: i64, dilation: i64, tokens: i64) -> Tensor {
-    let (b, heads, w) = (x.size()[0], x.size()[2], x.size()[4]);
+    let b = x.size()[0];
+    let heads = x.size()[2];
+    let w = x.size()[4];
     let mut cells = vec![x.reshape([-1, b, w]).narrow(0, 0, 0)];
     for (n, h) in (0..tokens).flat_map(|n| (0..heads).map(move |h| (n, h))) {
-        let (s, l) = (n / segment, n % segment / dilation);
+        let s = n / segment;
+        let l = n % segment / dilation;
         let here = position(s, h, l, segment, dilation) == n;
         let cell = x.select(3, l).select(2, h).select(1, s).unsqueeze(0);
         cells.push(if here { cell } else { cell * 0.0 });
@@ -172,7 +176,8 @@ fn undilated(x: &Tensor, segment: i64, dilation: i64, tokens: i64) -> Tensor {
 
 /// Minus the log-probability of each target, for the rows that count.
 fn cross_entropy(ignore: i64, logits: &Tensor, targets: &Tensor) -> Tensor {
-    let (classes, kind) = (logits.size()[1], logits.kind());
+    let classes = logits.size()[1];
+    let kind = logits.kind();
     let hot = targets.unsqueeze(1).eq_tensor(&Tensor::arange(classes, (Kind::Int64, Device::Cpu)));
     let counts = targets.ne(ignore).to_kind(kind);
     -(logits.log_softmax(1, None) * hot.to_kind(kind) * counts.unsqueeze(1)).sum(None)
@@ -226,7 +231,8 @@ pub(crate) fn retention(dir: Dir, x: &[Tensor], state: bool) -> Vec<Tensor> {
 
 /// Some rows of the definition, by position.
 pub(crate) fn retention_rows(dir: Dir, x: &[Tensor], state: bool, rows: &Tensor) -> Tensor {
-    let (v, lambda) = (&x[0], &x[1]);
+    let v = &x[0];
+    let lambda = &x[1];
     let rows = rows.to_kind(v.kind());
     let gap = rows.unsqueeze(1) - Tensor::arange(v.size()[1], (v.kind(), Device::Cpu)).unsqueeze(0);
     let log = lambda.log();
@@ -254,8 +260,11 @@ fn slopes(heads: usize) -> Vec<f64> {
 }
 
 fn attention(mask: Structural, bias: bool, score: Score, x: &[Tensor]) -> Tensor {
-    let (q, k, v) = (&x[0], &x[1], &x[2]);
-    let (n, width) = (q.size()[2], q.size()[3]);
+    let q = &x[0];
+    let k = &x[1];
+    let v = &x[2];
+    let n = q.size()[2];
+    let width = q.size()[3];
     let mut scores = q.matmul(&k.transpose(-2, -1)) / (width as f64).sqrt();
     if let Some(cap) = score.cap {
         scores = (scores / cap.get()).tanh() * cap.get();

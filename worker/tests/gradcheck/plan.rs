@@ -149,11 +149,13 @@ impl Bench {
 
 #[test]
 fn tape_and_plan_give_the_same_bits() {
-    let (mut tape, mut plan) = (bench(Mode::Tape), bench(Mode::Plan));
+    let mut tape = bench(Mode::Tape);
+    let mut plan = bench(Mode::Plan);
     for step in 0..12 {
         // Another shape in between begins anew and leaves the first plan ready.
         let rows = if (5..8).contains(&step) { 9 } else { 8 };
-        let (recorded, replayed) = (tape.step(step, rows), plan.step(step, rows));
+        let recorded = tape.step(step, rows);
+        let replayed = plan.step(step, rows);
         assert_eq!(recorded.1, Mode::Tape);
         let expected = if [0, 1, 5, 6].contains(&step) { Mode::Tape } else { Mode::Plan };
         assert_eq!(replayed.1, expected, "step {step}");
@@ -166,9 +168,11 @@ fn tape_and_plan_give_the_same_bits() {
 #[test]
 fn on_a_gpu_a_captured_step_has_the_bits_of_its_code() {
     let Some(device) = gpu() else { return };
-    let (mut tape, mut graph) = (bench_on(Mode::Tape, device), bench_on(Mode::Graph, device));
+    let mut tape = bench_on(Mode::Tape, device);
+    let mut graph = bench_on(Mode::Graph, device);
     for step in 0..12 {
-        let (recorded, replayed) = (tape.step(step, 8), graph.step(step, 8));
+        let recorded = tape.step(step, 8);
+        let replayed = graph.step(step, 8);
         let expected = [Mode::Tape, Mode::Plan, Mode::Graph][(usize::from(step > 1)) + usize::from(step > 4)];
         assert_eq!((recorded.1, replayed.1), (Mode::Tape, expected), "step {step}: {:?}", graph.executor.refusal());
         assert_eq!(recorded.0, replayed.0, "step {step}");
@@ -213,10 +217,12 @@ fn on_a_gpu_what_no_graph_holds_runs_between_graphs() {
         let made = ran.outputs.iter().chain(grads.buckets().map(|(_, flat)| flat)).map(Tensor::copy);
         (made.collect::<Vec<_>>(), ran.mode)
     };
-    let (mut tape, mut graph) = (Executor::new(Mode::Tape), Executor::new(Mode::Graph));
+    let mut tape = Executor::new(Mode::Tape);
+    let mut graph = Executor::new(Mode::Graph);
     let mut modes = Vec::new();
     for step in 0..16 {
-        let (recorded, replayed) = (run(&mut tape, step), run(&mut graph, step));
+        let recorded = run(&mut tape, step);
+        let replayed = run(&mut graph, step);
         assert_eq!(recorded.0, replayed.0, "step {step}: {:?}", graph.refusal());
         modes.push(replayed.1);
     }
@@ -239,7 +245,8 @@ fn gpu() -> Option<Device> {
 
 #[test]
 fn what_is_computed_again_has_the_same_bits() {
-    let (mut kept, mut again) = (bench(Mode::Plan), bench(Mode::Plan));
+    let mut kept = bench(Mode::Plan);
+    let mut again = bench(Mode::Plan);
     again.recompute = true;
     for step in 0..5 {
         assert_eq!(kept.step(step, 8).0, again.step(step, 8).0, "step {step}");
@@ -367,12 +374,14 @@ fn many(mut bench: Bench) {
     bench.autocast = Some(Autocast::bf16());
     let cuda = bench.params.device().is_cuda();
     let on_device = || if cuda { device_bytes() } else { 0 };
-    let (mut early, mut early_there) = (0, 0);
+    let mut early = 0;
+    let mut early_there = 0;
     let mut last = Mode::Tape;
     for step in 0..STEPS {
         last = bench.step(step, 8).1;
         if step == STEPS / 2 {
-            (early, early_there) = (resident_bytes(), on_device());
+            early = resident_bytes();
+            early_there = on_device();
         }
     }
     let grown = resident_bytes().saturating_sub(early);

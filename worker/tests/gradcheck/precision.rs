@@ -202,7 +202,8 @@ fn full_precision_and_places_in_trouble_run_in_f32() {
             linear.map(|rec| p.val(rec.first_out).meta.kind).collect::<Vec<_>>()
         })
     };
-    let (low, full) = (Kind::BFloat16, Kind::Float);
+    let low = Kind::BFloat16;
+    let full = Kind::Float;
     assert_eq!(kinds(Autocast::bf16(), false), [low, low, low]);
     assert_eq!(kinds(Autocast::bf16(), true), [full, full, full]);
     assert_eq!(kinds(Autocast { full: vec!["a".to_owned()], ..Autocast::bf16() }, false), [full, full, low]);
@@ -413,7 +414,8 @@ impl Trainer {
         cx.backward(&loss, &self.net.grads, &mut |_, _| Ok(())).unwrap();
         let count = y.numel() as f64;
         let divisor = scale.map_or(Tensor::from(count), |s| s.scale().to_kind(Kind::Double) * count);
-        let (divisor, rate) = (cx.input(divisor), cx.input(Tensor::from(3e-3)));
+        let divisor = cx.input(divisor);
+        let rate = cx.input(Tensor::from(3e-3));
         let norm = self.optimizer.complete(&cx, &self.net.grads).unwrap();
         let stats = self.optimizer.step(&cx, (&self.net.grads, None), &norm, [&divisor, &rate]).unwrap();
         if let Some(scale) = scale {
@@ -458,10 +460,11 @@ fn the_optimizer_writes_the_copies_that_a_cast_would_make() {
         for step in 0..5 {
             // The fourth gradient is not finite: a refused step leaves weights and copies as they are.
             let x = if step == 3 { &x * f64::INFINITY } else { x.shallow_clone() };
-            let (one, other) =
-                (cast.step(Some(autocast.clone()), None, &x, &y), trusting.step(Some(autocast.clone()), None, &x, &y));
+            let one = cast.step(Some(autocast.clone()), None, &x, &y);
+            let other = trusting.step(Some(autocast.clone()), None, &x, &y);
             assert_eq!((one.1, other.1), (step != 3, step != 3), "step {step}");
-            let (one, other) = (cast.weights.slabs(), trusting.weights.slabs());
+            let one = cast.weights.slabs();
+            let other = trusting.weights.slabs();
             assert!(one.iter().zip(other).all(|(a, b)| a.equal(b)), "{low:?}, step {step}");
             let params = &trusting.net.params;
             for (bucket, _) in trusting.net.grads.buckets() {

@@ -28,8 +28,9 @@ fn scan_equals_its_definition_up_to_16k_positions() {
         let state = Tensor::randn([1, heads, width], (Kind::Float, Device::Cpu));
         let lambda = lambda(heads, Kind::Float);
         let cx = Cx::eval(&params);
-        let (vt, lt, st) =
-            (cx.input(v.shallow_clone()), cx.input(lambda.shallow_clone()), cx.input(state.shallow_clone()));
+        let vt = cx.input(v.shallow_clone());
+        let lt = cx.input(lambda.shallow_clone());
+        let st = cx.input(state.shallow_clone());
         for (dir, with_state) in [(Dir::Causal, true), (Dir::Causal, false), (Dir::Bidirectional, false)] {
             let (y, out) = retention_scan(&cx, &vt, &lt, dir, with_state.then_some(&st)).unwrap();
             // The definition in f64 from the f32 λ: all rows, or at great lengths enough of them.
@@ -55,7 +56,8 @@ fn one_call_equals_two_with_a_carried_state() {
     tch::manual_seed(2);
     let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
     let cx = Cx::eval(&params);
-    let (n, cut) = (301, 113);
+    let n = 301;
+    let cut = 113;
     let v = Tensor::randn([2, n, 4, 3], (Kind::Double, Device::Cpu));
     let lambda = cx.input(lambda(4, Kind::Double));
     let part = |from: i64, len: i64| cx.input(v.narrow(1, from, len));
@@ -88,8 +90,11 @@ fn the_cpu_kernel_equals_the_reference_on_every_device() {
         for n in [1, 64, 150] {
             let rand = |shape: &[i64]| Tensor::randn(shape, (kind, Device::Cpu));
             // A view whose positions are not contiguous with each other, as a split of one wide projection is.
-            let (v, g) = (rand(&[2, n, 8, 3]).narrow(2, 2, 4), rand(&[2, n, 4, 3]).transpose(0, 0));
-            let (lambda, state, gstate) = (lambda(4, kind), rand(&[2, 4, 3]), rand(&[2, 4, 3]));
+            let v = rand(&[2, n, 8, 3]).narrow(2, 2, 4);
+            let g = rand(&[2, n, 4, 3]).transpose(0, 0);
+            let lambda = lambda(4, kind);
+            let state = rand(&[2, 4, 3]);
+            let gstate = rand(&[2, 4, 3]);
             for dir in [Dir::Causal, Dir::Bidirectional] {
                 let both = dir == Dir::Bidirectional;
                 let state = (!both).then_some(&state);
@@ -97,8 +102,8 @@ fn the_cpu_kernel_equals_the_reference_on_every_device() {
                 assert!(distance(&safe::retention(&v, &lambda, state, both).unwrap(), &y) < tolerance);
                 let gstate = (!both).then_some(&gstate);
                 let reverse = RetentionBackward { v: &v, lambda: &lambda, y: &y, g: &g, state, gstate, both };
-                let (ours, theirs) =
-                    (safe::retention_backward(&reverse).unwrap(), reference_backward(&reverse).unwrap());
+                let ours = safe::retention_backward(&reverse).unwrap();
+                let theirs = reference_backward(&reverse).unwrap();
                 for (i, (a, b)) in ours.iter().zip(&theirs).enumerate().take(if both { 2 } else { 3 }) {
                     assert!(distance(a, b) < tolerance * 10.0, "{dir:?} {n} gradient {i}: {}", distance(a, b));
                 }

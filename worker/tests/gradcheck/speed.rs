@@ -62,8 +62,10 @@ fn where_a_step_of_the_default_model_spends_its_time() {
     let mut grads = GradBuckets::new(&params).unwrap();
     let objective = Objective::new(&TrainConfig::default());
     let cpu = (Kind::Float, Device::Cpu);
-    let (x, y) = (Tensor::randn([32, 300], cpu), Tensor::randn([32, 288], cpu));
-    let (x_mask, y_mask) = (x.isfinite(), y.isfinite());
+    let x = Tensor::randn([32, 300], cpu);
+    let y = Tensor::randn([32, 288], cpu);
+    let x_mask = x.isfinite();
+    let y_mask = y.isfinite();
     let mut best = (f64::MAX, f64::MAX);
     for round in 0..8 {
         grads.zero().unwrap();

@@ -31,7 +31,9 @@ fn net() -> Net {
 /// A residual, a value used three times, a weight used as linear weight twice and once as a matrix.
 fn loss(cx: &Cx<'_>, net: &Net, x: &Tensor) -> Result<Traced, OpError> {
     let _scope = cx.scope("net");
-    let (w, tied, bias) = (cx.param(net.w), cx.param(net.tied), cx.param(net.bias));
+    let w = cx.param(net.w);
+    let tied = cx.param(net.tied);
+    let bias = cx.param(net.bias);
     let x = cx.input(x.shallow_clone());
     let h = f::linear(cx, &x, &w, Some(&bias))?;
     let a = f::linear(cx, &f::gelu(cx, &h, false)?, &tied, None)?;
@@ -53,7 +55,8 @@ fn value(net: &Net, x: &Tensor) -> f64 {
 
 #[test]
 fn fan_out_and_tied_weights_sum_to_finite_differences() {
-    let (net, x) = (net(), data());
+    let net = net();
+    let x = data();
     let mut grads = GradBuckets::new(&net.params).unwrap();
     let cx = Cx::train(&net.params, 1, 2);
     let l = loss(&cx, &net, &x).unwrap();
@@ -88,7 +91,8 @@ fn a_table_that_is_embedding_and_output_head_gets_both_gradients_before_its_buck
     let table = b.param("table", &[6, 4], Init::Normal { std: 0.5 }, Group::Decay);
     let params = b.build_kind(4, Device::Cpu, Kind::Double).unwrap();
     let grads = GradBuckets::new(&params).unwrap();
-    let (ids, next) = (Tensor::from_slice(&[0i64, 5, 2, 5, 1]), Tensor::from_slice(&[5i64, 2, -1, 1, 3]));
+    let ids = Tensor::from_slice(&[0i64, 5, 2, 5, 1]);
+    let next = Tensor::from_slice(&[5i64, 2, -1, 1, 3]);
     let cx = Cx::train(&params, 1, 2);
     let t = cx.param(table);
     let hidden = f::tanh(&cx, &f::embedding(&cx, &t, &cx.input(ids.shallow_clone())).unwrap()).unwrap();
@@ -102,7 +106,8 @@ fn a_table_that_is_embedding_and_output_head_gets_both_gradients_before_its_buck
     .unwrap();
 
     let leaf = params.get(table).copy().set_requires_grad(true);
-    let (rows, target) = (Tensor::from_slice(&[0i64, 1, 3, 4]), Tensor::from_slice(&[5i64, 2, 1, 3]));
+    let rows = Tensor::from_slice(&[0i64, 1, 3, 4]);
+    let target = Tensor::from_slice(&[5i64, 2, 1, 3]);
     let (theirs, gradient) = tch::with_grad(|| {
         let logits = leaf.index_select(0, &ids).tanh().matmul(&leaf.transpose(0, 1)).index_select(0, &rows);
         let loss = -logits.log_softmax(1, None).gather(1, &target.unsqueeze(1), false).sum(None);
@@ -121,7 +126,10 @@ fn gradients_are_cleared_or_written_whatever_they_held() {
     // Weights of 2^18 numbers: one with one product, one with two, one with one that is detached, one with none.
     let size: &[i64] = &[512, 512];
     let mut large = |name: &str| b.param(name, size, Init::Linear { fan_in: 512 }, Group::Decay);
-    let (once, twice, cut, unused) = (large("once"), large("twice"), large("cut"), large("unused"));
+    let once = large("once");
+    let twice = large("twice");
+    let cut = large("cut");
+    let unused = large("unused");
     let bias = b.param("bias", &[512], Init::Linear { fan_in: 512 }, Group::NoDecay);
     let params = b.build(4, Device::Cpu).unwrap();
     let x = Tensor::randn([3, 512], (Kind::Float, Device::Cpu));
@@ -161,7 +169,8 @@ fn gradients_are_cleared_or_written_whatever_they_held() {
         (flats, written)
     };
     for count in [0, 1, 2] {
-        let ((plain, none), (found, written)) = (passes(0.0, count), passes(f64::NAN, count));
+        let (plain, none) = passes(0.0, count);
+        let (found, written) = passes(f64::NAN, count);
         assert_eq!((none, written), (0, count.min(1) as usize), "one weight has one product");
         assert_eq!(plain, found, "{count} micro-batches");
     }
@@ -169,7 +178,8 @@ fn gradients_are_cleared_or_written_whatever_they_held() {
 
 #[test]
 fn every_bucket_fires_once_and_after_its_last_gradient() {
-    let (net, x) = (net(), data());
+    let net = net();
+    let x = data();
     let grads = GradBuckets::new(&net.params).unwrap();
     assert!(net.params.layout().buckets() >= 2, "the large unused parameter has a bucket of its own");
     let cx = Cx::train(&net.params, 1, 2);
@@ -219,7 +229,8 @@ fn small_gradients_of_a_bucket_are_added_at_once_but_for_those_of_one_parameter(
 
 #[test]
 fn a_hook_that_fails_stops_the_walk_with_its_words() {
-    let (net, x) = (net(), data());
+    let net = net();
+    let x = data();
     let grads = GradBuckets::new(&net.params).unwrap();
     let cx = Cx::train(&net.params, 1, 2);
     let l = loss(&cx, &net, &x).unwrap();
@@ -229,7 +240,8 @@ fn a_hook_that_fails_stops_the_walk_with_its_words() {
 
 #[test]
 fn a_saved_tensor_written_before_backward_is_an_error() {
-    let (net, x) = (net(), data());
+    let net = net();
+    let x = data();
     let grads = GradBuckets::new(&net.params).unwrap();
     let cx = Cx::train(&net.params, 1, 2);
     let l = loss(&cx, &net, &x).unwrap();
@@ -248,7 +260,8 @@ fn add_in_place(cx: &Cx<'_>, x: &Traced) -> Result<(), OpError> {
 
 #[test]
 fn what_wrote_a_saved_tensor_is_named() {
-    let (net, x) = (net(), data());
+    let net = net();
+    let x = data();
     let grads = GradBuckets::new(&net.params).unwrap();
     let cx = Cx::train(&net.params, 1, 2);
     let x = cx.input(x);
@@ -266,7 +279,8 @@ fn what_wrote_a_saved_tensor_is_named() {
 
 #[test]
 fn a_part_that_writes_in_place_is_an_error_where_it_is_computed_again() {
-    let (net, x) = (net(), data());
+    let net = net();
+    let x = data();
     for again in [false, true] {
         let cx = Cx::train(&net.params, 1, 2);
         cx.set_recompute(again);
@@ -281,7 +295,8 @@ fn a_part_that_writes_in_place_is_an_error_where_it_is_computed_again() {
 
 #[test]
 fn backward_runs_once_and_only_on_a_scalar_of_a_training_step() {
-    let (net, x) = (net(), data());
+    let net = net();
+    let x = data();
     let grads = GradBuckets::new(&net.params).unwrap();
     let kind = |e: OpError| *e.kind;
     let cx = Cx::train(&net.params, 1, 2);
@@ -298,7 +313,8 @@ fn backward_runs_once_and_only_on_a_scalar_of_a_training_step() {
 
 #[test]
 fn the_hash_names_the_program() {
-    let (net, x) = (net(), data());
+    let net = net();
+    let x = data();
     let hash = |x: &Tensor, p: f64, scope: &str| {
         let grads = GradBuckets::new(&net.params).unwrap();
         let cx = Cx::train(&net.params, 5, 6);
@@ -387,7 +403,8 @@ fn loading_is_strict_and_in_place() {
 #[test]
 fn the_random_words_of_every_device_are_the_same() {
     use enn_worker::op::random::philox_words;
-    let (seed, step) = (0xdead_beef_0123_4567_u64, (1 << 40) + 5_u64);
+    let seed = 0xdead_beef_0123_4567_u64;
+    let step = (1 << 40) + 5_u64;
     for first in [0_i64, 1, 6, (1 << 35) + 3] {
         // One row holds ten words: the words of this rank begin at ten times its first row.
         let key = Tensor::from_slice(&[seed.cast_signed(), step.cast_signed(), first, 1]);

@@ -30,7 +30,9 @@ fn the_mean_of_the_last_quarter_is_kept_where_it_validates_better_and_resumes_bi
     let staged = stage(dir.path());
     let mut config = config(4);
     // So large a step that single weights are far from where they go; 24 steps, the last six of which are averaged.
-    (config.train.averaging, config.train.ema, config.train.lr) = (Averaging::SwaTail, 0.0, 3e-2);
+    config.train.averaging = Averaging::SwaTail;
+    config.train.ema = 0.0;
+    config.train.lr = 3e-2;
     let states = resumed_as_whole(&config, dir.path(), &staged, &[7, 18, 19, 22]);
     assert!(states[..2].iter().all(|state| !state.contains_key("tail.updates")));
     let updates: Vec<f64> = states[2..]
@@ -74,8 +76,10 @@ fn a_calibration_is_the_same_in_any_world_and_survives_a_stop() {
     let staged = stage(dir.path());
     for loss in [Loss::Quantile, Loss::StudentT] {
         let mut config = with_loss(loss, 2);
-        (config.train.lr, config.model.dropout) = (1e-12, 0.0);
-        (config.train.calibration, config.model.linear_branch) = (PointCalibration::Affine, true);
+        config.train.lr = 1e-12;
+        config.model.dropout = 0.0;
+        config.train.calibration = PointCalibration::Affine;
+        config.model.linear_branch = true;
         let dir = dir.path().join(loss.name());
         let (one, messages) = alone(&config, &dir.join("one"), &staged, None, &Recorder::default()).unwrap();
         let alone = tensors(&data::commit_last(&messages, &config, &staged));
@@ -97,7 +101,8 @@ fn a_calibration_is_the_same_in_any_world_and_survives_a_stop() {
 #[test]
 fn without_calibration_answers_are_the_models_own() {
     let mut config = with_loss(Loss::Quantile, 2);
-    (config.train.calibration, config.train.calibrate_intervals) = (PointCalibration::Off, false);
+    config.train.calibration = PointCalibration::Off;
+    config.train.calibrate_intervals = false;
     let run = trained(&config);
     assert!(!tensors(&run.checkpoint).keys().any(|name| name.contains("calibration")));
 }

@@ -22,7 +22,8 @@ const TOLERANCE: f32 = 2e-5;
 
 fn still(loss: Loss) -> RunConfig {
     let mut config = with_loss(loss, 1);
-    (config.train.calibration, config.train.calibrate_intervals) = (PointCalibration::Off, false);
+    config.train.calibration = PointCalibration::Off;
+    config.train.calibrate_intervals = false;
     config.model.linear_branch = true;
     config
 }
@@ -91,7 +92,8 @@ fn a_child_learns_on_in_any_world() {
     let staged = stage(dir.path());
     other_statistics(&staged);
     let mut config = child(&still(Loss::Huber), &parent.checkpoint, ScalerChoice::Refit, false);
-    (config.train.lr, config.train.epochs) = (1e-3, 2);
+    config.train.lr = 1e-3;
+    config.train.epochs = 2;
     let (one, _) = alone(&config, &dir.path().join("one"), &staged, None, &Recorder::default()).unwrap();
     let (two, _) = two_ranks_from(None, &config, &dir.path().join("two"), &staged, crate::gloo);
     assert!((one.split["val"].mae - two.split["val"].mae).abs() < 1e-3, "{one:?} {two:?}");

@@ -56,9 +56,13 @@ impl Chaos {
 
     fn spare(&mut self) -> Worker {
         let mut spare = self.fork();
-        let (run_dir, staged) = (self.run.dir.path().to_owned(), self.run.staged.clone());
-        let (store_host, store_port) = ("127.0.0.1".into(), self.run.store.addr().port());
-        let (local_rank, world_size, threads) = (1, 2, 1);
+        let run_dir = self.run.dir.path().to_owned();
+        let staged = self.run.staged.clone();
+        let store_host = "127.0.0.1".into();
+        let store_port = self.run.store.addr().port();
+        let local_rank = 1;
+        let world_size = 2;
+        let threads = 1;
         let device = "cpu".into();
         let standby = Standby { device, local_rank, world_size, store_host, store_port, threads, run_dir, staged };
         spare.send(&ToWorker::Stand(Box::new(standby)));
@@ -109,7 +113,8 @@ impl Chaos {
     pub(crate) fn restart(&mut self, resume: PathBuf, attempt: &str) {
         self.workers.clear();
         self.workers = vec![self.fork(), self.fork()];
-        let (resume, attempt) = (Some(resume), attempt.to_owned());
+        let resume = Some(resume);
+        let attempt = attempt.to_owned();
         self.task = Task::Train { staged: self.run.staged.clone(), resume, attempt };
         self.round += 1;
     }
@@ -163,7 +168,8 @@ fn used(lines: &[Line]) -> BTreeMap<u64, BTreeMap<u64, Vec<i64>>> {
 pub(crate) fn prove(config: &RunConfig, chaos: &Chaos) {
     let staged = Staged::open(&chaos.run.staged).unwrap();
     let index = RowIndex::of_split(staged.split(), Split::Train as u8);
-    let (rows, batch) = (index.len(), config.train.batch as u64);
+    let rows = index.len();
+    let batch = config.train.batch as u64;
     let mix = Dataset::open(&chaos.run.staged).unwrap().mix(config).unwrap();
     let order = Sampler { rows, batch, seed: config.seed, rank: 0, world: 1, accumulation: 1, mix };
     let mut used = used(&chaos.lines());

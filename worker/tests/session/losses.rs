@@ -89,7 +89,9 @@ impl Trained {
         };
         let recorder = Recorder::default();
         predict(&task, &recorder).unwrap();
-        let (mut values, mut status, mut told) = (Vec::new(), Vec::new(), Vec::new());
+        let mut values = Vec::new();
+        let mut status = Vec::new();
+        let mut told = Vec::new();
         for message in recorder.take() {
             match message {
                 FromWorker::ChunkWritten { path, blake3, .. } => {
@@ -110,7 +112,8 @@ impl Trained {
 fn distributions_are_learnt_and_predicted() {
     for loss in DISTRIBUTIONS {
         let run = trained(&with_loss(loss, 60));
-        let (val, interval) = (run.metrics, run.metrics.interval.unwrap());
+        let val = run.metrics;
+        let interval = run.metrics.interval.unwrap();
         assert!(val.rmse < 2.0 && val.r2 > 0.8 && val.loss < run.first, "{loss:?}: {val:?} after {}", run.first);
         // 17 rows of 6 cells; the spread of the targets is about 4.5, an interval of 80 % of that 11.5 wide.
         assert!(interval.coverage > 0.55 && interval.width < 6.0, "{loss:?}: {interval:?}");
@@ -119,7 +122,9 @@ fn distributions_are_learnt_and_predicted() {
         let (values, status, told) = run.predict(&run.staged, 40, Precision::Fp32);
         assert_eq!((values.len(), status.iter().all(|status| *status == 0), told.len()), (data::ROWS, true, 0));
         let staged = Staged::open(&run.staged).unwrap();
-        let (mut held, mut error, mut n) = (0.0, 0.0, 0.0);
+        let mut held = 0.0;
+        let mut error = 0.0;
+        let mut n = 0.0;
         for (row, numbers) in values.iter().enumerate() {
             let (low, rest) = numbers.split_at(data::CELLS);
             let (middle, high) = rest.split_at(data::CELLS);
@@ -253,7 +258,8 @@ fn a_model_that_says_the_same_of_all_rows_is_called_flat() {
     data::level_targets(&staged, 80.0);
     // Ridge regression of a constant, and steps that change nothing.
     let mut config = with_loss(Loss::Huber, 1);
-    (config.model.linear_branch, config.train.lr) = (true, 1e-12);
+    config.model.linear_branch = true;
+    config.train.lr = 1e-12;
     let (outcome, messages) = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap();
     let checkpoint = data::commit_last(&messages, &config, &staged);
     let run = Trained { metrics: outcome.split["val"], first: 0.0, dir, staged: staged.clone(), checkpoint };
@@ -275,8 +281,10 @@ fn questions_whose_rows_are_equal_settle_no_precision() {
     let rows: Vec<f32> = (0..data::ROWS).flat_map(|row| near.x_row(row).to_vec()).collect();
     let equal = near.x_row(0).repeat(3);
     let mut input = Vec::new();
-    let (checkpoint, device) = (run.checkpoint.clone(), "cpu".to_owned());
-    let (protocol, precision) = (PROTOCOL, Precision::Bf16);
+    let checkpoint = run.checkpoint.clone();
+    let device = "cpu".to_owned();
+    let protocol = PROTOCOL;
+    let precision = Precision::Bf16;
     let begin = Begin { protocol, checkpoint, device, threads: 1, precision, scratch: None, stream: false };
     serve::put(&mut input, &begin).unwrap();
     for x in [&equal, &rows, &rows] {

@@ -188,11 +188,12 @@ fn a_run_learns_saves_and_predicts() {
     };
     let recorder = Recorder::default();
     assert!(!predict(&predict_task, &recorder).unwrap());
-    let (early, late) = (chunks(&recorder.take()), {
+    let early = chunks(&recorder.take());
+    let late = {
         let task = PredictTask { done: vec![(0, 40), (80, 90)], ..predict_task };
         assert!(!predict(&task, &recorder).unwrap());
         chunks(&recorder.take())
-    });
+    };
     assert_eq!(early.iter().map(|c| c.0).collect::<Vec<_>>(), [(0, 40), (80, 90)]);
     assert_eq!(late.iter().map(|c| c.0).collect::<Vec<_>>(), [(40, 80)]);
     let mut all = [early, late].concat();
@@ -223,7 +224,9 @@ fn chunks(messages: &[FromWorker]) -> Vec<Rows> {
 }
 
 fn errors(staged: &Staged, values: &[f32], split: u8) -> Metrics {
-    let (mut mae, mut square, mut n) = (0.0, 0.0, 0u64);
+    let mut mae = 0.0;
+    let mut square = 0.0;
+    let mut n = 0u64;
     for row in (0..ROWS).filter(|&row| staged.split()[row] == split) {
         let cells = row * CELLS..(row + 1) * CELLS;
         for ((value, y), valid) in values[cells.clone()].iter().zip(staged.y_row(row)).zip(&staged.y_mask()[cells]) {
@@ -363,7 +366,8 @@ fn two_train_as_one(form: impl Fn(&Store, u32) -> Box<dyn ProcessGroup> + Sync) 
         if !name.starts_with("best.") || name.ends_with("attention.kv.bias") {
             continue;
         }
-        let (a, b) = (floats(bytes), floats(&found[name]));
+        let a = floats(bytes);
+        let b = floats(&found[name]);
         let worst = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst < 2e-4, "{name} differs by {worst}");
     }
@@ -547,7 +551,8 @@ fn each_micro_batch_of_a_long_step_is_a_sign_of_life() {
     let staged = stage(dir.path());
     for execution in [Execution::Tape, Execution::Plan] {
         let mut config = config(2);
-        (config.train.accumulation, config.train.execution) = (3, execution);
+        config.train.accumulation = 3;
+        config.train.execution = execution;
         let pulse = Pulse::default();
         tch::set_num_threads(1);
         train(&config, &task(&dir.path().join(format!("{execution:?}")), &staged, None), &pulse, &Solo).unwrap();

@@ -39,7 +39,8 @@ fn skipped(messages: &[FromWorker]) -> Vec<u64> {
 /// Rows of the staged order in each step of the first epoch.
 fn steps(config: &RunConfig, staged: &Path) -> Vec<Vec<u64>> {
     let index = RowIndex::of_split(Staged::open(staged).unwrap().split(), 0);
-    let (rows, batch) = (index.len(), config.train.batch as u64);
+    let rows = index.len();
+    let batch = config.train.batch as u64;
     let order = Sampler { rows, batch, seed: config.seed, rank: 0, world: 1, accumulation: 1, mix: None };
     let global =
         |step| order.global(Position { epoch: 0, step }).into_iter().map(|ordinal| index.at(ordinal)).collect();
@@ -53,7 +54,8 @@ fn without_list(mut state: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8
 }
 
 fn assert_same(found: BTreeMap<String, Vec<u8>>, expected: BTreeMap<String, Vec<u8>>) {
-    let (found, expected) = (without_list(found), without_list(expected));
+    let found = without_list(found);
+    let expected = without_list(expected);
     assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
     for (name, bytes) in expected {
         assert!(found[&name] == bytes, "{name} differs");

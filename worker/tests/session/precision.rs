@@ -75,7 +75,8 @@ fn every_precision_of_the_cpu_learns_alike_and_says_what_it_took() {
         for (epoch, (a, b)) in found.iter().zip(&expected).enumerate() {
             assert!((a - b).abs() < 0.15 * b + 0.02, "{format}, epoch {epoch}: {a} against {b}");
         }
-        let (a, b) = (outcome.split["val"].rmse, full.split["val"].rmse);
+        let a = outcome.split["val"].rmse;
+        let b = full.split["val"].rmse;
         assert!((a - b).abs() < 0.15 * b, "{format}: validation error {a} against {b}");
     }
 }
@@ -107,7 +108,8 @@ fn replayed_steps_compute_the_bits_of_recorded_ones_in_bf16_and_fp16() {
     for wanted in [Wanted::Bf16, Wanted::Fp16] {
         let run = |execution: Execution| {
             let mut config = wanting(wanted);
-            (config.train.epochs, config.train.execution) = (3, execution);
+            config.train.epochs = 3;
+            config.train.execution = execution;
             let place = dir.path().join(format!("{wanted:?}{execution:?}"));
             let (_, messages) = alone(&config, &place, &staged, None, &Recorder::default()).unwrap();
             losses(&messages).2
@@ -122,7 +124,8 @@ fn batch(staged: &Path, rows: usize) -> Batch {
     let stack = |values: Vec<Tensor>| Tensor::stack(&values, 0);
     let x = stack((0..rows).map(|row| Tensor::from_slice(open.x_row(row))).collect());
     let y = stack((0..rows).map(|row| Tensor::from_slice(open.y_row(row))).collect());
-    let (x_mask, y_mask) = (x.isfinite(), y.isfinite());
+    let x_mask = x.isfinite();
+    let y_mask = y.isfinite();
     Batch { x, x_mask, y, y_mask, whole: None, rows: (0..rows as u64).collect(), real: rows }
 }
 
@@ -217,7 +220,8 @@ fn stopping_anywhere_and_resuming_changes_no_bit_in_fp16() {
         let places = state.iter().filter(|(name, _)| name.starts_with("precision.cooldown."));
         places.map(|(_, until)| number(until)).collect()
     };
-    let (begun, last) = (cooling(&states[0]), cooling(&states[4]));
+    let begun = cooling(&states[0]);
+    let last = cooling(&states[4]);
     assert!(!begun.is_empty() && begun.iter().all(|until| (65..84).contains(until)), "{begun:?}");
     assert!(last.iter().all(|until| *until > 84), "they cooled down and had trouble again: {last:?}");
     let scale = |state: &BTreeMap<String, Vec<u8>>| floats(&state["precision.loss_scale"])[0];
@@ -232,7 +236,8 @@ fn a_training_goes_on_in_another_precision() {
     let staged = stage(dir.path());
     let mut resume = None;
     for (index, wanted) in [Wanted::Fp32, Wanted::Fp16, Wanted::Bf16, Wanted::Fp16].into_iter().enumerate() {
-        let (config, stop) = (wanting(wanted), 3 * (index as u64 + 1));
+        let config = wanting(wanted);
+        let stop = 3 * (index as u64 + 1);
         let place = dir.path().join(format!("part{index}"));
         let (outcome, messages) = alone(&config, &place, &staged, resume, &Recorder::stopping_at(stop - 1)).unwrap();
         assert_eq!((outcome.stopped, outcome.step), (true, stop));

@@ -284,7 +284,9 @@ fn a_lost_peer_and_a_silent_launcher_end_a_worker() {
 fn a_rank_whose_step_fails_does_not_leave_the_others_waiting() {
     for collectives in [Collectives::Auto, Collectives::Gloo] {
         let mut config = config(1_000_000);
-        (config.train.clip, config.train.warmup_ratio, config.cluster.collectives) = (0.0, 0.0, collectives);
+        config.train.clip = 0.0;
+        config.train.warmup_ratio = 0.0;
+        config.cluster.collectives = collectives;
         let run = Run::of(&config);
         // Rank 1 alone learns so fast that its weights are lost with the first step.
         config.train.lr = 1e38;
@@ -334,7 +336,8 @@ fn a_spare_takes_the_seat_of_a_dead_worker_and_no_bit_changes() {
         let mut first = run.start(&run.assignment(0, 2));
         let second = run.start(&run.assignment(1, 2));
         let mut spare = Worker::fork(run.dir.path(), 2);
-        let (run_dir, staged) = (run.dir.path().to_owned(), run.staged.clone());
+        let run_dir = run.dir.path().to_owned();
+        let staged = run.staged.clone();
         spare.send(&ToWorker::Stand(Box::new(Standby {
             device: "cpu".into(),
             local_rank: 1,

@@ -20,7 +20,8 @@ fn shared(strategy: Strategy, epochs: u64) -> RunConfig {
 
 /// A seat on nodes of so many workers, in order.
 fn seat(run: &Run, round: u64, rank: u32, nodes: &[u32]) -> Assignment {
-    let (mut first, mut own) = (0, 0);
+    let mut first = 0;
+    let mut own = 0;
     for &node in nodes {
         own = node;
         if rank < first + node {
@@ -28,7 +29,8 @@ fn seat(run: &Run, round: u64, rank: u32, nodes: &[u32]) -> Assignment {
         }
         first += node;
     }
-    let (local_rank, local_world_size) = (rank - first, own);
+    let local_rank = rank - first;
+    let local_world_size = own;
     Assignment { round, local_rank, local_world_size, ..run.assignment(rank, nodes.iter().sum()) }
 }
 
@@ -63,7 +65,8 @@ fn decisions(told: &[FromWorker]) -> Vec<String> {
 
 #[test]
 fn a_newcomer_gets_its_share_from_a_replica_and_no_bit_changes() {
-    let (config, nodes) = (shared(Strategy::Hsdp, 20), [2, 2]);
+    let config = shared(Strategy::Hsdp, 20);
+    let nodes = [2, 2];
     let undisturbed = Run::of(&config);
     let expected = story(&begin(&undisturbed, &nodes)[0].rest());
     assert_eq!(expected.len(), 21);

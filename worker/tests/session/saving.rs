@@ -50,7 +50,8 @@ fn what_the_clock_asks_for_is_saved_by_all_ranks_after_the_same_step_and_changes
         let (outcome, messages) = two_ranks(&config, &dir.path().join(name), &staged, gloo);
         (format!("{outcome:?}"), saved(&messages), tensors(&commit_last(&messages, &config, &staged)))
     };
-    let (quiet, often) = (trained(0.0, "quiet"), trained(1e-9, "often"));
+    let quiet = trained(0.0, "quiet");
+    let often = trained(1e-9, "often");
     assert_eq!(quiet.1, [(12, 2)].into());
     assert_eq!(often.1, (1..=12).map(|step| (step, 2)).collect());
     assert!(quiet.0 == often.0 && quiet.2 == often.2);

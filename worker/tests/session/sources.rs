@@ -14,7 +14,8 @@ fn a_stopped_training_draws_on_and_refuses_other_weights() {
     let staged = stage(dir.path());
     divide(&staged);
     let config = weighted(config(3), [1.0, 3.0]);
-    let (whole, parts) = (dir.path().join("whole"), dir.path().join("parts"));
+    let whole = dir.path().join("whole");
+    let parts = dir.path().join("parts");
     let (outcome, told) = alone(&config, &whole, &staged, None, &Recorder::default()).unwrap();
     let whole = commit_last(&told, &config, &staged);
     let (stopped, told) = alone(&config, &parts, &staged, None, &Recorder::stopping_at(4)).unwrap();

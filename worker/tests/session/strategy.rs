@@ -64,7 +64,8 @@ fn form(store: &Store, (rank, size): (u32, u32), shm: bool, forming: &Forming) -
 }
 
 fn group(store: Store, rank: u32, way: Way<'_>) -> Group {
-    let (forming, shm) = (Forming::within(PATIENCE), way.shared_memory);
+    let forming = Forming::within(PATIENCE);
+    let shm = way.shared_memory;
     let whole = form(&store, (rank, way.size()), shm && way.nodes.len() == 1, &forming).unwrap();
     let inner = move |store: &Store, at: (u32, u32), together: bool, forming: &Forming| {
         form(store, at, shm && together, forming)
@@ -130,12 +131,14 @@ fn judging_other_weights_leaves_the_low_precision_copies_of_a_share_those_of_its
     let staged = stage(dir.path());
     let moments = |every: u64| {
         let mut config = with(Strategy::Fsdp, 2);
-        (config.train.precision, config.train.validate_every_steps) = (Precision::Bf16, every);
+        config.train.precision = Precision::Bf16;
+        config.train.validate_every_steps = every;
         let mut all = tensors(&run(&config, &dir.path().join(every.to_string()), &staged, TWO));
         all.retain(|name, _| name.contains("exp_avg"));
         all
     };
-    let (seldom, often) = (moments(0), moments(1));
+    let seldom = moments(0);
+    let often = moments(1);
     assert!(!seldom.is_empty());
     assert!(seldom == often, "steps after a validation computed with other weights");
 }
@@ -196,7 +199,8 @@ fn nodes_that_each_have_all_learn_the_same() {
 #[test]
 fn what_nodes_that_each_have_all_save_goes_on_anywhere() {
     let dir = tempfile::tempdir().unwrap();
-    let (staged, dir) = (stage(dir.path()), dir.path());
+    let staged = stage(dir.path());
+    let dir = dir.path();
     let config = with(Strategy::Hsdp, 3);
     let whole = tensors(&run(&config, &dir.join("whole"), &staged, TWO_OF_TWO));
     let half = run(&config, &dir.join("half"), &staged, Way { stop: Some(8), ..TWO_OF_TWO });

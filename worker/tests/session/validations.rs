@@ -40,7 +40,8 @@ fn validations_within_an_epoch_change_no_weight_and_resume_bit_for_bit() {
         let (_, messages) = alone(&config, &dir.path().join(name), &staged, None, &Recorder::default()).unwrap();
         (tensors(&commit_last(&messages, &config, &staged)), reports(&messages))
     };
-    let (seldom, often) = (trained(0, "seldom"), trained(4, "often"));
+    let seldom = trained(0, "seldom");
+    let often = trained(4, "often");
     // Six steps an epoch.
     let when = |reports: &[EpochReport]| reports.iter().map(|report| (report.step, report.name())).collect::<Vec<_>>();
     let named = |all: &[(u64, &str)]| all.iter().map(|(step, name)| (*step, (*name).to_owned())).collect::<Vec<_>>();
@@ -72,7 +73,9 @@ fn patience_counts_validations_and_the_best_of_them_is_kept() {
     let staged = stage(dir.path());
     let mut config = config(40);
     // Far too fast to stay good: the error rises soon.
-    (config.train.lr, config.train.ema, config.train.patience) = (0.3, 0.0, 3);
+    config.train.lr = 0.3;
+    config.train.ema = 0.0;
+    config.train.patience = 3;
     config.train.validate_every_steps = 1;
     let (outcome, messages) = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap();
     let maes: Vec<f64> = reports(&messages).iter().map(|report| report.val.mae).collect();
@@ -155,7 +158,8 @@ fn memory_that_is_short_where_weights_are_judged_changes_no_training_and_is_told
     let (undisturbed, none) = trained(i64::MAX, "undisturbed");
     let (halved, told) = trained(20, "short");
     assert!(none.is_empty() && told[0].contains("rows at once without gradients"), "{none:?} {told:?}");
-    let (undisturbed, found) = (undisturbed.unwrap(), halved.unwrap());
+    let undisturbed = undisturbed.unwrap();
+    let found = halved.unwrap();
     for (name, bytes) in undisturbed.iter().filter(|(name, _)| name.starts_with("model.") || name.starts_with("optim."))
     {
         assert!(found[name] == *bytes, "{name}");

@@ -73,20 +73,13 @@ pub struct Place {
 pub enum MergeError {
     /// Two ranks wrote the same file.
     #[error("two ranks say that they wrote {file}")]
-    SameFile {
-        /// File.
-        file: String,
-    },
+    SameFile { file: String },
     /// A file name that leaves the directory.
     #[error("the shard name {file:?} is not a plain file name")]
-    FileName {
-        /// File.
-        file: String,
-    },
+    FileName { file: String },
     /// Ranks disagree on a tensor.
     #[error("tensor {fqn}: {file} says {found}, another shard says {expected}")]
     Disagree {
-        /// Tensor.
         fqn: String,
         /// File that disagrees.
         file: String,
@@ -98,7 +91,6 @@ pub enum MergeError {
     /// The boxes of a tensor have a hole or overlap.
     #[error("tensor {fqn}: {source}")]
     Coverage {
-        /// Tensor.
         fqn: String,
         /// What is wrong.
         source: Box<CoverageError>,
@@ -106,7 +98,6 @@ pub enum MergeError {
     /// A value is in two shards, or a name is a tensor in one and a value in the other.
     #[error("{fqn} is in {file} and in another shard")]
     Twice {
-        /// Name.
         fqn: String,
         /// File met second.
         file: String,

@@ -21,7 +21,6 @@ pub enum MetadataError {
     Field {
         /// Tensor, value or part of the metadata.
         name: String,
-        /// Field.
         field: &'static str,
     },
     /// A chunk or value is listed without a place in a file.
@@ -48,10 +47,7 @@ pub enum MetadataError {
     },
     /// Two ranks give a tensor another type or shape.
     #[error("two ranks disagree on the type or shape of {name}")]
-    Disagree {
-        /// Tensor.
-        name: String,
-    },
+    Disagree { name: String },
 }
 
 /// The version of the format that is read, up to its first point. PyTorch 2.6 writes none, later ones 1.0.0.

@@ -123,7 +123,8 @@ impl Checkpoint {
             let found = format!("a {} of size {:?}", stored.element.torch(), stored.sizes);
             return Err(ItemError::Mismatch { found }.into());
         }
-        let (mut hasher, mut at) = (crc32fast::Hasher::new(), 0);
+        let mut hasher = crc32fast::Hasher::new();
+        let mut at = 0;
         let mut block = vec![0; usize::try_from(BLOCK_BYTES.min(stored.bytes)).unwrap_or_default()];
         while at < stored.bytes {
             let count = usize::try_from(stored.bytes - at).unwrap_or(usize::MAX).min(block.len());

@@ -85,7 +85,9 @@ fn stream(
     let rest = |(both, wanted, _): &(Region, &Region, &mut [u8])| of_chunk(chunk, both, wanted, width).into_iter();
     let mut rests: Vec<_> = met.iter().map(|one| rest(one).peekable()).collect();
     let mut block = vec![0; BLOCK_BYTES.min(index(stored.bytes))];
-    let (mut hasher, mut at, end) = (crc32fast::Hasher::new(), 0, index(stored.bytes));
+    let mut hasher = crc32fast::Hasher::new();
+    let mut at = 0;
+    let end = index(stored.bytes);
     while at < end {
         let length = block.len().min(end - at);
         let block = &mut block[..length];
@@ -93,7 +95,8 @@ fn stream(
         hasher.update(block);
         for (rest, (.., out)) in rests.iter_mut().zip(met.iter_mut()) {
             while let Some(run) = rest.peek().filter(|run| run.from < at + length) {
-                let (begin, stop) = (run.from.max(at), (run.from + run.length).min(at + length));
+                let begin = run.from.max(at);
+                let stop = (run.from + run.length).min(at + length);
                 let to = run.to + (begin - run.from);
                 out[to..to + (stop - begin)].copy_from_slice(&block[begin - at..stop - at]);
                 if run.from + run.length > stop {

@@ -145,7 +145,8 @@ pub(super) fn resolve(
 
 /// `missing = […]` beside the usual tokens, or `missing_only = […]` in their place.
 fn missing(s: &mut Section<'_>) -> Vec<String> {
-    let (more, only) = (s.texts("missing"), s.texts("missing_only"));
+    let more = s.texts("missing");
+    let only = s.texts("missing_only");
     if more.is_some() && only.is_some() {
         s.error_at("missing_only", ConfigErrorKind::MissingTwice);
     }
@@ -175,7 +176,8 @@ fn input_units(s: &mut Section<'_>, layout: Option<&Layout>) -> BTreeMap<String,
 
 /// `mask = "finite" | "none" | "value"`, the last with `mask_value`.
 fn mask(s: &mut Section<'_>) -> TargetMask {
-    let (has, value) = (s.has("mask_value"), s.number("mask_value", .., 0.0));
+    let has = s.has("mask_value");
+    let value = s.number("mask_value", .., 0.0);
     let mask = s.name("mask", MASKS).unwrap_or_default();
     match (mask.sentinel(), has) {
         (Some(_), true) => TargetMask::Value(value),
@@ -207,12 +209,14 @@ fn sources(s: &mut Section<'_>, facts: &Facts) -> (Vec<PathBuf>, Vec<DataSource>
         let expected = format!("1 to {SOURCES_MAX} sources");
         s.error_at("sources", ConfigErrorKind::Range { found: items.len().to_string(), expected });
     }
-    let (mut all, mut sources) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
+    let mut sources = Vec::new();
     for item in items {
         let mut section = s.item("sources", item);
         let name = section.text_required("name", "a name for reports");
         let files = files(&mut section, facts);
-        let (has_weight, weight) = (section.has("weight"), section.number("weight", WEIGHTS, 1.0));
+        let has_weight = section.has("weight");
+        let weight = section.number("weight", WEIGHTS, 1.0);
         let mut errors = Vec::new();
         section.finish(&mut errors);
         s.errors.append(&mut errors);
@@ -269,7 +273,8 @@ fn range_section(s: &mut Section<'_>, item: &Node) -> Option<ColumnRange> {
             section.error_at(key, ConfigErrorKind::Missing("a number"));
         }
     }
-    let (low, high) = (section.number("low", .., 0.0), section.number("high", .., 0.0));
+    let low = section.number("low", .., 0.0);
+    let high = section.number("high", .., 0.0);
     let before = s.errors.len();
     let mut errors = Vec::new();
     section.finish(&mut errors);
@@ -405,7 +410,8 @@ fn separator(s: &mut Section<'_>) -> Option<char> {
     match (chars.next(), chars.next()) {
         (Some(one), None) => Some(one),
         _ => {
-            let (found, expected) = (format!("{text:?}"), "one character, e.g. \";\" or \"|\"".to_owned());
+            let found = format!("{text:?}");
+            let expected = "one character, e.g. \";\" or \"|\"".to_owned();
             s.error_at("separator", ConfigErrorKind::Type { found, expected });
             None
         }
@@ -467,7 +473,8 @@ fn arrays_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> Arr
 
 fn split(mut section: Section<'_>, default: SplitConfig, errors: &mut Vec<ConfigError>) -> SplitConfig {
     let s = &mut section;
-    let (says_val, says_test) = (s.has("val"), s.has("test"));
+    let says_val = s.has("val");
+    let says_test = s.has("test");
     let mut split = SplitConfig {
         kind: s.name("kind", SPLITS).unwrap_or(default.kind),
         val: s.number("val", 0.0..1.0, default.val),

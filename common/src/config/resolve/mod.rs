@@ -119,13 +119,15 @@ fn check_classes(
 ) {
     let classes = matches!(&data.layout, Layout::Rows(rows) if rows.classes);
     let is_class_loss = train.loss == Loss::CrossEntropy;
-    let (place, loss) = (root.place_of("train"), train.loss.name());
+    let place = root.place_of("train");
+    let loss = train.loss.name();
     if classes != is_class_loss {
         let kind = ConfigErrorKind::ClassLoss { loss, found: if classes { "category" } else { "number" } };
         errors.push(ConfigError { place: place.clone(), key: "train.loss".into(), kind });
     }
     if is_class_loss && model.output_range.is_some() {
-        let (place, kind) = (root.place_of("model"), ConfigErrorKind::IdleForLoss { loss });
+        let place = root.place_of("model");
+        let kind = ConfigErrorKind::IdleForLoss { loss };
         errors.push(ConfigError { place, key: "model.output_range".into(), kind });
     }
 }

@@ -21,13 +21,14 @@ pub(super) fn resolve(s: &mut Section<'_>, model: &ModelConfig, whole: bool) -> 
             items.iter().map(|item| task(s, item, model)).collect()
         }
         Some(Node { value: Value::Array(items), .. }) => {
-            let (found, expected) = (format!("{} tasks", items.len()), format!("at most {TASKS_MAX}"));
+            let found = format!("{} tasks", items.len());
+            let expected = format!("at most {TASKS_MAX}");
             s.error_at("tasks", ConfigErrorKind::Range { found, expected });
             return Forest::default();
         }
         Some(other) => {
-            let (found, expected) =
-                (describe(&other.value), "a list of sections, each written as [[model.tasks]]".into());
+            let found = describe(&other.value);
+            let expected = "a list of sections, each written as [[model.tasks]]".into();
             s.error_at("tasks", ConfigErrorKind::Type { found, expected });
             return Forest::default();
         }

@@ -364,7 +364,8 @@ fn tasks_are_added_to_those_of_the_preset() {
         Part::Template(template) => template.clone(),
         Part::Fuser { .. } => panic!("{name} is a template"),
     };
-    let (mixer, model_name) = (Mixer::Dilated, None);
+    let mixer = Mixer::Dilated;
+    let model_name = None;
     assert_eq!(template("week"), TemplateConfig { mode: Mode::Spatial, depth: 2, tokens: 7, mixer, model: model_name });
     // What a task does not say is as in the preset's template of its mode.
     let mixer = Mixer::TrueRetention;

@@ -187,7 +187,8 @@ fn locked<T>(
 
 /// One call.
 pub(super) fn run(api: &Functions, compiled: Handle, inputs: &[Handle], outputs: &[Handle]) -> Said<()> {
-    let (mut ins, mut outs) = (inputs.to_vec(), outputs.to_vec());
+    let mut ins = inputs.to_vec();
+    let mut outs = outputs.to_vec();
     // SAFETY: model and buffers are alive, the lists as long as said.
     let status = unsafe { (api.run)(compiled, SIGNATURE, ins.len(), ins.as_mut_ptr(), outs.len(), outs.as_mut_ptr()) };
     done("running", status)

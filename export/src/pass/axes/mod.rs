@@ -118,7 +118,8 @@ impl Fewer<'_> {
 
     /// A node of which an operand or the result has too many axes; the result in any shape.
     fn fewer(&mut self, node: &Node, out: &[Dim]) -> Result<Id, GraphError> {
-        let (place, first) = (node.place.as_str(), node.ins[0]);
+        let place = node.place.as_str();
+        let first = node.ins[0];
         let from = self.value(first).shape.clone();
         match &node.op {
             Op::Unary(_) | Op::Not | Op::Cast { .. } => {
@@ -195,7 +196,8 @@ impl Fewer<'_> {
         let Op::Reduce { fold, .. } = &node.op else { return self.form(node.ins[0]) };
         let mut x = self.form(node.ins[0])?;
         for run in axes.chunk_by(|a, b| a + 1 == *b).rev() {
-            let (start, end) = (run[0], run[0] + run.len());
+            let start = run[0];
+            let end = run[0] + run.len();
             let apart = [joined(&shape[..start]), joined(&shape[start..end]), joined(&shape[end..])];
             x = self.reshaped(x, &apart, &node.place)?;
             x = self.to.node(Op::Reduce { fold: *fold, axes: vec![1], keep: false }, &[x], &node.place)?;
@@ -210,8 +212,10 @@ impl Fewer<'_> {
         let mut x = x;
         let lacks: Vec<usize> = (0..to.len()).filter(|axis| shape[*axis] != to[*axis]).collect();
         for run in lacks.chunk_by(|a, b| a + 1 == *b) {
-            let (start, end) = (run[0], run[0] + run.len());
-            let (before, behind) = (joined(&shape[..start]), joined(&shape[end..]));
+            let start = run[0];
+            let end = run[0] + run.len();
+            let before = joined(&shape[..start]);
+            let behind = joined(&shape[end..]);
             x = self.reshaped(x, &[before, Dim::ONE, behind], place)?;
             let wide = vec![before, joined(&to[start..end]), behind];
             x = self.to.node(Op::Expand { shape: wide }, &[x], place)?;

@@ -13,7 +13,8 @@ impl Plan {
     pub(super) fn of(graph: &Graph, dtype: DType, computed: bool) -> Self {
         let mut plan = Self { half: vec![false; graph.values().count()] };
         if computed {
-            let (bounded, inner) = (bounded(graph), inner(graph));
+            let bounded = bounded(graph);
+            let inner = inner(graph);
             for node in graph.nodes() {
                 let bears = Bears { graph, bounded: &bounded, dtype, half: &plan.half };
                 plan.half[node.out.0] = inner[node.out.0] && bears.half(node);

@@ -18,7 +18,8 @@ fn attention() -> Graph {
         g.known(name, (DType::F32, shape), Known::Parameter, bytes.collect::<Vec<u8>>()).unwrap()
     };
     let norm = |g: &mut Graph, x, name: &str| {
-        let (w, b) = (weight(g, &format!("{name}.weight"), &[8]), weight(g, &format!("{name}.bias"), &[8]));
+        let w = weight(g, &format!("{name}.weight"), &[8]);
+        let b = weight(g, &format!("{name}.bias"), &[8]);
         g.node(Op::LayerNorm { eps: 1e-5 }, &[x, w, b], name).unwrap()
     };
     let x = g.input("x", DType::F32, batched(&[6]));
@@ -63,7 +64,8 @@ fn products_between_the_first_norm_and_the_answer_are_in_half() {
     // A column that is a billion spreads away is no infinity.
     let values = (0..12).map(|i| if i == 3 { 1e9 } else { f64::from(i) / 7.0 }).collect();
     let given = [eval::Array::new(&[2, 6], values)];
-    let (ours, theirs) = (eval::run(&made, &given, 2), eval::run(&graph, &given, 2));
+    let ours = eval::run(&made, &given, 2);
+    let theirs = eval::run(&graph, &given, 2);
     let off = ours[0].values.iter().zip(&theirs[0].values).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
     assert!(off > 0.0 && off < 1e-2, "{off}");
 }

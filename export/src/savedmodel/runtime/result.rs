@@ -52,7 +52,8 @@ fn config() -> Vec<u8> {
 
 /// The session of a SavedModel, whose operations come into `graph`.
 pub(super) fn load(api: &Functions, dir: &str, tag: &str, graph: *mut TfGraph) -> Said<*mut TfSession> {
-    let (dir, tag) = (c_string(dir)?, c_string(tag)?);
+    let dir = c_string(dir)?;
+    let tag = c_string(tag)?;
     let tags = [tag.as_ptr()];
     // SAFETY: no arguments; never null.
     let options = unsafe { (api.new_session_options)() };
@@ -115,7 +116,8 @@ pub(super) fn read(api: &Functions, tensor: *const TfTensor) -> (u32, Vec<usize>
     // SAFETY: the tensor is alive; its bytes are where it says, as many as it says, and are copied.
     unsafe {
         let sizes = (0..(api.axes)(tensor)).map(|axis| (api.size)(tensor, axis) as usize).collect();
-        let (data, bytes) = ((api.data)(tensor).cast::<u8>(), (api.bytes)(tensor));
+        let data = (api.data)(tensor).cast::<u8>();
+        let bytes = (api.bytes)(tensor);
         let bytes = if bytes == 0 { Vec::new() } else { std::slice::from_raw_parts(data, bytes).to_vec() };
         ((api.kind)(tensor), sizes, bytes)
     }
@@ -135,7 +137,8 @@ pub(super) fn run(
 ) -> Said<Vec<*mut TfTensor>> {
     assert_eq!(inputs.len(), given.len(), "a tensor for every input");
     let mut made = vec![ptr::null_mut(); outputs.len()];
-    let (ins, outs) = (count(inputs.len())?, count(outputs.len())?);
+    let ins = count(inputs.len())?;
+    let outs = count(outputs.len())?;
     asked(api, |status| {
         // SAFETY: every list is alive and as long as said; null stands for no options, no targets and no statistics.
         unsafe {

@@ -56,7 +56,8 @@ pub(super) fn chosen(model: &Path, facts: &Facts, options: &PredictOptions) -> R
         let packed = Packed::open(model)?;
         let asked = options.engine.filter(|asked| *asked != Engine::Exported(packed.target));
         if let Some(asked) = asked {
-            let (found, asked) = (packed.target.name(), asked.name());
+            let found = packed.target.name();
+            let asked = asked.name();
             return Err(Error::Usage(Usage::EngineOfArtifact { found, asked }));
         }
         packed
@@ -191,7 +192,9 @@ pub(in crate::api) fn write_chunk(
     (rows, out): (Range<usize>, &Path),
     levels: usize,
 ) -> Result<Written, Error> {
-    let (width, mut values, mut status) = (staged.features(), Vec::new(), Vec::new());
+    let width = staged.features();
+    let mut values = Vec::new();
+    let mut status = Vec::new();
     for first in rows.clone().step_by(CALL_ROWS_MAX) {
         let last = rows.end.min(first + CALL_ROWS_MAX);
         let said = engine.answer(&staged.x()[first * width..last * width], last - first)?;
@@ -257,7 +260,8 @@ pub(super) fn compute(
     });
     let (tell, done) = bounded(0);
     for number in 0..world.max(1) {
-        let (hands, tell) = (Arc::clone(&hands), tell.clone());
+        let hands = Arc::clone(&hands);
+        let tell = tell.clone();
         let thread = std::thread::Builder::new().name(format!("enn-engine-{number}"));
         thread.spawn(move || hands.work(&tell)).map_err(system)?;
     }

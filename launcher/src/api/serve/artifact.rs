@@ -31,7 +31,9 @@ pub(super) fn prepared(
         levels: packed.said.levels.clone(),
         scratch: scratch.to_owned(),
     };
-    let (place, time, wants_streams) = (scratch.to_owned(), options.limits.answer_wait, options.stream);
+    let place = scratch.to_owned();
+    let time = options.limits.answer_wait;
+    let wants_streams = options.stream;
     let start = move || -> Result<Box<dyn Engine>, Failure> {
         let mut engine = AtWork::start(&packed, &tools, &place, false)?;
         if wants_streams && engine.state() == 0 {

@@ -13,7 +13,8 @@ pub(in crate::baselines) fn inverse(matrix: &DMatrix<f64>) -> Option<DMatrix<f64
     if n <= BASE {
         return Some(Cholesky::new(matrix.clone())?.inverse());
     }
-    let (half, rest) = (n / 2, n - n / 2);
+    let half = n / 2;
+    let rest = n - n / 2;
     let first = inverse(&matrix.view((0, 0), (half, half)).into_owned())?;
     let across = matrix.view((0, half), (half, rest)).into_owned();
     let weighted = &first * &across;

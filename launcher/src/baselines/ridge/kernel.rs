@@ -69,7 +69,8 @@ impl KernelRidge {
         train: &[usize],
         means: &[f64],
     ) -> Result<(Self, Vec<String>), RidgeRefused> {
-        let (columns, outputs) = (staged.features(), staged.outputs());
+        let columns = staged.features();
+        let outputs = staged.outputs();
         if train.len() < 3 {
             return Err(RidgeRefused::FewRows { rows: train.len() });
         }
@@ -89,7 +90,8 @@ impl KernelRidge {
         let gram = likeness.gram(&values, &values);
         let solved = dual::solve_kernel(&gram, &targets(staged, &rows, &all, means).transpose(), &groups);
         let dual::Solved { dual, shift, lambda, place } = solved.ok_or(RidgeRefused::Singular)?;
-        let (words, chosen) = (likeness.words(staged), chosen(lambda, place, "leave-one-out"));
+        let words = likeness.words(staged);
+        let chosen = chosen(lambda, place, "leave-one-out");
         let mut notes = vec![format!("{words}; {chosen}; {} rows", rows.len())];
         if rows.len() < train.len() {
             notes.push(format!("fitted to a random sample of {} of {} training rows", rows.len(), train.len()));
@@ -158,7 +160,8 @@ impl Likeness {
                         tried[*set] = if from[*set] > 0.0 { from[*set] } else { self.sets[*set].1 } * factor
                     });
                     if let Some(found) = error(&tried).filter(|found| *found < best) {
-                        (best, weights) = (found, tried);
+                        best = found;
+                        weights = tried;
                     }
                 }
             }

@@ -65,7 +65,8 @@ impl Sums {
     }
 
     fn of(problem: &Problem, rows: &[usize]) -> Self {
-        let (columns, outputs) = (problem.encoding.columns(), problem.means.len());
+        let columns = problem.encoding.columns();
+        let outputs = problem.means.len();
         let mut sums =
             Self { gram: DMatrix::zeros(columns, columns), cross: DMatrix::zeros(columns, outputs), square: 0.0 };
         for block in rows.chunks(BLOCK_ROWS) {

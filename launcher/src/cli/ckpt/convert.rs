@@ -150,7 +150,8 @@ fn text(done: &Converted) -> String {
         lines.push(format!("left out  {more} more"));
     }
     lines.extend(done.notes.iter().map(|note| format!("note      {note}")));
-    let (bytes, files) = (readable(done.bytes), done.sources);
+    let bytes = readable(done.bytes);
+    let files = done.sources;
     lines.push(format!(
         "{}: {} tensors ({bytes}) and {} values from {files} file{}",
         done.path.display(),

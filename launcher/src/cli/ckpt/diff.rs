@@ -37,7 +37,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let (first, second) = (look(&args.first, &args.runs, facts)?, look(&args.second, &args.runs, facts)?);
+    let first = look(&args.first, &args.runs, facts)?;
+    let second = look(&args.second, &args.runs, facts)?;
     let mut pair = Pair::open(first.path(), second.path())?;
     if [&first, &second].into_iter().any(|one| matches!(one, Looked::At(_))) {
         let bar = Bar::new("fetching", args.json);

@@ -41,7 +41,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     }
     let checkpoints = listing::checkpoints_dir(&args.which.dir(facts)?);
     let rule = Rule { last: args.keep, epochs: args.keep_epochs, hours: args.keep_hours };
-    let (bar, mut read) = (Bar::new("verifying", args.which.json), 0);
+    let bar = Bar::new("verifying", args.which.json);
+    let mut read = 0;
     let judged = prune::judge_reading(&checkpoints, rule, &mut |manifest, bytes| {
         read += bytes;
         bar.set(read, manifest.bytes());

@@ -79,7 +79,9 @@ pub(super) fn run_push(args: &PushArgs, facts: &Facts) -> Result<(), Error> {
     let one = |one: &Pushed| json!({"place": one.place, "step": one.step, "sent": one.sent, "present": one.present, "bytes": one.bytes});
     let json = json!(pushed.iter().map(one).collect::<Vec<_>>());
     let line = |one: &Pushed| {
-        let (bytes, sent, present) = (readable(one.bytes), one.sent, one.present);
+        let bytes = readable(one.bytes);
+        let sent = one.sent;
+        let present = one.present;
         format!("{}: {sent} files sent, {present} were there, {bytes} in all", one.place)
     };
     tell(args.json, Ok(json), || pushed.iter().map(line).collect::<Vec<_>>().join("\n"))

@@ -56,7 +56,6 @@ impl Native {
         has("in_dim") && has("out_shape") && file.tensors().any(|(name, ..)| name.starts_with(STATE))
     }
 
-    /// Maps it.
     pub(crate) fn map(file: StateFile) -> Self {
         let values = file.values();
         let in_dim = match values.get("in_dim") {
@@ -128,7 +127,6 @@ impl Native {
         count("self_blocks") / count("cross").max(1)
     }
 
-    /// The file.
     pub(crate) fn file(&self) -> &StateFile {
         &self.file
     }

@@ -172,7 +172,8 @@ fn perceiver(rest: &[&str], shape: &[u64], self_layers: usize) -> Result<Vec<Pla
         }
         ["self_blocks", block, inner @ ..] => {
             let block: usize = block.parse().map_err(|_| NONE)?;
-            let (round, layer) = (block / self_layers.max(1), block % self_layers.max(1));
+            let round = block / self_layers.max(1);
+            let layer = block % self_layers.max(1);
             let base = format!("fuser.perceiver.round_{round}.self_{layer}");
             match inner {
                 ["norm2", part] => Ok(Place::whole(format!("{base}.norm_feed.{part}"))),

@@ -48,7 +48,8 @@ type Left = Vec<(String, String)>;
 
 /// What maps, and what is left with the reason.
 pub(super) fn of(values: &BTreeMap<String, Value>) -> (Mapped, Left) {
-    let (mut mapped, mut left) = (Vec::new(), Vec::new());
+    let mut mapped = Vec::new();
+    let mut left = Vec::new();
     for (name, value) in values {
         let is_own =
             OWN.iter().any(|own| name == own || name.strip_prefix(own).is_some_and(|rest| rest.starts_with('.')));

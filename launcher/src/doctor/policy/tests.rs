@@ -108,7 +108,9 @@ fn unused_gpus_are_noted_with_the_command_for_each_case() {
         move |f: &mut Findings| {
             f.gpu_devices = 4;
             let probe = f.probe.as_mut().unwrap();
-            (probe.cuda_build, probe.cuda_devices, probe.cuda) = (true, devices, Some("13.0".into()));
+            probe.cuda_build = true;
+            probe.cuda_devices = devices;
+            probe.cuda = Some("13.0".into());
         }
     };
     let report = with(cuda(0));
@@ -135,7 +137,8 @@ fn little_disk_is_missing_and_small_limits_are_notes() {
 #[test]
 fn text_and_json_say_the_same() {
     let report = with(|f| (f.probe, f.disk_free) = (Err(ProbeFailure::NoWorker), Some(0)));
-    let (text, json) = (report.to_string(), report.json());
+    let text = report.to_string();
+    let json = report.json();
     assert_eq!(json["ok"], false);
     for item in json["items"].as_array().unwrap() {
         assert!(text.contains(item["found"].as_str().unwrap()), "{item} is not in\n{text}");

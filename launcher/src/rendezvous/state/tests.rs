@@ -432,7 +432,8 @@ impl World {
         let of = |ranks: &[NodeId]| (0u32..).zip(ranks).find(|(_, id)| id.0 == host).map(|(rank, _)| rank);
         let dead = agent.last.as_ref().filter(|_| closed).and_then(|(_, ranks, _)| of(ranks));
         self.stop(id);
-        let (now, dead) = (self.now, dead.into_iter().collect());
+        let now = self.now;
+        let dead = dead.into_iter().collect();
         self.at(now, Event::Seek { agent: id, heir: 0, since: now, began: now, dead });
     }
 
@@ -468,7 +469,8 @@ impl World {
         }
         let other = ranks[next.node_rank as usize].0;
         let target = &self.agents[usize::try_from(other).unwrap()];
-        let (alive, reached) = (target.alive, self.hears(id, other));
+        let alive = target.alive;
+        let reached = self.hears(id, other);
         if reached && !alive {
             if !dead.contains(&next.node_rank) {
                 dead.push(next.node_rank);

@@ -44,7 +44,8 @@ fn answers(told: &Told) -> Vec<f64> {
 #[test]
 fn the_rows_of_a_stream_go_on_from_each_other_and_from_no_others() {
     let bench = carrying(Limits::default()).answering(5);
-    let (one, two) = (bench.begin(), bench.begin());
+    let one = bench.begin();
+    let two = bench.begin();
     assert_eq!(answers(&bench.on("POST", &one, &rows(&[1.0, 2.0]))), [1.0, 3.0]);
     assert_eq!(answers(&bench.on("POST", &two, &rows(&[5.0]))), [5.0]);
     assert_eq!(answers(&bench.on("POST", &one, &rows(&[4.0]))), [7.0]);
@@ -103,7 +104,8 @@ fn streams_are_bounded_in_number_age_and_rows() {
     let idle = Duration::from_millis(300);
     let limits = Limits { streams_max: 2, stream_idle_max: idle, stream_rows_max: 3, ..Limits::default() };
     let bench = carrying(limits);
-    let (one, _) = (bench.begin(), bench.begin());
+    let one = bench.begin();
+    let _ = bench.begin();
     let full = bench.on("POST", "/streams", "");
     assert!(full.status == 429 && full.error().starts_with("2 streams are open"), "{}", full.text);
     let many = bench.on("POST", &one, &rows(&[1.0; 4]));

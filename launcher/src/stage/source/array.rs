@@ -197,7 +197,9 @@ fn npy(path: &Path) -> Result<NamedArray, StageError> {
         ));
     }
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let (at, kind, place) = (header.data_offset as u64, Kind::Npy(header.element), Place::File(Arc::new(file)));
+    let at = header.data_offset as u64;
+    let kind = Kind::Npy(header.element);
+    let place = Place::File(Arc::new(file));
     Ok(NamedArray { name, shape: header.shape, path: path.to_path_buf(), kind, place, at })
 }
 
@@ -269,8 +271,8 @@ fn safetensors(path: &Path) -> Result<Vec<NamedArray>, StageError> {
     let map = ReadMap::open(path)?;
     let names = keys::names_bytes(map.bytes());
     if names > keys::NAMES_BYTES_MAX {
-        let (found, hint) =
-            (format!("a header of {names} bytes"), "keep the arrays that are used in a file of their own");
+        let found = format!("a header of {names} bytes");
+        let hint = "keep the arrays that are used in a file of their own";
         return Err(BoundError::new(path, found, format!("at most {}", keys::NAMES_BYTES_MAX), hint).into());
     }
     let (length, metadata) =
@@ -334,7 +336,8 @@ impl ArraySource {
         let wide = arrays.iter().filter(|array| array.rows() == rows).map(|array| array.width() as u64);
         let columns = wide.fold(0, u64::saturating_add);
         bound::columns(path, columns)?;
-        let (mut header, mut places) = (Vec::new(), Vec::new());
+        let mut header = Vec::new();
+        let mut places = Vec::new();
         for (index, array) in arrays.iter().enumerate().filter(|(_, array)| array.rows() == rows) {
             match array.shape.len() {
                 1 => header.push(array.name.clone()),
@@ -359,7 +362,8 @@ impl Source for ArraySource {
     fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError> {
         let width = self.arrays.iter().map(NamedArray::width).max().unwrap_or(1).max(1);
         let step = (PIECE_ROWS * 64 / width).clamp(1, PIECE_ROWS) as u64;
-        let (arrays, places) = (self.arrays.clone(), self.places.clone());
+        let arrays = self.arrays.clone();
+        let places = self.places.clone();
         Ok(Box::new(ArrayPieces {
             arrays,
             places,
@@ -390,7 +394,8 @@ impl Pieces for ArrayPieces {
         let rows = self.at..(self.at + self.step).min(self.rows);
         self.at = rows.end;
         let bytes = self.bytes * (rows.end - rows.start) / self.rows;
-        let (arrays, places) = (self.arrays.clone(), self.places.clone());
+        let arrays = self.arrays.clone();
+        let places = self.places.clone();
         Ok(Some(Box::new(ArrayPiece { arrays, places, rows, bytes, request: self.request.clone() })))
     }
 }

@@ -258,7 +258,8 @@ impl Pieces for ArrowPieces {
         // Where cells share a text, each may become a copy of it.
         ample(text_bytes(&batch)).map_err(|cause| unreadable(&self.path, self.container, cause.into()))?;
         let file = (self.path.clone(), self.container);
-        let (place, request) = (self.place.clone(), self.request.clone());
+        let place = self.place.clone();
+        let request = self.request.clone();
         let piece = ArrowPiece { file, batch, place, first: self.row, bytes, request };
         self.row += rows as u64;
         Ok(Some(Box::new(piece)))
@@ -393,8 +394,8 @@ impl<'a> Column<'a> {
                 Box::new(move |row| whole(values[row]))
             }
             DataType::Decimal128(_, scale) => {
-                let (values, unit) =
-                    (array.as_primitive::<t::Decimal128Type>().values(), 10f64.powi(i32::from(*scale)));
+                let values = array.as_primitive::<t::Decimal128Type>().values();
+                let unit = 10f64.powi(i32::from(*scale));
                 Box::new(move |row| Cell::Real(values[row] as f64 / unit))
             }
             DataType::Utf8 => {
@@ -413,7 +414,8 @@ impl<'a> Column<'a> {
             DataType::Dictionary(_, _) if array.as_any_dictionary().values().is_empty() => return Some(Self::Null),
             DataType::Dictionary(_, _) => {
                 let dictionary = array.as_any_dictionary();
-                let (keys, values) = (dictionary.normalized_keys(), Self::of(dictionary.values())?);
+                let keys = dictionary.normalized_keys();
+                let values = Self::of(dictionary.values())?;
                 Box::new(move |row| values.plain(keys[row]))
             }
             DataType::Date32 | DataType::Date64 | DataType::Timestamp(_, _) => moments(array)?,
@@ -484,7 +486,8 @@ fn moments<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> Cell<'a> + '
         _ => return None,
     };
     Some(Box::new(move |row| {
-        let (seconds, rest) = (values[row].div_euclid(per_second), values[row].rem_euclid(per_second));
+        let seconds = values[row].div_euclid(per_second);
+        let rest = values[row].rem_euclid(per_second);
         let micros = (i128::from(rest) * i128::from(SECOND_US) / i128::from(per_second)) as i64;
         if micros == 0 { Cell::Time(seconds) } else { Cell::Moment(seconds.saturating_mul(SECOND_US) + micros) }
     }))

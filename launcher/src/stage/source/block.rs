@@ -63,7 +63,6 @@ pub(crate) enum Values {
     Words(Words),
     /// Unix seconds, or microseconds since 1970 where the kind says so; `NO_TIME` where missing.
     Times(Vec<i64>),
-    /// Keys.
     Keys(Vec<Key>),
 }
 
@@ -190,7 +189,6 @@ impl CellCounts {
 pub(crate) struct Block {
     /// File the rows are from, index into the configured files.
     pub file: usize,
-    /// Rows.
     pub rows: usize,
     /// Lines (text) or rows (tables) the piece spans: the next piece of the file begins so many further on.
     pub span: u64,
@@ -217,7 +215,6 @@ pub(crate) enum PieceError {
         file: usize,
         /// Lines or rows from the beginning of the piece.
         at: u64,
-        /// Column name.
         column: String,
         /// What is wrong.
         kind: CellError,

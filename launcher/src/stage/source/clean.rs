@@ -103,7 +103,8 @@ fn row_of(value: f64, index: Index) -> Result<(f64, Found), CellError> {
     if value.fract() != 0.0 {
         return Err(CellError::NotAnInteger { found: value.to_string() });
     }
-    let (row, last) = (value - index.offset as f64, index.rows.saturating_sub(1) as f64);
+    let row = value - index.offset as f64;
+    let last = index.rows.saturating_sub(1) as f64;
     Ok(match index.outside {
         _ if (0.0..=last).contains(&row) => (row, Found::Valid),
         Outside::Unknown => (index.rows as f64, Found::Valid),
@@ -219,13 +220,11 @@ pub(crate) enum Cell<'a> {
     Real(f64),
     /// A real number of fewer digits than an f64 has: as a word it has no more than these.
     Short(f64, Digits),
-    /// An integer.
     Integer(i64),
     /// An integer that may be larger: as a name or a key it keeps all its digits.
     Wide(i128),
     /// True or false: a number where numbers are, else a word.
     Truth(bool),
-    /// A text.
     Text(&'a str),
     /// A moment, Unix seconds.
     Time(i64),
@@ -426,7 +425,8 @@ mod tests {
 
     #[test]
     fn a_year_is_no_second_of_1970_where_day_and_hour_count() {
-        let (calendar, time) = (Want::new("a", Kind::Calendar), Want::new("a", Kind::Time));
+        let calendar = Want::new("a", Kind::Calendar);
+        let time = Want::new("a", Kind::Time);
         for text in ["2019", "1000", "2999", "202401", "190012"] {
             assert_eq!(cell(text, &calendar, &[]).0, Err(CellError::NotATime { found: text.into() }));
             let micros = text.parse::<i64>().unwrap() * 1_000_000;
@@ -455,7 +455,8 @@ mod tests {
     #[test]
     fn an_index_is_a_row_and_what_is_none_is_unknown_or_the_nearest() {
         let index = |outside| Want::new("a", Kind::Index(Index { offset: 10, rows: 3, outside }));
-        let (unknown, clamp) = (index(Outside::Unknown), index(Outside::Clamp));
+        let unknown = index(Outside::Unknown);
+        let clamp = index(Outside::Clamp);
         for (text, row, found) in [("10", 0.0, Found::Valid), ("12.0", 2.0, Found::Valid)] {
             for want in [&unknown, &clamp] {
                 assert_eq!(cell(text, want, &[]), (Ok(found), Values::Numbers(vec![row])));

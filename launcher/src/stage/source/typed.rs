@@ -16,7 +16,6 @@ pub(crate) trait Cells {
     fn rows(&self) -> usize;
     /// Columns of the file; cells of columns that are not wanted are only asked for to hash a row.
     fn width(&self) -> usize;
-    /// A cell.
     fn cell(&self, row: usize, column: usize) -> Cell<'_>;
     /// Whether a row holds nothing at all and is to be passed over, like a blank line of a text.
     fn is_blank(&self, _row: usize) -> bool {
@@ -41,7 +40,8 @@ pub(crate) fn block(request: &Request, cells: &dyn Cells, bytes: u64) -> Result<
             match clean::push_cell(cells.cell(*row, *column), want, &request.missing, &mut values) {
                 Ok(found) => counts.count(found),
                 Err(kind) => {
-                    let (at, column) = (*row as u64, want.column.clone());
+                    let at = *row as u64;
+                    let column = want.column.clone();
                     return Err(PieceError::Cell { file: request.file, at, column, kind });
                 }
             }

@@ -29,7 +29,8 @@ const RECORD_HEAD: usize = 24;
 
 /// Bytes on disk that grids of so many cells and rows may take while one after the other is made.
 pub(crate) fn disk_bytes(grids: impl Iterator<Item = (u64, u64)>, channels: usize) -> u64 {
-    let (mut largest, mut spooled) = (0, 0);
+    let mut largest = 0;
+    let mut spooled = 0;
     for (cells, rows) in grids {
         largest = largest.max(cells * channels as u64 * 4);
         spooled += rows * (RECORD_HEAD + channels * 4) as u64;
@@ -139,7 +140,8 @@ impl GridWriter {
             times: vec![0; held as usize],
             clashes: 0,
         };
-        let (mut runs, mut bytes) = (Vec::new(), 0);
+        let mut runs = Vec::new();
+        let mut bytes = 0;
         for mark in kept.map_or(&[][..], |(_, marks)| marks) {
             if let Kept::Cells { runs: more, bytes: all } = &mark.kept {
                 runs.extend(more);
@@ -151,7 +153,8 @@ impl GridWriter {
             None => Scratch::new(dir),
         };
         let waiting = vec![Vec::new(); if is_held && kept.is_none() { 0 } else { buckets.max(1) as usize }];
-        let (kept_runs, grid) = (runs.len(), Scratch::new(dir));
+        let kept_runs = runs.len();
+        let grid = Scratch::new(dir);
         let mut writer = Self { fill, cells, bucket, is_held, waiting, waiting_bytes: 0, runs, kept_runs, spool, grid };
         if is_held {
             writer.refill(0)?;
@@ -299,7 +302,8 @@ mod tests {
     fn a_grid_goes_on_from_what_was_kept() {
         for bound in [u64::MAX, 4 * 2 * 10] {
             let dir = tempfile::tempdir().unwrap();
-            let (path, how) = (spool(dir.path(), 0), (2, DuplicatePolicy::Last));
+            let path = spool(dir.path(), 0);
+            let how = (2, DuplicatePolicy::Last);
             let put = |writer: &mut GridWriter, rows: Range<u64>| {
                 rows.for_each(|row| {
                     writer.put(row * 41 % 97, row, (row / 2) as i64, &[row as f32, -(row as f32)]).unwrap()

@@ -64,7 +64,8 @@ impl Keys {
                 // Marks of an older release have no spans.
                 let spans = spans.iter().copied().chain(std::iter::repeat(*steps));
                 keys.entities.extend(entities.iter().cloned().zip(spans));
-                (keys.steps, keys.strangers) = (*steps, strangers.clone());
+                keys.steps = *steps;
+                keys.strangers = strangers.clone();
                 [keys.rows, keys.unkeyed, keys.unaligned, keys.strange] = *rows;
             }
         }

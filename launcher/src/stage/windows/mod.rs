@@ -78,7 +78,8 @@ pub(crate) fn draft(
     let entities = entities(job, &all);
     let span = |(table, keys): (&Table, &Keys)| Span::new(table, layout, keys, &entities);
     let spans = tables.iter().zip(&keys).map(span).collect::<Result<Vec<Span>, StageError>>()?;
-    let (channels, width) = (plan.channels.len(), plan.width(layout, &entities));
+    let channels = plan.channels.len();
+    let width = plan.width(layout, &entities);
     let windows: u64 = spans.iter().map(|span| span.steps / layout.steps as u64 + 1).sum();
     let grids = grid::disk_bytes(spans.iter().zip(&keys).map(|(span, keys)| (span.cells(), keys.rows)), channels);
     let needed = windows * Output::sample_bytes(width, entities.len() * layout.steps) + grids;
@@ -352,7 +353,8 @@ impl Plan {
 
     /// For every target cell the input with the target's value one window earlier.
     fn persistence(&self, layout: &WindowsLayout, entities: &[String]) -> Vec<u32> {
-        let (entities, channels) = (entities.len(), self.channels.len());
+        let entities = entities.len();
+        let channels = self.channels.len();
         let last = (layout.history - 1) * layout.steps;
         (0..entities)
             .flat_map(|entity| (0..layout.steps).map(move |step| (entity, step)))

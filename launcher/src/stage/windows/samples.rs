@@ -69,7 +69,8 @@ impl Steps for Cutter<'_> {
     type Report = ();
 
     fn work(&self, windows: Range<u64>) -> Result<Cut, StageError> {
-        let (steps, history) = (self.layout.steps as u64, self.layout.history as u64);
+        let steps = self.layout.steps as u64;
+        let history = self.layout.history as u64;
         let from = (windows.start - history) * steps;
         let to = (windows.end * steps).min(self.span.steps);
         let entities = self.span.entities.len() as u64;
@@ -107,7 +108,8 @@ impl Steps for Cutter<'_> {
 impl Cutter<'_> {
     /// Appends a sample, unless its window makes none; the series of it that have targets and are not taught.
     fn add(&self, window: u64, past: &[f32], target: &[f32], samples: &mut Samples) -> Option<u64> {
-        let (entities, channels) = (self.span.entities.len(), self.plan.channels.len());
+        let entities = self.span.entities.len();
+        let channels = self.plan.channels.len();
         let cell = |entity: usize, step: usize| target[(step * entities + entity) * channels + self.plan.target];
         let cells = (0..entities).flat_map(|entity| (0..self.layout.steps).map(move |step| (entity, step)));
         let is_training = self.job.training.is_none();

@@ -102,7 +102,8 @@ fn the_weather_example_equals_pandas() {
     // Persistence is yesterday's target: the input of the day after equals the target of the day before.
     let persistence = meta.persistence.as_ref().unwrap();
     for (cell, column) in persistence.iter().enumerate() {
-        let (today, tomorrow) = (arrays.y_row(100)[cell], arrays.x_row(101)[*column as usize]);
+        let today = arrays.y_row(100)[cell];
+        let tomorrow = arrays.x_row(101)[*column as usize];
         assert!(today == tomorrow || (today.is_nan() && tomorrow.is_nan()));
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::ui::openmetrics::CONTENT_TYPE;
 
-/// What is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The metrics; `head`: without them.

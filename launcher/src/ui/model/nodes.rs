@@ -14,7 +14,6 @@ const FAILURES_MAX: usize = 256;
 /// One node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeView {
-    /// Host.
     pub host: String,
     /// Workers it runs.
     pub workers: u32,
@@ -51,16 +50,13 @@ pub struct WaitView {
 pub struct FailureView {
     /// When it was told, seconds since the Unix epoch.
     pub time: f64,
-    /// The failure.
     pub failure: Failure,
 }
 
-/// A hang.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HangView {
     /// Seconds since the Unix epoch.
     pub time: f64,
-    /// Round.
     pub round: u64,
     /// How long nothing had moved, seconds.
     pub seconds: f64,
@@ -91,7 +87,9 @@ impl RunView {
                 if self.hangs.len() == FAILURES_MAX {
                     self.hangs.remove(0);
                 }
-                let (round, seconds, stacks) = (round.0, *seconds, stacks.clone());
+                let round = round.0;
+                let seconds = *seconds;
+                let stacks = stacks.clone();
                 self.hangs.push(HangView { time, round, seconds, stacks });
             }
             _ => {}
@@ -120,7 +118,9 @@ impl RunView {
         let mut placed = Vec::with_capacity(briefs.len());
         for (rank, brief) in briefs.iter().take(NODES_MAX).enumerate() {
             *known.entry(&brief.host).or_default() += 1;
-            let (host, workers, rank) = (brief.host.clone(), brief.workers, u32::try_from(rank).ok());
+            let host = brief.host.clone();
+            let workers = brief.workers;
+            let rank = u32::try_from(rank).ok();
             placed.push(NodeView { host, workers, rank, state: NodeState::InRound });
         }
         for mut node in self.nodes.drain(..) {

@@ -33,7 +33,6 @@ pub struct RoundView {
 /// One worker process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerView {
-    /// Round.
     pub round: u64,
     /// Global rank.
     pub rank: u32,
@@ -86,7 +85,9 @@ impl RunView {
         match what {
             What::RoundStarted { round, world_size, attempt, resume_step } => {
                 let view = self.begin_round(time, round.0);
-                (view.world_size, view.attempt, view.resume_step) = (*world_size, *attempt, *resume_step);
+                view.world_size = *world_size;
+                view.attempt = *attempt;
+                view.resume_step = *resume_step;
             }
             What::RoundFormed { round, restart, master, nodes } => {
                 let view = self.begin_round(time, round.0);
@@ -187,7 +188,9 @@ impl RunView {
         let mine = |worker: &&mut WorkerView| worker.pid == pid && worker.exit.is_none() && worker.host == host;
         match self.workers.iter_mut().rev().find(mine) {
             Some(worker) => {
-                (worker.round, worker.rank, worker.local_rank) = (round, rank, local_rank);
+                worker.round = round;
+                worker.rank = rank;
+                worker.local_rank = local_rank;
                 worker.ready = None;
             }
             None => self.workers.push(WorkerView {

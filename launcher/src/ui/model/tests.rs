@@ -54,7 +54,9 @@ fn round(round: u64, resume_step: Option<u64>) -> Vec<(f64, What)> {
         ));
     }
     for rank in 0..2 {
-        let (device, backend, libtorch) = ("cpu".to_owned(), "gloo".to_owned(), "2.11.0".to_owned());
+        let device = "cpu".to_owned();
+        let backend = "gloo".to_owned();
+        let libtorch = "2.11.0".to_owned();
         all.push((
             0.4,
             What::WorkerReady { round: Round(round), rank: Rank(rank), device, backend, libtorch, seconds: 0.81 },
@@ -212,7 +214,8 @@ fn who_lost_its_seat_is_shown_as_ended_in_the_round_it_left() {
     all.extend(round(0, None));
     all.push((0.1, What::RoundLeft { round: Round(0), reason: "resized".into() }));
     all.push((0.0, What::RoundStarted { round: Round(1), world_size: 1, attempt: 0, resume_step: Some(3) }));
-    let (rank, local_rank) = (Rank(0), LocalRank(0));
+    let rank = Rank(0);
+    let local_rank = LocalRank(0);
     all.push((
         0.0,
         What::SeatTaken { round: Round(1), rank, local_rank, pid: 4_000, spare: false, host: String::new() },
@@ -241,14 +244,18 @@ pub(in crate::ui) fn reform_events() -> Vec<Event> {
     all.push((0.01, What::RoundLeft { round: Round(0), reason }));
     all.push((0.0, What::RoundStarted { round: Round(1), world_size: 2, attempt: 0, resume_step: Some(3) }));
     let seat = |rank: u32, pid, spare| {
-        let (local_rank, rank) = (LocalRank(rank), Rank(rank));
+        let local_rank = LocalRank(rank);
+        let rank = Rank(rank);
         (0.0, What::SeatTaken { round: Round(1), rank, local_rank, pid, spare, host: String::new() })
     };
     all.extend([seat(0, 4_000, false), seat(1, 4_901, true)]);
-    let (rank, from) = (Rank(1), Rank(0));
+    let rank = Rank(1);
+    let from = Rank(0);
     all.push((0.2, What::StateReceived { round: Round(1), rank, from, step: 3, bytes: 5_012_345, seconds: 0.02 }));
     for rank in [0, 1].map(Rank) {
-        let (device, backend, libtorch) = ("cpu".to_owned(), "gloo".to_owned(), "2.11.0".to_owned());
+        let device = "cpu".to_owned();
+        let backend = "gloo".to_owned();
+        let libtorch = "2.11.0".to_owned();
         all.push((0.0, What::WorkerReady { round: Round(1), rank, device, backend, libtorch, seconds: 0.2 }));
     }
     all.push((0.1, stepped(4, 0.2)));
@@ -282,8 +289,10 @@ pub(in crate::ui) fn gang_events() -> Vec<Event> {
             (0.0, What::RoundStarted { round: Round(round), world_size: 4, attempt: restart, resume_step: None }),
         ];
         all.extend((0..4).map(|rank| {
-            let (host, pid) = (hosts[rank as usize / 2].into(), 4_000 + 10 * round as u32 + rank);
-            let (local_rank, rank) = (LocalRank(rank % 2), Rank(rank));
+            let host = hosts[rank as usize / 2].into();
+            let pid = 4_000 + 10 * round as u32 + rank;
+            let local_rank = LocalRank(rank % 2);
+            let rank = Rank(rank);
             (0.01, What::WorkerStarted { round: Round(round), local_rank, rank, pid, host, forked: false })
         }));
         all
@@ -306,7 +315,8 @@ pub(in crate::ui) fn gang_events() -> Vec<Event> {
     };
     let killed = Failure { signal: Some(9), ..failure(2, 2, START + 20.0) };
     let argv = ["enn", "run", "--nnodes", "2", "train.py"].map(String::from).to_vec();
-    let (run, dir) = ("train-20260921T101500Z-77aa".to_owned(), PathBuf::from("/state/train-20260921T101500Z-77aa"));
+    let run = "train-20260921T101500Z-77aa".to_owned();
+    let dir = PathBuf::from("/state/train-20260921T101500Z-77aa");
     let mut all = vec![
         (0.0, What::RunStarted { run, mode: "run".into(), dir, host: "n1".into(), nproc: 2, argv }),
         (0.1, What::NodeJoined { host: "n1".into(), workers: 2 }),

@@ -63,7 +63,6 @@ pub struct StepView {
     pub samples_per_s: f64,
 }
 
-/// A checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckpointView {
     /// Seconds since the Unix epoch.
@@ -196,7 +195,8 @@ impl RunView {
     /// Seconds until the last step at the pace of this round; `None` before its second step.
     pub fn remaining_s(&self) -> Option<f64> {
         let (since, first) = self.pace?;
-        let (step, total) = (self.latest?.step, self.model.as_ref()?.steps_total);
+        let step = self.latest?.step;
+        let total = self.model.as_ref()?.steps_total;
         (step > first).then(|| (self.now - since) / (step - first) as f64 * total.saturating_sub(step) as f64)
     }
 }

@@ -16,7 +16,8 @@ impl RunView {
             let manifest = open.manifest()?;
             let written = path.join(name::MANIFEST).metadata().ok()?.modified().ok()?;
             let time = written.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-            let (bytes, metric) = (manifest.bytes(), manifest.metric);
+            let bytes = manifest.bytes();
+            let metric = manifest.metric;
             Some(CheckpointView { time, step, bytes, seconds: 0.0, metric, error: None })
         });
         if let Some(checkpoint) = found {

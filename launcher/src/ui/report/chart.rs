@@ -61,7 +61,8 @@ impl Chart<'_> {
             self.axes(html);
             let ((left, right), (bottom, top)) = Self::area(self.size, self.margin);
             html.element("clipPath", &[("id", &clip)], |html| {
-                let (width, height) = (Px(right - left), Px(bottom - top + 8.0));
+                let width = Px(right - left);
+                let height = Px(bottom - top + 8.0);
                 html.void("rect", &[("x", &Px(left)), ("y", &Px(top - 4.0)), ("width", &width), ("height", &height)]);
             });
             html.element("g", &[("clip-path", &format!("url(#{clip})"))], inner);

@@ -107,8 +107,8 @@ fn calibration(html: &mut Html, of: &ClassFigures, rows: &str) {
                 chart.line(html, "model", &points);
                 let tip = |at: usize| {
                     let part = &of.calibration[at];
-                    let (probability, right) =
-                        (classes::share(Some(part.probability)), classes::share(Some(part.right)));
+                    let probability = classes::share(Some(part.probability));
+                    let right = classes::share(Some(part.right));
                     format!("{} with {probability}: {right} right", figures::plural(part.rows, "row"))
                 };
                 chart.tooltips(html, &points, tip);

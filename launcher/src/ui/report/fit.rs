@@ -35,9 +35,13 @@ impl Fit {
     pub(super) fn new(staged: &Staged, predictions: &TestPredictions) -> Option<Self> {
         let mut rows = Vec::new();
         let mut cells = Scores::new(staged.meta());
-        let (mut low, mut high, mut sum, mut n) = (f64::INFINITY, f64::NEG_INFINITY, 0.0, 0u64);
+        let mut low = f64::INFINITY;
+        let mut high = f64::NEG_INFINITY;
+        let mut sum = 0.0;
+        let mut n = 0u64;
         for index in 0..predictions.rows().len() {
-            let (mut absolute, mut count) = (0.0, 0u64);
+            let mut absolute = 0.0;
+            let mut count = 0u64;
             each(staged, predictions, index, |actual, forecast| {
                 low = low.min(actual).min(forecast);
                 high = high.max(actual).max(forecast);

@@ -196,7 +196,8 @@ fn density(html: &mut Html, shown: &Shown) {
             "clip-density",
             |html| {
                 for (index, count) in fit.density.iter().enumerate().filter(|(_, count)| **count > 0) {
-                    let (actual, forecast) = (index / BINS, index % BINS);
+                    let actual = index / BINS;
+                    let forecast = index % BINS;
                     // Logarithmic, or the one fullest square would pale all others.
                     let level = (1.0 + 7.99 * (*count as f64).ln() / largest.ln().max(1e-9)) as usize;
                     let tooltip = format!(
@@ -208,7 +209,8 @@ fn density(html: &mut Html, shown: &Shown) {
                         figures::plural(*count, "cell")
                     );
                     let place = [Px(chart.x.at(edge(actual)) + 0.4), Px(chart.y.at(edge(forecast + 1)) + 0.4)];
-                    let (class, size) = (format!("q{}", level.clamp(1, 8)), side.map(|side| Px(side - 0.8)));
+                    let class = format!("q{}", level.clamp(1, 8));
+                    let size = side.map(|side| Px(side - 0.8));
                     html.mark(
                         "rect",
                         &[
@@ -246,7 +248,8 @@ fn histogram(html: &mut Html, shown: &Shown) {
         x_name: "forecast − actual",
         description: "distribution of errors",
     };
-    let (bin_width, bottom) = (2.0 * fit.reach / BINS as f64, y_range.0);
+    let bin_width = 2.0 * fit.reach / BINS as f64;
+    let bottom = y_range.0;
     let within = shown.fit.cells.total().map_or(0.0, |total| total.mae);
     let subtitle = format!("% of cells; mean error {}, mean size {}", signed(fit.bias, unit), brief(within, unit));
     figure(html, "Errors", &subtitle, |html| {
@@ -257,7 +260,8 @@ fn histogram(html: &mut Html, shown: &Shown) {
                 for (bin, count) in fit.histogram.iter().enumerate().filter(|(_, count)| **count > 0) {
                     let left = -fit.reach + bin_width * bin as f64;
                     let share = *count as f64 / fit.n as f64 * 100.0;
-                    let (x, y) = (chart.x.at(left), chart.y.at(share));
+                    let x = chart.x.at(left);
+                    let y = chart.y.at(share);
                     let width = chart.x.at(left + bin_width) - x;
                     let beyond = if bin == 0 {
                         " or less"

@@ -33,7 +33,8 @@ impl Grid {
 
     /// The flat index of a cell.
     pub(super) fn cell(&self, entity: usize, time: usize) -> usize {
-        let (outer, inner) = (entity / self.stride, entity % self.stride);
+        let outer = entity / self.stride;
+        let inner = entity % self.stride;
         (outer * self.times.len() + time) * self.stride + inner
     }
 

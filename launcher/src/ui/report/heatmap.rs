@@ -51,14 +51,18 @@ pub(super) fn write(html: &mut Html, grid: &Grid, of: &str, (mae, floor): (&[f64
 }
 
 fn map(grid: &Grid, mae: &[f64]) -> Map {
-    let (rows, columns) = (grid.entities.len(), grid.times.len());
-    let (down, across) = (rows.div_ceil(ROWS_MAX).max(1), columns.div_ceil(COLUMNS_MAX).max(1));
+    let rows = grid.entities.len();
+    let columns = grid.times.len();
+    let down = rows.div_ceil(ROWS_MAX).max(1);
+    let across = columns.div_ceil(COLUMNS_MAX).max(1);
     let name = |names: &[String], by: usize| names.chunks(by).map(|some| some[0].clone()).collect::<Vec<_>>();
-    let (row_names, column_names) = (name(&grid.entities, down), name(&grid.times, across));
+    let row_names = name(&grid.entities, down);
+    let column_names = name(&grid.times, across);
     let mut values = Vec::with_capacity(row_names.len() * column_names.len());
     for row in 0..row_names.len() {
         for column in 0..column_names.len() {
-            let (mut sum, mut n) = (0.0, 0);
+            let mut sum = 0.0;
+            let mut n = 0;
             for entity in row * down..((row + 1) * down).min(rows) {
                 for time in column * across..((column + 1) * across).min(columns) {
                     let value = mae.get(grid.cell(entity, time)).copied().unwrap_or(f64::NAN);
@@ -113,7 +117,8 @@ fn draw(html: &mut Html, map: &Map, limits: (f64, f64), floor: Option<&[f64]>, u
                     floor.and_then(|floor| floor.get(row * map.columns.len() + column)).filter(|v| v.is_finite());
                 let beside = beside.map_or_else(String::new, |v| format!(" (cell mean {})", figures::measure(*v)));
                 let tooltip = format!("{name} {}: {}{beside}", map.columns[column], figures::with_unit(*value, unit));
-                let (class, size) = (format!("q{shade}"), [Px(width - 1.5), Px(height - 1.5)]);
+                let class = format!("q{shade}");
+                let size = [Px(width - 1.5), Px(height - 1.5)];
                 html.mark(
                     "rect",
                     &[

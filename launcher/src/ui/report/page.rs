@@ -100,7 +100,8 @@ fn test_split(html: &mut Html, inputs: &ReportInputs) {
 fn of_classes(inputs: &ReportInputs) -> Option<ClassFigures> {
     let told = inputs.view.classes.get("test").cloned();
     told.or_else(|| {
-        let (staged, predictions) = (inputs.staged.as_ref()?, inputs.predictions.as_ref()?);
+        let staged = inputs.staged.as_ref()?;
+        let predictions = inputs.predictions.as_ref()?;
         baselines::classes(staged, predictions.each())
     })
 }
@@ -185,7 +186,8 @@ fn lede(view: &RunView) -> String {
         text = format!("{} of epoch {}{on}.", figures::plural(step.step, "step"), step.epoch);
     }
     if let Some(staged) = &view.staged {
-        let (samples, features) = (figures::plural(staged.rows, "sample"), figures::plural(staged.features, "input"));
+        let samples = figures::plural(staged.rows, "sample");
+        let features = figures::plural(staged.features, "input");
         let told = match split_is_of_classes(view) {
             true => {
                 format!("telling {} apart", figures::plural(staged.out_shape.iter().product::<usize>() as u64, "class"))

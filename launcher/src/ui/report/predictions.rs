@@ -30,11 +30,9 @@ pub enum PredictionsError {
     /// The arrays do not fit the staged data or each other.
     #[error("{}: {what} is {found}, expected {expected}", path.display())]
     Mismatch {
-        /// The file.
         path: PathBuf,
         /// What differs.
         what: &'static str,
-        /// What it is.
         found: String,
         /// What it should be.
         expected: String,
@@ -48,11 +46,13 @@ impl TestPredictions {
     /// The arrays are damaged or belong to other data.
     pub fn read(run_dir: &Path, staged: &Staged) -> Result<Option<Self>, PredictionsError> {
         let dir = run_dir.join(DIR);
-        let (values, rows) = (dir.join("pred.npy"), dir.join("rows.npy"));
+        let values = dir.join("pred.npy");
+        let rows = dir.join("rows.npy");
         if !(values.exists() && rows.exists()) {
             return Ok(None);
         }
-        let (values, rows) = (open(&values, Element::F32, "f32")?, open(&rows, Element::I64, "i64")?);
+        let values = open(&values, Element::F32, "f32")?;
+        let rows = open(&rows, Element::I64, "i64")?;
         let numbers: &[i64] = rows.1.numbers().unwrap_or(&[]);
         let mut shape = vec![numbers.len() as u64];
         shape.extend(staged.meta().out_shape.iter().map(|size| *size as u64));
@@ -68,7 +68,8 @@ impl TestPredictions {
         let all = staged.rows();
         let row = |number: &i64| usize::try_from(*number).ok().filter(|row| *row < all).ok_or(*number);
         let rows: Vec<usize> = numbers.iter().map(row).collect::<Result<_, _>>().map_err(|found| {
-            let (path, found) = (rows.0.clone(), found.to_string());
+            let path = rows.0.clone();
+            let found = found.to_string();
             PredictionsError::Mismatch { path, what: "row", found, expected: format!("0 to {}", all.saturating_sub(1)) }
         })?;
         Ok(Some(Self { rows, values: values.1, outputs: staged.outputs() }))
@@ -94,7 +95,8 @@ impl TestPredictions {
 fn open(path: &Path, element: Element, expected: &str) -> Result<(PathBuf, NpyMap), PredictionsError> {
     let array = NpyMap::open(path)?;
     if array.header().element != element {
-        let (what, found) = ("element type", array.header().element.descr().to_owned());
+        let what = "element type";
+        let found = array.header().element.descr().to_owned();
         return Err(PredictionsError::Mismatch { path: path.to_owned(), what, found, expected: expected.to_owned() });
     }
     Ok((path.to_owned(), array))

@@ -77,7 +77,8 @@ impl Scale {
 
     fn decades(&self) -> Vec<(f64, String)> {
         let (low, high) = self.domain;
-        let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
+        let first = low.log10().floor() as i32;
+        let last = high.log10().ceil() as i32;
         let factors: &[f64] = if last - first <= 3 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let all =
             (first..=last).flat_map(|power| factors.iter().map(move |factor| (factor * 10f64.powi(power), power)));

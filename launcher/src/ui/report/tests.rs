@@ -31,7 +31,8 @@ fn weather(day: usize, airport: usize, hour: usize) -> f64 {
 }
 
 fn table() -> Table {
-    let (mut x, mut y) = (Vec::new(), Vec::new());
+    let mut x = Vec::new();
+    let mut y = Vec::new();
     for day in 0..DAYS {
         for airport in 0..3 {
             for hour in 0..24 {
@@ -105,10 +106,13 @@ fn journal_of(dir: &Path, staged: &Path, computed: &Baselines) {
                 notes.clone_from(&computed.notes);
             }
             What::Trained { epoch, step, split, .. } => {
-                (*epoch, *step) = (40, 320);
+                *epoch = 40;
+                *step = 320;
                 for (name, mae) in [("train", 1.41), ("val", 1.82), ("test", 1.79)] {
                     let metrics = split.get_mut(name).unwrap();
-                    (metrics.mae, metrics.rmse, metrics.r2) = (mae, mae * 1.27, 0.971);
+                    metrics.mae = mae;
+                    metrics.rmse = mae * 1.27;
+                    metrics.r2 = 0.971;
                 }
             }
             What::EpochEnded(report) => {

@@ -165,7 +165,8 @@ fn process(html: &mut Html, span: &Span, worker: &WorkerView, at: impl Fn(f64) -
     let who = who(worker);
     for (class, from, to) in [("starting", worker.started, ready), ("working", ready, end)] {
         if to > from {
-            let (x, width) = (at(from), (at(to) - at(from)).max(0.8));
+            let x = at(from);
+            let width = (at(to) - at(from)).max(0.8);
             let tooltip = format!("{who}: {class} for {}; {}", figures::seconds(to - from), cause(worker));
             html.mark(
                 "rect",
@@ -187,7 +188,9 @@ fn process(html: &mut Html, span: &Span, worker: &WorkerView, at: impl Fn(f64) -
 fn death(html: &mut Html, worker: &WorkerView, at: impl Fn(f64) -> f64) {
     let Some(exit) = worker.exit.filter(|_| worker.rank < LANES_MAX) else { return };
     let top = TOP + LANE * f64::from(worker.rank) + (LANE - BAR) / 2.0;
-    let (x, y, r) = (at(exit.time), top + BAR / 2.0, 5.5);
+    let x = at(exit.time);
+    let y = top + BAR / 2.0;
+    let r = 5.5;
     let [left, right, up, down] = [x - r, x + r, y - r, y + r].map(Px);
     let cross = format!("M{left} {up}L{right} {down}M{left} {down}L{right} {up}");
     html.void("path", &[("class", &"halo"), ("d", &cross)]);
@@ -223,7 +226,8 @@ fn checkpoints(html: &mut Html, view: &RunView, span: &Span, (y, at): (f64, impl
         let (class, tooltip) = match &checkpoint.error {
             Some(error) => ("commit failed", format!("step {step}: abandoned, {error}")),
             None => {
-                let (bytes, seconds) = (figures::bytes(checkpoint.bytes), figures::seconds(checkpoint.seconds));
+                let bytes = figures::bytes(checkpoint.bytes);
+                let seconds = figures::seconds(checkpoint.seconds);
                 ("commit", format!("step {step}: {bytes} in {seconds}"))
             }
         };

@@ -83,7 +83,8 @@ pub(super) fn overview(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     lines.extend(reason(scene, &standing, now));
     lines.extend(fitted(&step(scene), width, width).into_iter().filter(|line| !line.is_empty()).map(Line::from));
     let gpus = scene.samples.gpus.iter().take(GPUS_MAX).map(|gpu| {
-        let (used, total) = (figures::bytes(gpu.used_bytes), figures::bytes(gpu.total_bytes));
+        let used = figures::bytes(gpu.used_bytes);
+        let total = figures::bytes(gpu.total_bytes);
         format!("GPU {} {} % {used} of {total}", gpu.index, gpu.percent)
     });
     let gpus: Vec<String> = gpus.collect();

@@ -224,7 +224,8 @@ mod tests {
     #[test]
     fn load_is_that_of_the_group_since_the_last_look() {
         let process = |pid, group, ticks| Process { pid, group, ticks, rss_pages: 10 };
-        let (mut before, start) = (Before::default(), Instant::now());
+        let mut before = Before::default();
+        let start = Instant::now();
         let pids = BTreeSet::from([10]);
         let first = before.loads(&pids, &[process(10, 10, 500), process(11, 10, 70), process(99, 99, 1)], start);
         assert_eq!(first.of(10).unwrap().cpu_percent, None);

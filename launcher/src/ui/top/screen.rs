@@ -33,7 +33,6 @@ const FRAME_INTERVAL: Duration = Duration::from_millis(40);
 
 /// What the screen needs to know of the run and its host.
 pub struct Means<'a> {
-    /// Run directory.
     pub run_dir: &'a Path,
     /// Open for writing in the launcher as long as it lives.
     pub held: &'a Path,

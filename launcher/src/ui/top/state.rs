@@ -14,7 +14,6 @@ pub(super) enum Key {
     Down,
     /// A page up.
     PageUp,
-    /// A page down.
     PageDown,
     /// To the first.
     Home,
@@ -22,9 +21,7 @@ pub(super) enum Key {
     End,
     /// Return.
     Enter,
-    /// Escape.
     Escape,
-    /// Backspace.
     Backspace,
     /// Ctrl-C.
     Interrupt,
@@ -35,7 +32,6 @@ pub(super) enum Key {
 /// Which workers are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Filter {
-    /// All.
     #[default]
     All,
     /// Those that failed.

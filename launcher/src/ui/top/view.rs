@@ -98,7 +98,8 @@ fn lower_part(frame: &mut Frame<'_>, area: Rect, scene: &Scene<'_>, rows: &[Row]
     let title = if search.is_empty() { title } else { format!("{title}, lines with \"{search}\"") };
     let block = Block::bordered().title(format!(" {title} "));
     let inner = block.inner(area);
-    let (visible, width) = (usize::from(inner.height), usize::from(inner.width));
+    let visible = usize::from(inner.height);
+    let width = usize::from(inner.width);
     let end = lines.len().saturating_sub((*scroll).min(lines.len().saturating_sub(visible)));
     let hang = if *pane == Pane::Reasons { panels::STAMP } else { 0 };
     // Long lines take several rows: the end is what must be seen.
@@ -122,7 +123,8 @@ fn wrapped(line: &Line<'_>, width: usize, hang: usize) -> Vec<Line<'static>> {
 }
 
 fn help(frame: &mut Frame<'_>, area: Rect) {
-    let (width, height) = (HELP_SIZE.0.min(area.width), HELP_SIZE.1.min(area.height));
+    let width = HELP_SIZE.0.min(area.width);
+    let height = HELP_SIZE.1.min(area.height);
     let place = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
     let lines: Vec<Line<'_>> = panels::HELP.iter().map(|line| Line::from(*line)).collect();
     frame.render_widget(Clear, place);

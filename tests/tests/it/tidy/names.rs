@@ -203,7 +203,8 @@ fn the_variables_that_are_read_are_those_doctor_lists() {
         let text = fs::read_to_string(workspace.root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
         quoted_variables(text.split("#[cfg(test)]").next().unwrap())
     };
-    let (facts, boot) = (quoted("launcher/src/facts.rs"), quoted("worker/src/session/boot.rs"));
+    let facts = quoted("launcher/src/facts.rs");
+    let boot = quoted("worker/src/session/boot.rs");
     let mut set = quoted("launcher/src/agent/env.rs");
     set.extend(quoted("launcher/src/group/contract.rs"));
     let named = |name: &String, table: &[Variable]| table.iter().any(|variable| variable.name == name);

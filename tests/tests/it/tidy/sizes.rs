@@ -17,7 +17,8 @@ struct Functions<'a> {
 
 impl Functions<'_> {
     fn look(&mut self, signature: &Signature, body_lines: usize) {
-        let (name, place) = (&signature.ident, self.source.at(signature));
+        let name = &signature.ident;
+        let place = self.source.at(signature);
         if body_lines > FUNCTION_LINES_MAX {
             self.breaches.push(format!("{place}: {name} has {body_lines} lines, at most {FUNCTION_LINES_MAX}"));
         }

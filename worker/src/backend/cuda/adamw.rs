@@ -46,7 +46,6 @@ pub struct Array<'a> {
 /// Constants of the step's numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct Constants {
-    /// β₁, β₂.
     pub betas: (f64, f64),
     /// Decay of the arrays that decay.
     pub decay: f64,
@@ -76,7 +75,8 @@ impl Table {
     /// The bytes of the kernel's parameter: always the whole table.
     fn finish(&self) -> Vec<u64> {
         let mut words = self.words.clone();
-        (words[0], words[1]) = (self.arrays as u64, self.blocks.cast_unsigned());
+        words[0] = self.arrays as u64;
+        words[1] = self.blocks.cast_unsigned();
         words.resize(2 + ARRAYS_MAX * ARRAY_WORDS, 0);
         words
     }
@@ -121,7 +121,9 @@ pub fn step_scalars(ins: [&Tensor; 5], constants: &Constants) -> Result<[Tensor;
     }
     let device = ins[0].device();
     let scalar = || Tensor::f_empty([0_i64; 0], (Kind::Double, device));
-    let (numbers, mean, taken) = (Tensor::f_empty([NUMBERS], (Kind::Float, device))?, scalar()?, scalar()?);
+    let numbers = Tensor::f_empty([NUMBERS], (Kind::Float, device))?;
+    let mean = scalar()?;
+    let taken = scalar()?;
     let (b1, b2) = constants.betas;
     let settings = [b1, b2, constants.decay, constants.clip].map(f64::to_bits);
     let variant = Variant::new(&SOURCE, Element::F32, &[1]);
@@ -185,7 +187,8 @@ pub fn norm(before: Option<&Tensor>, grads: &[&Tensor]) -> Result<Tensor, CudaEr
     let Some(first) = grads.first() else {
         return Ok(Tensor::f_zeros([0_i64; 0], (Kind::Double, Device::Cpu))?);
     };
-    let (element, device) = (check.element("grad", first)?, first.device());
+    let element = check.element("grad", first)?;
+    let device = first.device();
     check.device("grad", first)?;
     if let Some(before) = before {
         check.numbers("before", before, Kind::Double, 1, first)?;

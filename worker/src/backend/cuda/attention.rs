@@ -100,7 +100,8 @@ fn packs(vec: i64, tensors: &[&Tensor]) -> bool {
 fn ready(check: Check, a: &Attention<'_>, others: &[&Tensor]) -> Result<Ready, CudaError> {
     let element = check.element("q", a.q)?;
     check.device("q", a.q)?;
-    let ([batch, heads, queries, head], [_, _, keys, _]) = (shape(check, "q", a.q)?, shape(check, "k", a.k)?);
+    let [batch, heads, queries, head] = shape(check, "q", a.q)?;
+    let [_, _, keys, _] = shape(check, "k", a.k)?;
     check.that((1..=HEAD_MAX).contains(&head), "q", a.q, "heads 1 to 128 wide")?;
     for (name, other) in [("k", a.k), ("v", a.v)] {
         check.that(
@@ -120,7 +121,9 @@ fn ready(check: Check, a: &Attention<'_>, others: &[&Tensor]) -> Result<Ready, C
     if let Some(bias) = &bias {
         check.numbers("bias", bias, a.q.kind(), if per_row { batch * keys } else { keys }, a.q)?;
     }
-    let (q, k, v) = (rows_of(a.q)?, rows_of(a.k)?, rows_of(a.v)?);
+    let q = rows_of(a.q)?;
+    let k = rows_of(a.k)?;
+    let v = rows_of(a.v)?;
     let widest = PACK_BYTES / element.bytes();
     let packed = head % widest == 0 && packs(widest, &[&q, &k, &v]) && packs(widest, others);
     let vec = if packed { widest } else { 1 };
@@ -142,7 +145,9 @@ fn view(x: &Tensor) -> [u64; 4] {
 
 /// A result of the shape of `x`, with tokens outside heads where `x` has them so: what follows reads it in that order.
 fn empty_like(x: &Tensor) -> Result<Tensor, CudaError> {
-    let (size, stride, options) = (x.size(), x.stride(), (x.kind(), x.device()));
+    let size = x.size();
+    let stride = x.stride();
+    let options = (x.kind(), x.device());
     if stride[1] < stride[2] {
         return Ok(Tensor::f_empty([size[0], size[2], size[1], size[3]], options)?.f_transpose(1, 2)?);
     }
@@ -227,7 +232,8 @@ pub fn attention_backward(
     dbias: bool,
 ) -> Result<AttentionGrads, CudaError> {
     let check = Check { kernel: "attention_backward" };
-    let (g, out) = (rows_of(g)?, rows_of(out)?);
+    let g = rows_of(g)?;
+    let out = rows_of(out)?;
     let r = ready(check, a, &[&g])?;
     let [batch, heads, queries, keys] = r.sizes;
     for (name, other) in [("g", &g), ("out", &out)] {
@@ -235,7 +241,9 @@ pub fn attention_backward(
     }
     let lse = lse.f_contiguous()?;
     check.numbers("lse", &lse, Kind::Float, batch * heads * queries, a.q)?;
-    let (dq, dk, dv) = (empty_like(&r.q)?, empty_like(&r.k)?, empty_like(&r.v)?);
+    let dq = empty_like(&r.q)?;
+    let dk = empty_like(&r.k)?;
+    let dv = empty_like(&r.v)?;
     let float = |size: [i64; 3]| Tensor::f_empty(size, (Kind::Float, a.q.device()));
     let wanted = dbias && a.bias.is_some();
     let shares = wanted.then(|| float([batch, heads, keys])).transpose()?;

@@ -16,7 +16,8 @@ pub(super) struct Check {
 }
 
 fn describe(tensor: &Tensor) -> String {
-    let (kind, device) = (tensor.kind(), tensor.device());
+    let kind = tensor.kind();
+    let device = tensor.device();
     format!("{kind:?} {:?} with strides {:?} on {device:?}", tensor.size(), tensor.stride())
 }
 

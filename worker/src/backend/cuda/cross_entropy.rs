@@ -59,10 +59,12 @@ fn layout(check: Check, matrices: &[&Tensor], targets: &Tensor) -> Result<Layout
 /// # Errors
 /// When the kernel is not written for the operands, or is not launched.
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, ignored: i64) -> Result<[Tensor; 2], CudaError> {
-    let (logits, targets) = (lined::rows(logits)?, targets.f_contiguous()?);
+    let logits = lined::rows(logits)?;
+    let targets = targets.f_contiguous()?;
     let l = layout(Check { kernel: "cross_entropy" }, &[&logits], &targets)?;
     let empty = || Tensor::f_empty([l.rows], (Kind::Float, logits.device()));
-    let (loss, lse) = (empty()?, empty()?);
+    let loss = empty()?;
+    let lse = empty()?;
     let per_block = if l.threads == 32 { WARP_ROWS } else { 1 };
     let call = Call::new(&l.variant, "cross_entropy").tensor(&logits).tensor(&targets).tensor(&loss).tensor(&lse);
     let call = call.int(l.rows).int(l.classes).int(logits.stride()[0]).int(ignored);
@@ -94,10 +96,12 @@ pub struct CrossEntropyBackward<'a> {
 /// As [`cross_entropy`].
 pub fn cross_entropy_backward(c: &CrossEntropyBackward<'_>) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "cross_entropy_backward" };
-    let (logits, targets) = (lined::rows(c.logits)?, c.targets.f_contiguous()?);
+    let logits = lined::rows(c.logits)?;
+    let targets = c.targets.f_contiguous()?;
     let in_place = !c.in_place || logits.data_ptr() == c.logits.data_ptr();
     check.that(in_place, "logits", c.logits, "rows that lie densely, to be written to")?;
-    let (g, lse) = (c.g.f_to_kind(Kind::Float)?.f_contiguous()?, c.lse.f_contiguous()?);
+    let g = c.g.f_to_kind(Kind::Float)?.f_contiguous()?;
+    let lse = c.lse.f_contiguous()?;
     let out = match c.in_place {
         true => logits.shallow_clone(),
         false => lined::large(&logits.size(), logits.kind(), logits.device())?,

@@ -25,7 +25,6 @@ pub(super) struct DeviceFacts {
     context: Context,
     /// Compute capability, e.g. (9, 0).
     pub(super) capability: (u32, u32),
-    /// Multiprocessors.
     pub(super) processors: u32,
     /// Most dynamic shared memory of a block, in bytes.
     pub(super) shared_bytes_max: u32,
@@ -44,7 +43,8 @@ pub fn compile(variant: &Variant, arch: &str, folder: Option<&Path>) -> Result<V
     if !result::nvrtc_is_present() {
         return Err(BuildError::Library { library: "libnvrtc.so" });
     }
-    let (text, options) = (variant.text(), variant.options(arch));
+    let text = variant.text();
+    let options = variant.options(arch);
     let key = cache::key(&text, &options, result::nvrtc_version());
     if let Some(kept) = folder.and_then(|folder| cache::read(folder, &key)) {
         return Ok(kept);
@@ -52,7 +52,8 @@ pub fn compile(variant: &Variant, arch: &str, folder: Option<&Path>) -> Result<V
     let failed =
         |status: String, log: String| BuildError::Compile { name: variant.name(), arch: arch.to_owned(), status, log };
     let nul = |_| failed("a NUL byte in the source".to_owned(), String::new());
-    let (text, name) = (CString::new(text).map_err(nul)?, CString::new(variant.source.name).map_err(nul)?);
+    let text = CString::new(text).map_err(nul)?;
+    let name = CString::new(variant.source.name).map_err(nul)?;
     let cubin = result::cubin(&text, &name, &options).map_err(|refusal| failed(refusal.status, refusal.log))?;
     if let Some(folder) = folder
         && let Err(error) = cache::write(folder, &key, &cubin)

@@ -19,9 +19,7 @@ pub enum BuildError {
         name: String,
         /// Architecture, e.g. `sm_90`.
         arch: String,
-        /// NVRTC's status.
         status: String,
-        /// NVRTC's log.
         log: String,
     },
     /// The driver refused.
@@ -29,11 +27,9 @@ pub enum BuildError {
     Driver {
         /// What was asked of it.
         what: &'static str,
-        /// Kernel or module.
         name: String,
         /// Index of the device.
         device: usize,
-        /// The driver's status.
         status: String,
     },
 }
@@ -51,7 +47,6 @@ pub enum CudaError {
         kernel: &'static str,
         /// Index of the device.
         device: usize,
-        /// The driver's status.
         status: String,
     },
     /// The kernel is not written for an operand.

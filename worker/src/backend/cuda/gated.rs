@@ -53,7 +53,8 @@ fn cover(variant: &Variant, rows: Rows) -> u32 {
 /// # Errors
 /// When the kernel is not written for the operands, or is not launched.
 pub fn silu_mul(a: &Tensor, b: &Tensor) -> Result<Tensor, CudaError> {
-    let (check, b) = (Check { kernel: "silu_mul" }, b.f_contiguous()?);
+    let check = Check { kernel: "silu_mul" };
+    let b = b.f_contiguous()?;
     let a = a.f_contiguous()?;
     check.same("b", &b, &a)?;
     let y = a.f_empty_like()?;
@@ -69,10 +70,13 @@ pub fn silu_mul(a: &Tensor, b: &Tensor) -> Result<Tensor, CudaError> {
 /// As [`silu_mul`].
 pub fn silu_mul_backward(g: &Tensor, a: &Tensor, b: &Tensor) -> Result<[Tensor; 2], CudaError> {
     let check = Check { kernel: "silu_mul_backward" };
-    let (g, a, b) = (g.f_contiguous()?, a.f_contiguous()?, b.f_contiguous()?);
+    let g = g.f_contiguous()?;
+    let a = a.f_contiguous()?;
+    let b = b.f_contiguous()?;
     check.same("b", &b, &a)?;
     check.same("g", &g, &a)?;
-    let (da, db) = (a.f_empty_like()?, a.f_empty_like()?);
+    let da = a.f_empty_like()?;
+    let db = a.f_empty_like()?;
     let rows = Rows::one(a.numel() as i64);
     let variant = variant(check, &a, rows, &[&g, &a, &b, &da, &db])?;
     backward(&variant, [&g, &a, &b, &da, &db], rows)?;
@@ -106,7 +110,8 @@ pub fn swiglu(x: &Tensor) -> Result<Tensor, CudaError> {
     if y.numel() == 0 {
         return Ok(y);
     }
-    let (x, to) = (lined::rows(x)?, lined::rows(&y)?);
+    let x = lined::rows(x)?;
+    let to = lined::rows(&y)?;
     let rows = Rows { rows: x.size()[0], width, stride: x.stride()[0], narrow: to.stride()[0], wide: 0 };
     let b = second(&x, width)?;
     let variant = variant(check, &x, rows, &[&x, &to])?;
@@ -127,10 +132,13 @@ pub fn swiglu_backward(g: &Tensor, x: &Tensor) -> Result<Tensor, CudaError> {
     if dx.numel() == 0 {
         return Ok(dx);
     }
-    let (g, x, to) = (lined::rows(g)?, lined::rows(x)?, lined::rows(&dx)?);
+    let g = lined::rows(g)?;
+    let x = lined::rows(x)?;
+    let to = lined::rows(&dx)?;
     check.that(g.size() == [x.size()[0], width], "g", &g, "rows of half the width of x")?;
     let rows = Rows { rows: x.size()[0], width, stride: x.stride()[0], narrow: g.stride()[0], wide: to.stride()[0] };
-    let (b, db) = (second(&x, width)?, second(&to, width)?);
+    let b = second(&x, width)?;
+    let db = second(&to, width)?;
     let variant = variant(check, &x, rows, &[&g, &x, &to])?;
     backward(&variant, [&g, &x, &b, &to, &db], rows)?;
     Ok(dx)

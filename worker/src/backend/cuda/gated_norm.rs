@@ -24,14 +24,11 @@ pub struct GatedNorm<'a> {
     pub low: Option<Kind>,
 }
 
-/// Gradients.
 #[derive(Debug)]
 pub struct GatedNormGrads {
-    /// Of s.
     pub ds: Tensor,
     /// Of q.
     pub dq: Tensor,
-    /// Of the gate.
     pub dgate: Tensor,
     /// Of the weight.
     pub dw: Tensor,
@@ -56,7 +53,8 @@ impl Ready {
             check.that(t.kind() == n.low.unwrap_or(s.kind()), name, t, "of the low kind")?;
             check.that(t.size() == s.size() && t.device() == s.device(), name, t, "of the shape and device of s")?;
         }
-        let (q, gate) = (lined::rows(n.q)?, lined::rows(n.gate)?);
+        let q = lined::rows(n.q)?;
+        let gate = lined::rows(n.gate)?;
         let weight = columns(check, "weight", n.weight, &s)?;
         let bias = n.bias.map(|b| columns(check, "bias", b, &s)).transpose()?;
         let strides = [q.stride()[0], gate.stride()[0]];
@@ -108,7 +106,9 @@ pub fn gated_norm_backward(
     let r = Ready::new(check, n, HELD_BACKWARD)?;
     let g = g.f_contiguous()?;
     branch(check, "g", &g, (&r.s, n.low))?;
-    let (ds, dq, dgate) = (r.s.f_empty_like()?, g.f_empty_like()?, g.f_empty_like()?);
+    let ds = r.s.f_empty_like()?;
+    let dq = g.f_empty_like()?;
+    let dgate = g.f_empty_like()?;
     let l = layout(check, &r.s, &r.all(&[&g, &ds, &dq, &dgate]), r.form)?;
     let (mean, rstd) = saved(check, (mean, rstd), &r.s, &l)?;
     let (groups, shares) = partial(check, &r.s, &l, 1 + i64::from(r.bias.is_some()))?;

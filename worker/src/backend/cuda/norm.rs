@@ -247,7 +247,8 @@ pub fn norm(n: &Norm<'_>) -> Result<Normed, CudaError> {
 /// As [`norm`].
 pub fn norm_backward(n: &NormBackward<'_>) -> Result<NormGrads, CudaError> {
     let check = Check { kernel: "norm_backward" };
-    let (g, x) = (n.g.f_contiguous()?, n.x.f_contiguous()?);
+    let g = n.g.f_contiguous()?;
+    let x = n.x.f_contiguous()?;
     let gsum = n.gsum.map(Tensor::f_contiguous).transpose()?;
     branch(check, "g", &g, (&x, n.low))?;
     if let Some(gsum) = &gsum {
@@ -288,7 +289,8 @@ pub(super) fn sum(
     weight: &Tensor,
     bias: bool,
 ) -> Result<(Tensor, Option<Tensor>), CudaError> {
-    let (dw, db) = (weight.f_empty_like()?, bias.then(|| weight.f_empty_like()).transpose()?);
+    let dw = weight.f_empty_like()?;
+    let db = bias.then(|| weight.f_empty_like()).transpose()?;
     let weights = 1 + u32::from(bias);
     let groups = partial.size()[0] / i64::from(weights);
     let across = blocks(l.width, i64::from(SUM_SIDE)) * weights;

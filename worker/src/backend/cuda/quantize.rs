@@ -63,7 +63,8 @@ pub fn quantize(x: &Tensor, to: Kind) -> Result<Quantized, CudaError> {
 
     let on = x.device();
     let partial = Tensor::f_empty([reading], (Kind::Int, on))?;
-    let (q, transposed) = (Tensor::f_empty([rows, columns], (to, on))?, Tensor::f_empty([columns, rows], (to, on))?);
+    let q = Tensor::f_empty([rows, columns], (to, on))?;
+    let transposed = Tensor::f_empty([columns, rows], (to, on))?;
     let scale = Tensor::f_empty([0_i64; 0], (Kind::Float, on))?;
     let call = Call::new(&variant, "largest").tensor(&x).int(packs).tensor(&partial);
     call.launch(&x, grid(u32::try_from(reading).unwrap_or(0), THREADS))?;

@@ -19,7 +19,8 @@ pub(super) fn nvrtc_is_present() -> bool {
 
 /// Version of NVRTC. The caller has seen that it is present.
 pub(super) fn nvrtc_version() -> (i32, i32) {
-    let (mut major, mut minor) = (0, 0);
+    let mut major = 0;
+    let mut minor = 0;
     // SAFETY: both places are writable.
     unsafe {
         let _ = rtc::nvrtcVersion(&raw mut major, &raw mut minor);
@@ -119,7 +120,8 @@ pub(super) fn launch(
 ) -> Result<(), String> {
     let mut pointers = pointers(slots, starts);
     inside(function.context, || {
-        let (raw, stream) = (function.raw as cu::CUfunction, stream.raw());
+        let raw = function.raw as cu::CUfunction;
+        let stream = stream.raw();
         let (x, y) = grid.threads;
         let params = pointers.as_mut_ptr();
         // SAFETY: the function belongs to the current context; the driver copies the arguments before it returns.

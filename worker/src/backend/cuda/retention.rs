@@ -94,7 +94,8 @@ fn plan(check: Check, s: &Scan<'_>) -> Result<Plan, CudaError> {
 
 /// The tensor itself if each position's numbers are dense, else a copy.
 fn rows_of(x: &Tensor) -> Result<Tensor, CudaError> {
-    let (size, stride) = (x.size(), x.stride());
+    let size = x.size();
+    let stride = x.stride();
     let dense = (size[3] == 1 || stride[3] == 1) && (size[2] == 1 || stride[2] == size[3]);
     Ok(if dense { x.shallow_clone() } else { x.f_contiguous()? })
 }
@@ -190,7 +191,6 @@ pub fn scan(s: &Scan<'_>) -> Result<(Tensor, Option<Tensor>), CudaError> {
 /// Operands of the reverse.
 #[derive(Debug, Clone, Copy)]
 pub struct ScanBackward<'a> {
-    /// The scan.
     pub scan: Scan<'a>,
     /// Its result.
     pub y: &'a Tensor,

@@ -16,7 +16,8 @@ const THREADS: u32 = 128;
 /// # Errors
 /// When the kernel is not written for the operand, or is not launched.
 pub fn forward(beta: &Tensor, bounds: (f64, f64)) -> Result<Tensor, CudaError> {
-    let (check, beta) = (Check { kernel: "retention_decay" }, beta.f_contiguous()?);
+    let check = Check { kernel: "retention_decay" };
+    let beta = beta.f_contiguous()?;
     let lambda = beta.f_empty_like()?;
     launch(check, "retention_decay", &[&beta, &lambda], bounds)?;
     Ok(lambda)
@@ -28,7 +29,8 @@ pub fn forward(beta: &Tensor, bounds: (f64, f64)) -> Result<Tensor, CudaError> {
 /// As [`forward`].
 pub fn backward(g: &Tensor, beta: &Tensor, bounds: (f64, f64)) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "retention_decay_backward" };
-    let (g, beta) = (g.f_contiguous()?, beta.f_contiguous()?);
+    let g = g.f_contiguous()?;
+    let beta = beta.f_contiguous()?;
     check.same("g", &g, &beta)?;
     let to = beta.f_empty_like()?;
     launch(check, "retention_decay_back", &[&g, &beta, &to], bounds)?;

@@ -57,7 +57,8 @@ pub(in crate::backend) fn count() -> Result<usize, String> {
 
 /// A number of the way from one device to another.
 pub(in crate::backend) fn between(from: usize, to: usize, which: cu::CUdevice_P2PAttribute) -> Result<i32, String> {
-    let (from, to) = (device(from)?, device(to)?);
+    let from = device(from)?;
+    let to = device(to)?;
     let mut number = 0;
     // SAFETY: both devices exist, `number` is writable.
     status(unsafe { cu::cuDeviceGetP2PAttribute(&raw mut number, which, from, to) })?;
@@ -81,7 +82,6 @@ pub(in crate::backend) fn inside<T>(context: Context, body: impl FnOnce() -> Res
     done
 }
 
-/// A stream.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::backend) struct Stream(usize);
 

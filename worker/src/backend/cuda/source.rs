@@ -17,7 +17,6 @@ pub(super) const NUMBERS_MAX: usize = 6;
 pub struct Source {
     /// Name in messages, also the file's.
     pub name: &'static str,
-    /// The file.
     pub text: &'static str,
     /// Names of the numbers it is specialised by.
     pub numbers: &'static [&'static str],
@@ -65,7 +64,6 @@ impl Element {
 /// A source with its specialisation.
 #[derive(Debug, Clone, Copy)]
 pub struct Variant {
-    /// The source.
     pub source: &'static Source,
     /// Element type.
     pub element: Element,

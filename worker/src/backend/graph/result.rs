@@ -94,7 +94,8 @@ pub(super) fn records() -> Result<bool, ShimError> {
 }
 
 pub(super) fn at_its_address(tensor: &Tensor) -> Result<Tensor, TchError> {
-    let (sizes, strides) = (tensor.size(), tensor.stride());
+    let sizes = tensor.size();
+    let strides = tensor.stride();
     // SAFETY: sizes and strides are those of the memory at that address, which a graph or a leaf of the step holds.
     unsafe { Tensor::f_from_blob(tensor.data_ptr().cast(), &sizes, &strides, tensor.kind(), tensor.device()) }
 }

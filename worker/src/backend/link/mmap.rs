@@ -131,7 +131,6 @@ impl Memory {
         self.at
     }
 
-    /// Bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -172,7 +171,8 @@ impl Drop for Memory {
             return self.give_back();
         }
         // What the device still computes with it: unmapping would not wait. A device that hangs keeps its memory.
-        let (gpu, (tell, told)) = (self.gpu, mpsc::channel());
+        let gpu = self.gpu;
+        let (tell, told) = mpsc::channel();
         let waits = thread::Builder::new().name("enn-memory".to_owned()).spawn(move || {
             // SAFETY: waits for the context that `ask` makes current.
             let idle = gpu.ask("wait for the device", || unsafe { cu::cuCtxSynchronize() });

@@ -18,7 +18,8 @@ impl Locked {
     /// as good as before.
     pub fn of(mut part: SharedPart, device: Device) -> (Self, Result<(), ShimError>) {
         let Device::Cuda(index) = device else { return (Self { part, device: None }, Ok(())) };
-        let (bytes, index) = (part.bytes_mut(), index as i32);
+        let bytes = part.bytes_mut();
+        let index = index as i32;
         // SAFETY: the pages are of a mapping that `Self` owns, which unlocks them before it goes.
         let done = check(unsafe { sys::enn_host_lock(index, bytes.as_mut_ptr().cast(), bytes.len()) });
         (Self { part, device: done.is_ok().then_some(index) }, done)

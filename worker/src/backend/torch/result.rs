@@ -18,7 +18,6 @@ const ARGUMENTS_MAX: usize = 64;
 /// One argument of an operator's schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
-    /// Its name.
     pub name: String,
     /// Whether it is written in place.
     pub writes: bool,
@@ -95,7 +94,8 @@ pub(super) fn find(name: &CStr, overload: &CStr) -> Result<Handle, ShimError> {
 
 /// Arguments of an operator's schema.
 pub(super) fn arguments(handle: Handle) -> Result<Vec<Argument>, ShimError> {
-    let (mut found, mut count) = ([sys::Argument { writes: 0, takes: 0, name: ptr::null() }; ARGUMENTS_MAX], 0);
+    let mut found = [sys::Argument { writes: 0, takes: 0, name: ptr::null() }; ARGUMENTS_MAX];
+    let mut count = 0;
     // SAFETY: the handle came from `find`; `found` has the room given.
     check(unsafe { sys::enn_aten_arguments(handle.0, found.as_mut_ptr(), ARGUMENTS_MAX, &raw mut count) })?;
     let argument = |raw: &sys::Argument| Argument {
@@ -244,7 +244,8 @@ pub(super) fn adamw(
 ) -> Result<(), ShimError> {
     let mut all = arrays.map(Tensor::as_ptr).to_vec();
     all.extend(average.map(|(average, _)| average.as_ptr()));
-    let (count, share) = (all.len() as i64, average.map_or(0.0, |(_, share)| share));
+    let count = all.len() as i64;
+    let share = average.map_or(0.0, |(_, share)| share);
     // SAFETY: so many arrays and the numbers are alive; the shim checks kinds and lengths before it writes.
     check(unsafe { sys::enn_adamw(all.as_ptr(), count, numbers.as_ptr(), i32::from(decays), eps, share) })
 }

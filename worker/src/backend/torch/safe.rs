@@ -16,13 +16,10 @@ use tch::{Device, Kind, Tensor};
 pub enum Arg<'a> {
     /// An optional operand left out.
     None,
-    /// A tensor.
     Tensor(&'a Tensor),
-    /// An integer.
     Int(i64),
     /// A float.
     Real(f64),
-    /// A boolean.
     Bool(bool),
     /// A list of integers.
     Ints(&'a [i64]),
@@ -34,7 +31,6 @@ pub enum Arg<'a> {
     TensorsWhere(&'a [&'a Tensor], &'a [bool]),
     /// A list of floats.
     Reals(&'a [f64]),
-    /// A string.
     Text(&'a str),
     /// An element kind.
     Kind(Kind),
@@ -209,7 +205,8 @@ fn raw_arg<'l>(arg: &Arg<'_>, lists: &mut impl Iterator<Item = &'l Pointers>) ->
         Arg::Bools(list) => (raw.tag, raw.data, raw.count) = (6, list.as_ptr().cast(), list.len()),
         Arg::Tensors(_) | Arg::TensorsWhere(..) => {
             if let Some(list) = lists.next() {
-                (raw.data, raw.count) = (list.as_ptr().cast(), list.len());
+                raw.data = list.as_ptr().cast();
+                raw.count = list.len();
             }
             raw.tag = if matches!(arg, Arg::Tensors(_)) { 7 } else { 8 };
         }
@@ -482,7 +479,6 @@ pub struct NormBackward<'a> {
     pub x: &'a Tensor,
     /// Its mean, where it was centred.
     pub mean: Option<&'a Tensor>,
-    /// 1/σ.
     pub rstd: &'a Tensor,
     /// Factors.
     pub weight: Option<&'a Tensor>,
@@ -522,7 +518,6 @@ pub fn gate_backward(
 /// One dropout: where in the random stream, and how much.
 #[derive(Debug, Clone, Copy)]
 pub struct Drop {
-    /// Seed.
     pub seed: u64,
     /// Global step.
     pub step: u64,

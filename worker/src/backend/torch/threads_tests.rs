@@ -50,11 +50,15 @@ fn all() -> Vec<Tensor> {
     let drawn = Cell::new(0);
     let random = |shape: &[i64]| random(shape, &drawn);
     let mut made = Vec::new();
-    let (x, w, b, g) = (random(&[4099, 130]), random(&[101, 130]), random(&[101]), random(&[4099, 101]));
+    let x = random(&[4099, 130]);
+    let w = random(&[101, 130]);
+    let b = random(&[101]);
+    let g = random(&[4099, 101]);
     for far in [false, true] {
         made.push(linear(&x, &w, Some(&b), far).unwrap());
     }
-    let (dw, db) = (w.zeros_like(), b.zeros_like());
+    let dw = w.zeros_like();
+    let db = b.zeros_like();
     made.extend(linear_backward([&g, &x, &w], true, [Some(&dw), Some(&db)]).unwrap());
     made.extend([dw, db]);
 
@@ -63,7 +67,9 @@ fn all() -> Vec<Tensor> {
     made.extend(attention_backward([&q, &q, &k, &v, &y, &lse], None, false).unwrap());
     made.extend([y, lse]);
 
-    let (weight, bias, branch) = (random(&[130]), random(&[130]), random(&[4099, 130]));
+    let weight = random(&[130]);
+    let bias = random(&[130]);
+    let branch = random(&[4099, 130]);
     let whole =
         Norm { x: &x, branch: Some(&branch), weight: Some(&weight), bias: Some(&bias), centred: true, eps: 1e-5 };
     let [sum, normed, mean, rstd] = <[Tensor; 4]>::try_from(norm(&whole).unwrap().collect::<Vec<_>>()).unwrap();
@@ -78,7 +84,8 @@ fn all() -> Vec<Tensor> {
         made.push(y);
     }
 
-    let (v, lambda) = (random(&[67, 43, 3, 31]), Tensor::from_slice(&[0.5_f32, 0.9, 0.99]));
+    let v = random(&[67, 43, 3, 31]);
+    let lambda = Tensor::from_slice(&[0.5_f32, 0.9, 0.99]);
     for both in [false, true] {
         let y = retention(&v, &lambda, None, both).unwrap();
         let reverse = RetentionBackward { v: &v, lambda: &lambda, y: &y, g: &v, state: None, gstate: None, both };
@@ -132,7 +139,8 @@ fn products_stay_in_registers() {
     let _alone = HELPERS.lock().unwrap_or_else(PoisonError::into_inner);
     let _none = tch::no_grad_guard();
     let drawn = Cell::new(0);
-    let (x, w) = (random(&[2048, 64], &drawn), random(&[160, 64], &drawn));
+    let x = random(&[2048, 64], &drawn);
+    let w = random(&[160, 64], &drawn);
     let (ours, theirs) =
         on(1, || (shortest(|| linear(&x, &w, None, false).unwrap()), shortest(|| x.linear(&w, None::<&Tensor>))));
     // Sums that live in memory took six times as long as those of libtorch's library of products.
@@ -174,7 +182,8 @@ fn a_helper_that_gets_no_processor_holds_nobody_up() {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let before = helpers();
-        let (threads, alone) = (tch::get_num_threads(), on(1, loops));
+        let threads = tch::get_num_threads();
+        let alone = on(1, loops);
         tch::set_num_threads(2);
         loops();
         let own: Vec<i32> = helpers().difference(&before).copied().collect();

@@ -9,7 +9,6 @@ use std::{ffi::CString, time::Duration};
 pub struct StoreAddr {
     /// Host name or address, IPv4 or IPv6.
     pub host: String,
-    /// Port.
     pub port: u16,
     /// Put before every key with a slash between, so that rounds never see each other's keys. Empty for none.
     pub prefix: String,

@@ -67,7 +67,8 @@ impl Linked {
         if host.size() < 2 {
             return Ok(LinkedFormed::Refused { reason: "a rank alone".to_owned() });
         }
-        let (line, waited) = (Arc::clone(forming.line()), Arc::default());
+        let line = Arc::clone(forming.line());
+        let waited = Arc::default();
         let (table, engine) = match meet(&*host, device, (timeout, &waited), &line)? {
             Ok(met) => met,
             Err(reason) => {
@@ -75,7 +76,8 @@ impl Linked {
                 return Ok(LinkedFormed::Refused { reason });
             }
         };
-        let (apart, measures) = (RefCell::default(), Cell::new(true));
+        let apart = RefCell::default();
+        let measures = Cell::new(true);
         let group = Self { engine, table, host, device, line, timeout, waited, apart, measures };
         for length in CHECKED {
             let zeros = Tensor::f_zeros([length], (Kind::Float, Device::Cuda(device)));
@@ -111,14 +113,16 @@ impl Linked {
     }
 
     fn failed(&self, operation: &'static str, error: &TchError) -> CommError {
-        let (rank, size) = (self.rank(), self.size());
+        let rank = self.rank();
+        let size = self.size();
         CommError::Collective { operation, rank, size, message: error.to_string() }
     }
 
     /// The norm of a sum of known numbers, the whole array long, if it is right; the array holds zeros afterwards.
     fn check(&self, tensor: &Tensor) -> Result<Option<f64>, CommError> {
         let failed = |error: TchError| self.failed("check", &error);
-        let (rank, size) = (f64::from(self.rank()), f64::from(self.size()));
+        let rank = f64::from(self.rank());
+        let size = f64::from(self.size());
         let ramp = Tensor::f_arange(tensor.numel() as i64, (Kind::Float, tensor.device())).map_err(failed)?;
         let ramp = ramp.f_remainder(CHECK_PERIOD).map_err(failed)?.f_view_as(tensor).map_err(failed)?;
         let mut tensor = tensor.shallow_clone();
@@ -257,7 +261,9 @@ impl ProcessGroup for Linked {
         };
         self.engine.add(region, norms);
         let norm = self.checked(Ok(shared.shallow_clone()))?.map_err(|reason| {
-            let (operation, rank, size) = ("check", self.rank(), self.size());
+            let operation = "check";
+            let rank = self.rank();
+            let size = self.size();
             let message = format!("copy engines do not sum ({reason}); collectives = \"nccl\" does without them");
             CommError::Collective { operation, rank, size, message }
         })?;
@@ -275,8 +281,11 @@ impl ProcessGroup for Linked {
 
     fn shutdown(self: Box<Self>, timeout: Duration) -> Result<(), CommError> {
         let Self { engine, host, .. } = *self;
-        let (operation, rank, size) = ("shutdown", host.rank(), host.size());
-        let (rested, rests) = (engine.rest(Duration::ZERO), engine.rest(timeout));
+        let operation = "shutdown";
+        let rank = host.rank();
+        let size = host.size();
+        let rested = engine.rest(Duration::ZERO);
+        let rests = engine.rest(timeout);
         // A cut ends waits before their time.
         let uncut = if rested { Ok(()) } else { engine.member.uncut(operation) };
         drop(engine);

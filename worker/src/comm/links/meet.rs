@@ -108,7 +108,8 @@ fn join(
 impl Table {
     /// Room for an array of so many bytes at every rank, or why one of them has none.
     pub(super) fn region(&self, host: &dyn ProcessGroup, array: usize) -> Result<Result<Region, String>, CommError> {
-        let (rank, bytes) = (host.rank() as usize, Region::bytes(array, host.size() as usize));
+        let rank = host.rank() as usize;
+        let bytes = Region::bytes(array, host.size() as usize);
         let make = || {
             let made = Arc::new(Memory::new(self.gpu, bytes)?);
             let descriptor = made.share()?;
@@ -130,7 +131,8 @@ impl Table {
 
 /// Those words of every rank.
 fn exchange(host: &dyn ProcessGroup, timeout: Duration, own: &[i64]) -> Result<Vec<Vec<i64>>, CommError> {
-    let (size, count) = (host.size() as usize, own.len());
+    let size = host.size() as usize;
+    let count = own.len();
     let mut words = vec![0; size * count];
     words[host.rank() as usize * count..][..count].copy_from_slice(own);
     let words = Tensor::from_slice(&words);

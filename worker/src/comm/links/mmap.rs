@@ -60,7 +60,8 @@ impl Turns {
     pub(super) fn new(gpu: Gpu, segment: Segment, (rank, size): (u32, u32)) -> Result<Self, LinkError> {
         // SAFETY: the segment is mapped as long as it lives, which is longer than the words do; all access is atomic.
         let words = unsafe { Words::new(gpu, segment.address(0), Self::bytes(size)) }?;
-        let (issued, cut) = (AtomicU32::new(0), AtomicBool::new(false));
+        let issued = AtomicU32::new(0);
+        let cut = AtomicBool::new(false);
         Ok(Self { words, segment, rank: rank as usize, size: size as usize, issued, cut })
     }
 

@@ -121,7 +121,8 @@ fn is_measured(array: Array, parts: Parts, together: Together) -> bool {
 
 impl Engine {
     pub(super) fn new(member: Member, scratch: Region) -> Self {
-        let (regions, kept) = (RefCell::default(), RefCell::default());
+        let regions = RefCell::default();
+        let kept = RefCell::default();
         Self { member: Arc::new(member), regions, scratch: Arc::new(scratch), kept }
     }
 
@@ -191,7 +192,8 @@ impl Engine {
 
     /// Begins to give every rank what `root` has.
     pub(super) fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<LinkWork, LinkError> {
-        let (array, (rank, _)) = (Array::of(tensor), self.ranks());
+        let array = Array::of(tensor);
+        let (rank, _) = self.ranks();
         self.begin("broadcast", tensor, || {
             let room = self.room().min(TAKEN_BYTES_MAX);
             for from in (0..array.bytes()).step_by(room) {
@@ -239,7 +241,8 @@ impl Engine {
         together: Together,
         shared: Option<(&Region, usize)>,
     ) -> Result<(), LinkError> {
-        let (rank, width) = (self.ranks().0, array.element_bytes());
+        let rank = self.ranks().0;
+        let width = array.element_bytes();
         let room = self.room() / width;
         let measured = shared.filter(|_| is_measured(array, parts, together));
         let mut written = 0;
@@ -351,7 +354,8 @@ impl Engine {
 
     /// Gives every other rank something and its word, and waits for theirs.
     fn give(&self, turn: u32, told: Told, what: impl Fn(usize) -> [Option<Copy>; 2]) -> Result<(), LinkError> {
-        let (Member { beside, turns, .. }, rank) = (&*self.member, self.ranks().0);
+        let Member { beside, turns, .. } = &*self.member;
+        let rank = self.ranks().0;
         for other in self.others() {
             what(other).into_iter().flatten().try_for_each(|copy| self.copy(copy))?;
             // SAFETY: the words stay as long as the engine.
@@ -376,7 +380,8 @@ impl Engine {
     /// What came, to where it belongs, unless a rank has cut the group by the time that all of it lies where nobody else writes.
     fn take(&self, (from, to, bytes): Copy) -> Result<(), LinkError> {
         let Member { beside, turns, .. } = &*self.member;
-        let (own, seen) = (self.own(), self.own() + TAKEN_BYTES_MAX as u64);
+        let own = self.own();
+        let seen = self.own() + TAKEN_BYTES_MAX as u64;
         self.copy((from, own, bytes))?;
         self.copy((turns.cut_word(), seen, size_of::<u32>()))?;
         // SAFETY: as in `copy`.

@@ -216,7 +216,8 @@ mod tests {
         assert!(crowd.len() > 20, "{}", crowd.len());
         thread::scope(|scope| {
             let ranks = posts.into_iter().enumerate().map(|(rank, post)| {
-                let (addresses, own) = (&addresses, writer.as_fd());
+                let addresses = &addresses;
+                let own = writer.as_fd();
                 scope.spawn(move || post.pass(rank, addresses, Some(own)))
             });
             let ranks: Vec<_> = ranks.collect();

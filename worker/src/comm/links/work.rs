@@ -66,7 +66,9 @@ impl LinkWork {
             let _exact = ShortSleeps::begin();
             while !self.is_done()? {
                 if looked - begun >= timeout {
-                    let (operation, rank, size) = (self.operation, *rank, *size);
+                    let operation = self.operation;
+                    let rank = *rank;
+                    let size = *size;
                     return Err(CommError::TimedOut { operation, rank, size, timeout });
                 }
                 let pause = ((looked - begun) / SHARE).clamp(SOON, SELDOM);
@@ -102,7 +104,8 @@ impl Member {
     /// Fails after any rank's cut.
     pub(super) fn uncut(&self, operation: &'static str) -> Result<(), CommError> {
         let Self { turns, rank, size, .. } = self;
-        let (rank, size) = (*rank, *size);
+        let rank = *rank;
+        let size = *size;
         match turns.cut_by() {
             // Looked at after the word, so that this rank's own is never told as a peer's.
             _ if turns.is_cut() => Err(CommError::Aborted { operation, rank, size }),

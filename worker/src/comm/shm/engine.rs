@@ -55,7 +55,8 @@ impl Engine {
     pub(super) fn start(ring: Arc<Ring>, timeout: Duration) -> Result<Self, CommError> {
         let (jobs, queue) = bounded::<Job>(QUEUE_MAX);
         let (ending, ended) = bounded::<()>(0);
-        let (rank, size) = (ring.rank, ring.size);
+        let rank = ring.rank;
+        let size = ring.size;
         let exchange = Exchange::new(Arc::clone(&ring));
         thread::Builder::new()
             .name("enn-comm".to_owned())
@@ -144,7 +145,8 @@ fn perform(exchange: &mut Exchange, task: &mut Task, deadline: Instant) -> Resul
             }
         }
         Task::AllReduceShared(tensor, reduce, (region, start)) => {
-            let (kind, place) = (tensor.kind(), (&**region, *start, tensor.numel()));
+            let kind = tensor.kind();
+            let place = (&**region, *start, tensor.numel());
             let what = (*reduce, kind as u8);
             match kind {
                 Kind::Double => exchange.all_reduce_shared::<f64>(place, what, deadline),

@@ -68,7 +68,8 @@ impl Exchange {
         let call = Call::all_reduce::<T>(reduce, kind, data.len());
         let per = self.ring.layout.chunk_bytes / size_of::<T>();
         let whole = self.ring.layout.is_whole(size_of_val(data));
-        let (first, chunks) = (self.next, data.len().div_ceil(per).max(1));
+        let first = self.next;
+        let chunks = data.len().div_ceil(per).max(1);
         let range = |index: usize| index * per..((index + 1) * per).min(data.len());
         let ranges: Vec<Range<usize>> = (0..chunks).map(range).collect();
         for (index, range) in ranges.iter().enumerate() {
@@ -205,7 +206,8 @@ impl Exchange {
         let what = BROADCAST | u64::from(kind) << 16 | u64::from(root) << 32;
         let call = Call { what, bytes: data.len() as u64, at: 0 };
         let per = self.ring.layout.chunk_bytes;
-        let (first, chunks) = (self.next, data.len().div_ceil(per).max(1));
+        let first = self.next;
+        let chunks = data.len().div_ceil(per).max(1);
         for index in 0..chunks {
             let chunk = first.wrapping_add(index as u32);
             let data = &mut data[index * per..((index + 1) * per).min(call.bytes as usize)];
@@ -231,7 +233,8 @@ impl Exchange {
 
     /// Waits for all ranks.
     pub(super) fn barrier(&mut self, deadline: Instant) -> Result<(), Fault> {
-        let (chunk, call) = (self.next, Call { what: BARRIER, bytes: 0, at: 0 });
+        let chunk = self.next;
+        let call = Call { what: BARRIER, bytes: 0, at: 0 };
         self.open(chunk, call, deadline)?;
         self.meet(chunk, call, deadline)?;
         self.ring.publish(Word::Done, chunk);

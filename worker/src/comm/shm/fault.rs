@@ -6,7 +6,6 @@ use std::time::Duration;
 /// How a rank stands to the group, as the others read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// In it.
     Member,
     /// Gone after its last collective.
     Left,
@@ -43,7 +42,6 @@ impl State {
 pub(super) struct Call {
     /// Operation, kind and root, packed.
     pub(super) what: u64,
-    /// Bytes.
     pub(super) bytes: u64,
     /// Where in the memory of shared tensors, if there.
     pub(super) at: u64,

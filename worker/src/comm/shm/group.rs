@@ -36,7 +36,6 @@ pub enum ShmFormed {
     Refused {
         /// That rank.
         rank: u32,
-        /// Its reason.
         reason: String,
     },
 }
@@ -79,7 +78,8 @@ impl Shm {
         forming.line().tie(&ring);
         let engine = Engine::start(ring, timeout)?;
         let at = Place { operation: "form", rank, size, timeout };
-        let (line, waited) = (Arc::clone(forming.line()), Arc::default());
+        let line = Arc::clone(forming.line());
+        let waited = Arc::default();
         let group = Self { engine, _watch: watch, regions: RefCell::default(), line, waited, at };
         let found = check::sums(&group, timeout.min(forming.left()), spoil);
         // Also of a failure: the others wait for this rank's word.
@@ -168,7 +168,8 @@ impl ProcessGroup for Shm {
 
     fn shared_like(&self, tensor: &Tensor) -> Result<Option<Tensor>, CommError> {
         check(tensor, "shared_like")?;
-        let (rank, size) = (self.at.rank, self.at.size);
+        let rank = self.at.rank;
+        let size = self.at.size;
         let number = self.regions.borrow().len() + 1;
         let mut place = [0i64; 4];
         let mut made = None;

@@ -101,7 +101,8 @@ impl Ring {
                 return Ok(());
             }
         }
-        let (bell, asleep) = (self.word(self.rank, Word::Bell), self.word(self.rank, Word::Asleep));
+        let bell = self.word(self.rank, Word::Bell);
+        let asleep = self.word(self.rank, Word::Asleep);
         loop {
             let rung = bell.load(Ordering::Acquire);
             asleep.store(1, Ordering::Relaxed);

@@ -22,7 +22,8 @@ pub(super) struct Watch {
 impl Watch {
     /// Begins watching the processes `pids` (by rank; the own one is left out).
     pub(super) fn begin(ring: &Arc<Ring>, pids: &[u32]) -> Result<Self, CommError> {
-        let (rank, size) = (ring.rank, ring.size);
+        let rank = ring.rank;
+        let size = ring.size;
         let failed = |message: String| CommError::Form { backend: "shm", rank, size, message };
         let mut alive: Vec<(u32, OwnedFd)> = Vec::new();
         for peer in ring.peers() {
@@ -33,7 +34,8 @@ impl Watch {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let end = EventFd::from_flags(flags).map_err(|errno| failed(format!("eventfd: {errno}")))?;
         let end = Arc::new(end);
-        let (ring, stop) = (Arc::clone(ring), Arc::clone(&end));
+        let ring = Arc::clone(ring);
+        let stop = Arc::clone(&end);
         thread::Builder::new()
             .name("enn-comm-watch".to_owned())
             .spawn(move || watch(&ring, &stop, alive))

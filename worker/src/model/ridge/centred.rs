@@ -29,7 +29,8 @@ impl Centred {
             return Ok(Self::Rows { x, y: y.shallow_clone(), along, lengths });
         }
         let zeros = |width: i64| Raw::f_zeros([columns, width], (Kind::Double, x.device()));
-        let (mut gram, mut along) = (zeros(columns)?, zeros(y.size()[1])?);
+        let mut gram = zeros(columns)?;
+        let mut along = zeros(y.size()[1])?;
         for (start, len) in blocks(x) {
             let block = centred(start, len)?;
             let turned = block.f_tr()?;
@@ -59,7 +60,8 @@ impl Centred {
 /// Rows (start, how many) of the blocks that x (n, F) is worked through in.
 pub(in crate::model) fn blocks(x: &Raw) -> impl Iterator<Item = (i64, i64)> + use<> {
     let size = x.size();
-    let (rows, columns) = (size[0], size.get(1).copied().unwrap_or(1));
+    let rows = size[0];
+    let columns = size.get(1).copied().unwrap_or(1);
     let block = (BLOCK_NUMBERS / columns.max(1)).max(1);
     (0..rows).step_by(block as usize).map(move |start| (start, block.min(rows - start)))
 }

@@ -157,7 +157,8 @@ struct Fold {
 
 impl Fold {
     fn new([x, y]: [Raw; 2], [x_unseen, y_unseen]: [Raw; 2], components: i64) -> Result<Self, TchError> {
-        let (x_mean, y_mean) = (column_mean(&x)?, column_mean(&y)?);
+        let x_mean = column_mean(&x)?;
+        let y_mean = column_mean(&y)?;
         let y = y.f_sub(&y_mean)?;
         let (leading, _) = directions(&y, components)?;
         let unseen = [x_unseen.f_sub(&x_mean)?, y_unseen.f_sub(&y_mean)?];

@@ -25,7 +25,8 @@ fn direct(x: &Raw, y: &Raw, scales: &Raw, lambda: f64) -> Raw {
 fn every_component_solves_its_normal_equations() {
     // More rows than columns, fewer rows than columns, and fewer rows than cells.
     for (n, f, o, crosses) in [(40, 7, 4, 0), (12, 40, 4, 9), (8, 3, 10, 1)] {
-        let (x, y) = (random(1, [n, f]) + 3.0, random(2, [n, o]) - 5.0);
+        let x = random(1, [n, f]) + 3.0;
+        let y = random(2, [n, o]) - 5.0;
         let ridge = Ridge::fit(&x, &y, crosses).unwrap();
         let choice = Choice::by_cross_validation(&x, &y, crosses).unwrap();
         let yc = &y - column_mean(&y).unwrap();
@@ -49,10 +50,12 @@ fn every_component_solves_its_normal_equations() {
 #[test]
 fn few_rows_of_many_cells_are_fitted_as_each_cell_by_itself() {
     for (n, f, o, crosses) in [(9, 3, 40, 1), (6, 20, 7, 0)] {
-        let (x, y) = (random(4, [n, f]), random(5, [n, o]) * 3.0 + 2.0);
+        let x = random(4, [n, f]);
+        let y = random(5, [n, o]) * 3.0 + 2.0;
         // A cell that does not vary.
         let _ = y.narrow(1, 0, 1).fill_(7.0);
-        let (turned, plain) = (Ridge::fit(&x, &y, crosses).unwrap(), Ridge::fit_cells(&x, &y, crosses).unwrap());
+        let turned = Ridge::fit(&x, &y, crosses).unwrap();
+        let plain = Ridge::fit_cells(&x, &y, crosses).unwrap();
         assert!((&turned.weight - &plain.weight).abs().max().double_value(&[]) < 1e-9, "{n} {f} {o}");
         assert!((&turned.bias - &plain.bias).abs().max().double_value(&[]) < 1e-9);
         assert!(turned.strengths.iter().zip(&plain.strengths).all(|(a, b)| (a.0 - b.0).abs() < 1e-6 * b.0.max(1.0)));
@@ -81,14 +84,15 @@ fn leading_directions_are_orthonormal_and_sorted() {
 /// Three columns of three hundred say something: plain ridge spreads its weight over all of them.
 #[test]
 fn columns_that_say_nothing_are_given_little() {
-    let (x, fresh) = (random(5, [80, 300]), random(6, [200, 300]));
+    let x = random(5, [80, 300]);
+    let fresh = random(6, [200, 300]);
     let truth = |x: &Raw| x.narrow(1, 0, 3).matmul(&random(7, [3, 6])) * 2.0;
     let y = truth(&x) + random(8, [80, 6]);
     let ridge = Ridge::fit(&x, &y, 0).unwrap();
     let picks = Choice::by_cross_validation(&x, &y, 0).unwrap().picks;
     let plain = direct(&x, &(&y - column_mean(&y).unwrap()), &Raw::ones([300], (Kind::Double, Device::Cpu)), 50.0);
-    let (ours, theirs) =
-        (error(&ridge.predict(&fresh).unwrap(), &truth(&fresh)), error(&fresh.matmul(&plain), &truth(&fresh)));
+    let ours = error(&ridge.predict(&fresh).unwrap(), &truth(&fresh));
+    let theirs = error(&fresh.matmul(&plain), &truth(&fresh));
     assert!(ours < theirs / 3.0, "{ours} against {theirs}; {picks:?}");
 }
 
@@ -96,10 +100,8 @@ fn columns_that_say_nothing_are_given_little() {
 #[test]
 fn crosses_are_used_where_they_matter() {
     let n = 160;
-    let (first, second) = (
-        Raw::arange(n, (Kind::Int64, Device::Cpu)).remainder(8),
-        Raw::arange(n, (Kind::Int64, Device::Cpu)).floor_divide_scalar(8).remainder(4),
-    );
+    let first = Raw::arange(n, (Kind::Int64, Device::Cpu)).remainder(8);
+    let second = Raw::arange(n, (Kind::Int64, Device::Cpu)).floor_divide_scalar(8).remainder(4);
     let main = Raw::cat(&[first.one_hot(8), second.one_hot(4)], 1).to_kind(Kind::Double);
     let pairs = (&first * 4 + &second).one_hot(32).to_kind(Kind::Double);
     let x = Raw::cat(&[&main, &pairs], 1);

@@ -58,8 +58,8 @@ impl Chosen {
     /// For people.
     pub(super) fn decision(&self, unit: &str) -> String {
         let [without, with] = self.errors.map(|error| format!("{error:.4}"));
-        let (what, unit) =
-            (if self.maps.is_some() { "kept" } else { "left out" }, if unit.is_empty() { "" } else { unit });
+        let what = if self.maps.is_some() { "kept" } else { "left out" };
+        let unit = if unit.is_empty() { "" } else { unit };
         format!(
             "affine calibration {what}: mean absolute error over {FOLDS} parts of the validation rows, each by the others, {without} \
              without and {with}{}{unit} with it (prior of {} rows)",
@@ -89,7 +89,8 @@ impl Moments {
 fn by_cell(sample: &Sample, rows: Range<usize>) -> Vec<Moments> {
     let mut all = vec![Moments::default(); sample.cells];
     for i in rows.start * sample.cells..rows.end * sample.cells {
-        let (w, z) = (sample.weight[i], sample.location()[i]);
+        let w = sample.weight[i];
+        let z = sample.location()[i];
         let r = sample.target[i] - z;
         let one = Moments { n: w, z: w * z, r: w * r, zz: w * z * z, rz: w * r * z };
         all[i % sample.cells] = all[i % sample.cells].with(&one);
@@ -101,7 +102,8 @@ fn by_cell(sample: &Sample, rows: Range<usize>) -> Vec<Moments> {
 fn maps(moments: &[Moments], prior: f64) -> [Vec<f64>; 2] {
     let of = |m: &Moments| {
         let (mean, shift) = if m.n > 0.0 { (m.z / m.n, m.r / (m.n + prior)) } else { (0.0, 0.0) };
-        let (spread, along) = (m.zz - mean * m.z, m.rz - mean * m.r);
+        let spread = m.zz - mean * m.z;
+        let along = m.rz - mean * m.r;
         let slope = if spread > 0.0 { along / spread * m.n / (m.n + prior) } else { 0.0 };
         (shift - slope * mean, 1.0 + slope)
     };
@@ -113,7 +115,8 @@ fn maps(moments: &[Moments], prior: f64) -> [Vec<f64>; 2] {
 fn error(sample: &Sample, spread: &[f64], rows: Range<usize>, maps: Option<&[Vec<f64>; 2]>) -> [f64; 2] {
     let mut sums = [0.0, 0.0];
     for i in rows.start * sample.cells..rows.end * sample.cells {
-        let (cell, z) = (i % sample.cells, sample.location()[i]);
+        let cell = i % sample.cells;
+        let z = sample.location()[i];
         let moved = maps.map_or(z, |[shift, slope]| shift[cell] + slope[cell] * z);
         sums[0] += sample.weight[i] * (sample.target[i] - moved).abs() * spread[cell];
         sums[1] += sample.weight[i];

@@ -36,7 +36,8 @@ pub(super) fn fit(sample: &Sample, levels: &[f64], drift: f64) -> Intervals {
     let middle = sample.middle;
     let mut quantiles = sample.quantiles.clone();
     let mut stretch = vec![vec![1.0; sample.cells]; levels.len() - 1];
-    let (before, mut own) = (held(sample, &quantiles), 0.0);
+    let before = held(sample, &quantiles);
+    let mut own = 0.0;
     let upwards = (middle + 1..levels.len()).map(|to| (to - 1, to, 1.0));
     let downwards = (0..middle).rev().map(|to| (to + 1, to, -1.0));
     for (from, to, sign) in upwards.chain(downwards) {
@@ -61,7 +62,8 @@ fn factors(sample: &Sample, level: f64, score: &dyn Fn(usize) -> f64) -> (Vec<f6
         let scores = places.filter(|&i| sample.weight[i] > 0.0).map(|i| (score(i), sample.weight[i])).collect();
         conformal(scores, level).map(|found| found.clamp(STRETCH.0, STRETCH.1))
     };
-    let (rows, cells) = (sample.rows, sample.cells);
+    let rows = sample.rows;
+    let cells = sample.cells;
     let shared = factor(&mut (0..rows * cells)).unwrap_or(1.0);
     let logs = |rows: std::ops::Range<usize>| -> Option<Vec<f64>> {
         (0..cells).map(|cell| factor(&mut rows.clone().map(|row| row * cells + cell)).map(f64::ln)).collect()
@@ -78,7 +80,8 @@ fn factors(sample: &Sample, level: f64, score: &dyn Fn(usize) -> f64) -> (Vec<f6
 fn reliability(first: &[f64], second: &[f64]) -> f64 {
     let n = first.len() as f64;
     let mean = |values: &[f64]| values.iter().sum::<f64>() / n;
-    let (a, b) = (mean(first), mean(second));
+    let a = mean(first);
+    let b = mean(second);
     let moment = |x: &[f64], y: &[f64], (a, b)| x.iter().zip(y).map(|(x, y)| (x - a) * (y - b)).sum::<f64>();
     let spread = (moment(first, first, (a, a)) * moment(second, second, (b, b))).sqrt();
     let correlation = if spread > 0.0 { (moment(first, second, (a, b)) / spread).max(0.0) } else { 0.0 };
@@ -101,7 +104,8 @@ fn conformal(mut scores: Vec<(f64, f64)>, level: f64) -> Option<f64> {
 
 /// Share of the targets within the outermost of some quantiles.
 fn held(sample: &Sample, quantiles: &[Vec<f64>]) -> f64 {
-    let (low, high) = (&quantiles[0], &quantiles[quantiles.len() - 1]);
+    let low = &quantiles[0];
+    let high = &quantiles[quantiles.len() - 1];
     let within = |&i: &usize| low[i] <= sample.target[i] && sample.target[i] <= high[i];
     let total: f64 = sample.weight.iter().sum();
     (0..sample.target.len()).filter(within).map(|i| sample.weight[i]).sum::<f64>() / total

@@ -51,7 +51,8 @@ pub(super) fn fit(
     let quantiles = levels.len().max(1);
     let rows = sample::rows(data, quantiles);
     if rows.len() < ROWS_MIN {
-        let (rows, all) = (rows.len(), data.rows(Split::Val).len());
+        let rows = rows.len();
+        let all = data.rows(Split::Val).len();
         let room = if (rows as u64) < all { format!(", and {rows} of them have room") } else { String::new() };
         fitted.decisions.push(format!("no calibration: {all} validation rows{room}, expected at least {ROWS_MIN}"));
         return Ok(fitted);
@@ -67,7 +68,8 @@ pub(super) fn fit(
         }
     }
     let mut sample = sample::gather(judged, (data, left_out), (&rows, quantiles), (group, device))?;
-    let (mut affine, mut stretch) = (None, None);
+    let mut affine = None;
+    let mut stretch = None;
     if points && !passes {
         let meta = data.staged.0.meta();
         let std = meta.y_stats.iter().map(|stats| stats.std);

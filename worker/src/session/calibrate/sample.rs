@@ -38,7 +38,6 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// The locations.
     pub(super) fn location(&self) -> &[f64] {
         &self.quantiles[self.middle]
     }
@@ -74,7 +73,8 @@ pub(super) fn gather(
     (rows, quantiles): (&[u64], usize),
     (group, device): (&dyn ProcessGroup, Device),
 ) -> Result<Sample, SessionError> {
-    let (cells, width) = (data.staged.0.outputs(), width(data, quantiles));
+    let cells = data.staged.0.outputs();
+    let width = width(data, quantiles);
     let all = Tensor::f_zeros([rows.len() as i64, width as i64], (Kind::Float, device))?;
     let starts = (0..rows.len() as u64).step_by(FORWARD_ROWS as usize);
     for start in starts.skip(group.rank() as usize).step_by(group.size() as usize) {
@@ -99,7 +99,8 @@ pub(super) fn gather(
                 .try_fold(targets.valid.raw().shallow_clone(), |all, part| all.f_logical_and(&part.f_isfinite()?))?;
             let parts =
                 parts.iter().map(|part| part.f_where_scalarother(&finite, 0.0)).collect::<Result<Vec<_>, _>>()?;
-            let (start, count) = (part.start.cast_signed(), (part.end - part.start).cast_signed());
+            let start = part.start.cast_signed();
+            let count = (part.end - part.start).cast_signed();
             tch::no_grad(|| all.f_narrow(0, start, count)?.f_copy_(&Tensor::f_cat(&parts, 1)?))?;
             Ok(())
         };

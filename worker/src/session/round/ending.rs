@@ -52,7 +52,8 @@ impl Round<'_> {
         let state = &mut *self.state;
         let train = &self.host.config.train;
         let kept = if state.learner.ema.is_some() { "moving average" } else { "weights" };
-        let (step, epoch) = (state.progress.best_step, self.sampler.steps_per_epoch());
+        let step = state.progress.best_step;
+        let epoch = self.sampler.steps_per_epoch();
         let of = if step.is_multiple_of(epoch) { format!("epoch {}", step / epoch) } else { format!("step {step}") };
         let best = (format!("the {kept} of {of}"), state.progress.standing.best);
         let (wins, decision) = match (tail, train.averaging) {

@@ -35,12 +35,14 @@ impl<'a> Round<'a> {
         group: &'a dyn ProcessGroup,
         task: &'a RoundTask,
     ) -> Result<Self, SessionError> {
-        let (rank, world) = (u64::from(group.rank()), u64::from(group.size()));
+        let rank = u64::from(group.rank());
+        let world = u64::from(group.size());
         let accumulation = host.order.accumulation * u64::from(task.split.max(1));
         let sampler = Sampler { rank, world, accumulation, ..host.order.clone() };
         let place = host.place(group, &sampler);
         if state.broken {
-            let (left, told) = (std::mem::take(&mut state.left), state.told.take());
+            let left = std::mem::take(&mut state.left);
+            let told = state.told.take();
             *state = State { left, told, ..host.state(state.saver.take())? };
         }
         state.learner.executor.reset();
@@ -63,13 +65,15 @@ impl<'a> Round<'a> {
                 None
             }
         };
-        (round.state.begun, round.state.left) = (true, Left::Nothing);
+        round.state.begun = true;
+        round.state.left = Left::Nothing;
         let chosen = started.map_or_else(|| round.share_state(), Ok)?;
         round.prepare_saving()?;
         ready(round.place.reporter, host.device, group.backend())?;
         if round.fresh {
             let choice = round.state.learner.precision.choice();
-            let (format, reason) = (choice.format.name().to_owned(), choice.reason.to_string());
+            let format = choice.format.name().to_owned();
+            let reason = choice.reason.to_string();
             round.tell_from_first(FromWorker::PrecisionChosen { format, reason })?;
             if let Some(decision) = group.fell_back() {
                 round.tell_from_first(FromWorker::Decided { decision })?;
@@ -90,7 +94,8 @@ impl<'a> Round<'a> {
 
     /// Every rank keeps what the strategy leaves it.
     fn share_state(&mut self) -> Result<Chosen, SessionError> {
-        let (host, group) = (self.host, self.place.group);
+        let host = self.host;
+        let group = self.place.group;
         let weights = self.state.learner.params.numel();
         let chosen = strategy::choose(host.config.train.strategy, weights, (host.device, self.task.local), group)?;
         if let Some(ranks) = chosen.by_node {
@@ -116,7 +121,8 @@ impl<'a> Round<'a> {
     /// which some are `missing`.
     fn start(&mut self, resume: Option<&Path>, missing: Option<&Missing>) -> Result<Chosen, SessionError> {
         self.fresh = true;
-        let (host, group) = (self.host, self.place.group);
+        let host = self.host;
+        let group = self.place.group;
         if let Some(missing) = missing {
             let from = resume.map_or_else(
                 || "training begins again".to_owned(),
@@ -150,7 +156,8 @@ impl<'a> Round<'a> {
     }
 
     fn resume(&mut self, path: &Path) -> Result<(), SessionError> {
-        let (host, group) = (self.host, self.place.group);
+        let host = self.host;
+        let group = self.place.group;
         let manifest = std::fs::read(path.join(name::MANIFEST)).unwrap_or_default();
         agree::agree(group, host.device, "the checkpoint to go on from", blake3::hash(&manifest).as_bytes())?;
         let state = &mut *self.state;
@@ -175,7 +182,8 @@ impl<'a> Round<'a> {
         state.saved_step = Some(state.progress.step);
         // What is saved was judged where it was to be, however often that was.
         state.progress.judged = state.progress.step;
-        let (before, now) = (SavedModel::open(path)?.config.train, &self.host.config.train);
+        let before = SavedModel::open(path)?.config.train;
+        let now = &self.host.config.train;
         let longer = now.epochs > before.passes(self.host.order.rows) || now.patience != before.patience;
         let progress = &mut state.progress;
         // One that had ended goes on where more is asked for.
@@ -208,7 +216,8 @@ impl<'a> Round<'a> {
             let saved = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
             self.state.take(&saved, &self.host.order, Path::new("the state of another rank"))?;
             self.state.saved_step = None;
-            let (step, seconds) = (self.state.progress.step, self.state.pace.watch.lap_ms() / 1e3);
+            let step = self.state.progress.step;
+            let seconds = self.state.pace.watch.lap_ms() / 1e3;
             self.tell(FromWorker::StateReceived { step, from: furthest.root, bytes, seconds })?;
         }
         Ok(())
@@ -218,7 +227,8 @@ impl<'a> Round<'a> {
     fn put_together(&mut self, mine: Held, shares: &Shares) -> Result<(), SessionError> {
         self.place.reporter.mark(Phase::Load, shares.standing.step());
         let _ = self.state.pace.watch.lap_ms();
-        let (host, group) = (self.host, self.place.group);
+        let host = self.host;
+        let group = self.place.group;
         self.state.learner.equip()?;
         let whole = self.state.named(&host.order)?;
         let left = std::mem::take(&mut self.state.left);
@@ -230,7 +240,8 @@ impl<'a> Round<'a> {
         if shares.late {
             self.state.keep_what_was_judged()?;
         }
-        let (step, seconds) = (self.state.progress.step, self.state.pace.watch.lap_ms() / 1e3);
+        let step = self.state.progress.step;
+        let seconds = self.state.pace.watch.lap_ms() / 1e3;
         let there = host.checkpoints.join(name::committed(step)).exists();
         let seen = agree::sum(group, host.device, &[if there { 1.0 } else { 0.0 }])?[0] > 0.0;
         self.state.saved_step = seen.then_some(step);

@@ -46,10 +46,12 @@ impl Round<'_> {
         }
         state.progress.replays = state.refusals.replays();
         let (items, own) = state.shares(&self.host.order)?;
-        let (rank, world) = (self.place.group.rank(), self.place.group.size());
+        let rank = self.place.group.rank();
+        let world = self.place.group.size();
         let dir = self.host.checkpoints.join(name::temporary(step, &self.task.attempt));
         let best = state.progress.standing.best;
-        let (epoch, metric) = (state.progress.position.epoch, best.is_finite().then_some(best));
+        let epoch = state.progress.position.epoch;
+        let metric = best.is_finite().then_some(best);
         let due = Due { step, epoch, metric, dir, rank, world, must };
         if state.saver.save((&items, &own), due, self.place.reporter)? {
             state.saved_step = Some(step);

@@ -173,7 +173,10 @@ mod tests {
     /// The launcher's lines for ranks that ended in this way.
     fn journal(exits: &[(Option<i32>, Option<i32>)]) -> String {
         let line = |(rank, (code, signal)): (u32, &(Option<i32>, Option<i32>))| {
-            let (round, rank, code, signal) = (Round(0), Rank(rank), *code, *signal);
+            let round = Round(0);
+            let rank = Rank(rank);
+            let code = *code;
+            let signal = *signal;
             let what = What::WorkerExited { round, rank, pid: 1, code, signal, seconds_to_notice: 0.0 };
             serde_json::to_string(&Event { time: 0.0, what }).unwrap() + "\n"
         };
@@ -185,7 +188,8 @@ mod tests {
         let run = tempfile::tempdir().unwrap();
         for (rank, kernel) in [(0, "aborts"), (1, "ended by others"), (2, "runs"), (3, "kills the context")] {
             let intents = folder(run.path(), 0, rank).intents();
-            let (op, operands) = ("linear".to_owned(), "f32[5,7]".to_owned());
+            let op = "linear".to_owned();
+            let operands = "f32[5,7]".to_owned();
             intents.open(&Intent { op, kernel: kernel.to_owned(), sig: u64::MAX, operands });
             if kernel == "runs" {
                 intents.close();

@@ -102,7 +102,9 @@ impl Steps {
         code: &mut impl FnMut(&Cx<'_>, &StepParts<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
     ) -> Option<Found> {
         let Self { params, weights, kernels, grads, optimizer, precision, uncompared, .. } = self;
-        let (bisect, replay, collectives) = (Bisect::new(kernels), Replay::default(), &Unasked(1));
+        let bisect = Bisect::new(kernels);
+        let replay = Replay::default();
+        let collectives = &Unasked(1);
         let parts = StepParts { weights, grads, optimizer, precision, collectives, uncompared, replay: Some(&replay) };
         let mut cx = Cx::train(params, self.seed, given.number);
         cx.set_launcher(&bisect);

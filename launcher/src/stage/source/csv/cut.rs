@@ -93,7 +93,8 @@ impl Cutter {
 
     /// The line that a byte is in. It is found by reading the file again: this is the end of the run, it may take its time.
     fn place(&self, mut left: u64) -> Place {
-        let (mut at, mut line) = (0, 1);
+        let mut at = 0;
+        let mut line = 1;
         let mut buffer = vec![0; PIECE_BYTES];
         while left > 0 {
             let want = usize::try_from(left).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));

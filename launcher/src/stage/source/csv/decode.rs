@@ -115,7 +115,9 @@ impl<'a> Decoder<'a> {
             ..Block::default()
         };
         let number_tokens = request.missing.has_numbers();
-        let (text, separator, line) = (piece.text.as_slice(), piece.separator, piece.lines_before);
+        let text = piece.text.as_slice();
+        let separator = piece.separator;
+        let line = piece.lines_before;
         let width = piece.width;
         let is_open = piece.is_last && text.last().is_some_and(|byte| !matches!(byte, b'\n' | b'\r'));
         Self { text, separator, request, width, number_tokens, is_open, at: 0, line, block, odd_cells: Vec::new() }
@@ -138,7 +140,8 @@ impl<'a> Decoder<'a> {
 
     /// Decodes the record at `at`.
     fn record(&mut self, steps: &[Step]) -> Result<(), PieceError> {
-        let (start, line) = (self.at, self.line);
+        let start = self.at;
+        let line = self.line;
         match self.fields(steps) {
             Ok(()) => {}
             Err(odd) => return self.odd_record(start, line, odd),

@@ -31,7 +31,6 @@ const FORMULA_BYTES_MAX: u64 = 1 << 30;
 /// Why a file is not handed to the reader.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// It is damaged.
     Damaged(&'static str),
     /// It is more than is read.
     Bound(BoundError),

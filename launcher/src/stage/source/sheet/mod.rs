@@ -224,7 +224,8 @@ impl Pieces for SheetPieces {
         if rows == 0 {
             return Ok(None);
         }
-        let (sheet, request) = (self.sheet.clone(), self.request.clone());
+        let sheet = self.sheet.clone();
+        let request = self.request.clone();
         let piece = SheetPiece { sheet, first: self.at, rows, bytes: self.bytes_per_row * rows as u64, request };
         self.at += rows;
         Ok(Some(Box::new(piece)))

@@ -64,7 +64,8 @@ fn shots<'a>(train: &'a [Event], gang: &'a [Event]) -> Vec<(&'static str, Shot<'
 }
 
 fn album(size: (u16, u16)) -> String {
-    let (train, gang) = (events(), gang_events());
+    let train = events();
+    let gang = gang_events();
     let all = shots(&train, &gang);
     let all: Vec<String> = all.iter().map(|(name, shot)| format!("=== {name}\n{}", picture(shot, size))).collect();
     all.join("\n")
@@ -82,7 +83,8 @@ fn large_screens() {
 
 #[test]
 fn any_size_is_drawn() {
-    let (train, gang) = (events(), gang_events());
+    let train = events();
+    let gang = gang_events();
     for (_, shot) in shots(&train, &gang) {
         for size in [(1, 1), (7, 3), (20, 8), (300, 9)] {
             assert_eq!(picture(&shot, size).lines().count(), usize::from(size.1));
@@ -98,8 +100,10 @@ fn a_thousand_workers_are_listed_and_the_failed_one_is_in_sight() {
         all.iter().rposition(|event| matches!(event.what, enn_common::event::What::RoundStarted { .. })).unwrap();
     let time = all[started].time;
     for rank in 0..1_000u32 {
-        let (round, pid) = (enn_common::id::Round(0), 10_000 + rank);
-        let (local_rank, rank) = (enn_common::id::LocalRank(rank), enn_common::id::Rank(rank));
+        let round = enn_common::id::Round(0);
+        let pid = 10_000 + rank;
+        let local_rank = enn_common::id::LocalRank(rank);
+        let rank = enn_common::id::Rank(rank);
         let what =
             enn_common::event::What::WorkerStarted { round, local_rank, rank, pid, host: "n1".into(), forked: false };
         all.push(Event { time, what });
