@@ -1,5 +1,5 @@
 //! With the feature `cuda`, keeps libtorch's CUDA part linked: its operators register themselves when it is loaded, so that the
-//! linker would drop it for want of named symbols.
+//! linker would drop it for lack of referenced symbols.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,6 +1,7 @@
 //! Compiles the C++ shim (every `shim/*.cpp`) against the libtorch that torch-sys was built with.
 //!
-//! The libraries are linked dynamically and without an rpath: whoever starts the binary says where libtorch is.
+//! The libraries are linked dynamically and without an rpath: the process that starts the binary sets the path of
+//! libtorch.
 
 #![expect(clippy::disallowed_methods, reason = "the environment is how cargo speaks to a build script")]
 
@@ -32,10 +33,10 @@ fn compile() -> Result<(), String> {
     let sources = sources().map_err(|error| format!("{SHIM}: {error}"))?;
     let mut build = cc::Build::new();
     build.cpp(true).pic(true).std("c++17").warnings(false).opt_level(2);
-    // Nobody reads errno after a root, and only so is it taken of many numbers at once.
+    // No code reads errno after a square root, and only without it is the root vectorised.
     build.flag("-fno-math-errno");
     build.define("USE_C10D_GLOO", None).define("GLOG_USE_GLOG_EXPORT", None);
-    // Libtorch's own headers are not ours to warn about.
+    // Warnings in libtorch's headers are suppressed.
     for dir in [include.clone(), include.join("torch/csrc/api/include")] {
         build.flag("-isystem").flag(dir);
     }
@@ -47,9 +48,9 @@ fn compile() -> Result<(), String> {
         }
     }
     if env::var_os("ENN_ASAN").is_some() {
-        // For `make asan`: the shim's own memory errors show; libtorch is not instrumented.
+        // For `make asan`: memory errors of the shim are detected; libtorch is not instrumented.
         build.flag("-fsanitize=address").flag("-fno-omit-frame-pointer").flag("-g");
-        // rustc links with -nodefaultlibs, which leaves the runtime out.
+        // Rustc links with -nodefaultlibs, which omits the runtime.
         println!("cargo:rustc-link-arg=-lasan");
     }
     stand_in(&build)?;
@@ -58,7 +59,7 @@ fn compile() -> Result<(), String> {
     Ok(())
 }
 
-/// A library called libtorch.so with nothing in it, which the worker carries (`backend::artifact`).
+/// Builds an empty library called libtorch.so, which the worker embeds (`backend::artifact`).
 fn stand_in(build: &cc::Build) -> Result<(), String> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo did not say where to build")?);
     let source = out.join("empty.c");
@@ -84,7 +85,8 @@ fn sources() -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// `LIBTORCH_INCLUDE` as torch-sys reads it, else the folder beside the libraries (libtorch, and torch inside Python).
+/// Returns `LIBTORCH_INCLUDE` as torch-sys reads it, else the folder beside the libraries (libtorch, and torch inside
+/// Python).
 fn include_dir(lib: &Path) -> Result<PathBuf, String> {
     let root = match env::var_os("LIBTORCH_INCLUDE") {
         Some(dir) => PathBuf::from(dir),
@@ -99,8 +101,8 @@ fn include_dir(lib: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// CUDA's headers: `ENN_CUDA_INCLUDE` (colon-separated), else `cuda/include` beside libtorch's lib, where `make cuda`
-/// gathers them, else /usr/local/cuda/include.
+/// Returns the folders of CUDA's headers: `ENN_CUDA_INCLUDE` (colon-separated), else `cuda/include` beside libtorch's
+/// lib, where `make cuda` gathers them, else /usr/local/cuda/include.
 fn cuda_includes(lib: &Path) -> Result<Vec<PathBuf>, String> {
     if let Some(dirs) = env::var_os("ENN_CUDA_INCLUDE") {
         return Ok(env::split_paths(&dirs).collect());
@@ -115,7 +117,7 @@ fn cuda_includes(lib: &Path) -> Result<Vec<PathBuf>, String> {
             "cuda_runtime_api.h was not found; `make cuda` fetches CUDA's headers, or set ENN_CUDA_INCLUDE".into()
         );
     }
-    // The compiler's header library (cuda/std) lives one level deeper in CUDA 13.
+    // The compiler's header library (cuda/std) is one level deeper in CUDA 13.
     Ok(found.iter().flat_map(|dir| [dir.clone(), dir.join("cccl")]).collect())
 }
 

@@ -10,67 +10,66 @@ use std::{
     time::Instant,
 };
 
-/// Bytes of a stranger that are read at most before it has introduced itself.
-const STRANGER_BYTES_MAX: usize = 4096;
-/// Bytes waiting for a worker that does not read.
+/// Limit on the bytes that are buffered of a connection before its Hello.
+const HELLO_BYTES_MAX: usize = 4096;
+/// Limit on the bytes that wait for a worker that does not read.
 const OUT_BYTES_MAX: usize = 16 << 20;
 const READ_BYTES: usize = 64 << 10;
 
-/// Why reading stopped.
+/// Reasons for which reading stopped.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Stop {
-    /// Nothing more has arrived.
+pub(crate) enum ReadEnd {
+    /// No more bytes have arrived.
     Empty,
-    /// The budget is used up; more may be there.
+    /// The budget is used up, and more bytes may have arrived.
     Budget,
-    /// End of stream; with an error when it broke.
+    /// The stream ended; the error is set when it broke.
     Closed(Option<String>),
 }
 
-/// A connection and its buffers.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct WorkerConnection {
     pub(crate) stream: UnixStream,
     pub(crate) opened: Instant,
     incoming: FrameBuffer,
     outgoing: Vec<u8>,
 }
 
-impl Connection {
+impl WorkerConnection {
     pub(crate) fn new(stream: UnixStream, opened: Instant) -> Self {
         Self { stream, opened, incoming: FrameBuffer::new(), outgoing: Vec::new() }
     }
 
-    /// Reads at most `budget` bytes. Call `message` until it has no more before reading again.
-    pub(crate) fn read(&mut self, budget: usize) -> (usize, Stop) {
+    /// Reads at most `budget` bytes. Call `message` until it returns `None` before reading again.
+    pub(crate) fn read(&mut self, budget: usize) -> (usize, ReadEnd) {
         let mut chunk = [0; READ_BYTES];
         let mut total = 0;
         while total < budget {
             match self.stream.read(&mut chunk) {
-                Ok(0) => return (total, Stop::Closed(None)),
+                Ok(0) => return (total, ReadEnd::Closed(None)),
                 Ok(read) => {
                     self.incoming.extend(&chunk[..read]);
                     total += read;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return (total, Stop::Empty),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return (total, ReadEnd::Empty),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return (total, Stop::Closed(None)),
-                Err(error) => return (total, Stop::Closed(Some(error.to_string()))),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return (total, ReadEnd::Closed(None)),
+                Err(error) => return (total, ReadEnd::Closed(Some(error.to_string()))),
             }
         }
-        (total, Stop::Budget)
+        (total, ReadEnd::Budget)
     }
 
-    /// The next message read so far. `stranger` applies the limit for those who have not introduced themselves.
-    pub(crate) fn message(&mut self, stranger: bool) -> Result<Option<FromWorker>, String> {
+    /// Returns the next message received so far. `unauthenticated` applies the limit of connections that have sent no Hello.
+    pub(crate) fn message(&mut self, unauthenticated: bool) -> Result<Option<FromWorker>, String> {
         let message = self.incoming.decode().map_err(|error| error.to_string())?;
-        if message.is_none() && stranger && self.incoming.pending() > STRANGER_BYTES_MAX {
-            return Err(format!("{} bytes came before an introduction", self.incoming.pending()));
+        if message.is_none() && unauthenticated && self.incoming.pending() > HELLO_BYTES_MAX {
+            return Err(format!("{} bytes arrived before Hello", self.incoming.pending()));
         }
         Ok(message)
     }
 
-    /// Bytes that are no whole message yet.
+    /// Returns the number of bytes that form no whole message yet.
     pub(crate) fn pending(&self) -> usize {
         self.incoming.pending()
     }
@@ -83,7 +82,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes what the socket takes.
+    /// Writes as many bytes as the socket accepts.
     pub(crate) fn flush(&mut self) -> Result<(), String> {
         let mut done = 0;
         while done < self.outgoing.len() {
@@ -92,7 +91,7 @@ impl Connection {
                 Ok(written) => done += written,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Reading will find the end and what came before it.
+                // The next read finds the end of the stream and the bytes before it.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                     self.outgoing.clear();
                     return Ok(());

@@ -1,17 +1,17 @@
-//! What can go wrong with the broker itself. A worker's misbehaviour is an event, not an error.
+//! Errors of the broker itself. A worker's misbehaviour is an event, not an error.
 
 use std::{io, path::PathBuf};
 
-/// The broker cannot start, or its thread is gone.
+/// The broker cannot start, or its thread has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
-    /// No private directory for the socket.
+    /// The private directory for the socket cannot be made.
     #[error("cannot make the socket directory {path}: {source}")]
     Directory { path: PathBuf, source: io::Error },
-    /// The socket cannot be made; its path may be longer than the 107 bytes that Unix allows.
+    /// The socket cannot be bound; its path may be longer than the 107 bytes that Unix allows.
     #[error("cannot listen on {path}: {source}")]
     Listen { path: PathBuf, source: io::Error },
-    /// The event loop's own descriptors.
+    /// The event loop's own descriptors cannot be made.
     #[error("cannot set up the broker's event loop: {0}")]
     Loop(#[source] io::Error),
     /// The broker thread ended or does not take commands.

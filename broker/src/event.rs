@@ -1,4 +1,4 @@
-//! The language between the broker and the agent: events up, commands down. Both lists are closed.
+//! Events from the broker to the agent and commands from the agent to the broker.
 
 use enn_common::{
     id::{Round, WorkerId},
@@ -6,81 +6,70 @@ use enn_common::{
 };
 use std::collections::BTreeMap;
 
-/// What the broker saw. Past tense.
+/// Events that the broker reports to the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BrokerEvent {
-    /// An expected worker introduced itself. It got its seat, if the round has one for it, or was told to stand by.
+    /// An expected worker sent Hello. It received its seat, if the round has one for it, or was told to stand by.
     Joined {
         worker: WorkerId,
-        /// Process, as the worker says.
+        /// Process id, as the worker states it.
         pid: u32,
     },
-    /// A worker said something (never `Hello`: that is handled here).
+    /// A worker sent a message (never `Hello`: the broker handles that).
     Reported {
-        /// The round that the worker was in when it said so; `None` before its first.
+        /// The round that the worker was in when it sent the message; `None` before its first.
         round: Option<Round>,
         worker: WorkerId,
-        /// What it said.
         message: FromWorker,
     },
-    /// A worker's connection ended; with an error when it broke the protocol.
-    Left {
-        worker: WorkerId,
-        /// What was wrong, if anything.
-        error: Option<String>,
-    },
-    /// Somebody was turned away.
-    Refused {
-        /// Why.
-        error: String,
-    },
-    /// Everything that had arrived when `Command::Sync` was taken has been reported.
+    /// A worker's connection ended; the error is set when it broke the protocol.
+    Left { worker: WorkerId, error: Option<String> },
+    /// A connection was refused.
+    Refused { error: String },
+    /// Every message that had arrived when `Command::Sync` was taken has been reported.
     Synced {
-        /// The command's token.
+        /// Token of the `Sync` command.
         token: u64,
     },
-    /// The event loop broke and the broker is of no more use.
-    Broke {
-        /// Why.
-        error: String,
-    },
+    /// The event loop failed and the broker is of no more use.
+    Broke { error: String },
 }
 
 /// The seats of a round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoundPlan {
     pub round: Round,
-    /// What each worker of the round is told. Their `rank`s are the round's ranks on this node.
+    /// Assignment of each worker of the round. Their `rank`s are the round's ranks on this node.
     pub seats: BTreeMap<WorkerId, Assignment>,
 }
 
-/// What the agent wants. Imperative.
+/// Commands from the agent to the broker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Let this worker in when it comes. Without a seat in the round it is told to stand by.
+    /// Admits this worker when it connects. Without a seat in the round it is told to stand by.
     Expect {
         worker: WorkerId,
-        /// What a spare prepares for; `None`: without a seat it is only let in.
+        /// Preparation of a spare; `None`: a worker without a seat is only admitted.
         standby: Option<Box<Standby>>,
     },
-    /// Give these workers their seats, now or when they come. What is left of the round before is forgotten.
+    /// Gives these workers their seats, now or when they connect. The rest of the round before is forgotten.
     BeginRound(Box<RoundPlan>),
-    /// Tell the workers of the round that it is over. They stay connected.
+    /// Tells the workers of the round that it is over. They stay connected.
     EndRound {
-        /// Why, for people.
+        /// Reason, for people.
         reason: String,
     },
-    /// Close a worker's connection, and let it in no more.
+    /// Closes a worker's connection and admits it no more.
     Dismiss { worker: WorkerId },
-    /// Close all connections, and let nobody in any more.
+    /// Closes all connections and admits no more workers.
     CloseAll,
-    /// Send to every worker with a seat in the round.
+    /// Sends a message to every worker with a seat in the round.
     TellAll(Box<ToWorker>),
-    /// Read all that has arrived, then report `Synced`.
+    /// Reads all bytes that have arrived, then reports `Synced`.
     Sync {
-        /// Comes back in the event.
+        /// Token of the `Synced` event.
         token: u64,
     },
-    /// End the thread.
+    /// Ends the broker's thread.
     Shutdown,
 }

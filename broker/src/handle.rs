@@ -3,8 +3,8 @@
 use crate::{
     error::BrokerError,
     event::{BrokerEvent, Command, RoundPlan},
-    private::{self, Private},
-    server::{Server, WAKER},
+    server::{WAKER, WorkerServer},
+    socket_directory::{self, SocketDirectory},
 };
 use crossbeam_channel::{Receiver, Sender, bounded};
 use enn_common::{
@@ -25,9 +25,9 @@ use std::{
     time::Duration,
 };
 
-/// Events waiting for the agent; beyond them the broker reads no more from workers.
+/// Limit on the events that wait for the agent; beyond it the broker reads no more from workers.
 const EVENTS_MAX: usize = 1024;
-/// Commands waiting for the broker.
+/// Limit on the commands that wait for the broker.
 const COMMANDS_MAX: usize = 1024;
 /// Longest wait for the broker to take a command.
 const COMMAND_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -35,8 +35,8 @@ const COMMAND_WAIT_MAX: Duration = Duration::from_secs(10);
 /// A running broker. Dropping it ends the thread and removes the socket.
 #[derive(Debug)]
 pub struct Broker {
-    /// Removed, while its lock is held, before the lock is let go.
-    directory: Private,
+    /// The directory is removed before its lock is released.
+    directory: SocketDirectory,
     socket: PathBuf,
     commands: Sender<Command>,
     waker: Waker,
@@ -49,11 +49,11 @@ impl Broker {
     /// Listens on a socket (mode 0600) in a fresh directory (0700) under `parent`, which must exist and be short: Unix
     /// allows socket paths of 107 bytes.
     pub fn serve(parent: &Path) -> Result<Self, BrokerError> {
-        let directory = Private::make(parent)?;
-        let socket = directory.path().join(private::SOCKET);
+        let directory = SocketDirectory::make(parent)?;
+        let socket = directory.path().join(socket_directory::SOCKET);
         let started = start(&socket);
         match started {
-            Ok((commands, waker, events, wake, thread)) => {
+            Ok(Started { commands, waker, events, wake, thread }) => {
                 Ok(Self { directory, socket, commands, waker, events, wake, thread: Some(thread) })
             }
             Err(error) => {
@@ -63,18 +63,17 @@ impl Broker {
         }
     }
 
-    /// Path of the socket: what `ENN_BROKER` tells a worker.
+    /// Returns the path of the socket, the value of a worker's `ENN_BROKER`.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Lets a worker in when it comes. Call before starting it. Without a seat it is told to stand by, when there is something
-    /// to prepare for.
+    /// Admits a worker when it connects. Call before starting it. Without a seat it is told to stand by, when `standby` is set.
     pub fn expect(&self, worker: WorkerId, standby: Option<Standby>) -> Result<(), BrokerError> {
         self.command(Command::Expect { worker, standby: standby.map(Box::new) })
     }
 
-    /// Gives the plan's workers their seats, now or when they come.
+    /// Gives the plan's workers their seats, now or when they connect.
     pub fn begin_round(&self, plan: RoundPlan) -> Result<(), BrokerError> {
         self.command(Command::BeginRound(Box::new(plan)))
     }
@@ -94,12 +93,12 @@ impl Broker {
         self.command(Command::CloseAll)
     }
 
-    /// Sends to every worker with a seat in the round.
+    /// Sends a message to every worker with a seat in the round.
     pub fn tell_all(&self, message: ToWorker) -> Result<(), BrokerError> {
         self.command(Command::TellAll(Box::new(message)))
     }
 
-    /// Asks for `BrokerEvent::Synced { token }` behind everything that has arrived until now.
+    /// Requests `BrokerEvent::Synced { token }` after everything that has arrived until now.
     pub fn sync(&self, token: u64) -> Result<(), BrokerError> {
         self.command(Command::Sync { token })
     }
@@ -109,7 +108,7 @@ impl Broker {
         self.waker.wake().map_err(BrokerError::Loop)
     }
 
-    /// The next event, if one waits.
+    /// Returns the next event without waiting.
     pub fn event(&self) -> Option<BrokerEvent> {
         self.events.try_recv().ok()
     }
@@ -121,14 +120,14 @@ impl Broker {
 
     /// Makes `wake_fd` unreadable until the next event.
     pub fn clear_wake(&self) {
-        // Nothing to read means nothing to clear.
+        // An empty counter needs no clearing.
         let _empty = self.wake.read();
     }
 }
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // A broker that waits for room in the event queue must see that nobody reads it any more.
+        // A broker that waits for room in the event queue must notice that its reader is gone.
         drop(std::mem::replace(&mut self.events, crossbeam_channel::never()));
         let _gone = self.command(Command::Shutdown);
         if let Some(thread) = self.thread.take() {
@@ -138,7 +137,14 @@ impl Drop for Broker {
     }
 }
 
-type Started = (Sender<Command>, Waker, Receiver<BrokerEvent>, Arc<EventFd>, JoinHandle<()>);
+/// The ends of a started broker that the handle keeps.
+struct Started {
+    commands: Sender<Command>,
+    waker: Waker,
+    events: Receiver<BrokerEvent>,
+    wake: Arc<EventFd>,
+    thread: JoinHandle<()>,
+}
 
 fn start(socket: &Path) -> Result<Started, BrokerError> {
     let listen = |source| BrokerError::Listen { path: socket.to_owned(), source };
@@ -151,8 +157,8 @@ fn start(socket: &Path) -> Result<Started, BrokerError> {
     let (commands, commands_in) = bounded(COMMANDS_MAX);
     let (events_out, events) = bounded(EVENTS_MAX);
     let uid = nix::unistd::geteuid().as_raw();
-    let server = Server::new((poll, listener), commands_in, (events_out, wake.clone()), uid);
+    let server = WorkerServer::new(poll, listener, commands_in, events_out, wake.clone(), uid);
     let server = server.map_err(BrokerError::Loop)?;
     let thread = std::thread::Builder::new().name("enn-broker".into()).spawn(|| server.run());
-    Ok((commands, waker, events, wake, thread.map_err(BrokerError::Loop)?))
+    Ok(Started { commands, waker, events, wake, thread: thread.map_err(BrokerError::Loop)? })
 }

@@ -1,7 +1,7 @@
-//! Who is let in, who has a seat in the round, and what a message or a closed connection means. Pure: effects are returned,
-//! `server` applies them.
+//! The workers that are admitted and seated, and the meaning of a message or a closed connection. Pure: effects are returned,
+//! and `server` applies them.
 //!
-//! **Invariant:** a worker connects once and stays through many rounds. What it says belongs to the round that it entered last.
+//! **Invariant:** a worker connects once and stays through many rounds. Its messages belong to the round that it entered last.
 
 use crate::event::{BrokerEvent, RoundPlan};
 use enn_common::{
@@ -10,51 +10,48 @@ use enn_common::{
 };
 use std::collections::BTreeMap;
 
-/// Names a connection; never used again for another one.
+/// Identifies a connection; an id is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ConnectionId(pub(crate) usize);
 
-/// What the server must do, in order.
+/// Effects that the server must apply, in order.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Effect {
-    /// Queue a message.
     Send(ConnectionId, ToWorker),
     /// Flush what can be flushed, then close.
     Close(ConnectionId),
-    /// Tell the agent.
     Emit(BrokerEvent),
 }
 
-/// Everybody who may come, is here, or has a seat.
+/// The workers that are expected, connected or seated.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
-    /// Not yet connected.
+    /// Workers that have not connected yet.
     expected: BTreeMap<WorkerId, Option<Box<Standby>>>,
     members: BTreeMap<ConnectionId, Member>,
     current: Option<RoundPlan>,
 }
 
-/// A connected worker.
 #[derive(Debug)]
 struct Member {
     worker: WorkerId,
-    /// The round it entered last.
+    /// The round that the worker entered last.
     round: Option<Round>,
 }
 
 impl Roster {
-    /// Whether the connection belongs to a worker that was let in.
+    /// Returns whether the connection belongs to an admitted worker.
     pub(crate) fn is_member(&self, id: ConnectionId) -> bool {
         self.members.contains_key(&id)
     }
 
-    /// Lets a worker in when it comes.
+    /// Admits a worker when it connects.
     pub(crate) fn expect(&mut self, worker: WorkerId, standby: Option<Box<Standby>>) -> Vec<Effect> {
         self.expected.insert(worker, standby);
         Vec::new()
     }
 
-    /// Gives seats: now to those who are here, to others when they come.
+    /// Gives seats: now to the connected workers, to others when they connect.
     pub(crate) fn begin(&mut self, plan: RoundPlan) -> Vec<Effect> {
         let seated = |(id, member): (&ConnectionId, &Member)| {
             let seat = plan.seats.get(&member.worker)?;
@@ -65,7 +62,7 @@ impl Roster {
         effects
     }
 
-    /// Tells everybody with a seat that the round is over.
+    /// Tells all workers with a seat that the round is over.
     pub(crate) fn end(&mut self, reason: &str) -> Vec<Effect> {
         let Some(plan) = &self.current else { return Vec::new() };
         let effects = self.tell_all(&ToWorker::RoundEnded { round: plan.round.0, reason: reason.to_owned() });
@@ -73,7 +70,7 @@ impl Roster {
         effects
     }
 
-    /// Tells one worker to end, closes its connection and lets it in no more.
+    /// Tells one worker to end, closes its connection and admits it no more.
     pub(crate) fn dismiss(&mut self, worker: WorkerId) -> Vec<Effect> {
         self.expected.remove(&worker);
         let here = self.members.iter().find(|(_, member)| member.worker == worker).map(|(id, _)| *id);
@@ -83,24 +80,23 @@ impl Roster {
         here.map(|id| [Effect::Send(id, ToWorker::Dismissed), Effect::Close(id)]).into_iter().flatten().collect()
     }
 
-    /// Closes all connections and lets nobody in any more.
+    /// Closes all connections and admits no more workers.
     pub(crate) fn close_all(&mut self) -> Vec<Effect> {
         self.expected.clear();
         self.current = None;
         std::mem::take(&mut self.members).into_keys().map(Effect::Close).collect()
     }
 
-    /// The same message to everybody with a seat.
+    /// Sends one message to all workers with a seat.
     pub(crate) fn tell_all(&self, message: &ToWorker) -> Vec<Effect> {
         let Some(current) = &self.current else { return Vec::new() };
         let seated = self.members.iter().filter(|(_, member)| current.seats.contains_key(&member.worker));
         seated.map(|(id, _)| Effect::Send(*id, message.clone())).collect()
     }
 
-    /// A message came.
     pub(crate) fn on_message(&mut self, id: ConnectionId, message: FromWorker) -> Vec<Effect> {
         if let FromWorker::Hello { protocol, worker, pid } = message {
-            return self.on_hello(id, (protocol, WorkerId(worker), pid));
+            return self.on_hello(id, protocol, WorkerId(worker), pid);
         }
         let Some(member) = self.members.get_mut(&id) else {
             return refuse(id, "the first message on a connection must be Hello".into());
@@ -113,16 +109,16 @@ impl Roster {
         vec![Effect::Emit(BrokerEvent::Reported { round, worker, message })]
     }
 
-    fn on_hello(&mut self, id: ConnectionId, (protocol, worker, pid): (u32, WorkerId, u32)) -> Vec<Effect> {
+    fn on_hello(&mut self, id: ConnectionId, protocol: u32, worker: WorkerId, pid: u32) -> Vec<Effect> {
         if protocol != PROTOCOL {
             let hint = "are enn and enn-worker of one version?";
             return refuse(id, format!("enn-worker speaks protocol {protocol}, enn speaks {PROTOCOL} ({hint})"));
         }
         if self.is_member(id) || self.members.values().any(|member| member.worker == worker) {
-            return refuse(id, format!("worker {worker} is already here"));
+            return refuse(id, format!("worker {worker} is already connected"));
         }
         let Some(standby) = self.expected.remove(&worker) else {
-            return refuse(id, format!("worker {worker} is not expected: it is of an attempt that is over"));
+            return refuse(id, format!("worker {worker} is not expected: it belongs to an attempt that has ended"));
         };
         self.members.insert(id, Member { worker, round: None });
         let seat = self.current.as_ref().and_then(|current| current.seats.get(&worker));
@@ -130,8 +126,8 @@ impl Roster {
             (Some(seat), _) => Some(ToWorker::Assign(Box::new(seat.clone()))),
             (None, standby) => standby.map(ToWorker::Stand),
         };
-        let told = answer.map(|message| Effect::Send(id, message));
-        told.into_iter().chain([Effect::Emit(BrokerEvent::Joined { worker, pid })]).collect()
+        let sent = answer.map(|message| Effect::Send(id, message));
+        sent.into_iter().chain([Effect::Emit(BrokerEvent::Joined { worker, pid })]).collect()
     }
 
     /// A connection ended, from the worker's side or because of `error`.
@@ -143,7 +139,7 @@ impl Roster {
     }
 }
 
-/// Says no, to the worker and to the agent.
+/// Refuses a connection, and reports it to the worker and to the agent.
 pub(crate) fn refuse(id: ConnectionId, error: String) -> Vec<Effect> {
     vec![
         Effect::Send(id, ToWorker::Refused { error: error.clone() }),
@@ -155,7 +151,7 @@ pub(crate) fn refuse(id: ConnectionId, error: String) -> Vec<Effect> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use enn_common::wire::message::{Assignment, Task};
+    use enn_common::wire::message::{Assignment, WorkerTask};
 
     fn plan(round: u64, workers: &[u32]) -> RoundPlan {
         let world_size = workers.len() as u32;
@@ -173,7 +169,7 @@ mod tests {
                 run_dir: "/run".into(),
                 kernels: enn_common::kernels::Quarantined::default(),
                 split: 1,
-                task: Task::Init { meta: "/m".into(), attempt: "0".into() },
+                task: WorkerTask::Init { meta: "/m".into(), attempt: "0".into() },
             };
             (WorkerId(*worker), assignment)
         };
@@ -233,7 +229,7 @@ mod tests {
         assert!(matches!(&effects[..], [Effect::Send(_, ToWorker::Stand(_)), Effect::Emit(_)]), "{effects:?}");
         let effects = roster.on_message(ConnectionId(4), hello(9));
         assert!(matches!(&effects[..], [Effect::Emit(BrokerEvent::Joined { .. })]), "{effects:?}");
-        assert!(refused(&roster.on_message(ConnectionId(5), hello(7)), "already here"));
+        assert!(refused(&roster.on_message(ConnectionId(5), hello(7)), "already connected"));
         assert!(refused(&roster.on_message(ConnectionId(6), FromWorker::Done { stopped: false }), "must be Hello"));
         let foreign = FromWorker::Hello { protocol: 9, worker: 4, pid: 5 };
         assert!(refused(&roster.on_message(ConnectionId(7), foreign), "protocol 9"));

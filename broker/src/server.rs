@@ -1,10 +1,10 @@
 //! The broker's thread: one mio loop over the listener, the connections and the agent's commands.
 //!
-//! **Invariant:** it waits only in `poll` and, when the agent is behind, in its bounded event queue: a flood from a worker
-//! slows that worker, not the machine's memory.
+//! **Invariant:** the thread waits only in `poll` and, when the agent is behind, in its bounded event queue: a flood of
+//! messages slows the worker that sends it and does not fill the machine's memory.
 
 use crate::{
-    connection::{Connection, Stop},
+    connection::{ReadEnd, WorkerConnection},
     event::{BrokerEvent, Command},
     roster::{ConnectionId, Effect, Roster, refuse},
 };
@@ -25,16 +25,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Connections at one time: the workers of a node and a few strangers.
+/// Limit on connections at one time: the workers of a node and a few that have sent no Hello.
 const CONNECTIONS_MAX: usize = 2048;
-/// Connections that have not introduced themselves, at one time; beyond them, one that is older than this makes room for another.
-const STRANGERS_MAX: usize = 256;
+/// Limit on connections at one time that have sent no Hello; beyond it, the oldest that is older than `HELLO_SOON` is closed.
+const UNAUTHENTICATED_MAX: usize = 256;
 const HELLO_SOON: Duration = Duration::from_secs(1);
-/// Rest after a connection could not be accepted.
+/// Pause after a connection could not be accepted.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
-/// Time a connection has to introduce itself.
+/// Time within which a connection must send Hello.
 const HELLO_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Bytes read from one connection before the others get their turn.
+/// Bytes read from one connection before the others are served.
 const TURN_BYTES: usize = 1 << 20;
 /// Bytes read from one connection on behalf of `Command::Sync`.
 const SYNC_BYTES: usize = 256 << 20;
@@ -43,18 +43,17 @@ const LISTENER: Token = Token(0);
 pub(crate) const WAKER: Token = Token(1);
 const FIRST_CONNECTION: usize = 2;
 
-/// State of the thread.
-pub(crate) struct Server {
+pub(crate) struct WorkerServer {
     pub(crate) poll: Poll,
     pub(crate) listener: UnixListener,
     pub(crate) commands: Receiver<Command>,
-    /// Taken in and not yet carried out.
+    /// Commands that were received and are not yet carried out.
     queued: VecDeque<Command>,
     pub(crate) events: Sender<BrokerEvent>,
     pub(crate) wake: Arc<EventFd>,
     pub(crate) uid: u32,
     reserve: Reserve,
-    /// When to accept again after it failed: no event tells of connections that wait already.
+    /// Time of the next accept after one failed: no event tells of connections that wait already.
     accept_at: Option<Instant>,
     state: State,
 }
@@ -62,24 +61,26 @@ pub(crate) struct Server {
 #[derive(Default)]
 struct State {
     roster: Roster,
-    connections: BTreeMap<ConnectionId, Connection>,
+    connections: BTreeMap<ConnectionId, WorkerConnection>,
     next: usize,
-    /// Connections with bytes left unread when their turn ended.
+    /// Connections with unread bytes at the end of their turn.
     unread: VecDeque<ConnectionId>,
 }
 
-/// The loop goes on, or ends.
+/// Whether the loop continues.
 #[derive(PartialEq)]
 enum Flow {
     On,
     End,
 }
 
-impl Server {
+impl WorkerServer {
     pub(crate) fn new(
-        (poll, listener): (Poll, UnixListener),
+        poll: Poll,
+        listener: UnixListener,
         commands: Receiver<Command>,
-        (events, wake): (Sender<BrokerEvent>, Arc<EventFd>),
+        events: Sender<BrokerEvent>,
+        wake: Arc<EventFd>,
         uid: u32,
     ) -> io::Result<Self> {
         let queued = VecDeque::new();
@@ -91,14 +92,14 @@ impl Server {
         Ok(server)
     }
 
-    /// Runs until told to shut down, or until the agent is gone.
+    /// Runs until `Shutdown`, or until the agent is gone.
     pub(crate) fn run(mut self) {
-        if let Err(error) = self.turn_until_end() {
+        if let Err(error) = self.run_loop() {
             let _gone = self.emit(BrokerEvent::Broke { error: error.to_string() });
         }
     }
 
-    fn turn_until_end(&mut self) -> io::Result<()> {
+    fn run_loop(&mut self) -> io::Result<()> {
         let mut ready = Events::with_capacity(256);
         loop {
             let timeout = self.timeout();
@@ -138,15 +139,15 @@ impl Server {
         }
     }
 
-    /// Zero when bytes are known to wait, else until the first stranger's time is up.
+    /// Returns zero when bytes are known to wait, else the time until the next unauthenticated connection is overdue.
     fn timeout(&self) -> Option<Duration> {
         if !self.state.unread.is_empty() {
             return Some(Duration::ZERO);
         }
-        let strangers = self.state.connections.iter().filter(|(id, _)| !self.state.roster.is_member(**id));
-        let left = |connection: &Connection| HELLO_WAIT_MAX.saturating_sub(connection.opened.elapsed());
+        let unauthenticated = self.state.connections.iter().filter(|(id, _)| !self.state.roster.is_member(**id));
+        let left = |connection: &WorkerConnection| HELLO_WAIT_MAX.saturating_sub(connection.opened.elapsed());
         let accept = self.accept_at.map(|at| at.saturating_duration_since(Instant::now()));
-        strangers.map(|(_, connection)| left(connection)).chain(accept).min()
+        unauthenticated.map(|(_, connection)| left(connection)).chain(accept).min()
     }
 
     fn drop_silent(&mut self) -> Flow {
@@ -157,7 +158,7 @@ impl Server {
             .map(|(id, _)| *id)
             .collect();
         for id in silent {
-            let error = format!("a connection did not introduce itself within {} s", HELLO_WAIT_MAX.as_secs());
+            let error = format!("a connection sent no Hello within {} s", HELLO_WAIT_MAX.as_secs());
             if self.apply(refuse(id, error)) == Flow::End {
                 return Flow::End;
             }
@@ -190,11 +191,12 @@ impl Server {
         }
     }
 
-    /// A connection that cannot be accepted does not end the others: a stranger makes room for it, or it is closed, or it waits.
+    /// Handles a failed accept without ending the others: a silent connection is closed to make room, or the new one is, or it waits.
     fn not_accepted(&mut self, error: &io::Error) -> Flow {
         if descriptors::are_exhausted(error) {
-            if let Some(stranger) = self.silent_stranger() {
-                return self.apply(refuse(stranger, format!("a silent connection made room for another: {error}")));
+            if let Some(unauthenticated) = self.oldest_silent() {
+                return self
+                    .apply(refuse(unauthenticated, format!("a silent connection made room for another: {error}")));
             }
             if self.reserve.refuse(|| self.listener.accept()) {
                 return self
@@ -205,21 +207,21 @@ impl Server {
         Flow::On
     }
 
-    /// The oldest connection that should have introduced itself by now.
-    fn silent_stranger(&self) -> Option<ConnectionId> {
+    /// Returns the oldest connection that should have sent Hello by now.
+    fn oldest_silent(&self) -> Option<ConnectionId> {
         let State { roster, connections, .. } = &self.state;
-        // Connections are numbered in the order in which they came.
+        // Connections are numbered in the order in which they were accepted.
         let (id, oldest) = connections.iter().find(|(id, _)| !roster.is_member(**id))?;
         (oldest.opened.elapsed() >= HELLO_SOON).then_some(*id)
     }
 
     fn admit(&mut self, mut stream: UnixStream) -> Flow {
         let error = match getsockopt(&stream, PeerCredentials).map(|peer| peer.uid()) {
-            Err(error) => Some(format!("a connection does not say whose it is: {error}")),
+            Err(error) => Some(format!("the peer credentials of a connection cannot be read: {error}")),
             Ok(uid) if uid != self.uid => {
                 Some(format!("a process of user {uid} connected; only user {} may", self.uid))
             }
-            Ok(_) if self.state.connections.len() >= CONNECTIONS_MAX && self.silent_stranger().is_none() => {
+            Ok(_) if self.state.connections.len() >= CONNECTIONS_MAX && self.oldest_silent().is_none() => {
                 Some(format!("more than {CONNECTIONS_MAX} connections"))
             }
             Ok(_) => None,
@@ -233,13 +235,13 @@ impl Server {
             return self.emit(BrokerEvent::Refused { error: format!("a connection could not be watched: {error}") });
         }
         self.state.next += 1;
-        self.state.connections.insert(id, Connection::new(stream, Instant::now()));
+        self.state.connections.insert(id, WorkerConnection::new(stream, Instant::now()));
         let all = self.state.connections.len();
-        let strangers = self.state.connections.keys().filter(|id| !self.state.roster.is_member(**id)).count();
-        match self.silent_stranger().filter(|_| strangers > STRANGERS_MAX || all > CONNECTIONS_MAX) {
+        let unauthenticated = self.state.connections.keys().filter(|id| !self.state.roster.is_member(**id)).count();
+        match self.oldest_silent().filter(|_| unauthenticated > UNAUTHENTICATED_MAX || all > CONNECTIONS_MAX) {
             Some(oldest) => {
                 let error =
-                    format!("{strangers} connections have not introduced themselves, expected at most {STRANGERS_MAX}");
+                    format!("{unauthenticated} connections have sent no Hello, expected at most {UNAUTHENTICATED_MAX}");
                 self.apply(refuse(oldest, error))
             }
             None => Flow::On,
@@ -273,7 +275,7 @@ impl Server {
         }
     }
 
-    /// Takes in what the agent said; true when nothing more will come. Who is expected is let in at once: its introduction may be
+    /// Receives the agent's commands; returns true when no more will come. `Expect` takes effect at once: the worker's Hello may be
     /// read while commands before that one are carried out.
     fn fetch_commands(&mut self) -> bool {
         loop {
@@ -288,7 +290,7 @@ impl Server {
         }
     }
 
-    /// Reads everything that has arrived, on connections known and new.
+    /// Reads all bytes that have arrived, on known and new connections.
     fn read_all(&mut self) -> Flow {
         if self.accept() == Flow::End {
             return Flow::End;
@@ -309,20 +311,20 @@ impl Server {
         let mut left = budget;
         loop {
             let Some(connection) = self.state.connections.get_mut(&id) else { return Flow::On };
-            // A piece at a time, so that messages do not pile up unread in the buffer.
+            // Reads in pieces, so that messages do not pile up in the buffer.
             let (read, stop) = connection.read(left.min(TURN_BYTES));
             left -= read.min(left);
             if self.messages(id) == Flow::End {
                 return Flow::End;
             }
             match stop {
-                Stop::Empty => return Flow::On,
-                Stop::Budget if left > 0 => {}
-                Stop::Budget => {
+                ReadEnd::Empty => return Flow::On,
+                ReadEnd::Budget if left > 0 => {}
+                ReadEnd::Budget => {
                     self.state.unread.push_back(id);
                     return Flow::On;
                 }
-                Stop::Closed(error) => {
+                ReadEnd::Closed(error) => {
                     let cut = self.state.connections.get(&id).is_some_and(|connection| connection.pending() > 0);
                     let error = error.or_else(|| cut.then(|| "the connection ended within a frame".into()));
                     return self.closed(id, error);
@@ -333,9 +335,9 @@ impl Server {
 
     fn messages(&mut self, id: ConnectionId) -> Flow {
         loop {
-            let stranger = !self.state.roster.is_member(id);
+            let unauthenticated = !self.state.roster.is_member(id);
             let Some(connection) = self.state.connections.get_mut(&id) else { return Flow::On };
-            let effects = match connection.message(stranger) {
+            let effects = match connection.message(unauthenticated) {
                 Ok(None) => return Flow::On,
                 Ok(Some(message)) => self.state.roster.on_message(id, message),
                 Err(error) => return self.closed(id, Some(error)),
@@ -347,7 +349,7 @@ impl Server {
     }
 
     fn flush(&mut self, id: ConnectionId) -> Flow {
-        let outcome = self.state.connections.get_mut(&id).map(Connection::flush);
+        let outcome = self.state.connections.get_mut(&id).map(WorkerConnection::flush);
         match outcome {
             Some(Err(error)) => self.closed(id, Some(error)),
             _ => Flow::On,
@@ -373,7 +375,7 @@ impl Server {
                     }
                 }
                 Effect::Close(id) => {
-                    // Dropping the stream closes it and takes it out of the poll set.
+                    // Dropping the stream closes it and removes it from the poll set.
                     self.state.connections.remove(&id);
                     Flow::On
                 }
@@ -390,7 +392,7 @@ impl Server {
         if self.events.send(event).is_err() {
             return Flow::End;
         }
-        // The counter saturates long after the agent has been woken; a full one is as good as one more.
+        // The counter saturates only long after the agent has been woken; a full one wakes it as well.
         let _full = self.wake.write(1);
         Flow::On
     }

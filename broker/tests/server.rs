@@ -7,7 +7,7 @@ use enn_common::{
     id::{Round, WorkerId},
     wire::{
         client::{Client, ClientError},
-        message::{Assignment, FromWorker, PROTOCOL, Task, ToWorker},
+        message::{Assignment, FromWorker, PROTOCOL, ToWorker, WorkerTask},
     },
 };
 use nix::poll::{PollFd, PollFlags, poll};
@@ -33,7 +33,7 @@ fn plan(round: u64, world: u32) -> RoundPlan {
         run_dir: "/run".into(),
         kernels: enn_common::kernels::Quarantined::default(),
         split: 1,
-        task: Task::Init { meta: "/m".into(), attempt: "0".into() },
+        task: WorkerTask::Init { meta: "/m".into(), attempt: "0".into() },
     };
     RoundPlan { round: Round(round), seats: (0..world).map(|rank| (WorkerId(rank), assignment(rank))).collect() }
 }

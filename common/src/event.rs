@@ -19,9 +19,8 @@ use std::{collections::BTreeMap, path::PathBuf};
 pub struct Event {
     /// Seconds since the Unix epoch.
     pub time: f64,
-    /// What happened.
     #[serde(flatten)]
-    pub what: What,
+    pub what: EventKind,
 }
 
 /// A source's part of an epoch.
@@ -30,7 +29,7 @@ pub struct SourceShare {
     pub name: String,
     /// Samples per split: train, val, test.
     pub split_rows: [u64; 3],
-    /// Its weight; `None` where each training row is drawn once in an epoch.
+    /// Weight of the source; `None` where each training row is drawn once in an epoch.
     pub weight: Option<f64>,
     /// Samples drawn in an epoch.
     pub draws: u64,
@@ -39,7 +38,7 @@ pub struct SourceShare {
 /// The closed list of happenings. Past tense.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum What {
+pub enum EventKind {
     /// The launcher began a run.
     RunStarted { run: String, mode: String, dir: PathBuf, host: String, nproc: u32, argv: Vec<String> },
     /// Rows read so far while staging.
@@ -51,7 +50,7 @@ pub enum What {
         features: u64,
         out_shape: Vec<usize>,
         split_rows: [u64; 3],
-        /// What there is of each source, and how often it is drawn; empty when there is only one.
+        /// Size of each source, and how often it is drawn; empty when there is only one.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         sources: Vec<SourceShare>,
         /// Unit of the target, empty when unknown.
@@ -199,7 +198,7 @@ pub enum What {
         samples_per_s: f64,
         seconds: f64,
     },
-    /// What the best model's predictions of classes are worth on a split.
+    /// Figures of the best model's predicted classes on a split.
     ClassesJudged { split: String, classes: Box<ClassFigures> },
     /// Rows predicted so far.
     Predicted { rows: u64, rows_total: u64 },
@@ -211,7 +210,7 @@ pub enum What {
     KernelQuarantined { rank: Rank, entry: Box<Quarantine> },
     /// A kernel was tried again after its cool-down and was right.
     KernelRecovered { rank: Rank, entry: Box<Quarantine> },
-    /// What training computes with, and why; rank 0 says.
+    /// Number format of training, and why; rank 0 says.
     PrecisionChosen { format: String, reason: String },
     /// Something was decided about the model, in one sentence; rank 0 says.
     Decided { decision: String },
@@ -222,7 +221,7 @@ pub enum What {
         seconds: f64,
         restarts: u32,
         rounds: u64,
-        /// What went wrong, in a sentence; absent after success, and in journals of 0.1.
+        /// Cause of the failure, in a sentence; absent after success, and in journals of 0.1.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<String>,
     },
@@ -232,7 +231,6 @@ pub enum What {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeBrief {
     pub host: String,
-    /// Workers it runs.
     pub workers: u32,
 }
 
@@ -241,12 +239,10 @@ pub struct NodeBrief {
 pub struct EpochReport {
     /// Epoch, counted from 1.
     pub epoch: u64,
-    /// Optimizer steps done.
     pub step: u64,
     /// Mean training loss over the epoch, standardised target space.
     #[serde(with = "finite")]
     pub train_loss: f64,
-    /// Validation errors.
     pub val: Metrics,
     /// Whether this is the best model so far.
     pub best: bool,
@@ -278,7 +274,6 @@ fn whole() -> f64 {
 }
 
 impl EpochReport {
-    /// Epochs done.
     pub fn epochs(&self) -> f64 {
         self.epoch as f64 - 1.0 + self.part
     }
@@ -295,26 +290,22 @@ impl EpochReport {
 /// among several ranks, else in what `total` has beyond its parts. `total` is right everywhere; a profile (`train.profile`) tells the GPU's own times.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepTimes {
-    /// Whole step.
     pub total: f64,
-    /// Waiting for data.
     pub data: f64,
-    /// Forward pass.
     pub forward: f64,
-    /// Backward pass.
     pub backward: f64,
     /// Waiting for the ranks' sums: gradient reduction that is not hidden behind backward, and a GPU's work before it.
     pub comm: f64,
     pub optimizer: f64,
 }
 
-/// What most events do not say.
+/// Whether a count is left out of an event.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// The same of what is true or false.
+/// Whether a truth value is left out of an event.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_false(value: &bool) -> bool {
     !value

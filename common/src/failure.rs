@@ -13,11 +13,9 @@ pub struct Failure {
     pub node_rank: u32,
     /// Index among the workers of its node.
     pub local_rank: u32,
-    /// Global rank.
     pub rank: u32,
     /// Role (`--role`).
     pub role: String,
-    /// Process.
     pub pid: u32,
     /// When it was noticed, seconds since the Unix epoch by the clock of its host.
     pub time: f64,
@@ -25,7 +23,7 @@ pub struct Failure {
     pub code: Option<i32>,
     /// Signal number, when it was killed.
     pub signal: Option<i32>,
-    /// Its own words: the exception of its error file, or what the launcher holds against it.
+    /// Message of the worker: the exception of its error file, or what the launcher holds against it.
     pub message: Option<String>,
     /// The call stack that goes with `message`.
     pub traceback: Option<String>,
@@ -33,6 +31,6 @@ pub struct Failure {
     pub stderr: String,
     /// Whether it failed before it was ready.
     pub early: bool,
-    /// What the other workers of its node were doing, a line each.
+    /// Phases of the other workers of the node, a line each.
     pub others: Vec<String>,
 }

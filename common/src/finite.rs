@@ -24,7 +24,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D:
     }
 }
 
-/// What a number is that an older file does not name.
+/// Default for a number that an older file does not have.
 pub fn nan() -> f64 {
     f64::NAN
 }
@@ -32,7 +32,7 @@ pub fn nan() -> f64 {
 #[cfg(test)]
 mod tests {
     use crate::{
-        event::{EpochReport, Event, StepTimes, What},
+        event::{EpochReport, Event, EventKind, StepTimes},
         metrics::Metrics,
     };
 
@@ -56,9 +56,10 @@ mod tests {
 
     #[test]
     fn a_line_with_nan_can_be_read_again() {
-        let line = serde_json::to_string(&Event { time: 1.5, what: What::EpochEnded(Box::new(report())) }).unwrap();
+        let line =
+            serde_json::to_string(&Event { time: 1.5, what: EventKind::EpochEnded(Box::new(report())) }).unwrap();
         let back: Event = serde_json::from_str(&line).unwrap();
-        let What::EpochEnded(back) = back.what else { panic!("another event came back: {line}") };
+        let EventKind::EpochEnded(back) = back.what else { panic!("another event came back: {line}") };
         assert!(back.train_loss.is_nan() && back.val.rmse.is_nan() && back.val.r2.is_nan());
         assert_eq!((back.val.mae, back.val.n, back.skipped), (1.0, 3, 2));
     }

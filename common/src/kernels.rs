@@ -21,9 +21,9 @@ pub const COOL_DOWN_STEPS: u64 = 64;
 const COOL_DOWN_DOUBLINGS_MAX: u32 = 10;
 /// Signatures of one kernel that may be in quarantine before the kernel is as a whole.
 pub const SIGNATURES_MAX: usize = 4;
-/// The same for a kernel that ended a process: each time costs a restart.
+/// Limit for a kernel that ended a process: each time costs a restart.
 pub const CRASHES_MAX: usize = 2;
-/// The same for a kernel that is slow: what is so on some operands need not be on others.
+/// Limit for a kernel that is slow: what is so on some operands need not be on others.
 pub const SLOW_MAX: usize = 16;
 /// Reasons kept per operation for why a kernel was passed over.
 pub const REASONS_MAX: usize = 16;
@@ -37,31 +37,30 @@ pub fn crash(number: i32) -> Option<&'static str> {
     Signal::try_from(number).ok().filter(|signal| CRASHES.contains(signal)).map(Signal::as_str)
 }
 
-/// What a kernel did wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// It could not be launched.
     Launch {
-        /// What libtorch or the driver said.
         error: String,
     },
-    /// Its results are further from the plain reference's than it promises.
+    /// The results are further from the plain reference's than the kernel promises.
     Wrong {
         /// The largest distance, in words.
         found: String,
     },
-    /// Its results are not finite where the plain reference's are.
+    /// The results are not finite where the plain reference's are.
     NonFinite,
-    /// It promises equal bits for equal operands, and two runs differed.
+    /// The kernel promises equal bits for equal operands, and two runs differed.
     Unstable,
-    /// It takes much longer than the plain reference.
+    /// The kernel takes much longer than the plain reference.
     Slow {
         /// Times of both, in words.
         found: String,
     },
     /// The process died while the kernel ran for the first time on such operands.
-    Crash { how: String },
+    Crash {
+        how: String,
+    },
 }
 
 impl Fault {
@@ -100,22 +99,18 @@ impl fmt::Display for Fault {
 /// One observation of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelFault {
-    /// Operation.
     pub op: String,
     pub kernel: String,
     pub sig: u64,
     /// The operands in words.
     pub operands: String,
-    /// What was wrong.
     pub fault: Fault,
-    /// Optimizer steps done.
     pub step: u64,
 }
 
 /// A kernel that may not run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quarantine {
-    /// Operation.
     pub op: String,
     pub kernel: String,
     /// Signature in hexadecimal; none: on any operands.
@@ -123,7 +118,7 @@ pub struct Quarantine {
     pub sig: Option<u64>,
     /// The operands in words.
     pub operands: String,
-    /// What was wrong, the last time.
+    /// Fault of the last time.
     pub fault: Fault,
     /// How often it was put here.
     pub count: u32,
@@ -135,7 +130,7 @@ pub struct Quarantine {
     pub epoch: u64,
     /// Build of the worker program; another build starts without it.
     pub build: String,
-    /// It was tried again and was right at this step.
+    /// Step at which the kernel was tried again and was right.
     #[serde(default)]
     pub recovered: Option<u64>,
 }
@@ -160,10 +155,9 @@ impl Quarantine {
     }
 }
 
-/// What the launcher tells every worker: the whole list, which only grows within a run of the launcher.
+/// Quarantine list that the launcher sends to every worker: the whole list, which only grows within a run of the launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Quarantined {
-    /// Newest selection epoch.
     pub epoch: u64,
     /// Entries, each with the epoch it takes effect with.
     pub entries: Vec<Quarantine>,
@@ -181,7 +175,6 @@ pub struct KernelCalls {
 /// Kernels of one operation.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct OpKernels {
-    /// Operation.
     pub op: String,
     /// Kernels in the order in which they are tried; the plain reference is the last.
     pub order: Vec<String>,
@@ -210,16 +203,13 @@ impl OpKernels {
     }
 }
 
-/// The file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelBook {
     /// Version of the file.
     pub version: u32,
-    /// Newest selection epoch.
     pub epoch: u64,
-    /// What may not run.
     pub quarantine: Vec<Quarantine>,
-    /// What ran, on rank 0, by operation.
+    /// Kernels that ran on rank 0, by operation.
     pub ops: BTreeMap<String, OpKernels>,
 }
 
@@ -303,8 +293,8 @@ impl KernelBook {
         }
     }
 
-    /// What workers are told.
-    pub fn told(&self) -> Quarantined {
+    /// Returns the list that is sent to workers.
+    pub fn quarantined(&self) -> Quarantined {
         Quarantined { epoch: self.epoch, entries: self.quarantine.clone() }
     }
 }
@@ -340,7 +330,7 @@ mod tests {
         let mut book = KernelBook::default();
         assert_eq!(book.enter(fault(7, wrong(), 5), "b").map(|entry| (entry.epoch, entry.count)), Some((1, 1)));
         assert_eq!(book.enter(fault(7, wrong(), 5), "b"), None);
-        assert_eq!((book.epoch, book.told().entries.len()), (1, 1));
+        assert_eq!((book.epoch, book.quarantined().entries.len()), (1, 1));
         // A later failure at the next try counts again and waits twice as long.
         let retry = book.quarantine[0].retry_at().unwrap();
         assert_eq!(retry, 5 + COOL_DOWN_STEPS);

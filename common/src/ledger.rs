@@ -36,7 +36,6 @@ pub enum Line {
     },
     /// A step is whole.
     Done {
-        /// Step.
         done: u64,
         /// Round of the run.
         round: u64,

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 /// are weighted.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Metrics {
-    /// Mean absolute error.
     #[serde(with = "finite")]
     pub mae: f64,
     /// Root of the mean squared error.
@@ -27,7 +26,7 @@ pub struct Metrics {
     /// rows of −ln of the probability of the class that is true.
     #[serde(with = "finite", default = "finite::nan")]
     pub loss: f64,
-    /// What the outermost predicted quantiles held; `None` for a loss without.
+    /// Coverage of the outermost predicted quantiles; `None` for a loss without.
     #[serde(default)]
     pub interval: Option<Interval>,
     /// Share of the rows whose likeliest class is the target's; `None` without classes.
@@ -38,16 +37,14 @@ pub struct Metrics {
 /// The figure by which forecasters are compared; the least is best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
-    /// Mean absolute error.
     Mae,
-    /// The same in standard deviations of each cell, as cells of several units cannot be added up.
+    /// The error in standard deviations of each cell, as cells of several units cannot be added up.
     Scaled,
     /// Of the probabilities of classes.
     LogLoss,
 }
 
 impl Measure {
-    /// For people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mae => "MAE",
@@ -72,7 +69,6 @@ impl Metrics {
         }
     }
 
-    /// That figure.
     pub fn judged(&self) -> f64 {
         match self.measure() {
             Measure::Mae => self.mae,
@@ -105,9 +101,7 @@ pub fn above(ours: f64, theirs: f64) -> f64 {
 pub struct RunMetrics {
     /// Run identifier (directory name).
     pub run: String,
-    /// Optimizer steps done.
     pub step: u64,
-    /// Epochs done.
     pub epoch: u64,
     /// `train`, `val`, `test` → metrics of the best model.
     pub split: BTreeMap<String, Metrics>,
@@ -121,7 +115,6 @@ pub struct RunMetrics {
     /// Training throughput, samples per second over all workers.
     #[serde(with = "finite")]
     pub samples_per_s: f64,
-    /// Worker restarts used.
     pub restarts: u64,
     /// Rounds the run took.
     pub rounds: u64,

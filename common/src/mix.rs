@@ -1,6 +1,6 @@
 //! SplitMix64: well-mixed bits of a number, the same in every process and on every machine.
 
-/// What the generator's counter goes on by.
+/// Increment of the generator's counter.
 pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The finaliser, a bijection: every input bit reaches every output bit. 0 stays 0.

@@ -50,7 +50,6 @@ static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 )]
 pub struct LibraryPanic {
     pub library: &'static str,
-    /// Its message, on one line.
     pub said: String,
 }
 
@@ -173,7 +172,7 @@ fn wait(time: Duration) {
     }
 }
 
-/// What a panic says, on one line.
+/// Returns the message of a panic, on one line.
 fn message(payload: &(dyn Any + Send)) -> String {
     let said = payload.downcast_ref::<String>().map(String::as_str).or_else(|| payload.downcast_ref::<&str>().copied());
     let line = said.unwrap_or("without a word").split_whitespace().collect::<Vec<_>>().join(" ");

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 /// A worker binary and the libtorch it runs on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
-    /// Version of enn-worker.
     pub version: String,
     /// Version of libtorch whose headers it was compiled with.
     pub libtorch_built: String,

@@ -33,7 +33,7 @@ pub struct Roofline {
     pub device: String,
     /// Optimizer steps that were timed.
     pub steps: u64,
-    /// What the machine can do.
+    /// Capabilities of the machine.
     pub ceiling: Ceiling,
     /// Operations, the most expensive first.
     pub ops: Vec<OpCost>,
@@ -46,13 +46,12 @@ pub struct RecordedProgram {
     pub version: u32,
     /// Of everything below: equal for equal steps of the same build.
     pub hash: String,
-    /// The same without kernels: equal on all ranks.
+    /// Digest without kernels: equal on all ranks.
     pub structure_hash: String,
     /// Floating-point operations of a step.
     pub flops: u64,
     /// Most bytes of results that are alive at one time.
     pub peak_bytes: u64,
-    /// Values by number.
     pub values: Vec<RecordedValue>,
     /// Operations in their order.
     pub records: Vec<RecordedOp>,
@@ -64,14 +63,12 @@ pub struct RecordedValue {
     /// Kind of its numbers.
     pub kind: String,
     pub shape: Vec<i64>,
-    /// What it is for.
     pub role: String,
 }
 
 /// An operation of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecordedOp {
-    /// Name and attributes.
     pub op: String,
     /// Kernel that ran it.
     pub kernel: String,
@@ -89,13 +86,10 @@ pub struct RecordedOp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NumberKind {
-    /// IEEE double.
     F64,
     /// IEEE single; products of 10-bit mantissas where the precision is tf32.
     F32,
-    /// IEEE half.
     F16,
-    /// bfloat16.
     Bf16,
     /// 8 bits, e4m3 or e5m2.
     Fp8,
@@ -123,7 +117,7 @@ impl NumberKind {
     }
 }
 
-/// What this device did best when the profile was made.
+/// Best throughput of this device when the profile was made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
     /// Floating-point operations per second of a large matrix product, by the kind of its operands: f32, and on a GPU what the
@@ -134,7 +128,7 @@ pub struct Ceiling {
 }
 
 impl Ceiling {
-    /// What operations on numbers of `kind` are compared with: a kind, and floating-point operations per second of its products.
+    /// Returns the peak with which operations on numbers of `kind` are compared: a kind, and floating-point operations per second of its products.
     pub fn products(&self, kind: NumberKind) -> Option<(NumberKind, f64)> {
         let mut kinds = std::iter::once(&kind).chain(kind.instead());
         kinds.find_map(|kind| self.flops_per_s.get(kind).map(|rate| (*kind, *rate)))
@@ -148,9 +142,8 @@ pub struct OpCost {
     pub op: String,
     /// Kernel that ran it.
     pub kernel: String,
-    /// What it computed with: the kind of its operands.
+    /// Format of the computation: the kind of its operands.
     pub kind: NumberKind,
-    /// Number of calls.
     pub calls: u64,
     /// Time of all calls.
     pub seconds: f64,

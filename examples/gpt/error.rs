@@ -1,4 +1,4 @@
-//! What can end this program: one sentence each.
+//! Errors that end this program, one sentence each.
 
 use enn_worker::{
     checkpoint::CheckpointError, comm::CommError, error::OpError, optim::OptimError, session::SessionError,
@@ -9,17 +9,15 @@ use std::path::PathBuf;
 /// Failures of the example.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GptError {
-    /// The command line makes no sense.
+    /// A flag has an invalid value.
     #[error("{what} is {found}, expected {expected}")]
     Setting {
-        /// Flag.
+        /// Name of the flag.
         what: &'static str,
-        /// Its value.
         found: String,
-        /// What is possible.
         expected: &'static str,
     },
-    /// The batch cannot be shared out.
+    /// The batch cannot be divided among the ranks.
     #[error("--batch is {batch}, expected a multiple of ranks times --accumulation, here {parts}")]
     Batch {
         /// Windows per step.
@@ -27,28 +25,28 @@ pub(crate) enum GptError {
         /// Ranks times micro-batches.
         parts: u64,
     },
-    /// Less text than one batch.
+    /// The text is shorter than one batch.
     #[error("{}: {windows} windows of {context} bytes, expected at least --batch {batch}", path.display())]
     Short {
-        /// Text.
+        /// Text file.
         path: PathBuf,
-        /// Windows in it.
+        /// Windows in the text.
         windows: usize,
         /// Windows per step.
         batch: u64,
         /// Bytes of a window.
         context: usize,
     },
-    /// A step that gave nothing: without micro-batches.
+    /// A step has no micro-batches, and so no loss.
     #[error("--accumulation is 0, expected at least 1")]
     NoLoss,
-    /// A weight is infinite or no number: every later step is refused.
+    /// A weight is infinite or no number: every later step would be rejected.
     #[error(
         "weight {weight} is not finite after step {step}, expected finite ones\n  hint: a smaller --lr; training goes on from the newest \
          checkpoint"
     )]
     NotFinite {
-        /// Weight.
+        /// Name of the weight.
         weight: String,
         /// Steps done.
         step: u64,
@@ -59,11 +57,11 @@ pub(crate) enum GptError {
          {limit}\n  hint: a smaller --lr, or --precision fp32"
     )]
     Refused {
-        /// How many.
+        /// Rejected steps in a row.
         refused: u64,
         /// Steps done.
         step: u64,
-        /// That are too many.
+        /// Limit on rejected steps in a row.
         limit: u64,
     },
     /// The ranks see different checkpoints.
@@ -71,35 +69,34 @@ pub(crate) enum GptError {
         "rank {rank} would resume from step {found}, rank 0 from {expected}\n  hint: --checkpoints must be one folder that all nodes see"
     )]
     Resume {
-        /// This rank.
         rank: u32,
-        /// Its step.
+        /// Step of this rank's checkpoint.
         found: u64,
-        /// That of rank 0.
+        /// Step of rank 0's checkpoint.
         expected: u64,
     },
     /// The text cannot be mapped.
     #[error(transparent)]
     File(#[from] enn_worker::data::FileError),
-    /// The place among the other ranks.
+    /// The ranks cannot be joined.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// A collective.
+    /// A collective failed.
     #[error(transparent)]
     Comm(#[from] CommError),
-    /// The model.
+    /// The model failed.
     #[error(transparent)]
     Op(#[from] OpError),
-    /// The optimizer.
+    /// The optimizer failed.
     #[error(transparent)]
     Optim(#[from] OptimError),
-    /// A checkpoint.
+    /// A checkpoint cannot be read or written.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Libtorch, outside of the model.
+    /// Libtorch failed outside of the model.
     #[error("libtorch: {0}")]
     Torch(#[from] TchError),
-    /// Standard output is gone.
+    /// Standard output is closed.
     #[error("failed to print: {0}")]
     Print(#[from] std::io::Error),
 }

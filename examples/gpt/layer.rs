@@ -1,4 +1,4 @@
-//! Layers of one's own: what GPT-2 needs and `enn_worker::layer` does not have. A layer is a struct that declares its
+//! User-defined layers: the parts of GPT-2 that `enn_worker::layer` lacks. A layer is a struct that declares its
 //! parameters in `new` and calls `functional` in `forward`; gradients, names in checkpoints and names in errors follow.
 
 use enn_worker::{
@@ -8,9 +8,9 @@ use enn_worker::{
     params::{Group, Init, ParamBuilder, ParamId},
 };
 
-/// Added to variances.
+/// Constant added to variances.
 const EPS: f64 = 1e-5;
-/// Spread of initial weights.
+/// Standard deviation of initial weights.
 pub(crate) const SPREAD: f64 = 0.02;
 
 /// y = x Wᵀ + b with normally distributed weights.
@@ -20,7 +20,7 @@ pub(crate) struct Affine {
 }
 
 impl Affine {
-    /// Weights (outputs, inputs) of spread `std`, bias zero.
+    /// Declares weights (outputs, inputs) of standard deviation `std` and a zero bias.
     pub(crate) fn new(pb: &mut ParamBuilder, name: &str, inputs: i64, outputs: i64, std: f64) -> Self {
         pb.scoped(name, |pb| Self {
             weight: pb.param("weight", &[outputs, inputs], Init::Normal { std }, Group::Decay),
@@ -28,7 +28,7 @@ impl Affine {
         })
     }
 
-    /// (…, inputs) → (…, outputs).
+    /// Maps (…, inputs) → (…, outputs).
     pub(crate) fn forward(&self, cx: &Cx<'_>, x: &Tensor) -> Result<Tensor, OpError> {
         f::linear(cx, x, &cx.param(self.weight), Some(&cx.param(self.bias)))
     }
@@ -41,7 +41,7 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    /// Scale 1, shift 0.
+    /// Declares scale 1 and shift 0.
     pub(crate) fn new(pb: &mut ParamBuilder, name: &str, width: i64) -> Self {
         pb.scoped(name, |pb| Self {
             weight: pb.param("weight", &[width], Init::Ones, Group::NoDecay),
@@ -49,12 +49,12 @@ impl Norm {
         })
     }
 
-    /// The stream with its branch added, and the norm of that.
+    /// Returns the stream with its branch added, and the norm of the sum.
     pub(crate) fn join(&self, cx: &Cx<'_>, stream: Stream) -> Result<(Tensor, Tensor), OpError> {
         let weight = cx.param(self.weight);
         let bias = cx.param(self.bias);
         match stream.branch {
-            Some(branch) => f::add_norm(cx, &stream.x, &branch, (&weight, Some(&bias)), EPS),
+            Some(branch) => f::add_norm(cx, &stream.x, &branch, &weight, Some(&bias), EPS),
             None => {
                 let normed = f::layer_norm(cx, &stream.x, &weight, &bias, EPS)?;
                 Ok((stream.x, normed))
@@ -63,7 +63,7 @@ impl Norm {
     }
 }
 
-/// What flows from block to block, (B, N, D) each: the sum so far, and what is to be added to it. The next norm adds it, which
+/// State between blocks, (B, N, D) each: the sum so far, and the branch to be added to it. The next norm adds it, which
 /// is one operation instead of two.
 pub(crate) struct Stream {
     pub(crate) x: Tensor,
@@ -75,15 +75,15 @@ pub(crate) struct Stream {
 pub(crate) struct Size {
     /// Width of a token, D.
     pub(crate) width: i64,
-    /// Heads of attention.
+    /// Number of attention heads.
     pub(crate) heads: i64,
-    /// Spread of the weights that write into the residual stream.
+    /// Standard deviation of the weights that write into the residual stream.
     pub(crate) out_std: f64,
-    /// Rate of dropout.
+    /// Dropout rate.
     pub(crate) dropout: f64,
 }
 
-/// Self-attention in which a position sees itself and what came before.
+/// Causal self-attention: a position attends to itself and to earlier ones.
 pub(crate) struct CausalAttention {
     qkv: Affine,
     out: Affine,
@@ -91,7 +91,7 @@ pub(crate) struct CausalAttention {
 }
 
 impl CausalAttention {
-    /// Declares the two maps.
+    /// Declares both linear maps.
     pub(crate) fn new(pb: &mut ParamBuilder, name: &str, size: Size) -> Self {
         let d = size.width;
         pb.scoped(name, |pb| Self {
@@ -101,7 +101,7 @@ impl CausalAttention {
         })
     }
 
-    /// (B, N, D) → (B, N, D).
+    /// Maps (B, N, D) → (B, N, D).
     pub(crate) fn forward(&self, cx: &Cx<'_>, x: &Tensor) -> Result<Tensor, OpError> {
         let batch = x.dim(0);
         let tokens = x.dim(1);
@@ -122,14 +122,14 @@ impl CausalAttention {
     }
 }
 
-/// Two maps with GELU between, four times as wide.
+/// Two linear maps with GELU between, four times as wide.
 pub(crate) struct Mlp {
     up: Affine,
     down: Affine,
 }
 
 impl Mlp {
-    /// Declares the two maps.
+    /// Declares both linear maps.
     pub(crate) fn new(pb: &mut ParamBuilder, name: &str, size: Size) -> Self {
         let d = size.width;
         pb.scoped(name, |pb| Self {
@@ -138,7 +138,7 @@ impl Mlp {
         })
     }
 
-    /// (…, D) → (…, D).
+    /// Maps (…, D) → (…, D).
     pub(crate) fn forward(&self, cx: &Cx<'_>, x: &Tensor) -> Result<Tensor, OpError> {
         let wide = f::gelu(cx, &self.up.forward(cx, x)?, true)?;
         self.down.forward(cx, &wide)
@@ -155,7 +155,6 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Declares the parts.
     pub(crate) fn new(pb: &mut ParamBuilder, name: &str, size: Size) -> Self {
         pb.scoped(name, |pb| Self {
             norm_attention: Norm::new(pb, "norm_attention", size.width),
@@ -166,7 +165,7 @@ impl Block {
         })
     }
 
-    /// The stream with both branches, the second one still to be added.
+    /// Returns the stream with both branches, the second one still to be added.
     pub(crate) fn forward(&self, cx: &Cx<'_>, stream: Stream) -> Result<Stream, OpError> {
         let (x, normed) = self.norm_attention.join(cx, stream)?;
         let branch = Some(f::dropout(cx, &self.attention.forward(cx, &normed)?, self.dropout)?);

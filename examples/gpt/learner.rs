@@ -1,4 +1,4 @@
-//! The training loop's parts: one step; saving and restoring.
+//! The parts of the training loop: one step, saving and restoring.
 
 use crate::{
     error::GptError,
@@ -26,21 +26,20 @@ use std::{path::Path, time::Duration};
 const WAIT_MAX: Duration = Duration::from_secs(300);
 /// Checkpoints kept besides the newest.
 const KEPT: usize = 1;
-/// Steps that may be refused in a row: the loss scale of fp16 is halved by each, and has fallen to its least after 32.
+/// Limit on rejected steps in a row: each halves the loss scale of fp16, which reaches its minimum after 32.
 const REFUSED_MAX: u64 = 64;
 
-/// Everything that training changes.
+/// The state that training changes.
 pub(crate) struct Learner {
-    /// The model.
     pub(crate) model: Gpt,
-    /// Its weights, and how they are trained.
+    /// Weights and their training.
     pub(crate) steps: Steps,
-    /// Steps refused since the last one that was taken; on the device.
+    /// Steps rejected since the last accepted one, on the device.
     refused: Tensor,
 }
 
 impl Learner {
-    /// Seeded weights: the same on every rank.
+    /// Initializes seeded weights, which are equal on every rank.
     pub(crate) fn new(size: GptSize, settings: &Settings, place: &Place) -> Result<Self, GptError> {
         let mut pb = ParamBuilder::new();
         let model = Gpt::new(&mut pb, size);
@@ -59,10 +58,10 @@ impl Learner {
         Ok(Self { model, steps: Steps::new(pb, place, setup)?, refused })
     }
 
-    /// One optimizer step over all ranks; this rank's loss sum, on the device: nothing here waits for it.
+    /// Makes one optimizer step over all ranks; returns this rank's loss sum, on the device: nothing here waits for it.
     ///
-    /// When two steps in a row recorded the same, the record runs instead of the closure, and on a GPU a captured graph of it:
-    /// so what differs between steps comes in as an input.
+    /// When two steps in a row recorded the same program, the program runs instead of the closure, and on a GPU a captured graph of it:
+    /// so values that differ between steps are inputs.
     pub(crate) fn step(&mut self, place: &Place, text: &Text, step: &Step) -> Result<Tensor, GptError> {
         let Self { model, steps, refused } = self;
         let windows = text.windows(step.number, place.device)?;
@@ -74,10 +73,10 @@ impl Learner {
             let mut sum: Option<autograd::Tensor> = None;
             for micro in 0..step.accumulation {
                 let part = |t| f::narrow(cx, t, 0, micro.cast_signed() * rows, rows);
-                // Dropout follows the rows of the global batch, so that it is the same in every world.
+                // Dropout is seeded by the rows of the global batch, so that it is equal for every number of ranks.
                 cx.set_rows(text.first_row(micro), rows.cast_unsigned());
                 let loss = model.loss(cx, &part(ids)?, &part(next)?)?;
-                // Gradients travel while backward goes on.
+                // Gradients are reduced while backward continues.
                 parts.backward(cx, &loss, micro + 1 == step.accumulation)?;
                 sum = Some(match sum {
                     None => loss,
@@ -90,13 +89,13 @@ impl Learner {
             Ok::<_, GptError>(sum.into_iter().chain([stats.taken]).collect())
         })?;
         let [sum, taken]: [Tensor; 2] = ran.outputs.try_into().map_err(|_| GptError::NoLoss)?;
-        // One more, unless this one was taken.
+        // The count grows by one, unless this step was accepted.
         *refused = refused.f_add_scalar(1.0)?.f_mul(&taken.f_neg()?.f_add_scalar(1.0)?)?;
         Ok(sum)
     }
 
-    /// Fails when nothing can be learnt any more after `step` steps: a weight is not finite, or too many steps in a row were
-    /// refused. The same on every rank. Waits for the device. A step whose update overflows a weight is taken: that is looked for
+    /// Fails when training cannot continue after `step` steps: a weight is not finite, or too many steps in a row were rejected. The
+    /// result is equal on every rank. Waits for the device. A step whose update overflows a weight is accepted: weights are checked
     /// only before the state is `kept`.
     pub(crate) fn expect_taken(&self, step: u64, kept: bool) -> Result<(), GptError> {
         let refused = self.refused.f_double_value(&[])? as u64;
@@ -111,13 +110,13 @@ impl Learner {
         if refused < REFUSED_MAX { Ok(()) } else { Err(GptError::Refused { refused, step, limit: REFUSED_MAX }) }
     }
 
-    /// Saves the state after `step` steps. One rank does: all have the same.
+    /// Saves the state after `step` steps. Only one rank calls it: all have equal state.
     pub(crate) fn save(&self, checkpoints: &Path, step: u64) -> Result<(), GptError> {
         save_whole(checkpoints, &self.steps.state(), Draft { step, run: "gpt".to_owned(), ..Draft::default() }, KEPT)?;
         Ok(())
     }
 
-    /// Takes up the newest complete checkpoint; the number of its steps, 0 when there is none. Fails when the ranks do not
+    /// Restores the newest complete checkpoint; returns its step, 0 when there is none. Fails when the ranks do not
     /// find the same one.
     pub(crate) fn resume(&mut self, checkpoints: &Path, place: &Place) -> Result<u64, GptError> {
         let found = latest(checkpoints).found;
@@ -130,19 +129,19 @@ impl Learner {
     }
 }
 
-/// What a step needs to know.
+/// Parameters of a step.
 pub(crate) struct Step {
     /// Steps done before.
     pub(crate) number: u64,
-    /// Tokens of the global batch: what the summed gradient is divided by.
+    /// Tokens of the global batch, by which the summed gradient is divided.
     pub(crate) tokens: u64,
     /// Learning rate.
     pub(crate) rate: f64,
-    /// Micro-batches.
+    /// Number of micro-batches.
     pub(crate) accumulation: u64,
 }
 
-/// Adds a number up over the ranks.
+/// Sums a number over the ranks.
 pub(crate) fn over_ranks(group: &dyn ProcessGroup, value: &Tensor) -> Result<f64, GptError> {
     let sum = value.f_add_scalar(0.0)?.f_view([1])?;
     group.all_reduce_sum(&sum)?.wait(WAIT_MAX)?;

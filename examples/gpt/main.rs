@@ -1,7 +1,7 @@
-//! A worker around a model of one's own: GPT-2's shape, trained on the bytes of a text file, alone or on many ranks.
+//! A worker with a user-defined model: GPT-2's shape, trained on the bytes of a text file, alone or on many ranks.
 //!
 //! `target/release/gpt --data FILE`, or `enn run --nproc-per-node 2 --no-python target/release/gpt -- --data FILE`.
-//! README.md beside this file says how to make it yours.
+//! README.md beside this file explains how to adapt it.
 
 mod error;
 mod layer;
@@ -26,13 +26,13 @@ use std::{
 };
 use text::{Share, Text};
 
-/// Steps between two looks at refused ones: a kernel that is to blame for them is left out before they are too many.
+/// Steps between two checks of rejected steps: a kernel that causes them is excluded before they are too many.
 const LOOK_EVERY: u64 = 16;
-/// Part of all steps in which the learning rate rises.
+/// Fraction of all steps in which the learning rate rises.
 const WARM_UP: f64 = 0.05;
-/// Last learning rate over the largest.
+/// Final learning rate as a fraction of the peak.
 const FLOOR: f64 = 0.1;
-/// Bytes of the text's beginning that the sample goes on from.
+/// Bytes of the text's beginning with which the sample begins.
 const PROMPT_BYTES: usize = 16;
 
 fn main() -> ExitCode {
@@ -73,10 +73,10 @@ fn train(settings: &Settings) -> Result<(), GptError> {
     learner.steps.finish_profile();
     if place.leads() && settings.sample > 0 {
         let prompt = &text.bytes()[..PROMPT_BYTES.min(text.bytes().len())];
-        let made = sample::text(&learner.model, &learner.steps.params, prompt, settings.sample, settings.seed)?;
+        let generated = sample::text(&learner.model, &learner.steps.params, prompt, settings.sample, settings.seed)?;
         let prompt = String::from_utf8_lossy(prompt);
-        let made = String::from_utf8_lossy(&made);
-        say(&place, format_args!("sample: {prompt}|{made}"))?;
+        let generated = String::from_utf8_lossy(&generated);
+        say(&place, format_args!("sample: {prompt}|{generated}"))?;
     }
     Ok(place.leave()?)
 }
@@ -99,9 +99,9 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
         counted += tokens;
         place.alive(done)?;
         let every = |steps: u64| done % steps.max(1) == 0 || done == settings.steps;
-        let told = every(settings.log_every);
-        let due = every(settings.save_every);
-        if told || due || done % LOOK_EVERY == 0 {
+        let log_due = every(settings.log_every);
+        let save_due = every(settings.save_every);
+        if log_due || save_due || done % LOOK_EVERY == 0 {
             let new = learner.steps.agree_on_kernels(place.group.as_ref(), place.device)?;
             if let Some(reason) = learner.steps.why_refused() {
                 say(place, format_args!("{reason}"))?;
@@ -109,11 +109,11 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
             for entry in new {
                 say(place, format_args!("left out on all ranks: {}", entry.sentence()))?;
             }
-            // Before it takes the place of what was saved before.
-            learner.expect_taken(done, due)?;
+            // The check comes before an older checkpoint is replaced.
+            learner.expect_taken(done, save_due)?;
             place.group.intact()?;
         }
-        if told {
+        if log_due {
             let loss = over_ranks(place.group.as_ref(), &sum)? / tokens as f64;
             let speed = counted as f64 / since.elapsed().as_secs_f64();
             say(place, format_args!("step {done} loss {loss:.4} lr {rate:.2e} {speed:.0} tokens/s"))?;
@@ -122,7 +122,7 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
         }
         if let Some(folder) = &settings.checkpoints
             && place.leads()
-            && due
+            && save_due
         {
             learner.save(folder, done)?;
         }
@@ -130,7 +130,7 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
     Ok(())
 }
 
-/// Prints on rank 0, at once: a launcher reads it through a pipe.
+/// Prints on rank 0 and flushes: a launcher reads the output through a pipe.
 fn say(place: &Place, words: std::fmt::Arguments<'_>) -> Result<(), GptError> {
     if place.leads() {
         let mut out = stdout().lock();

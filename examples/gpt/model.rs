@@ -1,4 +1,4 @@
-//! A whole model of one's own: GPT-2's shape, with the table of tokens used twice, as embedding and as output head.
+//! A whole user-defined model: GPT-2's shape, where the token table is both embedding and output head.
 
 use super::layer::{Block, Norm, SPREAD, Size, Stream};
 use enn_worker::{
@@ -12,17 +12,17 @@ use enn_worker::{
 /// Sizes of the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct GptSize {
-    /// Kinds of tokens.
+    /// Size of the vocabulary.
     pub(crate) vocabulary: i64,
-    /// Longest text the model sees, in tokens.
+    /// Longest text in tokens.
     pub(crate) context: i64,
     /// Width of a token.
     pub(crate) width: i64,
-    /// Blocks.
+    /// Number of blocks.
     pub(crate) depth: i64,
-    /// Heads of attention.
+    /// Number of attention heads.
     pub(crate) heads: i64,
-    /// Rate of dropout.
+    /// Dropout rate.
     pub(crate) dropout: f64,
 }
 
@@ -49,7 +49,7 @@ impl Gpt {
     /// Declares all parameters.
     pub(crate) fn new(pb: &mut ParamBuilder, size: GptSize) -> Self {
         let GptSize { width, heads, dropout, .. } = size;
-        // Every block adds twice to the stream: its spread stays that of one.
+        // Every block adds twice to the stream: this scale keeps its standard deviation that of one.
         let out_std = SPREAD / (2.0 * size.depth as f64).sqrt();
         let block = Size { width, heads, out_std, dropout };
         let normal = || Init::Normal { std: SPREAD };
@@ -62,12 +62,11 @@ impl Gpt {
         }
     }
 
-    /// Sizes.
     pub(crate) fn size(&self) -> GptSize {
         self.size
     }
 
-    /// Ids (B, N) of 64 bits → logits (B, N, vocabulary).
+    /// Maps ids (B, N) of 64 bits → logits (B, N, vocabulary).
     pub(crate) fn forward(&self, cx: &Cx<'_>, ids: &Tensor) -> Result<Tensor, OpError> {
         let places = cx.constant(tch::Tensor::arange(ids.dim(1), (tch::Kind::Int64, ids.device())));
         let table = cx.param(self.tokens);
@@ -82,7 +81,7 @@ impl Gpt {
         f::linear(cx, &self.norm.join(cx, stream)?.1, &table, None)
     }
 
-    /// Sum over tokens of −log p(next token), for ids and next ids (B, N).
+    /// Returns the sum over tokens of −log p(next token), for ids and next ids (B, N).
     pub(crate) fn loss(&self, cx: &Cx<'_>, ids: &Tensor, next: &Tensor) -> Result<Tensor, OpError> {
         let logits = self.forward(cx, ids)?;
         f::cross_entropy(cx, &logits, next, NOTHING)

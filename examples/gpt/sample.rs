@@ -1,4 +1,4 @@
-//! Text from the model, byte by byte.
+//! Text generation by the model, byte by byte.
 
 use crate::{error::GptError, model::Gpt};
 use enn_worker::{
@@ -8,12 +8,12 @@ use enn_worker::{
     tch::{self, Tensor},
 };
 
-/// Below 1 the model dares less.
+/// Sampling temperature; below 1 likely bytes become likelier.
 const TEMPERATURE: f64 = 0.8;
-/// Bytes are the first ids of every vocabulary here.
+/// Number of byte ids, the first of every vocabulary here.
 const BYTES: i64 = 256;
 
-/// Goes on after `prompt` (at least one byte) for `count` bytes; what was written, without the prompt.
+/// Generates `count` bytes after `prompt` (at least one byte); returns them without the prompt.
 pub(crate) fn text(model: &Gpt, params: &Params, prompt: &[u8], count: u64, seed: u64) -> Result<Vec<u8>, GptError> {
     tch::manual_seed(seed as i64);
     let mut ids: Vec<i64> = prompt.iter().map(|&byte| i64::from(byte)).collect();

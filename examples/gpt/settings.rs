@@ -60,7 +60,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Sizes of the model.
+    /// Returns the sizes of the model.
     pub(crate) fn size(&self) -> Result<GptSize, GptError> {
         let preset = match self.preset.as_str() {
             "tiny" => GptSize::TINY,
@@ -81,7 +81,7 @@ impl Settings {
         Ok(GptSize { context, dropout: self.dropout, ..preset })
     }
 
-    /// Where to compute.
+    /// Returns the device to compute on.
     pub(crate) fn device(&self) -> Result<DeviceChoice, GptError> {
         match self.device.as_str() {
             "auto" => Ok(DeviceChoice::Auto),

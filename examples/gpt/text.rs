@@ -18,18 +18,17 @@ pub(crate) struct Text {
 
 /// This rank's windows of one step: its micro-batches, one after the other.
 pub(crate) struct Windows {
-    /// Ids (B, N).
+    /// Token ids (B, N).
     pub(crate) ids: Tensor,
-    /// The id after each of them (B, N).
+    /// The next id after each of them (B, N).
     pub(crate) next: Tensor,
 }
 
-/// How a global batch is shared out.
+/// Division of a global batch among ranks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
-    /// This rank.
     pub(crate) rank: u32,
-    /// Ranks.
+    /// Number of ranks.
     pub(crate) world: u32,
     /// Windows per step over all ranks and micro-batches.
     pub(crate) batch: u64,
@@ -40,7 +39,7 @@ pub(crate) struct Share {
 }
 
 impl Text {
-    /// Maps `path`.
+    /// Maps the file `path`.
     pub(crate) fn open(path: &Path, context: i64, share: Share) -> Result<Self, GptError> {
         let map = ReadMap::open(path)?;
         let context = context as usize;
@@ -52,7 +51,7 @@ impl Text {
         if (windows as u64) < share.batch {
             return Err(GptError::Short { path: path.to_owned(), windows, batch: share.batch, context });
         }
-        // Whole batches only: the last windows of an epoch that do not fill one are left out.
+        // Only whole batches are used: the last windows of an epoch that do not fill one are left out.
         let rows = windows as u64 / share.batch * share.batch;
         let sampler = Sampler {
             rows,
@@ -66,12 +65,12 @@ impl Text {
         Ok(Self { map, context, sampler })
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.map.bytes()
     }
 
-    /// This rank's windows of step `step`.
+    /// Returns this rank's windows of step `step`.
     pub(crate) fn windows(&self, step: u64, device: Device) -> Result<Windows, GptError> {
         let per_epoch = self.sampler.steps_per_epoch();
         let share = self.sampler.share(Position { epoch: step / per_epoch, step: step % per_epoch });
@@ -83,16 +82,16 @@ impl Text {
             ids.extend(window[..self.context].iter().map(|&byte| i64::from(byte)));
             next.extend(window[1..].iter().map(|&byte| i64::from(byte)));
         }
-        let made = |ids: &[i64]| Tensor::f_from_slice(ids)?.f_view([-1, self.context as i64])?.f_to_device(device);
-        Ok(Windows { ids: made(&ids)?, next: made(&next)? })
+        let tensor = |ids: &[i64]| Tensor::f_from_slice(ids)?.f_view([-1, self.context as i64])?.f_to_device(device);
+        Ok(Windows { ids: tensor(&ids)?, next: tensor(&next)? })
     }
 
-    /// First row of micro-batch `micro` in the global batch: what dropout is counted from.
+    /// Returns the first row of micro-batch `micro` in the global batch, which seeds dropout.
     pub(crate) fn first_row(&self, micro: u64) -> u64 {
         self.sampler.rank * self.sampler.slots() + micro * self.sampler.micro_slots()
     }
 
-    /// Nats per byte of the best guess that knows only how often each byte occurs.
+    /// Returns the nats per byte of the best model that knows only the frequency of each byte.
     pub(crate) fn unigram_nats(&self) -> f64 {
         let mut counts = [0u64; 256];
         for &byte in self.bytes() {

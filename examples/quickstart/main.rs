@@ -8,7 +8,7 @@ use std::{io::Write, path::Path, process::ExitCode};
 fn main() -> ExitCode {
     match quickstart() {
         Ok(text) => {
-            // A standard output that is gone has nothing to tell.
+            // A closed standard output is no error.
             let _gone = std::io::stdout().write_all(text.as_bytes());
             ExitCode::SUCCESS
         }
@@ -40,7 +40,7 @@ fn quickstart() -> Result<String, Error> {
     let options = api::PredictOptions { replace: true, ..Default::default() };
     let predictions = api::predict(&model, &data, &runs.join("tomorrow.parquet"), &facts, &options)?;
     let rows = predictions.gathered.map_or(0, |gathered| gathered.rows);
-    // The same in memory.
+    // The same predictions in memory.
     let arrays = api::predict_arrays(&model, &data, &facts, &api::PredictOptions::default())?;
     let last = arrays.filter(|arrays| !arrays.status.is_empty()).map(|arrays| arrays.row(arrays.status.len() - 1)[0]);
     Ok(format!(

@@ -1,4 +1,4 @@
-//! How long one optimizer step takes: forward, backward, clip, AdamW and, where training has one, the average of the weights.
+//! A benchmark of one optimizer step: forward, backward, clip, AdamW and, where training has one, the average of the weights.
 //!
 //! `tests/bench/gpu_step.py` runs it beside the same models in PyTorch, `tests/bench/gpu_scaling.py` on several ranks. Rank 0
 //! prints one line of JSON for each model and mode.
@@ -76,7 +76,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// The kernels' orders as the manager takes them.
+    /// Returns the orders of kernels in the form of the kernel manager.
     fn orders(&self) -> BTreeMap<String, Vec<String>> {
         self.kernels.iter().cloned().collect()
     }
@@ -100,14 +100,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let place = join_with(device, collectives)?;
     for model in &settings.model {
         for mode in &settings.mode {
-            let result = one(&settings, (&sizes[model], mode), precision, &place);
+            let result = one(&settings, &sizes[model], mode, precision, &place);
             let about = json!({
                 "model": model, "device": settings.device, "precision": settings.precision, "mode": mode,
                 "world": place.world(),
             });
             let line = match result {
                 Ok(found) => json!({ "about": merged(about, &found["about"]), "result": found["result"] }),
-                // The other ranks cannot go on without this one.
+                // The other ranks cannot continue without this one.
                 Err(error) if place.world() > 1 => return Err(error),
                 Err(error) => json!({ "about": about, "error": error.to_string() }),
             };
@@ -124,7 +124,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Measures one model in one mode.
 fn one(
     settings: &Settings,
-    (size, mode): (&Value, &str),
+    size: &Value,
+    mode: &str,
     precision: Precision,
     place: &Place,
 ) -> Result<Value, Box<dyn Error>> {
@@ -149,7 +150,7 @@ fn one(
     Ok(json!({ "about": about, "result": result }))
 }
 
-/// Both objects' entries.
+/// Merges the entries of both objects.
 fn merged(mut into: Value, more: &Value) -> Value {
     for (key, value) in more.as_object().into_iter().flatten() {
         into[key] = value.clone();

@@ -1,4 +1,4 @@
-//! What is trained: the ENN model, the GPT of the example or a few large matrices, with one fixed random batch on the device.
+//! The trained model: the ENN model, the GPT of the example or a few large matrices, with one fixed random batch on the device.
 
 use crate::gpt::model::{Gpt, GptSize};
 use enn_common::{
@@ -19,18 +19,18 @@ use enn_worker::{
 use serde_json::Value;
 use std::error::Error;
 
-/// Rows of the batch are drawn from this seed, as the peer draws its own.
+/// Seed of the batch; the peer benchmark uses its own.
 const SEED: i64 = 5;
-/// No standard normal number that is drawn is larger.
+/// Bound on the standard normal numbers of a batch.
 const NORMAL_MAX: f64 = 8.0;
 
 /// A model and its batch.
 pub(crate) enum Subject {
-    /// The ENN model: x, where it is valid, y, where it is valid.
+    /// The ENN model with x, its mask, y and its mask.
     Enn(Box<Model>, Objective, [Raw; 4]),
-    /// The GPT: ids, the ids that follow.
+    /// The GPT with ids and next ids.
     Gpt(Gpt, [Raw; 2]),
-    /// Square linear layers one after the other: x.
+    /// Square linear layers in sequence, with x.
     Matrix(Vec<Linear>, Raw),
 }
 
@@ -51,7 +51,7 @@ impl Subject {
         }
     }
 
-    /// The batch: what changes from step to step in a training.
+    /// Returns the batch, which changes from step to step in a training.
     pub(crate) fn batch(&self) -> Vec<Raw> {
         match self {
             Self::Enn(_, _, batch) => batch.iter().map(Raw::shallow_clone).collect(),
@@ -60,7 +60,7 @@ impl Subject {
         }
     }
 
-    /// The summed loss of the batch, and what to divide it by.
+    /// Returns the summed loss of the batch, and its divisor.
     pub(crate) fn loss(&self, cx: &Cx<'_>, batch: &[Tensor]) -> Result<(Tensor, Tensor), OpError> {
         match (self, batch) {
             (Self::Enn(model, objective, _), [x, x_mask, y, y_mask]) => {
@@ -77,19 +77,19 @@ impl Subject {
         }
     }
 
-    /// What precision depends on: the largest value, and how many cells the loss adds up.
+    /// Returns what the precision depends on: the largest value, and the number of cells in the loss.
     pub(crate) fn demand(&self) -> Demand {
         let (Self::Enn(_, _, [_, _, targets, _]) | Self::Gpt(_, [targets, _]) | Self::Matrix(_, targets)) = self;
         Demand { largest: NORMAL_MAX, cells: targets.numel() as u64 }
     }
 
-    /// Whether training keeps an average of the weights.
+    /// Returns whether training keeps an average of the weights.
     pub(crate) fn averages(&self) -> bool {
         matches!(self, Self::Enn(..))
     }
 }
 
-/// Elements of a tensor: what a summed loss is divided by.
+/// Returns the number of elements of a tensor, the divisor of a summed loss.
 fn count_of(cx: &Cx<'_>, x: &Tensor) -> Tensor {
     cx.constant(Raw::full([0i64; 0], x.meta().numel() as f64, (Kind::Double, x.device())))
 }

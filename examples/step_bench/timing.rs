@@ -1,4 +1,4 @@
-//! The clock: parts of steps between two standstills of the device, on every rank at once.
+//! Timing of steps in groups, with the device idle before and after each, on every rank at once.
 
 use crate::trainer::Trainer;
 use enn_worker::{
@@ -11,12 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Parts the measured steps are cut into; each is timed from one standstill of the device to the next.
+/// Groups into which the measured steps are divided.
 const GROUPS: u64 = 6;
 /// Longest wait for the other ranks.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
-/// What is timed, and how often.
+/// Plan of the measurement.
 pub(crate) struct Timing<'a> {
     warm_up: u64,
     per_group: u64,
@@ -24,12 +24,12 @@ pub(crate) struct Timing<'a> {
 }
 
 impl<'a> Timing<'a> {
-    /// `warm_up` steps, then `steps` that count.
+    /// Plans `warm_up` steps, then `steps` measured ones.
     pub(crate) fn new(warm_up: u64, steps: u64, place: &'a Place) -> Self {
         Self { warm_up, per_group: (steps / GROUPS).max(1), place }
     }
 
-    /// Times steps. Refuses when the last of them was not executed as it was to be.
+    /// Times steps. Fails when the last of them was not executed in the requested mode.
     pub(crate) fn steps(&self, trainer: &mut Trainer) -> Result<Value, Box<dyn Error>> {
         let mut number = 0;
         for _ in 0..self.warm_up {
@@ -48,7 +48,7 @@ impl<'a> Timing<'a> {
         Ok(result)
     }
 
-    /// Times the all-reduces of a step with nothing beside them.
+    /// Times the all-reduces of a step alone.
     pub(crate) fn all_reduces(&self, trainer: &Trainer) -> Result<Vec<f64>, Box<dyn Error>> {
         for _ in 0..self.warm_up {
             trainer.all_reduce(self.place)?;
@@ -56,7 +56,7 @@ impl<'a> Timing<'a> {
         self.groups(|| trainer.all_reduce(self.place))
     }
 
-    /// Milliseconds of one call of `work`, from each part.
+    /// Returns the milliseconds of one call of `work` in each group.
     fn groups(&self, mut work: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<Vec<f64>, Box<dyn Error>> {
         let mut ms = Vec::new();
         for _ in 0..GROUPS {

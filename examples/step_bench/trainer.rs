@@ -1,5 +1,5 @@
-//! One optimizer step as a training makes it: the session's precision, loss scale and manager of kernels; gradients added
-//! over the ranks, where there are others, while backward still runs.
+//! One optimizer step as in training: the session's precision, loss scale and kernel manager; gradients are reduced
+//! over the ranks, where there are several, while backward still runs.
 
 use crate::subject::Subject;
 use enn_common::{config::train::Precision as Wanted, kernels::OpKernels};
@@ -7,7 +7,7 @@ use enn_worker::{
     autograd::{Mode, Program},
     error::OpError,
     functional as f,
-    kernel::{News, Settings},
+    kernel::{KernelEvent, Settings},
     op::collective::{Collectives, Unasked},
     optim::{AdamWSettings, Ema},
     params::ParamBuilder,
@@ -24,23 +24,23 @@ const RATE: f64 = 1e-4;
 /// Longest wait for one all-reduce.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
-/// What is measured.
+/// Settings of a measurement.
 pub(crate) struct Work<'a> {
     /// The model's entry in the file of sizes.
     pub(crate) size: &'a Value,
     /// Samples of this rank.
     pub(crate) batch: i64,
-    /// How steps are executed.
+    /// Execution mode of steps.
     pub(crate) mode: Mode,
-    /// What is computed with.
+    /// Requested precision.
     pub(crate) precision: Wanted,
     /// Orders of kernels.
     pub(crate) orders: BTreeMap<String, Vec<String>>,
-    /// Largest bucket of gradients, if it is not to be the default.
+    /// Largest bucket of gradients in MiB; `None`: the default.
     pub(crate) bucket_mib: Option<f64>,
 }
 
-/// Everything a step changes.
+/// The state that a step changes.
 pub(crate) struct Trainer {
     subject: Subject,
     steps: Steps,
@@ -49,12 +49,12 @@ pub(crate) struct Trainer {
     wanted: Mode,
     reduces: bool,
     last: Option<(Tensor, Mode)>,
-    /// Floating-point operations of forward and backward, and recorded operations; of the first step.
+    /// Floating-point operations of forward and backward, and recorded operations, of the first step.
     cost: Cell<Option<(u64, usize)>>,
 }
 
 impl Trainer {
-    /// The same weights on every rank. Refuses a precision that this device or build does not have.
+    /// Initializes weights that are equal on every rank. Fails for a precision that this device or build lacks.
     pub(crate) fn new(work: &Work<'_>, place: &Place) -> Result<Self, Box<dyn Error>> {
         let mut pb = ParamBuilder::new();
         if let Some(mib) = work.bucket_mib {
@@ -88,7 +88,7 @@ impl Trainer {
         })
     }
 
-    /// Leaves the gradients as they are on each rank from now on.
+    /// Disables the reduction of gradients from now on.
     pub(crate) fn stop_reducing(&mut self) {
         self.reduces = false;
         self.steps.executor.reset();
@@ -124,7 +124,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// All-reduces what a step does, and nothing else.
+    /// Runs only the all-reduces of a step.
     pub(crate) fn all_reduce(&self, place: &Place) -> Result<(), Box<dyn Error>> {
         // Backward completes the last bucket first.
         let begun = self.steps.grads.buckets().rev().map(|(_, flat)| place.group.all_reduce_sum(flat));
@@ -132,35 +132,35 @@ impl Trainer {
         Ok(works.iter().try_for_each(|work| work.order(WAIT_MAX))?)
     }
 
-    /// Bytes that a step all-reduces.
+    /// Returns the bytes that a step all-reduces.
     pub(crate) fn gradient_bytes(&self) -> usize {
         self.steps.grads.buckets().map(|(_, flat)| flat.numel() * flat.kind().elt_size_in_bytes()).sum()
     }
 
-    /// Scalars that are learned.
+    /// Returns the number of learned scalars.
     pub(crate) fn parameters(&self) -> i64 {
         self.steps.params.numel()
     }
 
-    /// Whether the last step was executed as wanted.
+    /// Checks that the last step was executed in the requested mode.
     pub(crate) fn expect_mode(&self) -> Result<(), String> {
         let mode = self.last.as_ref().map(|(_, mode)| *mode);
         if mode == Some(self.wanted) {
             return Ok(());
         }
-        let why = self.steps.executor.refusal().unwrap_or("too few steps before, or not on a GPU");
+        let why = self.steps.executor.fallback_reason().unwrap_or("too few steps before, or not on a GPU");
         Err(format!("the last step ran as {mode:?}, not as {}: {why}", self.wanted.name()))
     }
 
-    /// The last step's mean loss, the cost of a step, the kernels of operations that have several, and what was wrong with them.
+    /// Returns the last step's mean loss, the cost of a step, the kernels of operations that have several, and their faults.
     pub(crate) fn found(&self) -> Result<Value, Box<dyn Error>> {
         let (loss, _) = self.last.as_ref().ok_or("no step was made")?;
         let (flops, operations) = self.cost.get().unwrap_or_default();
         let several = self.steps.kernels.take_calls().into_iter().filter(|op| op.order.len() > 1);
         let kernels: BTreeMap<String, Value> = several.map(|op| (op.op.clone(), kernels(&op))).collect();
-        let news = self.steps.kernels.take_news();
+        let news = self.steps.kernels.take_events();
         let faults: Vec<String> =
-            news.iter().filter(|n| matches!(n, News::Faulted(_))).map(|n| format!("{n:?}")).collect();
+            news.iter().filter(|n| matches!(n, KernelEvent::Faulted(_))).map(|n| format!("{n:?}")).collect();
         Ok(json!({
             "loss": loss.f_double_value(&[])?, "flops": flops, "operations": operations, "kernels": kernels,
             "faults": faults,
@@ -168,7 +168,7 @@ impl Trainer {
     }
 }
 
-/// Calls by kernel, and why others were passed over.
+/// Lists calls by kernel, and the kernels that were passed over.
 fn kernels(op: &OpKernels) -> Value {
     let ran: BTreeMap<&String, u64> = op.ran.iter().map(|(kernel, calls)| (kernel, calls.calls)).collect();
     json!({ "ran": ran, "passed_over": op.passed_over.keys().collect::<Vec<_>>() })

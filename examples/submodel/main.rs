@@ -1,4 +1,4 @@
-//! A worker with a module of one's own inside ENN's model: a task of the configuration asks for it by name.
+//! A worker with a user-defined module inside ENN's model: a task of the configuration selects it by name.
 //!
 //! ```text
 //! [[model.tasks]]
@@ -28,10 +28,10 @@ fn main() -> ExitCode {
     program(&Own { models, ..Own::default() })
 }
 
-/// x ← x + W norm x along the tokens: each token becomes a learned sum of all. Begins as x ← x.
+/// Computes x ← x + W norm x along the tokens: each token becomes a learned sum of all. Initially x ← x.
 struct TokenMap {
     norm: Normalise,
-    /// (N, N).
+    /// Weights (N, N).
     weight: ParamId,
 }
 
@@ -53,8 +53,8 @@ impl SubModel for TokenMap {
     }
 }
 
-/// x ← relu(x³/(1 + x²)): without weights; what is small shrinks, what is below 0 goes, and what is out of all
-/// bounds is no number afterwards.
+/// Computes x ← relu(x³/(1 + x²)) without weights: small values shrink, negative ones become 0, and infinite
+/// ones become NaN.
 struct Shrunk;
 
 impl SubModel for Shrunk {
@@ -65,8 +65,8 @@ impl SubModel for Shrunk {
     }
 }
 
-/// x ← x + Σ/100 of the tokens up to each, by an operator of libtorch's own: it has no gradient, and no way out of here. What leaves is
-/// made of the functions above; `enn export` says which are nearest.
+/// Computes x ← x + Σ/100 of the tokens up to each, with an operator of libtorch: it has no gradient and cannot be exported. Exportable
+/// modules consist of the functions above; `enn export` names the nearest ones.
 struct RunningSum;
 
 impl SubModel for RunningSum {

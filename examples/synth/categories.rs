@@ -17,25 +17,25 @@ use std::path::PathBuf;
 const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const WEEKDAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 const DIRECTIONS: [&str; 2] = ["up", "down"];
-/// Waves that make up a surface.
+/// Number of waves in a surface.
 const WAVES: usize = 6;
-/// Factors of the low-rank structure.
+/// Number of factors of the low-rank structure.
 const RANK: usize = 3;
-/// Size of main effects, of crosses of two, and of the level.
+/// Standard deviations of main effects, of pairwise interactions, and of the level.
 const MAIN: f64 = 4.0;
 const CROSS: f64 = 2.5;
 const LEVEL: f64 = 12.0;
 
-/// What a row's target is made of.
+/// Structure of a row's target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Structure {
     /// Main effects.
     Additive,
-    /// Main effects and crosses of two.
+    /// Main effects and pairwise interactions.
     Crossed,
-    /// Few factors.
+    /// A few factors.
     LowRank,
-    /// Crosses and factors.
+    /// Interactions and factors.
     Mixed,
 }
 
@@ -71,10 +71,10 @@ pub(super) struct Args {
     repeats: u64,
 }
 
-/// A surface over the grid.
+/// Values over the grid.
 type Surface = Vec<f64>;
 
-/// Weights of a category or of a pair, for the low-rank structure and as surfaces.
+/// Effects of categories and pairs, as surfaces and as weights of the low-rank structure.
 struct Effects {
     level: Surface,
     months: Vec<Surface>,
@@ -84,11 +84,11 @@ struct Effects {
     direction_weekdays: Vec<Surface>,
     month_weekends: Vec<Surface>,
     factors: Vec<Surface>,
-    /// For each factor: weights of months, weekdays, directions, and of their pairs.
+    /// Weights of months, weekdays, directions and their pairs, for each factor.
     weights: Vec<[Vec<f64>; 6]>,
 }
 
-/// Writes the table and its configuration; the sentence to print.
+/// Writes the table and its configuration; returns the sentence to print.
 pub(super) fn make(args: &Args) -> Result<String, SynthError> {
     check(args)?;
     let name = format!("{:?}", args.structure).to_lowercase();
@@ -108,7 +108,7 @@ pub(super) fn make(args: &Args) -> Result<String, SynthError> {
             for (w, weekday) in WEEKDAYS.iter().enumerate() {
                 for (d, direction) in DIRECTIONS.iter().enumerate() {
                     let mut row = vec![(*month).to_owned(), (*weekday).to_owned(), (*direction).to_owned()];
-                    let truth = effects.truth(args.structure, (m, w, d));
+                    let truth = effects.truth(args.structure, m, w, d);
                     for (truth, scale) in truth.iter().zip(&scales) {
                         let noise = scale * random.student(args.freedom);
                         if random.uniform() < args.missing {
@@ -211,8 +211,8 @@ impl Effects {
         }
     }
 
-    /// The grid of a combination.
-    fn truth(&self, structure: Structure, (m, w, d): (usize, usize, usize)) -> Surface {
+    /// Returns the noiseless grid of a combination.
+    fn truth(&self, structure: Structure, m: usize, w: usize, d: usize) -> Surface {
         let weekend = usize::from(w >= 5);
         let mut parts: Vec<(f64, &Surface)> = vec![(1.0, &self.level)];
         let share = if structure == Structure::Mixed { 0.5 } else { 1.0 };
@@ -237,7 +237,7 @@ impl Effects {
     }
 }
 
-/// A smooth random surface of root mean square about `size`: waves along both axes.
+/// Returns a smooth random surface of root mean square about `size`: waves along both axes.
 fn surface(random: &mut Random, segments: usize, hours: usize, size: f64) -> Surface {
     let amplitude = size * (2.0 / WAVES as f64).sqrt();
     let waves: Vec<[f64; 3]> = (0..WAVES)

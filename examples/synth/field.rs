@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! value_e(t) = level_e + season_e · cos(year) + day_e · cos(hours) + x_e(t)
-//! x(t + 1)   = A x(t) + ε,  A_ee = φ (1 − κ), A_e,e−1 = φ κ: weather that fades and moves along the line;  ε normal
+//! x(t + 1)   = A x(t) + ε,  A_ee = φ (1 − κ), A_e,e−1 = φ κ: weather that decays and moves along the line;  ε normal
 //! ```
-//! A forecaster that knows all of it and sees the last hour of a day errs in the next day's hour h by the h-step noise alone, a normal
+//! A forecaster that knows the model and sees the last hour of a day errs in the next day's hour h by the h-step noise alone, a normal
 //! of covariance Σ_{i<h} Aⁱ Aⁱᵀ σ²: its mean absolute error is exact.
 
 use super::{
@@ -16,11 +16,11 @@ use std::{f64::consts::TAU, path::PathBuf};
 /// Hours of a day and of a year.
 const DAY: u64 = 24;
 const YEAR: f64 = 365.2425 * 24.0;
-/// 2001-01-01T00:00:00Z, a Monday, in Unix seconds.
+/// Start of the table, 2001-01-01T00:00:00Z, a Monday, in Unix seconds.
 const BEGIN_S: i64 = 978_307_200;
-/// Steps that are thrown away before the first, so that weather is in its stride.
+/// Discarded steps before the first, so that the weather is stationary.
 const WARM_UP: u64 = 1_000;
-/// Stations, at most: the exact error needs powers of a matrix of their number.
+/// Limit on stations: the exact error needs powers of a matrix of their number.
 const STATIONS_MAX: usize = 512;
 
 /// A long table of stations × hours, to forecast the next day
@@ -52,14 +52,14 @@ pub(super) struct Args {
     missing: f64,
 }
 
-/// What lasts at a station: level, sizes and phases of its year and its day.
+/// Constants of a station: level, amplitude and phase of its year and its day.
 struct Station {
     level: f64,
     season: (f64, f64),
     day: (f64, f64),
 }
 
-/// Writes the table and its configuration; the sentence to print.
+/// Writes the table and its configuration; returns the sentence to print.
 pub(super) fn make(args: &Args) -> Result<String, SynthError> {
     check(args)?;
     let mut random = Random::new(args.seed, 0);
@@ -133,13 +133,13 @@ impl Station {
     }
 }
 
-/// The weather of the next hour. The first station gets what comes from before from itself.
+/// Advances the weather by one hour. The first station is its own predecessor.
 fn advance(weather: &mut [f64], args: &Args, random: &mut Random) {
     moved(weather, args);
     weather.iter_mut().for_each(|value| *value += args.noise * random.normal());
 }
 
-/// A x.
+/// Computes A x.
 fn moved(weather: &mut [f64], args: &Args) {
     for station in (0..weather.len()).rev() {
         let before = weather[station.saturating_sub(1)];
@@ -147,10 +147,10 @@ fn moved(weather: &mut [f64], args: &Args) {
     }
 }
 
-/// Mean absolute error of the forecaster that knows all, over stations and the hours of the next day.
+/// Returns the mean absolute error of the forecaster that knows the model, over stations and the hours of the next day.
 fn floor(args: &Args) -> f64 {
     let count = args.stations;
-    // Column j of Aⁱ is what a surprise at station j has become after i hours.
+    // Column j of Aⁱ is the effect after i hours of a noise at station j.
     let mut columns: Vec<Vec<f64>> =
         (0..count).map(|j| (0..count).map(|e| f64::from(u8::from(e == j))).collect()).collect();
     let mut variance = vec![0.0; count];

@@ -1,10 +1,10 @@
-//! Tables with a known truth, to judge what a model has learnt: the best error that anyone can reach is printed, and the
-//! configuration to train on them is written beside them.
+//! Tables with a known truth, for judging what a model has learnt: the smallest possible error is printed, and a training
+//! configuration is written beside them.
 //!
 //! `cargo run --release -p enn-examples --bin synth -- categories --out target/synth --structure crossed`, then
 //! `enn cv target/synth/crossed.toml`.
 //!
-//! **Invariant:** the same arguments give the same bytes; memory does not grow with the number of rows.
+//! **Invariant:** equal arguments give equal bytes; memory does not grow with the number of rows.
 
 mod categories;
 mod field;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     };
     match made {
         Ok(text) => {
-            // A standard output that is gone has nothing to tell.
+            // A closed standard output is no error.
             let _gone = std::io::stdout().write_all(text.as_bytes());
             ExitCode::SUCCESS
         }

@@ -1,4 +1,4 @@
-//! Seeded random numbers: SplitMix64, and what is made of its bits.
+//! Seeded random numbers: SplitMix64, and distributions from its bits.
 
 use enn_common::mix::{STEP, mix};
 
@@ -9,7 +9,7 @@ pub(super) struct Random {
 }
 
 impl Random {
-    /// The stream of a seed; `stream` tells those of one seed apart.
+    /// Makes the stream of a seed; `stream` distinguishes several streams of one seed.
     pub(super) fn new(seed: u64, stream: u64) -> Self {
         let mut random = Self { state: seed };
         random.state = random.bits() ^ stream.wrapping_mul(0xD134_2543_DE82_EF95);
@@ -21,25 +21,25 @@ impl Random {
         mix(self.state)
     }
 
-    /// Uniform in (0, 1).
+    /// Draws uniformly from (0, 1).
     pub(super) fn uniform(&mut self) -> f64 {
         ((self.bits() >> 12) as f64 + 0.5) / (1u64 << 52) as f64
     }
 
-    /// Standard normal (Box and Muller).
+    /// Draws a standard normal number (Box and Muller).
     pub(super) fn normal(&mut self) -> f64 {
         let radius = (-2.0 * self.uniform().ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// Student's t with `freedom` degrees of freedom.
+    /// Draws from Student's t with `freedom` degrees of freedom.
     pub(super) fn student(&mut self, freedom: u32) -> f64 {
         let squares: f64 = (0..freedom).map(|_| self.normal().powi(2)).sum();
         self.normal() / (squares / f64::from(freedom)).sqrt()
     }
 }
 
-/// Mean of |T| of Student's t with `freedom` > 1 degrees of freedom.
+/// Returns the mean of |T| of Student's t with `freedom` > 1 degrees of freedom.
 pub(super) fn student_mean_abs(freedom: u32) -> f64 {
     let nu = f64::from(freedom);
     // Γ((ν+1)/2) / Γ(ν/2) from its value at ν = 1 by Γ(x+1) = x Γ(x): the ratio r(ν) satisfies r(ν+1) = ν / (2 r(ν)).

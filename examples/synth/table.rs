@@ -1,4 +1,4 @@
-//! A CSV file being written row by row, what its noise comes to, and the configuration beside it.
+//! A CSV file that is written row by row, the error of its noise, and the configuration beside it.
 
 use std::{
     fs::{self, File},
@@ -6,34 +6,29 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Why there is no table.
+/// Reasons for which there is no table.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SynthError {
-    /// A file or directory.
+    /// A file or directory cannot be written.
     #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// File.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
-    /// An argument that makes no table.
+    Write { path: PathBuf, source: io::Error },
+    /// An argument has an invalid value.
     #[error("found {found}, expected {expected}")]
     Argument {
         /// Flag and value.
         found: String,
-        /// What would do.
+        /// Valid values.
         expected: &'static str,
     },
 }
 
-/// A table being written.
+/// A table that is being written.
 pub(super) struct Table {
     path: PathBuf,
     out: BufWriter<File>,
 }
 
-/// Errors of the truth itself, over the cells that are there: nothing predicts better than this, but by luck.
+/// Errors of the noiseless truth over the present cells: no prediction is better, except by chance.
 #[derive(Debug, Default)]
 pub(super) struct Floor {
     absolute: f64,
@@ -43,7 +38,7 @@ pub(super) struct Floor {
 }
 
 impl Table {
-    /// Begins `dir/name` with its header.
+    /// Creates `dir/name` with its header.
     pub(super) fn create(dir: &Path, name: &str, header: &[String]) -> Result<Self, SynthError> {
         let path = dir.join(name);
         let wrong = |source| SynthError::Write { path: path.clone(), source };
@@ -60,7 +55,7 @@ impl Table {
         written.map_err(|source| SynthError::Write { path: self.path.clone(), source })
     }
 
-    /// Writes what is left.
+    /// Flushes the file; returns its path.
     pub(super) fn finish(mut self) -> Result<PathBuf, SynthError> {
         self.out.flush().map_err(|source| SynthError::Write { path: self.path.clone(), source })?;
         Ok(self.path)
@@ -75,19 +70,19 @@ pub(super) fn configuration(dir: &Path, name: &str, text: &str) -> Result<PathBu
 }
 
 impl Floor {
-    /// Takes the noise of a cell in.
+    /// Adds the noise of a cell.
     pub(super) fn add(&mut self, noise: f64) {
         self.absolute += noise.abs();
         self.squared += noise * noise;
         self.n += 1;
     }
 
-    /// A cell that is not there.
+    /// Counts a missing cell.
     pub(super) fn miss(&mut self) {
         self.missing += 1;
     }
 
-    /// For people.
+    /// Returns a sentence for people.
     pub(super) fn text(&self) -> String {
         let n = self.n.max(1) as f64;
         let mae = self.absolute / n;

@@ -4,7 +4,7 @@
 use enn_common::graph::eval::Array;
 use enn_export::{
     Batch, ExportError, Model, pt2,
-    sample::{edges, samples},
+    sample::{Sample, edges, samples},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, error::Error, path::PathBuf};
@@ -28,17 +28,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         let file = format!("{number:03}.{format}");
         let model = Model { name: "sample", graph: &sample.graph, batch: Batch::default(), about: &about };
         write(&model, &dir.join(&file))?;
-        let cases: Vec<Value> = BATCHES.iter().map(|batch| told(&sample.case(*batch))).collect();
+        let cases: Vec<Value> = BATCHES.iter().map(|batch| case(&sample, *batch)).collect();
         let outputs: Vec<&String> = sample.graph.outputs().iter().map(|id| &sample.graph.value(*id).name).collect();
         let kinds: Vec<&str> = sample.graph.inputs().iter().map(|id| sample.graph.value(*id).dtype.name()).collect();
-        let told = json!({ "name": sample.name, "file": file, "inputs": kinds, "outputs": outputs, "cases": cases });
-        all.push(told);
+        let description =
+            json!({ "name": sample.name, "file": file, "inputs": kinds, "outputs": outputs, "cases": cases });
+        all.push(description);
     }
     std::fs::write(dir.join("samples.json"), Value::from(all).to_string())?;
     Ok(())
 }
 
-fn told((inputs, outputs): &(Vec<Array>, Vec<Array>)) -> Value {
+fn case(sample: &Sample, batch: usize) -> Value {
+    let (inputs, outputs) = sample.case(batch);
     let one = |array: &Array| json!({ "shape": array.shape, "values": array.values });
     json!({
         "inputs": inputs.iter().map(one).collect::<Vec<_>>(),

@@ -1,13 +1,13 @@
-//! Models for other runtimes. A [`Graph`](enn_common::graph::Graph) goes in; a file of one of the formats comes out, and is run in
-//! its own runtime to see that it answers the same.
+//! Export of models for other runtimes. A [`Graph`](enn_common::graph::Graph) goes in; a file of one of the formats comes out, and is run
+//! in its own runtime to verify its answers.
 //!
 //! ```text
 //! Graph ─ fold, reduce, legalise ─► onnx | pt2 | savedmodel | litert | coreml       writers: pure, equal bytes for equal graphs
 //!                           ort (from onnx, by libonnxruntime)
 //!                           aoti, executorch (from pt2), tensorrt (from onnx)      makers: their own tools, child processes
 //! ```
-//! **Invariant:** no libtorch, no environment read, no clock; nothing is written before every operation of the graph has been found
-//! to have its way out, and a file is whole or absent.
+//! **Invariant:** no libtorch, no environment read, no clock; nothing is written before every operation of the graph is known
+//! to be expressible, and a file is whole or absent.
 
 pub mod coreml;
 mod error;
@@ -31,5 +31,5 @@ pub mod verify;
 pub use error::{ExportError, Lost};
 pub use model::{Batch, Model};
 pub use precision::{Precision, Reduction};
-pub use runner::{Runner, Tensor};
+pub use runner::{Ports, Runner, Tensor};
 pub use target::Target;

@@ -1,4 +1,4 @@
-//! What a writer is given: a graph, and what is said of it.
+//! The input of a writer: a graph with its metadata.
 
 use crate::ExportError;
 use enn_common::graph::{Dim, Graph, Id, Node, Op};
@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 /// Rows of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch {
-    /// Fewest; at least 1.
+    /// Smallest number of rows, at least 1.
     pub min: u64,
-    /// What compilers tune for.
+    /// Number of rows for which compilers tune.
     pub opt: u64,
-    /// Most.
+    /// Largest number of rows.
     pub max: u64,
 }
 
@@ -24,17 +24,17 @@ impl Default for Batch {
 /// A graph to be written.
 #[derive(Debug)]
 pub struct Model<'a> {
-    /// Its name in the file.
+    /// Name in the file.
     pub name: &'a str,
-    /// What is computed.
+    /// Function of the model.
     pub graph: &'a Graph,
     /// Rows of one call, where a format states them.
     pub batch: Batch,
-    /// What is said of it in the file's own metadata, e.g. `enn.run` and the whole sidecar.
+    /// Metadata for the file, e.g. `enn.run` and the whole sidecar.
     pub about: &'a BTreeMap<String, String>,
 }
 
-/// An input with the batch in one of its axes: which, the axis, and how many times the batch. `node` is what asks for it.
+/// Returns an input that has the batch in an axis: its id, the axis, and the multiple of the batch. `node` is named in the error.
 pub(crate) fn open_axis(target: &'static str, graph: &Graph, node: &Node) -> Result<(Id, usize, u64), ExportError> {
     let open = |id: &Id| {
         let shape = &graph.value(*id).shape;
@@ -50,7 +50,7 @@ pub(crate) fn open_axis(target: &'static str, graph: &Graph, node: &Node) -> Res
     })
 }
 
-/// What is nearest to an operation on more axes than a format takes.
+/// Describes the nearest alternative to an operation on more axes than a format takes.
 pub(crate) fn on_fewer_axes(op: &Op) -> String {
     let nearest = match op {
         Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::And | Op::Not | Op::Where | Op::Cast { .. } => {
@@ -71,7 +71,7 @@ pub(crate) fn on_fewer_axes(op: &Op) -> String {
     format!("{nearest}; or onnx, which takes any number of axes")
 }
 
-/// The size of axes that are joined to one.
+/// Returns the size of axes that are joined to one.
 pub(crate) fn joined(axes: &[Dim]) -> Dim {
     let elements = axes.iter().map(|dim| dim.of(1)).product();
     if axes.iter().any(|dim| dim.is_open()) { Dim::Batch(elements) } else { Dim::Fixed(elements) }

@@ -1,37 +1,37 @@
-//! What a model's weights are stored in and its products computed in.
+//! The precision in which a model's weights are stored and its products computed.
 
 use crate::Target;
 use enn_common::graph::DType;
 use std::{fmt, str::FromStr};
 
-/// Floats of an exported model. What goes in and comes out is f32 in each of them.
+/// Floating-point type of an exported model. Inputs and outputs are f32 in each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Precision {
-    /// IEEE single: 24 binary digits.
+    /// IEEE single precision: 24 binary digits.
     #[default]
     Fp32,
-    /// IEEE half: 11 digits, numbers up to 65504.
+    /// IEEE half precision: 11 digits, numbers up to 65504.
     Fp16,
     /// The upper half of a single: 8 digits, numbers as large as a single's.
     Bf16,
 }
 
-/// What becomes of a graph.
+/// Change of a graph's precision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reduction {
-    /// Nothing.
+    /// The graph is unchanged.
     None,
-    /// Weights are stored so, and products computed so.
+    /// Weights are stored and products computed in this precision.
     Computed(Precision),
-    /// Weights are stored so; computed is in single precision.
+    /// Weights are stored in this precision, and products computed in single precision.
     Stored(Precision),
 }
 
 impl Precision {
-    /// All of them.
+    /// Every precision.
     pub const ALL: [Self; 3] = [Self::Fp32, Self::Fp16, Self::Bf16];
 
-    /// As the command line names it.
+    /// Returns the name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fp32 => "fp32",
@@ -40,7 +40,7 @@ impl Precision {
         }
     }
 
-    /// Its element type.
+    /// Returns the element type.
     pub const fn dtype(self) -> DType {
         match self {
             Self::Fp32 => DType::F32,
@@ -49,8 +49,8 @@ impl Precision {
         }
     }
 
-    /// Largest difference from the model's own answers, in spreads of the targets, that `target` may show: in half precision some
-    /// hundred, or dozen, times what a product of numbers with so many digits loses.
+    /// Returns the largest allowed difference of `target` from the model's own answers, in spreads of the targets: in half precision some
+    /// hundred, or dozen, times the rounding error of a product with so many digits.
     pub fn tolerance(self, target: Target) -> f64 {
         let of = match self {
             Self::Fp32 => 0.0,

@@ -1,6 +1,6 @@
-//! Protocol buffers, written: what ONNX, TensorFlow and Core ML files are made of (wire format of protobuf.dev/programming-guides/encoding).
+//! Encoding of protocol buffers, the format of ONNX, TensorFlow and Core ML files (wire format of protobuf.dev/programming-guides/encoding).
 //!
-//! **Invariant:** fields come out in the order in which they are put in, so that equal calls give equal bytes.
+//! **Invariant:** fields are written in the order of the calls, so that equal calls give equal bytes.
 
 /// A message under construction.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -12,7 +12,6 @@ const LENGTH: u64 = 2;
 const FIXED32: u64 = 5;
 
 impl Message {
-    /// An empty message.
     pub fn new() -> Self {
         Self::default()
     }
@@ -21,24 +20,23 @@ impl Message {
         self.0
     }
 
-    /// Its length so far, bytes.
+    /// Returns the length so far in bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether nothing was put in.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// uint32, uint64, bool or enum; also where it is zero, which plain proto3 would leave out.
+    /// Appends a uint32, uint64, bool or enum; also a zero, which plain proto3 would leave out.
     pub fn uint(mut self, field: u32, value: u64) -> Self {
         self.key(field, VARINT);
         varint(&mut self.0, value);
         self
     }
 
-    /// int32 or int64.
+    /// Appends an int32 or int64.
     pub fn int(self, field: u32, value: i64) -> Self {
         self.uint(field, value.cast_unsigned())
     }
@@ -65,24 +63,24 @@ impl Message {
         self.bytes(field, value.as_bytes())
     }
 
-    /// A message inside this one.
+    /// Appends a message.
     pub fn message(self, field: u32, value: &Self) -> Self {
         self.bytes(field, &value.0)
     }
 
-    /// Messages of a repeated field.
+    /// Appends the messages of a repeated field.
     pub fn messages(self, field: u32, values: impl IntoIterator<Item = Self>) -> Self {
         values.into_iter().fold(self, |whole, value| whole.message(field, &value))
     }
 
-    /// What stands in front of so many bytes, or of a message of that length, which follow from elsewhere.
+    /// Appends the key and length of a field whose `bytes` bytes follow from elsewhere.
     pub fn opening(mut self, field: u32, bytes: u64) -> Self {
         self.key(field, LENGTH);
         varint(&mut self.0, bytes);
         self
     }
 
-    /// A packed repeated field of int32 or int64.
+    /// Appends a packed repeated field of int32 or int64.
     pub fn ints(self, field: u32, values: &[i64]) -> Self {
         let mut packed = Vec::with_capacity(values.len());
         values.iter().for_each(|value| varint(&mut packed, value.cast_unsigned()));
@@ -102,18 +100,18 @@ fn varint(to: &mut Vec<u8>, mut value: u64) {
     to.push(value as u8);
 }
 
-/// A field of a message that is read.
+/// A decoded field of a message.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Field<'a> {
-    /// uint32, uint64, int32, int64, bool or enum.
+    /// A field of type uint32, uint64, int32, int64, bool or enum.
     Number(u64),
-    /// bytes, string, a message or a packed field.
+    /// A field of type bytes or string, a message, or a packed field.
     Bytes(&'a [u8]),
-    /// float or double, or an integer of fixed length: 4 or 8 bytes.
+    /// A float or double, or an integer of fixed length: 4 or 8 bytes.
     Fixed(&'a [u8]),
 }
 
-/// The fields of a message in their order; `None` where the bytes are none.
+/// Returns the fields of a message in their order; `None` for malformed bytes.
 pub fn fields(mut message: &[u8]) -> Option<Vec<(u32, Field<'_>)>> {
     let mut all = Vec::new();
     while !message.is_empty() {

@@ -1,11 +1,11 @@
-//! A graph in half precision as its interpreter answers, which needs no runtime: whether its numbers stay within its range, and how far
-//! they lie from the model's own answers.
+//! Evaluation of a graph in half precision by its interpreter, which needs no runtime: whether its numbers stay in range, and how
+//! far they lie from the model's own answers.
 
 use crate::{
     ExportError, Runner, Tensor,
     error::Lost,
     precision::Precision,
-    verify::{self, Cases, Found},
+    verify::{self, Cases, Deviation},
 };
 use enn_common::graph::{
     DType, Graph, Node, Op,
@@ -15,12 +15,12 @@ use enn_common::graph::{
 use half::f16;
 use std::path::Path;
 
-/// Multiplications that the check of one graph may take: seconds.
+/// Limit on the multiplications for checking one graph: seconds.
 const PRODUCTS_MAX: u64 = 1 << 30;
-/// Rows of it, the ones with something wrong in them among them.
+/// Limits on the rows of a check, which include the ones with invalid inputs.
 const ROWS: std::ops::RangeInclusive<usize> = 12..=64;
 
-/// What the interpreter answers.
+/// Runs a graph in its interpreter.
 struct Reference<'a> {
     graph: &'a Graph,
     lost: Option<Lost>,
@@ -51,18 +51,18 @@ impl Runner for Reference<'_> {
                 *lost = beyond(node, array);
             }
         };
-        let answered = eval::watched(graph, &arrays, batch, &mut seen);
-        let named = graph.outputs().iter().zip(answered);
-        let told = named.map(|(id, array)| Tensor {
+        let outputs = eval::watched(graph, &arrays, batch, &mut seen);
+        let named = graph.outputs().iter().zip(outputs);
+        let tensors = named.map(|(id, array)| Tensor {
             name: graph.value(*id).name.clone(),
             shape: array.shape,
             values: array.values.iter().map(|v| *v as f32).collect(),
         });
-        Ok(told.collect())
+        Ok(tensors.collect())
     }
 }
 
-/// The first number that f16 does not hold.
+/// Returns the first number that f16 cannot hold.
 fn beyond(node: &Node, array: &Array) -> Option<Lost> {
     let number = array.values.iter().find(|v| v.is_finite() && f16::from_f64(**v).is_infinite())?;
     let place = if node.place.is_empty() { "the model" } else { &node.place };
@@ -70,21 +70,21 @@ fn beyond(node: &Node, array: &Array) -> Option<Lost> {
     Some(Lost { precision: Precision::Fp16, place: place.to_owned(), found })
 }
 
-/// What `graph` answers to some of the cases, the last ones among them.
+/// Compares the answers of `graph` with the last of the cases.
 ///
 /// # Errors
-/// A number that half precision does not hold.
-pub fn check(graph: &Graph, cases: &Cases, tolerance: f64) -> Result<Found, ExportError> {
+/// Half precision cannot hold a number.
+pub fn check(graph: &Graph, cases: &Cases, tolerance: f64) -> Result<Deviation, ExportError> {
     let some = cases.some(rows(graph, cases.rows()));
     let mut reference = Reference { graph, lost: None };
-    let found = verify::once(&mut reference, &some, (Path::new("the graph in half precision"), tolerance))?;
+    let found = verify::once(&mut reference, &some, Path::new("the graph in half precision"), tolerance)?;
     match reference.lost {
         Some(lost) => Err(lost.into()),
         None => Ok(found),
     }
 }
 
-/// As many rows as there are multiplications for.
+/// Returns as many rows as the limit on multiplications allows.
 fn rows(graph: &Graph, all: usize) -> usize {
     let width = |node: &Node| {
         let shape = &graph.value(node.ins[0]).shape;

@@ -1,4 +1,4 @@
-//! An artifact at work in its runtime.
+//! The interface of a runtime with an artifact.
 
 use crate::ExportError;
 use crossbeam_channel::{Receiver, never};
@@ -7,30 +7,36 @@ use std::time::Duration;
 /// An input or output of a model: f32, row-major.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor {
-    /// Of the port.
+    /// Name of the port.
     pub name: String,
     pub shape: Vec<usize>,
-    /// Elements.
     pub values: Vec<f32>,
+}
+
+/// Names of the inputs and outputs of an artifact, in the graph's order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ports {
+    pub inputs: Vec<String>,
+    pub outputs: Vec<String>,
 }
 
 /// A loaded artifact.
 pub trait Runner {
-    /// The runtime and its version, e.g. `onnxruntime 1.31.1`.
+    /// Returns the name and version of the runtime, e.g. `onnxruntime 1.31.1`.
     fn version(&self) -> String;
 
-    /// Longest time for an answer from now on: what takes longer is [`ExportError::Late`], and then is not to be asked again. A runtime
-    /// in this process takes the time it takes.
+    /// Sets the longest time of later calls: a longer one is [`ExportError::Late`], after which the runner must not be used. A runtime
+    /// in this process ignores the limit.
     fn set_time(&mut self, _time: Duration) {}
 
-    /// Is disconnected once the runtime has ended by itself, which one in this process never does.
+    /// Returns a channel that is disconnected once the runtime has ended by itself, which one in this process never does.
     fn ended(&self) -> Receiver<()> {
         never()
     }
 
-    /// The outputs, in the graph's order, for inputs that have the names of the graph's.
+    /// Returns the outputs, in the graph's order, for inputs that have the names of the graph's.
     ///
     /// # Errors
-    /// What the runtime says.
+    /// Any error of the runtime.
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError>;
 }

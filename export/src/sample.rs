@@ -1,4 +1,4 @@
-//! Small graphs that together hold every operation in every form that the worker makes: what each writer is tested with.
+//! Small graphs that together hold every operation in every form that the worker makes, for testing the writers.
 
 use enn_common::graph::{
     Binary, Compare, DType, Dim, Fold, Graph, Id, Known, Op, Unary,
@@ -28,24 +28,23 @@ const BINARY: [Binary; 6] = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div,
 const COMPARE: [Compare; 4] = [Compare::Less, Compare::LessEqual, Compare::Greater, Compare::GreaterEqual];
 const FOLD: [Fold; 3] = [Fold::Sum, Fold::Mean, Fold::Max];
 
-/// A graph with its name, and how far from [`eval`] a runtime in f32 may lie.
+/// A graph with its name.
 #[derive(Debug)]
 pub struct Sample {
-    /// Of the operation and its form.
+    /// Name of the operation and its form.
     pub name: String,
-    /// What is computed.
     pub graph: Graph,
 }
 
 impl Sample {
-    /// Inputs of `batch` rows in the order of the graph's, and what it answers; both are representable in f32, or whole numbers.
+    /// Returns inputs of `batch` rows in the graph's order, and its outputs; both are representable in f32, or whole numbers.
     ///
     /// # Panics
-    /// When the graph cannot be computed.
+    /// The graph cannot be computed.
     pub fn case(&self, batch: usize) -> (Vec<Array>, Vec<Array>) {
         let mut at = 0_u64;
         let mut next = move || {
-            // A Weyl sequence: spread over 0.1 … 2, never the same twice.
+            // A Weyl sequence: spread over 0.1 … 2 without repetition.
             at += 1;
             let unit = (at as f64 * 0.618_033_988_749_895).fract();
             f64::from((0.1 + 1.9 * unit) as f32)
@@ -68,17 +67,17 @@ impl Sample {
     }
 }
 
-/// The same function in half precision: floats that are known or made are `to`, inputs and outputs stay f32.
+/// Returns the same function in half precision: known and computed floats are `to`, inputs and outputs stay f32.
 ///
 /// # Errors
-/// When an operation does not take it.
+/// An operation does not support it.
 pub fn halved(graph: &Graph, to: DType) -> Built {
     let mut half = Graph::new();
     let mut ids: Vec<Option<Id>> = vec![None; graph.values().count()];
     for (id, value) in graph.values() {
         let Some(data) = &value.data else { continue };
         let shape = value.fixed().unwrap_or_default();
-        // A constant's number may be that of one of the new graph's values.
+        // A constant's number may equal that of one of the new graph's values.
         let name = if data.known == Known::Constant { format!("{}.half", value.name) } else { value.name.clone() };
         ids[id.0] = Some(if value.dtype == DType::F32 {
             let numbers = value.floats().into_iter();
@@ -87,9 +86,9 @@ pub fn halved(graph: &Graph, to: DType) -> Built {
             } else {
                 numbers.flat_map(|v| bf16::from_f32(v).to_le_bytes()).collect()
             };
-            half.known(&name, (to, &shape), data.known, bytes)?
+            half.known(&name, to, &shape, data.known, bytes)?
         } else {
-            half.known(&name, (value.dtype, &shape), data.known, data.bytes.clone())?
+            half.known(&name, value.dtype, &shape, data.known, data.bytes.clone())?
         });
     }
     for id in graph.inputs() {
@@ -113,10 +112,10 @@ pub fn halved(graph: &Graph, to: DType) -> Built {
     Ok(half)
 }
 
-/// All of them.
+/// Returns all samples.
 ///
 /// # Panics
-/// When one of them contradicts itself, which a test of this file sees.
+/// A graph contradicts itself, which a test of this file would notice.
 pub fn samples() -> Vec<Sample> {
     let mut all = Vec::new();
     let mut add = |name: String, graph: Built| {
@@ -179,7 +178,7 @@ pub fn samples() -> Vec<Sample> {
     all
 }
 
-/// A batch that enters the graph as (B, *shape).
+/// Returns the shape of a batch, (B, *shape).
 fn batched(shape: &[u64]) -> Vec<Dim> {
     [Dim::BATCH].into_iter().chain(shape.iter().map(|size| Dim::Fixed(*size))).collect()
 }
@@ -210,14 +209,14 @@ fn above(g: &mut Graph, x: Id, bound: f32) -> Result<Id, GraphError> {
     g.node(Op::Compare(Compare::Greater), &[x, bound], "m")
 }
 
-/// −1 … 1, the same every time.
+/// Returns fixed numbers in −1 … 1.
 fn weights(count: u64) -> Vec<f32> {
     (0..count).map(|i| ((i as f64 * 0.754_877_666_246_693).fract() * 2.0 - 1.0) as f32).collect()
 }
 
 fn parameter(g: &mut Graph, name: &str, shape: &[u64]) -> Result<Id, GraphError> {
     let bytes: Vec<u8> = weights(shape.iter().product()).iter().flat_map(|v| v.to_le_bytes()).collect();
-    g.known(name, (DType::F32, shape), Known::Parameter, bytes)
+    g.known(name, DType::F32, shape, Known::Parameter, bytes)
 }
 
 type Add<'a> = dyn FnMut(String, Built) + 'a;
@@ -252,7 +251,7 @@ fn logic(add: &mut Add<'_>) {
     add(
         "where by a known mask".into(),
         one(&[2], |g, x| {
-            let mask = g.known("mask", (DType::Bool, &[2]), Known::Constant, vec![1, 0])?;
+            let mask = g.known("mask", DType::Bool, &[2], Known::Constant, vec![1, 0])?;
             let n = g.number(f32::NAN);
             let marked = g.node(Op::Where, &[mask, x, n], "m")?;
             let size = g.node(Op::Unary(Unary::Abs), &[marked], "m")?;
@@ -401,7 +400,7 @@ fn gathers(add: &mut Add<'_>) {
     );
 }
 
-/// Something like a model: missing numbers, tokens, attention, a norm, a gate; two outputs.
+/// Builds a small model: missing numbers, tokens, attention, a norm, a gate; two outputs.
 fn model() -> Built {
     let mut g = Graph::new();
     let g = &mut g;

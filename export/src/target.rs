@@ -1,4 +1,4 @@
-//! The formats: a table of what each is called, how its file is named, what it is made from, and how near it must answer.
+//! The formats: a table of their names, file suffixes, sources, and tolerances.
 
 use crate::{
     ExportError, Model, Precision, Reduction, coreml, litert, onnx, pass,
@@ -11,7 +11,7 @@ use std::{
     str::FromStr,
 };
 
-/// A format that a model can leave in.
+/// A format of an exported model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "each variant is described by its row")]
 pub enum Target {
@@ -26,23 +26,23 @@ pub enum Target {
     Tensorflow,
 }
 
-/// What is known of a format.
-struct Row {
+/// Properties of a format.
+struct FormatRow {
     target: Target,
     name: &'static str,
     suffix: &'static str,
-    /// What another tool makes it from.
+    /// Format from which another tool makes this one.
     source: Option<Target>,
-    /// Largest difference from the model's own answers, in spreads of the targets.
+    /// Largest allowed difference from the model's own answers, in spreads of the targets.
     tolerance: f64,
     about: &'static str,
 }
 
-/// In f32, whatever the order of the sums.
+/// Tolerance in f32, whatever the order of the sums.
 const SINGLE: f64 = 1e-4;
 
-const ROWS: [Row; 9] = [
-    Row {
+const ROWS: [FormatRow; 9] = [
+    FormatRow {
         target: Target::Onnx,
         name: "onnx",
         suffix: "onnx",
@@ -50,7 +50,7 @@ const ROWS: [Row; 9] = [
         tolerance: SINGLE,
         about: "ONNX, opset 18",
     },
-    Row {
+    FormatRow {
         target: Target::Ort,
         name: "ort",
         suffix: "ort",
@@ -58,7 +58,7 @@ const ROWS: [Row; 9] = [
         tolerance: SINGLE,
         about: "onnxruntime's own form, by libonnxruntime",
     },
-    Row {
+    FormatRow {
         target: Target::Pt2,
         name: "pt2",
         suffix: "pt2",
@@ -66,7 +66,7 @@ const ROWS: [Row; 9] = [
         tolerance: SINGLE,
         about: "torch.export's archive",
     },
-    Row {
+    FormatRow {
         target: Target::Aoti,
         name: "aoti",
         suffix: "aoti.pt2",
@@ -74,7 +74,7 @@ const ROWS: [Row; 9] = [
         tolerance: SINGLE,
         about: "compiled by AOTInductor for this machine",
     },
-    Row {
+    FormatRow {
         target: Target::Executorch,
         name: "executorch",
         suffix: "pte",
@@ -82,7 +82,7 @@ const ROWS: [Row; 9] = [
         tolerance: SINGLE,
         about: "ExecuTorch",
     },
-    Row {
+    FormatRow {
         target: Target::Tensorrt,
         name: "tensorrt",
         suffix: "engine",
@@ -90,7 +90,7 @@ const ROWS: [Row; 9] = [
         tolerance: SINGLE,
         about: "built by TensorRT for this machine's GPU",
     },
-    Row {
+    FormatRow {
         target: Target::Coreml,
         name: "coreml",
         suffix: "mlpackage",
@@ -98,7 +98,7 @@ const ROWS: [Row; 9] = [
         tolerance: SINGLE,
         about: "Core ML package, for macOS 14 and iOS 17 on",
     },
-    Row {
+    FormatRow {
         target: Target::Litert,
         name: "litert",
         suffix: "tflite",
@@ -106,7 +106,7 @@ const ROWS: [Row; 9] = [
         tolerance: SINGLE,
         about: "LiteRT (TensorFlow Lite)",
     },
-    Row {
+    FormatRow {
         target: Target::Tensorflow,
         name: "tensorflow",
         suffix: "savedmodel",
@@ -117,7 +117,7 @@ const ROWS: [Row; 9] = [
 ];
 
 impl Target {
-    /// Every format, in the order in which they can be made.
+    /// Every format, sources before the formats that are made from them.
     pub const ALL: [Self; 9] = {
         let mut all = [Self::Onnx; 9];
         let mut i = 0;
@@ -128,36 +128,36 @@ impl Target {
         all
     };
 
-    const fn row(self) -> &'static Row {
+    const fn row(self) -> &'static FormatRow {
         &ROWS[self as usize]
     }
 
-    /// As the command line names it.
+    /// Returns the name on the command line.
     pub const fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// What it is, in a few words.
+    /// Returns a description in a few words.
     pub const fn about(self) -> &'static str {
         self.row().about
     }
 
-    /// The artifact's name for a model's.
+    /// Returns the artifact's file name for a model's name.
     pub fn file(self, model: &str) -> String {
         format!("{model}.{}", self.row().suffix)
     }
 
-    /// The format that another tool makes it from.
+    /// Returns the format from which another tool makes this one.
     pub const fn source(self) -> Option<Self> {
         self.row().source
     }
 
-    /// Largest difference from the model's own answers, in spreads of the targets.
+    /// Returns the largest allowed difference from the model's own answers, in spreads of the targets.
     pub const fn tolerance(self) -> f64 {
         self.row().tolerance
     }
 
-    /// Most axes of an operation, where the format's kernels have a limit.
+    /// Returns the limit on the axes of an operation, where the format's kernels have one.
     const fn axes_max(self) -> Option<usize> {
         match self {
             Self::Coreml => Some(coreml::RANK_MAX),
@@ -166,7 +166,7 @@ impl Target {
         }
     }
 
-    /// A graph as this format takes it.
+    /// Returns a graph as this format takes it.
     ///
     /// # Errors
     /// Never, for a graph that was checked where it was built.
@@ -174,7 +174,7 @@ impl Target {
         self.axes_max().map_or_else(|| Ok(graph.clone()), |axes_max| pass::within(graph, axes_max))
     }
 
-    /// What becomes of a graph for this format in a precision.
+    /// Returns the change of a graph for this format in a precision.
     pub const fn reduction(self, precision: Precision) -> Reduction {
         match (self, precision) {
             (_, Fp32) => Reduction::None,
@@ -183,11 +183,11 @@ impl Target {
         }
     }
 
-    /// Whether the format, and a runtime of it, have a precision.
+    /// Checks that the format, and a runtime of it, support a precision.
     ///
     /// # Errors
-    /// What stands in the way.
-    pub fn bears(self, precision: Precision) -> Result<(), ExportError> {
+    /// The missing feature.
+    pub fn check_precision(self, precision: Precision) -> Result<(), ExportError> {
         let (why, hint) = match (self, precision) {
             (Self::Onnx | Self::Ort, Bf16) => {
                 ("onnxruntime has no kernels of bf16 for processors", "fp16, or tensorrt in bf16")
@@ -199,10 +199,10 @@ impl Target {
         Err(ExportError::Precision { target: self.name(), precision, why, hint })
     }
 
-    /// Writes the artifact, for a format that is written here; its files.
+    /// Writes the artifact of a format that is written here; returns its files, or `None` for a format that another tool makes.
     ///
     /// # Errors
-    /// What the writer says; `None` for a format that another tool makes.
+    /// Any error of the writer.
     pub fn write(self, model: &Model<'_>, path: &Path) -> Option<Result<Vec<PathBuf>, ExportError>> {
         let written = match self {
             Self::Onnx => return Some(onnx::write(model, path)),

@@ -1,5 +1,5 @@
-//! Whether an artifact answers as the model does: the same rows in calls of several sizes, each answer measured by the spread of the
-//! targets.
+//! Comparison of an artifact's answers with the model's: the same rows in calls of several sizes, each difference measured in spreads of
+//! the targets.
 
 use crate::{Batch, ExportError, Runner, Tensor};
 use enn_common::graph::{Graph, numel};
@@ -8,13 +8,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Rows of the calls that every range is tried with where it has them, besides its ends, what it is tuned for, and all rows.
+/// Rows of the calls that are tried for every range that has them, besides its ends, the tuned size, and all rows.
 const CALLS: [u64; 3] = [1, 2, 7];
-/// Numbers of the widest tensor in a call, at most, unless the smallest call has more.
+/// Limit on the elements of the widest tensor in a call, unless the smallest call has more.
 const NUMBERS_MAX: u64 = 64 << 20;
-/// Calls of each size.
+/// Limit on the calls of each size.
 const CALLS_EACH: usize = 8;
-/// Share of an answer that a runtime may be off whatever the spread is: some units in the last place.
+/// Relative error that a runtime may always have: some units in the last place.
 const ROUNDING: f64 = 4.0 * f32::EPSILON as f64;
 
 /// Rows, and the model's own answers.
@@ -26,47 +26,46 @@ pub struct Cases {
     pub answered: Vec<Tensor>,
     /// Mean of the targets, in the output's shape.
     pub centre: Vec<f32>,
-    /// Their spread.
+    /// Spread of the targets.
     pub spread: Vec<f32>,
-    /// Where the rows come from: "test", "val", "train" or "drawn".
+    /// Source of the rows: "test", "val", "train" or "drawn".
     pub from: String,
 }
 
-/// What a check found.
+/// Result of a comparison.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
-    /// Rows of the calls.
+pub struct Deviation {
+    /// Rows of each size of call.
     pub batches: Vec<usize>,
-    /// Rows in all.
     pub rows: usize,
-    /// Largest difference.
+    /// Largest difference in spreads.
     pub largest: f64,
-    /// Mean difference.
+    /// Mean difference in spreads.
     pub mean: f64,
-    /// Where it answers otherwise than the model, and what; `None` where it does not.
+    /// First answer that differs too much, in words; `None` without one.
     pub wrong: Option<String>,
 }
 
 impl Cases {
-    /// Rows of the cases.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.given.first().map_or(0, |tensor| tensor.shape[0])
     }
 
-    /// The last `rows` of them.
+    /// Returns the last `rows` of the cases.
     pub fn some(&self, rows: usize) -> Self {
         let part = self.rows().saturating_sub(rows)..self.rows();
         let cut = |tensors: &[Tensor]| tensors.iter().map(|tensor| cut(tensor, &part)).collect();
         Self { given: cut(&self.given), answered: cut(&self.answered), ..self.clone() }
     }
 
-    /// Some rows of the inputs.
+    /// Returns some rows of the inputs.
     fn call(&self, rows: &std::ops::Range<usize>) -> Vec<Tensor> {
         self.given.iter().map(|tensor| cut(tensor, rows)).collect()
     }
 }
 
-/// Some rows of a tensor; behind the last comes the first.
+/// Returns some rows of a tensor; the first row follows the last.
 fn cut(tensor: &Tensor, rows: &std::ops::Range<usize>) -> Tensor {
     let width: usize = tensor.shape[1..].iter().product();
     let mut shape = tensor.shape.clone();
@@ -76,21 +75,23 @@ fn cut(tensor: &Tensor, rows: &std::ops::Range<usize>) -> Tensor {
     Tensor { name: tensor.name.clone(), shape, values: values.copied().collect() }
 }
 
-/// Runs all cases in calls of several sizes: those given.
+/// Runs all cases in calls of several sizes.
 ///
 /// # Errors
-/// What the runtime says; outputs of other names or shapes than the model's.
+/// Any error of the runtime; outputs of other names or shapes than the model's.
 pub fn verify(
     runner: &mut dyn Runner,
-    (cases, sizes): (&Cases, &[usize]),
-    (artifact, tolerance): (&Path, f64),
-) -> Result<Found, ExportError> {
+    cases: &Cases,
+    sizes: &[usize],
+    artifact: &Path,
+    tolerance: f64,
+) -> Result<Deviation, ExportError> {
     let rows = cases.rows();
-    let mut found = Found { batches: sizes.to_vec(), rows, largest: 0.0, mean: 0.0, wrong: None };
+    let mut found = Deviation { batches: sizes.to_vec(), rows, largest: 0.0, mean: 0.0, wrong: None };
     let mut sum = 0.0;
     let mut count = 0_u64;
     for size in sizes.iter().copied() {
-        // The rows with something wrong in them are the last ones.
+        // The rows with invalid inputs are the last ones.
         let calls = (0..rows.div_ceil(size)).rev().take(CALLS_EACH);
         for call in calls {
             let part = (call * size)..((call + 1) * size);
@@ -105,15 +106,16 @@ pub fn verify(
                     return Err(refused(artifact, why));
                 }
                 for (i, (a, b)) in output.values.iter().zip(&expected.values).enumerate() {
-                    let (off, within) = distance(*a, *b, cases.unit(&expected, i), tolerance);
+                    let (centre, spread) = cases.unit(&expected, i);
+                    let (off, within) = distance(*a, *b, centre, spread, tolerance);
                     sum = sum + off.min(f64::from(f32::MAX));
                     count = count + 1;
                     found.largest = found.largest.max(off);
                     if !within && found.wrong.is_none() {
                         let row = (part.start + i / (expected.values.len() / part.len()).max(1)) % rows;
                         let name = &output.name;
-                        let said = format!("{name} of row {row} in a call of {size} is {a}, the model says {b}");
-                        found.wrong = Some(said);
+                        let difference = format!("{name} of row {row} in a call of {size} is {a}, the model says {b}");
+                        found.wrong = Some(difference);
                     }
                 }
             }
@@ -123,8 +125,8 @@ pub fn verify(
     Ok(found)
 }
 
-/// Rows of the calls that an artifact of `graph` for batches in a range is tried with, rising: the fewest, what it is tuned for, the most,
-/// and some between, none so large that the check itself would need much memory.
+/// Returns the rows of the calls for an artifact of `graph` with a range of batches, ascending: the smallest, the tuned, the largest
+/// size, and some between, none so large that the check itself would need much memory.
 pub fn sizes(graph: &Graph, batch: Batch, rows: usize) -> Vec<usize> {
     let widest = graph.nodes().iter().map(|node| numel(&graph.value(node.out).shape)).max().unwrap_or(1);
     let most = batch.max.min(NUMBERS_MAX / widest.max(1)).max(batch.min);
@@ -137,12 +139,12 @@ pub fn sizes(graph: &Graph, batch: Batch, rows: usize) -> Vec<usize> {
 ///
 /// # Errors
 /// As [`verify`].
-pub fn once(runner: &mut dyn Runner, cases: &Cases, (artifact, tolerance): (&Path, f64)) -> Result<Found, ExportError> {
-    verify(runner, (cases, &[cases.rows()]), (artifact, tolerance))
+pub fn once(runner: &mut dyn Runner, cases: &Cases, artifact: &Path, tolerance: f64) -> Result<Deviation, ExportError> {
+    verify(runner, cases, &[cases.rows()], artifact, tolerance)
 }
 
 impl Cases {
-    /// Centre and spread of element `i` of an answer.
+    /// Returns centre and spread of element `i` of an answer.
     fn unit(&self, answer: &Tensor, i: usize) -> (f64, f64) {
         let is_whole = answer.values.len().is_multiple_of(self.spread.len().max(1));
         let is_target = is_whole && !answer.name.starts_with("next_");
@@ -154,9 +156,9 @@ impl Cases {
     }
 }
 
-/// How far `a` is from `b`, in spreads about the targets' centre, or in distances from it where `b` is far outside; and whether that is
-/// within the limit, or as near as an answer of this size is known at all.
-fn distance(a: f32, b: f32, (centre, spread): (f64, f64), tolerance: f64) -> (f64, bool) {
+/// Returns the distance of `a` from `b` in spreads, or in multiples of `b`'s own distance from the centre where `b` is far outside; and
+/// whether it is within the tolerance, or within the rounding error of an answer of this size.
+fn distance(a: f32, b: f32, centre: f64, spread: f64, tolerance: f64) -> (f64, bool) {
     let a = f64::from(a);
     let b = f64::from(b);
     if a.is_nan() && b.is_nan() || a == b {
@@ -217,7 +219,7 @@ mod tests {
     fn a_right_artifact_passes_and_each_wrong_one_is_seen() {
         let check = |wrong_row, wrong_size| {
             let sizes = sizes(&graph(), Batch { min: 1, opt: 64, max: 100 }, 20);
-            verify(&mut Double { wrong_row, wrong_size }, (&cases(), &sizes), (Path::new("m.onnx"), 1e-4)).unwrap()
+            verify(&mut Double { wrong_row, wrong_size }, &cases(), &sizes, Path::new("m.onnx"), 1e-4).unwrap()
         };
         let right = check(None, 0);
         assert_eq!((right.largest, right.mean, right.rows), (0.0, 0.0, 20));
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(of(u64::from(u32::MAX), u64::MAX, u64::MAX), [u32::MAX as usize]);
         // A call of more rows than there are has them again from the first.
         let mut calls = Calls(Vec::new());
-        let found = verify(&mut calls, (&cases(), &of(8, 16, 100)), (Path::new("m"), 1e-4)).unwrap();
+        let found = verify(&mut calls, &cases(), &of(8, 16, 100), Path::new("m"), 1e-4).unwrap();
         assert_eq!((calls.0, found.wrong), (vec![8, 8, 8, 16, 16, 20, 100], None));
     }
 
@@ -273,12 +275,12 @@ mod tests {
 
     #[test]
     fn differences_are_measured_where_the_targets_lie() {
-        let off = |a: f32, b: f32, unit: (f64, f64)| distance(a, b, unit, 1e-4);
-        assert_eq!(off(f32::NAN, f32::NAN, (0.0, 1.0)), (0.0, true));
-        assert_eq!(off(1.0, f32::NAN, (0.0, 1.0)), (f64::INFINITY, false));
+        let off = |a: f32, b: f32, centre: f64, spread: f64| distance(a, b, centre, spread, 1e-4);
+        assert_eq!(off(f32::NAN, f32::NAN, 0.0, 1.0), (0.0, true));
+        assert_eq!(off(1.0, f32::NAN, 0.0, 1.0), (f64::INFINITY, false));
         // A target of a million with a spread of one: the offset says nothing of how good 3 is.
-        assert_eq!(off(1e6 + 3.0, 1e6, (1e6, 1.0)), (3.0, false));
+        assert_eq!(off(1e6 + 3.0, 1e6, 1e6, 1.0), (3.0, false));
         // One unit in the last place is near enough however small the spread is.
-        assert!(off(1e6 + 0.0625, 1e6, (1e6, 1e-3)).1 && !off(1e6 + 1.0, 1e6, (1e6, 1e-3)).1);
+        assert!(off(1e6 + 0.0625, 1e6, 1e6, 1e-3).1 && !off(1e6 + 1.0, 1e6, 1e6, 1e-3).1);
     }
 }

@@ -6,7 +6,7 @@
 
 use enn_common::wire::{
     frame::{self, FrameBuffer},
-    node::{Card, FromHost, NodeId, PREFIX, PROOF_BYTES, PROTOCOL, RunEnd, Terms, ToHost},
+    node::{FromHost, NodeDescription, NodeId, PREFIX, PROOF_BYTES, PROTOCOL, RunEnd, Terms, ToHost},
 };
 use enn_launcher::rendezvous::{News, Place, Rendezvous, Settings};
 use mio::{Events, Interest, Poll, Token, net::TcpStream};
@@ -329,8 +329,8 @@ impl Agent {
         }
     }
 
-    fn card(&self, terms: &Terms) -> Card {
-        Card {
+    fn card(&self, terms: &Terms) -> NodeDescription {
+        NodeDescription {
             node: NodeId(self.id),
             host: format!("node-{:05}", self.id),
             local_world: 8,

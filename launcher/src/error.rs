@@ -1,11 +1,11 @@
-//! Everything a command can end with besides success, and its exit code.
+//! The errors of all commands, and their exit codes.
 
 use crate::{
     agent::{AgentError, AskError},
     baselines::BaselineError,
     chaos::ChaosError,
     convert::ConvertError,
-    cv::{CrewError, JudgeError},
+    cv::{FoldRunnerError, FoldScoreError},
     gather::GatherError,
     group::GroupError,
     libtorch::NotFound,
@@ -32,7 +32,7 @@ use enn_common::{
 };
 use std::{io, path::PathBuf, time::Duration};
 
-/// What went wrong, for people; `exit_code` says it to scripts.
+/// An error of a command; `exit_code` is its exit code.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Mistakes in the configuration, all of them.
@@ -41,7 +41,7 @@ pub enum Error {
     /// A file the user named cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// A path in a file of ENN that leads elsewhere.
+    /// A path in a file of ENN leads elsewhere.
     #[error(transparent)]
     Path(PathError),
     /// The command line asks for something impossible.
@@ -50,13 +50,12 @@ pub enum Error {
     /// A model that cannot be exported.
     #[error(transparent)]
     Export(#[from] enn_export::ExportError),
-    /// Data.
     #[error(transparent)]
     Stage(#[from] StageError),
     /// Weights of cells that are not those of the data's output grid.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// Slurm, or what it gave us.
+    /// Slurm, or its variables.
     #[error(transparent)]
     Slurm(#[from] SlurmError),
     #[error(transparent)]
@@ -64,10 +63,8 @@ pub enum Error {
     /// A run that is not removed.
     #[error(transparent)]
     Remove(#[from] RemoveError),
-    /// The run's journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The run's kernels.
     #[error(transparent)]
     Kernels(#[from] KernelsError),
     /// Fork servers that live between runs.
@@ -93,22 +90,22 @@ pub enum Error {
     Top(#[from] TopError),
     #[error(transparent)]
     Agent(#[from] AgentError),
-    /// A run that is asked for something.
+    /// A request to a run failed.
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// The worker program is not there.
+    /// The worker program was not found.
     #[error("the program enn-worker was found neither beside enn nor by ENN_WORKER\nhint: `make build` builds both")]
     NoWorker,
-    /// libtorch is not there.
+    /// libtorch was not found.
     #[error(transparent)]
     NoLibtorch(#[from] NotFound),
     /// The nodes of a run cannot meet.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
-    /// This node cannot go on with the others.
+    /// This node cannot continue with the others.
     #[error("{0}")]
     Nodes(String),
-    /// The program enn is not there to train folds.
+    /// The program enn, which trains folds, was not found.
     #[error("the program enn was found neither here nor beside enn-worker\nhint: `make build` builds both")]
     NoEnn,
     /// The record of a cross-validation.
@@ -116,22 +113,22 @@ pub enum Error {
     Cv(#[from] CvError),
     /// The processes of a cross-validation.
     #[error(transparent)]
-    Crew(#[from] CrewError),
+    Crew(#[from] FoldRunnerError),
     /// The forecasts of a cross-validation.
     #[error(transparent)]
-    Judge(#[from] JudgeError),
+    Judge(#[from] FoldScoreError),
     /// Baselines cannot be fitted.
     #[error(transparent)]
     Baseline(#[from] BaselineError),
-    /// A worker failed for good.
+    /// A worker failed, and no restart is left.
     #[error("{0}")]
     Worker(String),
-    /// Training ended, and its last state is in no checkpoint.
+    /// Training ended, but its last state is in no checkpoint.
     #[error(
         "{0}\n  hint: make room, and go on with `enn train --resume`: what was done since that checkpoint is done again"
     )]
     Unsaved(String),
-    /// A run that is kept at an address, whose end did not come there.
+    /// A run that is kept at an address could not upload its end.
     #[error(
         "the end of the run is not at {address}: {source}\n  hint: it is in {0}; `enn train --resume {0}` or `enn ckpt push {0} {address}` \
          brings it there", dir.display()
@@ -143,9 +140,9 @@ pub enum Error {
     /// A run without a usable checkpoint.
     #[error(transparent)]
     Find(#[from] FindError),
-    /// A checkpoint that says too little of its model, e.g. one that PyTorch wrote.
+    /// A checkpoint does not describe its model, e.g. one that PyTorch wrote.
     #[error("{} has no manifest of ours: the model, its inputs and its scaling are not known", path.display())]
-    NoCard { path: PathBuf },
+    NoManifest { path: PathBuf },
     /// A staged directory that cannot be read.
     #[error(transparent)]
     Staged(#[from] StagedError),
@@ -167,13 +164,12 @@ pub enum Error {
     /// A manifest that cannot be read.
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// A file of ours could not be written.
+    /// A file of ENN could not be written.
     #[error(transparent)]
     File(#[from] FileError),
     /// The logs of a run.
     #[error(transparent)]
     Logs(#[from] LogReadError),
-    /// Faults on purpose.
     #[error(transparent)]
     Chaos(#[from] ChaosError),
     /// An edit of a configuration's tasks.
@@ -182,7 +178,7 @@ pub enum Error {
     /// There is no profile to show.
     #[error(transparent)]
     Profile(#[from] crate::ui::roofline::ProfileError),
-    /// What we wrote ourselves does not parse.
+    /// A file of ENN does not parse.
     #[error("{}: {source}", path.display())]
     Json { path: PathBuf, source: serde_json::Error },
     /// Standard output is gone or full.
@@ -190,13 +186,12 @@ pub enum Error {
     Output(#[source] io::Error),
 }
 
-/// Impossible wishes.
+/// Command-line arguments that cannot be fulfilled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Usage {
-    /// No data section.
     #[error("the configuration has no [data] section: nothing to train on")]
     NoData,
-    /// A name that programs beside an artifact could not spell.
+    /// A name that programs next to an artifact could not spell.
     #[error("artifacts cannot be called {name:?}: expected no slash, quote, backslash or control character")]
     ArtifactName { name: String },
     /// Neither a configuration nor a run to resume.
@@ -208,11 +203,11 @@ pub enum Usage {
     /// `--resume auto` needs the configuration's name.
     #[error("--resume auto needs the configuration, whose name says which run is meant")]
     AutoWithoutConfig,
-    /// Not as many folds as can be.
+    /// The number of folds is too small or too large.
     #[error("found --folds {folds}, expected 2 to {units}, the rows or groups that there are")]
     Folds {
         folds: usize,
-        /// Rows, or groups.
+        /// The number of rows or groups.
         units: usize,
     },
     /// The split is fixed by the data.
@@ -220,39 +215,39 @@ pub enum Usage {
         "data.split.kind = \"column\" says which rows are tested; cross-validate with --set data.split.kind=random"
     )]
     FoldsByColumn,
-    /// Data to be judged by that hold no targets.
+    /// The data to evaluate have no targets.
     #[error("{} holds no targets: there is nothing to compare with", files(data))]
     NoTargets { data: Vec<PathBuf> },
     /// A column that cannot group.
     #[error("--group {column}: samples of these data are no rows of a table; windows can be grouped by \"month\"")]
     Group { column: String },
-    /// A column of too many words.
+    /// A column with too many different words.
     #[error("--group {column}: found {found} different words, expected at most {limit}")]
     Groups { column: String, found: usize, limit: usize },
-    /// Neither or both.
+    /// Neither a configuration nor a run is given, or both.
     #[error("give either a configuration, or --resume DIR to go on with a cross-validation")]
     ConfigOrResume,
-    /// Statistics of the data that are not those of the model to begin with.
+    /// The statistics of the data differ from those of the pretrained model.
     #[error(
         "the data differ from those of the model given with --from: {what}\n  hint: --scaler keep standardises by its statistics, --scaler \
          refit by those of the new training rows"
     )]
     Scaler {
-        /// The first that differ.
+        /// The first statistics that differ.
         what: String,
     },
-    /// A run that is resumed for less than it has done.
+    /// A run is resumed with fewer epochs than it has done.
     #[error(
         "{run} has done {done} epochs and is to do {wanted}: name more with --set train.epochs=N, or start a new run"
     )]
     EpochsDone { run: String, done: u64, wanted: u64 },
-    /// Going on with a run on data that it was not trained on.
+    /// A run is resumed on data that it was not trained on.
     #[error(
         "{run} was trained on other data: {what}\n  hint: give it the data and the configuration it began with; `enn train CONFIG --from {run}` \
          begins a new run with its weights"
     )]
     OtherData { run: String, what: String },
-    /// A size of a model that has its sizes.
+    /// The size of a model that already has weights.
     #[error(
         "model.{key} cannot be changed: the sizes of this run's model follow its training rows (model.by_rows), and its weights have \
          them\n  hint: start a new run with this size"
@@ -261,33 +256,24 @@ pub enum Usage {
     /// No data to predict.
     #[error("give the data to predict, --data FILE")]
     NothingToPredict,
-    /// No format.
     #[error("say which formats, e.g. --to onnx,pt2")]
     NothingToExport,
-    /// Code of a package for something else than a package.
+    /// `--code-of` without an AOTInductor package as target.
     #[error(
         "--code-of takes the code of a package that --to aoti --device cpu has made: give --to aoti, and no other device"
     )]
     CodeOfWhat,
-    /// An engine that an artifact is not for.
+    /// An engine that does not fit the artifact.
     #[error(
         "--engine {asked}: the exported model is {found}, and runs in its own runtime\nhint: leave out --engine, or name the run"
     )]
-    EngineOfArtifact {
-        found: &'static str,
-        /// What was asked for.
-        asked: &'static str,
-    },
-    /// A precision that an engine does not have.
+    EngineOfArtifact { found: &'static str, asked: &'static str },
+    /// A precision that an engine does not support.
     #[error(
         "--precision {precision}: {engine} computes in what the model was exported in\nhint: --engine native computes in other formats"
     )]
-    EnginePrecision {
-        engine: &'static str,
-        /// What was asked for.
-        precision: &'static str,
-    },
-    /// A pipe on one side only.
+    EnginePrecision { engine: &'static str, precision: &'static str },
+    /// Only one side is a stream.
     #[error(
         "a stream is predicted from standard input to standard output: give --data - and --out - together, and no other --data"
     )]
@@ -303,7 +289,7 @@ fn lines(errors: &[ConfigError]) -> String {
 }
 
 impl Error {
-    /// The exit code of `enn`.
+    /// Returns the exit code of `enn`.
     pub fn exit_code(&self) -> ExitCode {
         if let Some(code) = self.of_output() {
             return code;
@@ -337,7 +323,7 @@ impl Error {
             | Self::Journal(_)
             | Self::Top(TopError::Journal(_))
             | Self::Find(_)
-            | Self::NoCard { .. }
+            | Self::NoManifest { .. }
             | Self::Gather(_)
             | Self::Staged(_)
             | Self::Convert(_)
@@ -375,7 +361,8 @@ impl Error {
         }
     }
 
-    /// The exit code of what cannot be written where it was asked for: the user's when the place is taken, the machine's when it is full.
+    /// Returns the exit code of an output that cannot be written: a usage error when the place is taken, a machine error when the disk is
+    /// full.
     fn of_output(&self) -> Option<ExitCode> {
         match self {
             Self::Gather(

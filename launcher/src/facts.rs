@@ -1,13 +1,13 @@
-//! What the launcher knows of its surroundings, read once at the start and passed on as a value.
+//! What the launcher knows of its environment, read once at the start and passed on as a value.
 //!
 //! **Invariant:** the only place of the launcher that reads the environment.
 
 use crate::{
     doctor::{
-        Surroundings,
+        DoctorInputs,
         variables::{OF_TORCHRUN, VARIABLES},
     },
-    libtorch::{Finder, Places},
+    libtorch::{LibtorchFinder, SearchPaths},
     run_dir::RUNS_DIR,
 };
 use enn_common::{
@@ -26,16 +26,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Longest directory for the broker's socket: the path of a Unix socket has at most 107 bytes, we add 33.
+/// Longest path of the directory of the broker's socket: the path of a Unix socket has at most 107 bytes, of which the
+/// rest needs 33.
 const SOCKET_PARENT_BYTES_MAX: usize = 70;
 
-/// Threads of each worker.
+/// The variable that sets the number of threads of each worker.
 pub const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
 
-/// What Python is called.
+/// Names of the Python interpreter on PATH, in the order in which they are tried.
 pub const PYTHONS: [&str; 2] = ["python3", "python"];
 
-/// Variables that torchrun's agent reads and `enn run` does not honour, each with the value that asks for nothing.
+/// Variables that torchrun's agent reads and `enn run` does not honour, each with the value that requests nothing.
 const UNHONOURED: [(&str, &str); 4] = [
     ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0"),
     ("TORCHELASTIC_HEALTH_CHECK_PORT", ""),
@@ -43,12 +44,10 @@ const UNHONOURED: [(&str, &str); 4] = [
     ("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "0"),
 ];
 
-/// The surroundings of this process.
+/// The environment of this process.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// Working directory.
     pub cwd: PathBuf,
-    /// Command line.
     pub argv: Vec<String>,
     /// Name of this host.
     pub host: String,
@@ -60,17 +59,14 @@ pub struct Facts {
     pub worker: Option<PathBuf>,
     /// Whether the worker program links CUDA.
     pub cuda_worker: bool,
-    /// Where libtorch is; searched for when it is needed.
-    pub libtorch: Finder,
-    /// `LD_LIBRARY_PATH`.
+    /// Finds libtorch, when it is first needed.
+    pub libtorch: LibtorchFinder,
     pub library_path: Option<OsString>,
-    /// `OMP_NUM_THREADS`.
     pub omp_threads: Option<u32>,
     /// Whether `OMP_WAIT_POLICY` or `GOMP_SPINCOUNT` says how threads wait for each other.
     pub omp_waits: bool,
     /// Short directory for sockets.
     pub socket_parent: PathBuf,
-    /// `ENN_LOG`.
     pub log: Option<String>,
     /// `TERM` is `dumb` or not set: a terminal that only takes text.
     pub dumb_terminal: bool,
@@ -80,52 +76,47 @@ pub struct Facts {
     pub launches_dir: PathBuf,
     /// The user's directory for settings of enn.
     pub config_dir: PathBuf,
-    /// The user's directory for what can be made again: environments of export's tools.
+    /// The user's cache directory, which holds the environments of export's tools.
     pub cache_dir: PathBuf,
     /// `ENN_RUNTIMES`: where runtimes of exported models are looked for.
     pub runtimes: Vec<PathBuf>,
-    /// Directory for what need not last.
+    /// Directory for temporary files.
     pub temporary_dir: PathBuf,
     pub path: Option<OsString>,
-    /// All variables that begin with `PET_`: torchrun's flags.
+    /// All variables that begin with `PET_`, which set torchrun's flags.
     pub pet: BTreeMap<String, String>,
     /// `PYTHON_EXEC`: the Python that runs scripts.
     pub python_exec: Option<OsString>,
     /// `VIRTUAL_ENV`, then `CONDA_PREFIX`: environments of Python that are active.
     pub environments: [Option<PathBuf>; 2],
-    /// `TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`.
+    /// Value of the variable `TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`.
     pub log_prefix: Option<String>,
-    /// `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`.
+    /// Value of the variable `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`.
     pub shutdown_timeout: Option<String>,
-    /// `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
     pub nccl_async_error_handling: Option<String>,
-    /// `CUDA_VISIBLE_DEVICES`.
+    /// Value of the variable `CUDA_VISIBLE_DEVICES`.
     pub visible_devices: Option<String>,
-    /// `HIP_VISIBLE_DEVICES`.
+    /// Value of the variable `HIP_VISIBLE_DEVICES`.
     pub hip_devices: Option<String>,
     /// Cores of this process's affinity mask: `cores`, but for a control group's share of their time.
     pub cores_allowed: usize,
-    /// Intel GPUs.
+    /// Number of Intel GPUs.
     pub xpus: usize,
-    /// `TORCHELASTIC_ERROR_FILE`: where this process, when it is a worker itself, leaves what went wrong.
+    /// `TORCHELASTIC_ERROR_FILE`: the file into which this process, when it is a worker itself, writes its failure.
     pub error_file: Option<PathBuf>,
     /// `ENN_LAUNCH`: the launch that this process is a worker of.
     pub launch_mark: Option<OsString>,
-    /// `ENN_TOKEN`.
     pub token: Option<Secret>,
-    /// Folder of what ENN remembers between runs.
+    /// Folder of the state that ENN keeps between runs.
     pub state_dir: PathBuf,
-    /// `ENN_WARM`.
     pub warm: Option<String>,
-    /// `ENN_KEEP_DAYS`.
     pub keep_days: Option<String>,
-    /// `ENN_KEEP_SIZE`.
     pub keep_size: Option<String>,
     /// Variables of torchrun's agent that `enn run` does not honour and that are set.
     pub unhonoured: Vec<(&'static str, String)>,
     /// `TORCHELASTIC_ENABLE_FILE_TIMER` is 1: a worker whose timer expires is ended.
     pub file_timer: bool,
-    /// `TORCHELASTIC_TIMER_FILE`: where workers are to send their timers.
+    /// `TORCHELASTIC_TIMER_FILE`: the pipe to which workers send their timers.
     pub timer_file: Option<PathBuf>,
     /// Variables of doctor's tables that are set.
     pub variables: Vec<(String, String)>,
@@ -138,12 +129,11 @@ pub struct Facts {
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// Keeps the bytes.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
 
-    /// The bytes. Never for a log or a message.
+    /// Returns the bytes, which must not reach a log or a message.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -156,11 +146,11 @@ impl fmt::Debug for Secret {
 }
 
 impl Facts {
-    /// Checks the directory that stands for a home where there is none: it lies where every user may make one of its name, and libraries
-    /// are loaded from it.
+    /// Checks the directory that replaces the home directory of a user without one: every user may create a directory
+    /// of its name there, and libraries are loaded from it.
     ///
     /// # Errors
-    /// It is not this user's alone.
+    /// Other users may access the directory.
     pub fn check_private(&self) -> Result<(), FileError> {
         let instead = self.temporary_dir.join(format!("enn-{}", nix::unistd::geteuid()));
         let is_used = [&self.launches_dir, &self.cache_dir].iter().any(|dir| dir.starts_with(&instead));
@@ -172,7 +162,7 @@ impl Facts {
         self.variables.iter().any(|(set, _)| set == name)
     }
 
-    /// The Python that `enn run` starts scripts with: PYTHON_EXEC, else python3 or python on PATH.
+    /// Returns the Python that `enn run` starts scripts with: PYTHON_EXEC, else python3 or python on PATH.
     pub fn script_python(&self) -> Option<OsString> {
         match &self.python_exec {
             Some(given) => self.executable(given),
@@ -180,7 +170,7 @@ impl Facts {
         }
     }
 
-    /// A file that may be executed, on PATH when its name has no slash.
+    /// Finds an executable file, on PATH when its name has no slash.
     pub fn executable(&self, name: &OsStr) -> Option<OsString> {
         let executable = |path: &Path| path.is_file() && access(path, AccessFlags::X_OK).is_ok();
         if name.as_encoded_bytes().contains(&b'/') {
@@ -191,7 +181,7 @@ impl Facts {
         paths.find(|path| executable(path)).map(PathBuf::into_os_string)
     }
 
-    /// Reads everything. Nothing is started.
+    /// Reads the environment. No process is started.
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
     pub fn gather() -> Self {
         let text = |name: &str| variable(name).and_then(|value| value.into_string().ok());
@@ -232,7 +222,7 @@ impl Facts {
             runtimes: variable("ENN_RUNTIMES").map(|paths| env::split_paths(&paths).collect()).unwrap_or_default(),
             temporary_dir: env::temp_dir(),
             path,
-            pet: env::vars_os().filter_map(pet).collect(),
+            pet: env::vars_os().filter_map(|(name, value)| pet(name, value)).collect(),
             python_exec,
             environments,
             log_prefix: text("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
@@ -263,24 +253,24 @@ impl Facts {
         }
     }
 
-    /// A program on the path.
+    /// Finds a program on PATH.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         program(name, self.path.as_deref())
     }
 
-    /// The active Python: of tools that have no environment of their own. The first of [`Facts::pythons`].
+    /// Returns the active Python, the first of [`Facts::pythons`], for tools that have no environment of their own.
     pub fn python(&self) -> PathBuf {
         self.pythons().into_iter().next().unwrap_or_else(|| PathBuf::from("python3"))
     }
 
-    /// The Pythons that a user works with, the first one first: that of VIRTUAL_ENV, python3 or python on PATH, that of
-    /// CONDA_PREFIX; where PYTHON_EXEC names one, that alone.
+    /// Returns the active Pythons in the order in which they are tried: that of VIRTUAL_ENV, python3 or python on PATH,
+    /// that of CONDA_PREFIX. Where PYTHON_EXEC names one, only that one.
     pub fn pythons(&self) -> Vec<PathBuf> {
         pythons(self.python_exec.as_deref(), &self.environments, self.path.as_deref(), &self.cwd)
     }
 
-    /// What is to be said of a number of workers that do not fit on the cores of this process.
-    pub fn crowd(&self, workers: u32) -> Option<String> {
+    /// Returns the warning for a number of workers that need more cores than this process has; `None` when they fit.
+    pub fn oversubscription(&self, workers: u32) -> Option<String> {
         let threads = self.omp_threads.unwrap_or(1);
         let cores = self.cores;
         let busy = u64::from(workers) * u64::from(threads);
@@ -297,14 +287,13 @@ impl Facts {
         ))
     }
 
-    /// What resolving a configuration needs.
+    /// Returns the facts with which a configuration is resolved.
     pub fn for_config(&self) -> config::Facts {
         config::Facts { cores: self.cores, gpus: self.gpus, cuda_worker: self.cuda_worker, cwd: self.cwd.clone() }
     }
 }
 
-/// What doctor builds on.
-impl From<&Facts> for Surroundings {
+impl From<&Facts> for DoctorInputs {
     fn from(facts: &Facts) -> Self {
         Self {
             worker: facts.worker.clone(),
@@ -320,12 +309,12 @@ impl From<&Facts> for Surroundings {
     }
 }
 
-/// A path that workers, which may work elsewhere, read as this process does.
+/// Makes a path absolute, so that workers in another working directory read it alike.
 fn absolute(path: &OsStr) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path))
 }
 
-/// A program on a path.
+/// Finds a program in the folders of `path`.
 fn program(name: &str, path: Option<&OsStr>) -> Option<PathBuf> {
     env::split_paths(path?).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
@@ -336,7 +325,7 @@ fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// ENN's own directory below the one that a variable names, else below the user's home.
+/// Returns ENN's own directory below the one that a variable names, else below the user's home.
 fn home(name: &str, below: &str) -> PathBuf {
     let absolute = |path: &PathBuf| path.is_absolute();
     let given = variable(name).map(PathBuf::from).filter(absolute);
@@ -345,9 +334,9 @@ fn home(name: &str, below: &str) -> PathBuf {
     base.map_or_else(|| env::temp_dir().join(format!("enn-{}", nix::unistd::geteuid())), |base| base.join("enn"))
 }
 
-/// Where libtorch is looked for.
-fn finder(python: PathBuf, exe: Option<&Path>, cuda: bool) -> Finder {
-    Finder::new(Places {
+/// Makes the finder with the places in which libtorch is searched.
+fn finder(python: PathBuf, exe: Option<&Path>, cuda: bool) -> LibtorchFinder {
+    LibtorchFinder::new(SearchPaths {
         given: variable("ENN_LIBTORCH").map(|given| absolute(&given)),
         python,
         built: variable("LIBTORCH").map(|built| absolute(&built)),
@@ -357,10 +346,11 @@ fn finder(python: PathBuf, exe: Option<&Path>, cuda: bool) -> Finder {
     })
 }
 
-/// The Python that was named; else those of a virtual environment, of a path and of Conda, the first one first.
+/// Returns the Python that `given` names, or else those of the virtual environment, of PATH and of Conda, in this
+/// order.
 fn pythons(
     given: Option<&OsStr>,
-    [venv, conda]: &[Option<PathBuf>; 2],
+    environments: &[Option<PathBuf>; 2],
     path: Option<&OsStr>,
     cwd: &Path,
 ) -> Vec<PathBuf> {
@@ -374,6 +364,7 @@ fn pythons(
     };
     let on_path = PYTHONS.into_iter().find_map(|name| program(name, path));
     let mut found: Vec<PathBuf> = Vec::new();
+    let [venv, conda] = environments;
     for python in [of(venv), on_path, of(conda)].into_iter().flatten() {
         if !found.contains(&python) {
             found.push(python);
@@ -382,24 +373,25 @@ fn pythons(
     found
 }
 
-/// A variable of torchrun's, when it is text.
-fn pet((name, value): (OsString, OsString)) -> Option<(String, String)> {
+/// Returns the variable when it is one of torchrun's and its value is text.
+fn pet(name: OsString, value: OsString) -> Option<(String, String)> {
     let name = name.into_string().ok().filter(|name| name.starts_with("PET_"))?;
     Some((name, value.into_string().ok()?))
 }
 
-/// The value of a variable as it may be shown.
+/// Returns the value of a variable as it may be shown: secrets are hidden.
 fn shown(name: &str, value: String) -> String {
     if name == "ENN_TOKEN" { "(set, not shown)".to_owned() } else { value }
 }
 
-/// As newer releases of torchrun count them for `--nproc-per-node cpu`: what taskset, Slurm or a container leaves to this process.
+/// Counts the cores of the affinity mask, as newer releases of torchrun do for `--nproc-per-node cpu`: those that
+/// taskset, Slurm or a container leaves to this process.
 fn cores_allowed() -> usize {
     let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).ok();
     set.map_or(0, |set| (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).count()).max(1)
 }
 
-/// Render nodes whose device is Intel's.
+/// Counts the render nodes of Intel devices.
 fn xpus(drm: &Path) -> usize {
     let entries = fs::read_dir(drm).into_iter().flatten().flatten();
     let nodes = entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with("renderD")));
@@ -407,7 +399,7 @@ fn xpus(drm: &Path) -> usize {
     nodes.filter(|entry| intel(entry.path().join("device/vendor"))).count()
 }
 
-/// NVIDIA's device files, /dev/nvidia0 and so on.
+/// Counts NVIDIA's device files, /dev/nvidia0 and so on.
 fn device_files(dev: &Path) -> usize {
     let entries = fs::read_dir(dev).into_iter().flatten().flatten();
     let is_device = |name: &str| {
@@ -417,7 +409,7 @@ fn device_files(dev: &Path) -> usize {
     entries.filter(|entry| entry.file_name().to_str().is_some_and(is_device)).count()
 }
 
-/// How many of `devices` CUDA will show: it stops at the first entry that is no device.
+/// Returns how many of `devices` CUDA will show: it stops at the first entry of the list that is no device.
 fn visible(list: Option<&str>, devices: usize) -> usize {
     let Some(list) = list.filter(|_| devices > 0) else { return devices };
     let entries = list.split(',').map(str::trim);
@@ -429,18 +421,18 @@ fn visible(list: Option<&str>, devices: usize) -> usize {
     entries.take_while(valid).count()
 }
 
-/// Whether the program names libtorch_cuda.so among the libraries it needs.
+/// Returns whether the program contains the name libtorch_cuda.so.
 fn links_cuda(program: &Path) -> bool {
     fs::read(program).is_ok_and(|bytes| memchr::memmem::find(&bytes, b"libtorch_cuda.so").is_some())
 }
 
-/// Slurm's variables; what is no text is none of them.
+/// Returns Slurm's variables. Values that are not text are left out.
 fn slurm(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
     let texts = all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     texts.filter(|(name, _)| name.starts_with("SLURM")).collect()
 }
 
-/// The user's runtime directory, else the temporary directory, else /tmp.
+/// Returns the user's runtime directory, else the temporary directory, else /tmp.
 fn socket_parent() -> PathBuf {
     let runtime = format!("/run/user/{}", nix::unistd::geteuid());
     let runtime = variable("XDG_RUNTIME_DIR").unwrap_or_else(|| runtime.into()).into();

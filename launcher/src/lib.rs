@@ -2,9 +2,8 @@
 //!
 //! `cli → api → {stage, agent, gather, convert, cv, evaluation, serve, tasks}` for ENN's own workers, `cli → api → torchrun → group → {rendezvous, logs,
 //! stacks, preload, process}` for any program (LAUNCH.md); `slurm` says where an allocation's nodes meet. `ui` and `baselines` see
-//! only `common`'s types; `facts` is read once and passed on, and `libtorch` is
-//! searched for once, by what is in it. `remote` moves
-//! checkpoints to and from object stores, and knows the runs that are kept in one.
+//! only `common`'s types; `facts` is read once and passed on, and `libtorch` is searched for once, by its content. `remote` moves
+//! checkpoints to and from object stores, and finds the runs that are kept in one.
 
 pub mod agent;
 pub mod api;

@@ -1,4 +1,4 @@
-//! The program `enn`: a thin shell over the library.
+//! The program `enn`, which calls the library.
 
 use enn_launcher::cli;
 use std::process::ExitCode;

@@ -1,7 +1,8 @@
-//! Which runs of `enn run` are kept: those that are young enough, the newest first, as far as they fit into a size.
+//! Retention of the runs of `enn run`: runs that are too old are removed, and the oldest ones until the others fit into a
+//! size.
 //!
-//! **Invariant:** a run whose launcher lives is never touched, nor one whose end is not known and that was written to lately, nor
-//! a run of `enn train`.
+//! **Invariant:** a run whose launcher lives is never removed, nor one without a recorded end that was written to lately,
+//! nor a run of `enn train`.
 
 use crate::{
     logs, run_dir,
@@ -17,13 +18,14 @@ use std::{
 const DAYS: u64 = 30;
 /// Bytes of all runs together that are kept unless the user says otherwise.
 const BYTES: u64 = 4 << 30;
-/// A run that did not say its end may go on somewhere, where its lock is not seen, unless it was silent for so long.
+/// A run without a recorded end may still be under way where its lock is not seen, unless it was silent for this long.
 const SILENT_MIN: Duration = Duration::from_secs(24 * 3600);
-/// Longest time that the end of a launch waits for the removal of old runs. What is left is removed after the next launch.
+/// Longest time that the end of a launch waits for the removal of old runs. The next launch removes those that are
+/// left.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 const DAY_S: u64 = 24 * 3600;
 
-/// How long, and how much.
+/// Limits of the runs of `enn run` that are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     /// Longest age of a run; `None`: any.
@@ -38,10 +40,10 @@ impl Default for Retention {
     }
 }
 
-/// What stands for no limit.
+/// The text that means no limit.
 const UNLIMITED: &str = "unlimited";
 
-/// A number of days, or "unlimited".
+/// Parses a number of days, or "unlimited".
 pub fn days(text: &str) -> Option<Option<Duration>> {
     if text == UNLIMITED {
         return Some(None);
@@ -50,7 +52,7 @@ pub fn days(text: &str) -> Option<Option<Duration>> {
     Duration::try_from_secs_f64(days * DAY_S as f64).ok().map(Some)
 }
 
-/// A number of bytes with one of the letters K, M, G, T (powers of 1024) or none, or "unlimited".
+/// Parses a number of bytes with one of the letters K, M, G, T (powers of 1024) or none, or "unlimited".
 pub fn bytes(text: &str) -> Option<Option<u64>> {
     if text == UNLIMITED {
         return Some(None);
@@ -69,40 +71,40 @@ pub fn bytes(text: &str) -> Option<Option<u64>> {
 
 /// The removal of old runs, in a thread of its own: a launch does not wait for a disk.
 #[derive(Debug)]
-pub(crate) struct Sweeping {
+pub(crate) struct RetentionSweep {
     done: Receiver<()>,
 }
 
-impl Sweeping {
-    /// Begins to remove what is too old or too much in `runs`.
+impl RetentionSweep {
+    /// Begins to remove the runs in `runs` that `retention` does not keep.
     pub(crate) fn start(runs: PathBuf, retention: Retention, now: SystemTime) -> Self {
         let (end, done) = bounded(1);
-        let body = move || {
+        let removal = move || {
             for removed in sweep(&runs, retention, now) {
                 tracing::info!("removed the old run {}", removed.display());
             }
-            // Nobody listens when the launch has not waited.
+            // The receiver is gone when the launch has not waited.
             let _left = end.send(());
         };
         // Without a thread nothing is removed this time.
-        let _refused = std::thread::Builder::new().name("enn-sweep".into()).spawn(body);
+        let _refused = std::thread::Builder::new().name("enn-sweep".into()).spawn(removal);
         Self { done }
     }
 
-    /// Waits a moment until it is done.
+    /// Waits until the removal is done, but not longer than `WAIT_MAX`.
     pub(crate) fn finish(self) {
         let _late = self.done.recv_timeout(WAIT_MAX);
     }
 }
 
 /// A run that may be removed.
-struct Old {
+struct RemovableRun {
     path: PathBuf,
     written: SystemTime,
     bytes: u64,
 }
 
-/// Removes what is too old or too much; returns what it removed.
+/// Removes the runs that `retention` does not keep, and returns their paths.
 fn sweep(runs: &Path, retention: Retention, now: SystemTime) -> Vec<PathBuf> {
     runs::sweep_leftovers(runs);
     let mut bytes_all = 0;
@@ -110,7 +112,7 @@ fn sweep(runs: &Path, retention: Retention, now: SystemTime) -> Vec<PathBuf> {
     for (_, path) in run_dir::list_where(&[runs.to_owned()], run_dir::is_launch) {
         let bytes = size(&path);
         bytes_all += bytes;
-        old.extend(removable(&path, now).map(|written| Old { path, written, bytes }));
+        old.extend(removable(&path, now).map(|written| RemovableRun { path, written, bytes }));
     }
     old.sort_by_key(|run| run.written);
     let mut removed = Vec::new();
@@ -126,7 +128,7 @@ fn sweep(runs: &Path, retention: Retention, now: SystemTime) -> Vec<PathBuf> {
     removed
 }
 
-/// When the run was last written to, if nobody works in it any more.
+/// Returns when the run was last written to; `None` while a launcher may still work in it.
 fn removable(path: &Path, now: SystemTime) -> Option<SystemTime> {
     let written = logs::last_written(path)?;
     let silent = now.duration_since(written).unwrap_or_default();
@@ -144,8 +146,8 @@ mod tests {
     const ENDED: &str =
         "{\"time\":2.0,\"event\":\"run_ended\",\"code\":0,\"seconds\":1.0,\"restarts\":0,\"rounds\":1}\n";
 
-    /// A run with a log of `bytes` that was written to `days` before `now`; its lock is held.
-    fn run(runs: &Path, name: &str, (days, bytes): (u64, usize), journal: &str, now: SystemTime) -> RunDir {
+    /// Makes a run with a log of `bytes` that was written to `days` before `now`, and holds its lock.
+    fn run(runs: &Path, name: &str, days: u64, bytes: usize, journal: &str, now: SystemTime) -> RunDir {
         let run = RunDir::create(runs, name, datetime!(2026-01-02 03:04:05 UTC)).unwrap();
         run.write_launch("x", &[], &run.path().join("logs")).unwrap();
         fs::create_dir_all(run.path().join("logs/x_1/attempt_0/0")).unwrap();
@@ -169,10 +171,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let now = SystemTime::now();
         let keep = Retention { age_max: Some(Duration::from_secs(10 * DAY_S)), bytes_max: None };
-        drop(run(dir.path(), "old", (11, 10), ENDED, now));
-        drop(run(dir.path(), "young", (9, 10), ENDED, now));
-        let living = run(dir.path(), "living", (40, 10), "", now);
-        let trained = run(dir.path(), "trained", (40, 10), ENDED, now);
+        drop(run(dir.path(), "old", 11, 10, ENDED, now));
+        drop(run(dir.path(), "young", 9, 10, ENDED, now));
+        let living = run(dir.path(), "living", 40, 10, "", now);
+        let trained = run(dir.path(), "trained", 40, 10, ENDED, now);
         fs::rename(trained.path().join("launch.json"), trained.path().join("run.json")).unwrap();
         drop(trained);
         assert_eq!(names(&sweep(dir.path(), keep, now)), ["old"]);
@@ -187,10 +189,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let now = SystemTime::now();
         for (name, days) in [("b", 3), ("a", 4), ("c", 2)] {
-            drop(run(dir.path(), name, (days, 100_000), ENDED, now));
+            drop(run(dir.path(), name, days, 100_000, ENDED, now));
         }
         // Killed a moment ago, perhaps not everywhere: its end is not known.
-        drop(run(dir.path(), "killed", (0, 100_000), "", now));
+        drop(run(dir.path(), "killed", 0, 100_000, "", now));
         let keep = |bytes| Retention { age_max: None, bytes_max: Some(bytes) };
         assert_eq!(names(&sweep(dir.path(), keep(500_000), now)), [""; 0]);
         assert_eq!(names(&sweep(dir.path(), keep(250_000), now)), ["a", "b"]);

@@ -1,4 +1,4 @@
-//! The directory of a run: its name, its layout, who may work in it.
+//! The directory of a run: its name, its layout, and its lock.
 //!
 //! ```text
 //! <runs>/<name>-<UTC time>-<4 hex>/
@@ -23,98 +23,80 @@ use std::{
 };
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
-/// Where runs are kept unless `--runs-dir` says so.
+/// Directory of runs unless `--runs-dir` names another one.
 pub const RUNS_DIR: &str = "runs";
 
 pub(crate) const RUN_JSON: &str = "run.json";
-/// What `enn run` leaves instead of run.json.
+/// The file that `enn run` writes instead of run.json.
 const LAUNCH_JSON: &str = "launch.json";
-/// Version of launch.json.
 const LAUNCH_VERSION: u32 = 1;
 const LOCK: &str = ".lock";
 const TIME: &[BorrowedFormatItem<'_>] = format_description!("[year][month][day]T[hour][minute][second]Z");
 /// Bytes of a run's name that go into its directory's name.
 const NAME_BYTES_MAX: usize = 100;
-/// How often the directory of a launcher that is about to end is tried.
-const INHERIT_PERIOD: Duration = Duration::from_millis(100);
-/// Runs listed when the one asked for is not there.
+/// How often a successor tries to lock the directory of a launcher that is about to end.
+const TAKE_OVER_PERIOD: Duration = Duration::from_millis(100);
+/// Number of runs listed when the requested one does not exist.
 pub(crate) const LISTED_MAX: usize = 5;
-/// Runs that a name may mean, or that were passed over, that are named with their states.
+/// Number of runs that an error lists with their states.
 const NAMED_MAX: usize = 10;
 
-/// What is wrong with a run directory.
+/// Why a run directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
     /// A file operation failed.
     #[error("cannot {what} {}: {source}", path.display())]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// File or directory.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
     /// A file could not be written whole.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Another launcher works in it.
+    /// Another launcher holds the directory's lock.
     #[error("{} is in use by another enn (wait for it, or stop it with Ctrl-C)", path.display())]
     Busy { path: PathBuf },
-    /// An object store where a directory is needed.
+    /// The address of an object store was given where a directory is needed.
     #[error(
         "found the address {address} where a directory of a file system is needed\n  hint: `enn train` keeps runs at an address \
          with --runs-dir; `enn ckpt push` and `enn ckpt pull` copy runs to and from one"
     )]
-    Address {
-        /// What was given.
-        address: String,
-    },
-    /// No such run.
+    Address { address: String },
+    /// No run has this name.
     #[error("no run \"{reference}\" in {}{}", places(runs), listed(known))]
     Unknown {
-        /// What was asked for.
+        /// Name or path that was given.
         reference: String,
-        /// Where runs are.
         runs: Vec<PathBuf>,
-        /// Some that are there, newest first.
+        /// Names of some runs that exist, newest first.
         known: Vec<String>,
     },
-    /// Several runs that a name may mean.
+    /// More than one run begins with the given name.
     #[error(
         "more than one run begins with \"{reference}\" in {}:{}\n  hint: give more of the name",
         places(runs),
         in_lines(candidates)
     )]
     Ambiguous {
-        /// What was asked for.
+        /// Name or path that was given.
         reference: String,
-        /// Where runs are.
         runs: Vec<PathBuf>,
-        /// Those that it may be, newest first, each with its state.
+        /// Names and states of the runs that match, newest first.
         candidates: Vec<String>,
     },
-    /// No run that a command can work with.
+    /// No run has what the command needs.
     #[error("no run in {} {lack}:{}", places(runs), in_lines(known))]
     Unserved {
-        /// Where runs are.
         runs: Vec<PathBuf>,
-        /// What is missing: "has a model".
+        /// The unmet need as a verb phrase, such as "has a model".
         lack: &'static str,
-        /// Some that are there, newest first, each with its state.
+        /// Names and states of some runs that exist, newest first.
         known: Vec<String>,
     },
-    /// Not a run directory, or not one of this version.
+    /// The directory is no run directory, or is of another version.
     #[error("{} is no run of this enn: {message}", path.display())]
-    Foreign {
-        /// run.json.
-        path: PathBuf,
-        /// What is wrong.
-        message: String,
-    },
+    Foreign { path: PathBuf, message: String },
 }
 
 impl RunDirError {
-    /// Whether the command line names the run wrongly; the run itself may be sound.
+    /// Returns whether the command line is at fault, not the run itself.
     pub fn is_of_usage(&self) -> bool {
         matches!(self, Self::Unknown { .. } | Self::Ambiguous { .. } | Self::Unserved { .. } | Self::Address { .. })
     }
@@ -128,21 +110,21 @@ fn listed(known: &[String]) -> String {
     if known.is_empty() { " (there are none)".into() } else { format!(" (there are: {})", known.join(", ")) }
 }
 
-/// The first ones, a line each.
+/// Lists the first `NAMED_MAX` names, a line each, and counts the others.
 fn in_lines(names: &[String]) -> String {
     let more = names.len().saturating_sub(NAMED_MAX);
     let rest = (more > 0).then(|| format!("\n  and {more} more: `enn ls` lists them"));
     names.iter().take(NAMED_MAX).map(|name| format!("\n  {name}")).chain(rest).collect()
 }
 
-/// The address in an object store that a path, also one below a directory, was meant to be.
+/// Returns the object store address that a path contains, also one below a directory.
 pub(crate) fn address(path: &Path) -> Option<String> {
     let text = path.to_str()?;
     let (before, _) = text.split_once("://")?;
     Some(text[before.rfind('/').map_or(0, |slash| slash + 1)..].to_owned())
 }
 
-/// Refuses an address where a directory is needed.
+/// Returns an error when `runs` is the address of an object store.
 pub(crate) fn local(runs: &Path) -> Result<(), RunDirError> {
     address(runs).map_or(Ok(()), |address| Err(RunDirError::Address { address }))
 }
@@ -155,10 +137,10 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes a new run directory under `runs` (made when absent).
+    /// Creates a new run directory under `runs`, and `runs` itself where it is absent.
     pub fn create(runs: &Path, name: &str, now: OffsetDateTime) -> Result<Self, RunDirError> {
         local(runs)?;
-        // A name that is new is made durable; who may not read the directory around it goes on all the same.
+        // Makes the new name durable. This fails where the directory around it is unreadable, which does not matter.
         let _unreadable = atomic::make_dir(runs);
         fs::create_dir_all(runs).map_err(io_error("make", runs))?;
         let runs = fs::canonicalize(runs).map_err(io_error("find", runs))?;
@@ -168,14 +150,14 @@ impl RunDir {
         Self::create_at(&runs.join(format!("{}-{time}-{random:04x}", plain(name))))
     }
 
-    /// Makes the directory `path` of a run that is part of something larger.
+    /// Creates the directory `path` of a run that belongs to a larger one, such as a fold of a cross-validation.
     pub fn create_at(path: &Path) -> Result<Self, RunDirError> {
         fs::DirBuilder::new().mode(0o700).create(path).map_err(io_error("make", path))?;
         let _unreadable = atomic::make_dir(path);
         Self::open(path)
     }
 
-    /// Takes an existing directory.
+    /// Locks an existing run directory.
     pub fn open(path: &Path) -> Result<Self, RunDirError> {
         let path = fs::canonicalize(path).map_err(io_error("find", path))?;
         let lock_path = path.join(LOCK);
@@ -187,13 +169,15 @@ impl RunDir {
         }
     }
 
-    /// Takes the directory of a launcher that may not go on: it has `wait` to let go. The lock of one whose machine is gone stays
-    /// with the file server; then a new one is made.
-    pub fn inherit(path: &Path, wait: Duration) -> Result<Self, RunDirError> {
+    /// Locks the directory of a launcher that this one succeeds, which has `wait` to release its lock. The lock of a
+    /// launcher whose machine is gone stays with the file server; the lock file is then replaced.
+    pub fn take_over(path: &Path, wait: Duration) -> Result<Self, RunDirError> {
         let deadline = Instant::now() + wait;
         loop {
             match Self::open(path) {
-                Err(RunDirError::Busy { .. }) if Instant::now() < deadline => std::thread::park_timeout(INHERIT_PERIOD),
+                Err(RunDirError::Busy { .. }) if Instant::now() < deadline => {
+                    std::thread::park_timeout(TAKE_OVER_PERIOD)
+                }
                 Err(RunDirError::Busy { path }) => {
                     let lock = path.join(LOCK);
                     fs::remove_file(&lock).map_err(io_error("replace", &lock))?;
@@ -204,35 +188,34 @@ impl RunDir {
         }
     }
 
-    /// Whether it is still this process that works in it: an heir may have replaced the lock of one that was cut off for long.
+    /// Returns whether this process still holds the lock: a successor replaces the lock of a launcher that was cut off
+    /// for too long.
     pub fn is_held(&self) -> bool {
         let same = |found: Metadata, own: Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
         fs::metadata(self.path.join(LOCK)).is_ok_and(|found| self.lock.metadata().is_ok_and(|own| same(found, own)))
     }
 
-    /// Digest of the configuration as it is written, hex.
+    /// Returns the BLAKE3 digest of run.json, hex.
     pub fn config_digest(&self) -> Result<String, RunDirError> {
         let path = self.path.join(RUN_JSON);
         let text = fs::read(&path).map_err(io_error("read", &path))?;
         Ok(blake3::hash(&text).to_hex().to_string())
     }
 
-    /// The directory, absolute.
+    /// Returns the directory's absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its name: the run's identifier.
+    /// Returns the directory's name, which is the run's identifier.
     pub fn id(&self) -> String {
         self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// Where checkpoints are.
     pub fn checkpoints(&self) -> PathBuf {
         checkpoints(&self.path)
     }
 
-    /// Writes run.json, whole or not at all.
     pub fn write_config(&self, config: &RunConfig) -> Result<(), RunDirError> {
         let path = self.path.join(RUN_JSON);
         let text = serde_json::to_vec_pretty(config);
@@ -240,17 +223,18 @@ impl RunDir {
         Ok(atomic::write(&path, &text)?)
     }
 
-    /// run.json as it is; `None` before it is written.
+    /// Returns the text of run.json; `None` before it is written.
     pub fn config_text(&self) -> Option<Vec<u8>> {
         fs::read(self.path.join(RUN_JSON)).ok()
     }
 
-    /// Puts back what [`Self::config_text`] gave.
+    /// Restores run.json to a text that [`Self::config_text`] returned.
     pub fn restore_config(&self, text: &[u8]) -> Result<(), RunDirError> {
         Ok(atomic::write(&self.path.join(RUN_JSON), text)?)
     }
 
-    /// Writes launch.json, what `enn run` was asked for. Whole or not at all; not synced, for a launch does not wait for a disk.
+    /// Writes launch.json, the request of `enn run`, atomically. The file is not synced, since a launch does not wait
+    /// for a disk.
     pub fn write_launch(&self, run_id: &str, argv: &[String], logs: &Path) -> Result<(), RunDirError> {
         let path = self.path.join(LAUNCH_JSON);
         let started = OffsetDateTime::now_utc().unix_timestamp_nanos() as f64 / 1e9;
@@ -262,7 +246,7 @@ impl RunDir {
         fs::rename(&beside, &path).map_err(io_error("write", &path))
     }
 
-    /// Takes back MANIFEST.json: what it lists is about to change.
+    /// Removes MANIFEST.json, since the files that it lists are about to change.
     pub fn withdraw_manifest(&self) -> Result<(), RunDirError> {
         let path = self.path.join(enn_common::artifact::run::FILE);
         match fs::remove_file(&path) {
@@ -281,7 +265,7 @@ impl RunDir {
         symlink(staged, &link).map_err(io_error("link", &link))
     }
 
-    /// The number of the next round: one more than the rounds that have logs.
+    /// Returns the number of the next round: one more than the last round that has logs.
     pub fn next_round(&self) -> Round {
         let entries = fs::read_dir(self.path.join("logs")).into_iter().flatten().flatten();
         let rounds = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());
@@ -289,7 +273,7 @@ impl RunDir {
     }
 }
 
-/// Where a run keeps its checkpoints.
+/// Returns the directory of a run's checkpoints.
 pub fn checkpoints(run: &Path) -> PathBuf {
     run.join("checkpoints")
 }
@@ -331,7 +315,7 @@ pub fn find_cv(runs: &Path, reference: &str) -> Result<PathBuf, RunDirError> {
     }
 }
 
-/// What is named by its path, or by its whole name in one of `runs`.
+/// Returns the run that `reference` names by its path or by its whole name in one of `runs`.
 ///
 /// # Errors
 /// One of `runs` is an address, or the reference is neither a directory nor a regular file.
@@ -349,12 +333,12 @@ pub(crate) fn exact(
     Ok(std::iter::once(PathBuf::from(reference)).chain(named).find(|path| fits(path)))
 }
 
-/// The file a launcher holds locked, and open for writing, while it works in `run`.
+/// Returns the file that a launcher holds locked, and open for writing, while it works in `run`.
 pub fn lock_path(run: &Path) -> PathBuf {
     run.join(LOCK)
 }
 
-/// Folders below which the logs of a run's workers are: its own, and the one launch.json names.
+/// Returns the folders below which the logs of a run's workers are: the one that launch.json names, and the run's own.
 pub fn logs(run: &Path) -> Vec<PathBuf> {
     let launch = fs::read(run.join(LAUNCH_JSON)).ok();
     let launch = launch.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
@@ -362,24 +346,24 @@ pub fn logs(run: &Path) -> Vec<PathBuf> {
     named.into_iter().chain([run.join("logs")]).collect()
 }
 
-/// Whether a launcher works in `run` now.
+/// Returns whether a launcher works in `run` now.
 pub fn is_living(run: &Path) -> bool {
     let Ok(file) = File::open(lock_path(run)) else { return false };
-    // Shared, so that two who ask do not see each other.
+    // Shared, so that two processes that check do not block each other.
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, nix::errno::Errno::EWOULDBLOCK)))
 }
 
-/// Whether it is the directory of a run.
+/// Returns whether `path` is the directory of a run.
 pub(crate) fn is_run(path: &Path) -> bool {
     path.join(RUN_JSON).is_file() || path.join(LAUNCH_JSON).is_file()
 }
 
-/// Whether it is the directory of a run of `enn run`.
+/// Returns whether `path` is the directory of a run of `enn run`.
 pub(crate) fn is_launch(path: &Path) -> bool {
     path.join(LAUNCH_JSON).is_file() && !path.join(RUN_JSON).exists()
 }
 
-/// The newest run of this name that has a committed checkpoint.
+/// Returns the newest run of this name that has a committed checkpoint.
 pub fn newest(runs: &Path, name: &str) -> Option<PathBuf> {
     let resumable = |path: &PathBuf| {
         read_config(path).is_ok_and(|config| config.name == name)
@@ -388,19 +372,20 @@ pub fn newest(runs: &Path, name: &str) -> Option<PathBuf> {
     list(runs).into_iter().map(|(_, path)| path).find(resumable)
 }
 
-/// Runs in `runs`, newest first by the time in their names.
+/// Lists the runs in `runs`, newest first by the time in their names.
 fn list(runs: &Path) -> Vec<(String, PathBuf)> {
     list_where(&[runs.to_owned()], is_run)
 }
 
-/// Runs in several directories, newest first. What is hidden is none: it is about to be removed.
+/// Lists the runs in several directories, newest first. Hidden directories are left out, since they are about to be
+/// removed.
 pub(crate) fn list_where(runs: &[PathBuf], fits: impl Fn(&Path) -> bool) -> Vec<(String, PathBuf)> {
     let entries = runs.iter().flat_map(|runs| fs::read_dir(runs).into_iter().flatten().flatten());
     let mut all: Vec<_> = entries
         .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".") && fits(&entry.path()))
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
         .collect();
-    // Of those of one second the one that was made last.
+    // Runs of the same second are ordered by their creation.
     let made = |path: &Path| path.metadata().and_then(|found| found.created()).ok();
     all.sort_by_cached_key(|(name, path)| {
         std::cmp::Reverse((time_of(name).map(str::to_owned), made(path), name.clone()))
@@ -408,12 +393,12 @@ pub(crate) fn list_where(runs: &[PathBuf], fits: impl Fn(&Path) -> bool) -> Vec<
     all
 }
 
-/// The time in a run's name.
+/// Returns the time in a run's name.
 pub(crate) fn time_of(name: &str) -> Option<&str> {
     name.rsplit('-').nth(1)
 }
 
-/// A name that is safe as part of a file name.
+/// Replaces the characters of a name that are unsafe in a file name.
 fn plain(name: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '-' };
     let name: String = name.chars().take(NAME_BYTES_MAX).map(safe).collect();
@@ -468,17 +453,17 @@ mod tests {
     }
 
     #[test]
-    fn an_heir_waits_for_the_launcher_before_it_and_takes_the_directory_of_one_that_is_gone() {
+    fn a_successor_waits_for_the_launcher_before_it_and_takes_the_directory_of_one_that_is_gone() {
         let runs = tempfile::tempdir().unwrap();
         let first = RunDir::create(runs.path(), "a", datetime!(2026-01-01 00:00 UTC)).unwrap();
         let path = first.path().to_owned();
         assert!(first.is_held() && matches!(RunDir::open(&path), Err(RunDirError::Busy { .. })));
-        let heir = RunDir::inherit(&path, Duration::from_millis(150)).unwrap();
-        assert!(heir.is_held() && !first.is_held());
+        let successor = RunDir::take_over(&path, Duration::from_millis(150)).unwrap();
+        assert!(successor.is_held() && !first.is_held());
         assert!(is_living(&path) && matches!(RunDir::open(&path), Err(RunDirError::Busy { .. })));
         drop(first);
-        assert!(is_living(&path), "the heir's lock is its own");
-        drop(heir);
+        assert!(is_living(&path), "the successor's lock is its own");
+        drop(successor);
         assert!(!is_living(&path));
     }
 

@@ -1,6 +1,6 @@
 //! Python's `string.Template` with `safe_substitute`, as torchrun uses it: names that are not known stay as they are. Pure.
 
-/// Fills in a template: `value` gives what stands for a name.
+/// Fills in a template: `value` returns the value of a name.
 pub(crate) fn substitute(template: &str, value: impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::new();
     let mut rest = template;
@@ -13,7 +13,7 @@ pub(crate) fn substitute(template: &str, value: impl Fn(&str) -> Option<String>)
     out + rest
 }
 
-/// Writes what stands for the text at this dollar sign and returns how much of it was used.
+/// Writes the expansion of the text at this dollar sign and returns the bytes of the text that it replaces.
 fn macro_at(text: &str, value: impl Fn(&str) -> Option<String>, out: &mut String) -> usize {
     let after = &text[1..];
     if after.starts_with('$') {

@@ -238,7 +238,7 @@ def configurations():
     for preset in ("spatial", "temporal"):
         for norm in ("layernorm", "rmsnorm"):
             add("templates", f"{preset}, {norm}", GRID, {"preset": preset, "norm": norm})
-    for mixer in ("retention", "true_retention"):
+    for mixer in ("gated_ema", "retnet"):
         add("templates", f"both, {mixer}, rmsnorm", KINDS, {"mixer": mixer, "norm": "rmsnorm"})
         # Longer than a chunk of the scan.
         add("templates", f"130 tokens, {mixer}", NUMBERS, {"mixer": mixer, "spatial_latents": 130, "temporal_latents": 70})
@@ -273,10 +273,10 @@ def configurations():
     add("inputs", "sizes by the rows", KINDS, bare=True)
     add("inputs", "columns and cells without a value, or a spread", arrays((2, 3), unseen))
     forest = (
-        {"name": "week", "mode": "temporal", "tokens": 5, "mixer": "true_retention", "parent": "calendar"},
+        {"name": "week", "mode": "temporal", "tokens": 5, "mixer": "retnet", "parent": "calendar"},
         {"name": "year", "mode": "spatial", "tokens": 2, "depth": 2, "parent": "calendar", "weight": 3.0},
         {"name": "calendar", "reduction": "linear", "weight": 0.5},
-        {"name": "place", "mode": "spatial", "tokens": 3, "mixer": "retention"},
+        {"name": "place", "mode": "spatial", "tokens": 3, "mixer": "gated_ema"},
     )
     add("forests", "sub-fuser beside a template", KINDS, {"preset": "none"}, tasks=forest)
     deeper = ({"name": "all", "reduction": "mean"}, *({**task, "parent": task.get("parent", "all")} for task in forest))
@@ -286,7 +286,7 @@ def configurations():
     add("forests", "tasks called as what is taken", NUMBERS, {"preset": "none"}, tasks=named)
     add("forests", "a module of the user's", NUMBERS, tasks=(own,), worker="submodel")
     add("forests", "one that overflows", NUMBERS, {"preset": "none", "linear_branch": False, "gate": "off"}, tasks=({**own, "model": "shrunk"},), worker="submodel")
-    for mixer in ("retention", "true_retention"):
+    for mixer in ("gated_ema", "retnet"):
         add("streams", mixer, NUMBERS, {"mixer": mixer, "temporal_depth": 2}, stream=True)
     add("streams", "a forest and quantiles", NUMBERS, {"preset": "none"}, {"loss": "quantile"}, tasks=forest, quantiles=True, stream=True)
     # Names that are one where only letters, digits and _ are, and one that is not ASCII.

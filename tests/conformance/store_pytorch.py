@@ -31,7 +31,7 @@ OTHERS = {
 # Tests of a TCPStore that say nothing about a server in another process.
 INAPPLICABLE = {
     "repr names the server object of the same process": ["test_repr"],
-    "the words of torch's own listening socket; ours are tested in broker/src/store/listener.rs": ["test_address_already_in_use"],
+    "the words of torch's own listening socket; ours are tested in broker/src/tcpstore/listener.rs": ["test_address_already_in_use"],
     "a listening descriptor is given to the server in the same process": ["test_take_over_listen_socket"],
     "waiting for the workers is done by the object that has the server": ["test_store_timeout_on_missing_clients"],
 }

@@ -6,7 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "it is part of tests, which fail by panicking")]
 
 use crate::launch::alive;
-use enn_common::event::{Event, What};
+use enn_common::event::{Event, EventKind};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -88,7 +88,7 @@ impl Run {
     }
 
     /// Reads events until one fits.
-    pub fn until<T>(&mut self, mut wanted: impl FnMut(&What) -> Option<T>) -> T {
+    pub fn until<T>(&mut self, mut wanted: impl FnMut(&EventKind) -> Option<T>) -> T {
         loop {
             let event = self.event().unwrap_or_else(|| panic!("the agent ended; seen: {:#?}", self.seen));
             if let Some(found) = wanted(&event.what) {
@@ -99,8 +99,8 @@ impl Run {
 
     /// Numbers of the processes of the next `world` workers.
     pub fn pids(&mut self, world: usize) -> Vec<i32> {
-        let pid = |what: &What| match what {
-            What::WorkerStarted { pid, .. } => Some(i32::try_from(*pid).unwrap()),
+        let pid = |what: &EventKind| match what {
+            EventKind::WorkerStarted { pid, .. } => Some(i32::try_from(*pid).unwrap()),
             _ => None,
         };
         (0..world).map(|_| self.until(pid)).collect()
@@ -109,14 +109,14 @@ impl Run {
     /// Waits until `world` workers are ready.
     pub fn all_ready(&mut self, world: usize) {
         for _ in 0..world {
-            self.until(|what| matches!(what, What::WorkerReady { .. }).then_some(()));
+            self.until(|what| matches!(what, EventKind::WorkerReady { .. }).then_some(()));
         }
     }
 
     /// Waits until `count` spares are warm; returns their processes in order.
     pub fn spares(&mut self, count: usize) -> Vec<i32> {
-        let ready = |what: &What| match what {
-            What::SpareReady { pid, .. } => Some(i32::try_from(*pid).unwrap()),
+        let ready = |what: &EventKind| match what {
+            EventKind::SpareReady { pid, .. } => Some(i32::try_from(*pid).unwrap()),
             _ => None,
         };
         (0..count).map(|_| self.until(ready)).collect()
@@ -140,7 +140,9 @@ impl Run {
         self.agent.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
         let events = std::mem::take(&mut self.seen);
         let started = events.iter().filter_map(|event| match &event.what {
-            What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => Some(i32::try_from(*pid).unwrap()),
+            EventKind::WorkerStarted { pid, .. } | EventKind::SpareStarted { pid, .. } => {
+                Some(i32::try_from(*pid).unwrap())
+            }
             _ => None,
         });
         let started: BTreeSet<i32> = started.collect();
@@ -161,13 +163,13 @@ impl Drop for Run {
 impl End {
     /// Rounds begun.
     pub fn rounds(&self) -> usize {
-        self.count(|what| matches!(what, What::RoundStarted { .. }))
+        self.count(|what| matches!(what, EventKind::RoundStarted { .. }))
     }
 
     /// Why the first round failed that did.
     pub fn cause(&self) -> String {
         let cause = |event: &Event| match &event.what {
-            What::RoundFailed { cause, .. } => Some(cause.clone()),
+            EventKind::RoundFailed { cause, .. } => Some(cause.clone()),
             _ => None,
         };
         self.events.iter().find_map(cause).unwrap_or_else(|| panic!("no round failed: {:#?}", self.events))
@@ -176,19 +178,19 @@ impl End {
     /// Why rounds were left by workers that kept their state, in order.
     pub fn left(&self) -> Vec<String> {
         let reason = |event: &Event| match &event.what {
-            What::RoundLeft { reason, .. } => Some(reason.clone()),
+            EventKind::RoundLeft { reason, .. } => Some(reason.clone()),
             _ => None,
         };
         self.events.iter().filter_map(reason).collect()
     }
 
     /// Events of a kind.
-    pub fn count(&self, wanted: impl Fn(&What) -> bool) -> usize {
+    pub fn count(&self, wanted: impl Fn(&EventKind) -> bool) -> usize {
         self.events.iter().filter(|event| wanted(&event.what)).count()
     }
 
     /// What the events of a kind say, in order.
-    pub fn all<T>(&self, wanted: impl Fn(&What) -> Option<T>) -> Vec<T> {
+    pub fn all<T>(&self, wanted: impl Fn(&EventKind) -> Option<T>) -> Vec<T> {
         self.events.iter().filter_map(|event| wanted(&event.what)).collect()
     }
 }

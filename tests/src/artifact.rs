@@ -13,7 +13,7 @@ use enn_common::{
     graph::{Graph, eval::Array},
 };
 use enn_export::{
-    Runner, Tensor,
+    Ports, Runner, Tensor,
     maker::prepare::{Backend, Installers, prepare},
     sample::Sample,
 };
@@ -130,14 +130,14 @@ pub fn python(backend: Backend) -> Option<PathBuf> {
 }
 
 /// Names of a graph's inputs and outputs.
-pub fn ports(graph: &Graph) -> (Vec<String>, Vec<String>) {
+pub fn ports(graph: &Graph) -> Ports {
     let names = |ids: &[enn_common::graph::Id]| ids.iter().map(|id| graph.value(*id).name.clone()).collect();
-    (names(graph.inputs()), names(graph.outputs()))
+    Ports { inputs: names(graph.inputs()), outputs: names(graph.outputs()) }
 }
 
 /// Fails unless the runner answers batches of these rows as the reference does, within `tolerance` of 1 + |value|.
 pub fn agrees(runner: &mut dyn Runner, sample: &Sample, batches: &[usize], tolerance: f64) {
-    let (inputs, outputs) = ports(&sample.graph);
+    let Ports { inputs, outputs } = ports(&sample.graph);
     for &batch in batches {
         let (given, expected) = sample.case(batch);
         let single = |(name, array): (&String, &Array)| Tensor {

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
-use enn_common::event::What;
+use enn_common::event::EventKind;
 use enn_tests::{
     agent::{self, Run, gone_within, grandchild, kill_9},
     launch::alive,
@@ -31,7 +31,7 @@ fn workers_that_finish_end_the_run() {
     let keep = run.dir.path().to_owned();
     let mut run = run;
     let path = run.until(|what| match what {
-        What::CheckpointCommitted { step: 3, path, .. } => Some(path.clone()),
+        EventKind::CheckpointCommitted { step: 3, path, .. } => Some(path.clone()),
         _ => None,
     });
     assert_eq!(path, checkpoint);
@@ -45,17 +45,17 @@ fn a_killed_worker_is_noticed_within_50_ms_and_the_round_restarted() {
     let script = "0.0=hello,ready,shard:5,listen;0.1=hello,ready,shard:5,hang;1.*=hello,ready,done,exit:0";
     let mut run = start(script, 2, 3, 5.0);
     let pids = run.pids(2);
-    run.until(|what| matches!(what, What::CheckpointCommitted { .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::CheckpointCommitted { .. }).then_some(()));
     let killed_at = now();
     kill_9(pids[1]);
     let measured = run.until(|what| match what {
-        What::WorkerExited { signal: Some(9), seconds_to_notice, .. } => Some(*seconds_to_notice),
+        EventKind::WorkerExited { signal: Some(9), seconds_to_notice, .. } => Some(*seconds_to_notice),
         _ => None,
     });
     let noticed = run.seen.last().unwrap().time - killed_at;
     assert!(noticed < 0.05 && measured < 0.05, "noticed after {noticed} s, measured {measured} s");
     let resume = run.until(|what| match what {
-        What::RoundStarted { resume_step, .. } => Some(*resume_step),
+        EventKind::RoundStarted { resume_step, .. } => Some(*resume_step),
         _ => None,
     });
     assert_eq!(resume, Some(5));
@@ -71,7 +71,7 @@ fn what_a_worker_left_in_memory_becomes_a_checkpoint_though_it_is_killed() {
                   1.*=hello,ready,done,exit:0";
     let mut run = start(script, 2, 3, 5.0);
     let (path, blocked) = run.until(|what| match what {
-        What::CheckpointCommitted { step: 5, path, blocked_seconds, .. } => Some((path.clone(), *blocked_seconds)),
+        EventKind::CheckpointCommitted { step: 5, path, blocked_seconds, .. } => Some((path.clone(), *blocked_seconds)),
         _ => None,
     });
     assert_eq!(blocked, 0.25);
@@ -80,7 +80,7 @@ fn what_a_worker_left_in_memory_becomes_a_checkpoint_though_it_is_killed() {
         assert!(bytes.windows(14).any(|window| window == b"left in memory"), "rank {rank}");
     }
     let resume = run.until(|what| match what {
-        What::RoundStarted { resume_step, .. } => Some(*resume_step),
+        EventKind::RoundStarted { resume_step, .. } => Some(*resume_step),
         _ => None,
     });
     assert_eq!(resume, Some(5), "the next round waits for what is being written");
@@ -93,8 +93,9 @@ fn a_last_checkpoint_is_tried_twice_and_a_run_without_it_says_so() {
     for (fails, committed) in [("fails=1", 1), ("fails=2", 0)] {
         let end = agent::start(PROGRAMS, script, (1, 0, 5.0), &[fails]).end();
         assert_eq!(end.code, Some(0), "{}", end.stderr);
-        assert_eq!(end.count(|what| matches!(what, What::CheckpointCommitted { step: 5, .. })), committed);
-        let failed = |what: &What| matches!(what, What::CheckpointFailed { error, .. } if error == "the disk is full");
+        assert_eq!(end.count(|what| matches!(what, EventKind::CheckpointCommitted { step: 5, .. })), committed);
+        let failed =
+            |what: &EventKind| matches!(what, EventKind::CheckpointFailed { error, .. } if error == "the disk is full");
         assert_eq!(end.count(failed), 1 - committed);
     }
 }
@@ -108,7 +109,7 @@ fn a_share_without_the_others_is_no_checkpoint() {
     let keep = run.dir.path().to_owned();
     let end = run.end();
     assert_eq!((end.code, end.rounds()), (Some(0), 2), "{}", end.stderr);
-    assert_eq!(end.count(|what| matches!(what, What::CheckpointCommitted { .. })), 0);
+    assert_eq!(end.count(|what| matches!(what, EventKind::CheckpointCommitted { .. })), 0);
     assert!(!keep.exists() || std::fs::read_dir(checkpoints).unwrap().next().is_none());
 }
 
@@ -126,7 +127,7 @@ fn a_workers_own_words_are_the_cause() {
         start("*.0=hello,ready,failed:no space on /data,exit:1;*.*=hello,ready,ignore_term,hang", 3, 0, 5.0).end();
     assert_eq!(end.code, Some(1));
     assert_eq!(end.cause(), "rank 0: no space on /data");
-    assert_eq!(end.count(|what| matches!(what, What::WorkerExited { .. })), 3);
+    assert_eq!(end.count(|what| matches!(what, EventKind::WorkerExited { .. })), 3);
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn ctrl_c_lets_workers_checkpoint_and_gives_130_and_sigterm_143() {
         let checkpoint = run.dir.path().join("checkpoints/step-00000009");
         run.all_ready(2);
         run.signal(signal);
-        run.until(|what| matches!(what, What::CheckpointCommitted { step: 9, .. }).then_some(()));
+        run.until(|what| matches!(what, EventKind::CheckpointCommitted { step: 9, .. }).then_some(()));
         assert!(checkpoint.exists());
         let end = run.end();
         assert_eq!((end.code, end.rounds()), (Some(code), 1), "{}", end.stderr);
@@ -164,7 +165,7 @@ fn the_second_signal_kills() {
     let pids = run.pids(2);
     run.all_ready(2);
     run.signal(Signal::SIGINT);
-    run.until(|what| matches!(what, What::StopRequested { second: false, .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::StopRequested { second: false, .. }).then_some(()));
     assert!(pids.iter().all(|pid| alive(*pid)));
     let began = Instant::now();
     run.signal(Signal::SIGINT);
@@ -191,7 +192,7 @@ fn a_hang_while_stopping_ends_with_the_grace() {
 fn a_worker_that_did_its_work_but_does_not_end_is_killed_and_forgiven() {
     let end = start("*.0=hello,ready,done,ignore_term,hang;*.*=hello,ready,done,exit:0", 2, 0, 0.3).end();
     assert_eq!(end.code, Some(0), "{}", end.stderr);
-    let warned = |what: &What| matches!(what, What::Warned { message } if message.contains("did not end"));
+    let warned = |what: &EventKind| matches!(what, EventKind::Warned { message } if message.contains("did not end"));
     assert_eq!(end.count(warned), 1);
 }
 
@@ -222,7 +223,7 @@ fn a_foreign_protocol_is_refused_with_the_reason() {
     let end = start("*.*=hello_foreign", 1, 0, 5.0).end();
     assert_eq!(end.code, Some(1));
     let words = format!("enn-worker speaks protocol {}", enn_common::wire::message::PROTOCOL + 1);
-    let refused = |what: &What| matches!(what, What::Warned { message } if message.contains(&words));
+    let refused = |what: &EventKind| matches!(what, EventKind::Warned { message } if message.contains(&words));
     assert_eq!(end.count(refused), 1, "{:#?}", end.events);
 }
 
@@ -239,7 +240,7 @@ fn a_flood_of_warnings_is_cut_and_ctrl_c_still_works() {
     run.signal(Signal::SIGINT);
     let end = run.end();
     assert_eq!(end.code, Some(130), "{}", end.stderr);
-    let warnings = end.count(|what| matches!(what, What::Warned { message } if message.contains("xxx")));
+    let warnings = end.count(|what| matches!(what, EventKind::Warned { message } if message.contains("xxx")));
     assert!((1..=100).contains(&warnings), "{warnings} warnings");
 }
 
@@ -248,10 +249,10 @@ fn leftovers_of_a_dead_attempt_are_removed_and_checkpoints_kept() {
     let script =
         "0.0=hello,ready,shard:4,hang;0.1=hello,ready,shard:4,sleep_ms:50,kill:SIGKILL;1.*=hello,ready,done,exit:0";
     let mut run = start(script, 2, 1, 5.0);
-    run.until(|what| matches!(what, What::CheckpointCommitted { .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::CheckpointCommitted { .. }).then_some(()));
     let checkpoints = run.dir.path().join("checkpoints");
     std::fs::create_dir_all(checkpoints.join(".step-00000008.tmp-0-dead")).unwrap();
-    run.until(|what| matches!(what, What::RoundStarted { resume_step: Some(4), .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::RoundStarted { resume_step: Some(4), .. }).then_some(()));
     assert!(!checkpoints.join(".step-00000008.tmp-0-dead").exists());
     assert!(checkpoints.join("step-00000004").exists());
     assert_eq!(run.end().code, Some(0));

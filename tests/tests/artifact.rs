@@ -203,7 +203,7 @@ fn a_runtime_that_is_killed_is_started_again_and_does_the_rest() {
     let [worker] = children(child.id())[..] else { panic!("one worker") };
     kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
     let done = child.wait_with_output().unwrap();
-    assert!(done.status.success() && said(&done).contains("it is started again"), "{}", said(&done));
+    assert!(done.status.success() && said(&done).contains("it is restarted"), "{}", said(&done));
     same(&at("expected"), &at("found"));
 }
 

@@ -5,7 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
-use enn_common::{event::What, wire::command::Request};
+use enn_common::{event::EventKind, wire::command::Request};
 use enn_launcher::agent::{AskError, ask};
 use enn_tests::agent::{self, Dice, End, Run, kill_9};
 use nix::sys::signal::Signal;
@@ -37,14 +37,14 @@ fn refused(run: &Run, request: &Request, why: &str) {
 
 fn stepped(run: &mut Run) -> u64 {
     run.until(|what| match what {
-        What::Stepped { step, .. } => Some(*step),
+        EventKind::Stepped { step, .. } => Some(*step),
         _ => None,
     })
 }
 
 fn worlds(end: &End) -> Vec<u32> {
     end.all(|what| match what {
-        What::RoundStarted { world_size, .. } => Some(*world_size),
+        EventKind::RoundStarted { world_size, .. } => Some(*world_size),
         _ => None,
     })
 }
@@ -52,13 +52,15 @@ fn worlds(end: &End) -> Vec<u32> {
 /// The world of the next round.
 fn round(run: &mut Run) -> u32 {
     run.until(|what| match what {
-        What::RoundStarted { world_size, .. } => Some(*world_size),
+        EventKind::RoundStarted { world_size, .. } => Some(*world_size),
         _ => None,
     })
 }
 
 fn failures(end: &End) -> usize {
-    end.count(|what| matches!(what, What::RoundFailed { .. } | What::WorkerFailed { .. } | What::Recovered { .. }))
+    end.count(|what| {
+        matches!(what, EventKind::RoundFailed { .. } | EventKind::WorkerFailed { .. } | EventKind::Recovered { .. })
+    })
 }
 
 #[track_caller]
@@ -73,14 +75,14 @@ fn memory_that_is_short_halves_the_micro_batches_of_all_and_is_no_failure() {
     let end = start(script, 2, &[]).end();
     ends_with(&end, 0, 3);
     let splits = end.all(|what| match what {
-        What::MicroBatchesSplit { round, split, rank, error } => Some((round.0, *split, rank.0, error.clone())),
+        EventKind::MicroBatchesSplit { round, split, rank, error } => Some((round.0, *split, rank.0, error.clone())),
         _ => None,
     });
     let error = "no room for 3 GiB".to_owned();
     assert_eq!(splits, [(0, 2, 1, error.clone()), (1, 4, 0, error)]);
     assert_eq!(failures(&end), 0);
     assert_eq!(end.left()[0], "rank 1 ran out of memory; micro-batches are cut into 2");
-    assert_eq!(end.count(|what| matches!(what, What::WorkerStarted { .. })), 2);
+    assert_eq!(end.count(|what| matches!(what, EventKind::WorkerStarted { .. })), 2);
 }
 
 #[test]
@@ -88,11 +90,11 @@ fn memory_without_trouble_for_long_is_tried_again() {
     let script = "0.*=hello,ready,oom:3,halt:3;1.0=split:2,ready,step:2002,await:go,step:2003,halt:2003;\
                   1.1=split:2,ready,halt:2003;*.*=split:1,ready,done,exit:0";
     let mut run = start(script, 2, &[]);
-    run.until(|what| matches!(what, What::Stepped { step: 2002, .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::Stepped { step: 2002, .. }).then_some(()));
     run.mark("go");
     let end = run.end();
     ends_with(&end, 0, 3);
-    assert_eq!(end.count(|what| matches!(what, What::MicroBatchesGrown { split: 1, .. })), 1);
+    assert_eq!(end.count(|what| matches!(what, EventKind::MicroBatchesGrown { split: 1, .. })), 1);
     assert_eq!(failures(&end), 0);
 }
 
@@ -102,7 +104,9 @@ fn a_straggler_is_told_once_and_keeps_its_seat() {
     let mut run = start(script, 3, &["window=0.2"]);
     let pids = run.pids(3);
     let (rank, pid, slower_by) = run.until(|what| match what {
-        What::Straggler { rank, pid, slower_by, evicted: false, .. } => Some((rank.0, pid.cast_signed(), *slower_by)),
+        EventKind::Straggler { rank, pid, slower_by, evicted: false, .. } => {
+            Some((rank.0, pid.cast_signed(), *slower_by))
+        }
         _ => None,
     });
     assert_eq!((rank, pid), (1, pids[1]));
@@ -114,7 +118,7 @@ fn a_straggler_is_told_once_and_keeps_its_seat() {
     run.signal(Signal::SIGTERM);
     let end = run.end();
     ends_with(&end, 143, 1);
-    assert_eq!(end.count(|what| matches!(what, What::Straggler { .. })), 1);
+    assert_eq!(end.count(|what| matches!(what, EventKind::Straggler { .. })), 1);
 }
 
 #[test]
@@ -127,7 +131,9 @@ fn a_straggler_loses_its_seat_to_a_spare_when_that_is_wanted() {
     let taken: Vec<_> = (0..2)
         .map(|_| {
             run.until(|what| match what {
-                What::SeatTaken { round, rank, pid, spare, .. } => Some((round.0, rank.0, pid.cast_signed(), *spare)),
+                EventKind::SeatTaken { round, rank, pid, spare, .. } => {
+                    Some((round.0, rank.0, pid.cast_signed(), *spare))
+                }
                 _ => None,
             })
         })
@@ -138,7 +144,7 @@ fn a_straggler_loses_its_seat_to_a_spare_when_that_is_wanted() {
     run.signal(Signal::SIGTERM);
     let end = run.end();
     ends_with(&end, 143, 2);
-    assert_eq!((failures(&end), end.count(|what| matches!(what, What::Straggler { evicted: true, .. }))), (0, 1));
+    assert_eq!((failures(&end), end.count(|what| matches!(what, EventKind::Straggler { evicted: true, .. }))), (0, 1));
     assert!(end.left()[0].contains("a spare takes the seat of rank 1"), "{:?}", end.left());
 }
 
@@ -150,7 +156,7 @@ fn a_run_is_paused_and_continued_and_nobody_computes_between() {
     refused(&run, &Request::Continue {}, "not paused");
     asked(&run, &Request::Pause {}).unwrap();
     let step = run.until(|what| match what {
-        What::Paused { step, .. } => Some(*step),
+        EventKind::Paused { step, .. } => Some(*step),
         _ => None,
     });
     assert!(step > 0);
@@ -163,15 +169,15 @@ fn a_run_is_paused_and_continued_and_nobody_computes_between() {
     }
     assert!(ticks() - before <= 2, "paused workers compute");
     asked(&run, &Request::Continue {}).unwrap();
-    run.until(|what| matches!(what, What::Continued { .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::Continued { .. }).then_some(()));
     assert_eq!(round(&mut run), 2);
     // Workers of a script keep no common step: one may be behind.
-    run.until(|what| matches!(what, What::Stepped { step: later, .. } if *later > step).then_some(()));
+    run.until(|what| matches!(what, EventKind::Stepped { step: later, .. } if *later > step).then_some(()));
     run.signal(Signal::SIGTERM);
     let end = run.end();
     ends_with(&end, 143, 2);
     assert_eq!((failures(&end), end.left()), (0, vec!["the run is paused".to_owned()]));
-    assert_eq!(end.count(|what| matches!(what, What::WorkerStarted { .. })), 2);
+    assert_eq!(end.count(|what| matches!(what, EventKind::WorkerStarted { .. })), 2);
 }
 
 /// Time a process has computed, hundredths of a second.
@@ -188,22 +194,22 @@ fn a_paused_run_saves_when_it_is_stopped_and_outlives_deaths() {
     let pids = run.pids(2);
     run.all_ready(2);
     asked(&run, &Request::Pause {}).unwrap();
-    run.until(|what| matches!(what, What::Paused { .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::Paused { .. }).then_some(()));
     kill_9(pids[1]);
-    run.until(|what| matches!(what, What::WorkerExited { .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::WorkerExited { .. }).then_some(()));
     run.signal(Signal::SIGINT);
     let end = run.end();
     ends_with(&end, 130, 2);
     assert_eq!(worlds(&end), [2, 1]);
-    assert_eq!(end.count(|what| matches!(what, What::CheckpointCommitted { step: 4, .. })), 1);
+    assert_eq!(end.count(|what| matches!(what, EventKind::CheckpointCommitted { step: 4, .. })), 1);
     // All die: it goes on from nothing when it is continued.
     let mut run = start(WORK, 2, &[]);
     let pids = run.pids(2);
     stepped(&mut run);
     asked(&run, &Request::Pause {}).unwrap();
-    run.until(|what| matches!(what, What::Paused { .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::Paused { .. }).then_some(()));
     pids.iter().for_each(|pid| kill_9(*pid));
-    (0..2).for_each(|_| run.until(|what| matches!(what, What::WorkerExited { .. }).then_some(())));
+    (0..2).for_each(|_| run.until(|what| matches!(what, EventKind::WorkerExited { .. }).then_some(())));
     asked(&run, &Request::Continue {}).unwrap();
     run.pids(2);
     run.all_ready(2);
@@ -236,19 +242,20 @@ fn a_run_shrinks_at_a_step_and_grows_when_the_new_ones_are_warm() {
     ends_with(&end, 143, 4);
     assert_eq!((worlds(&end), failures(&end)), (vec![3, 1, 4, 2], 0));
     let resized = end.all(|what| match what {
-        What::Resized { before, workers } => Some((*before, *workers)),
+        EventKind::Resized { before, workers } => Some((*before, *workers)),
         _ => None,
     });
     assert_eq!(resized, [(3, 1), (1, 4), (4, 2)]);
-    assert_eq!(end.count(|what| matches!(what, What::SpareStarted { .. })), 3);
+    assert_eq!(end.count(|what| matches!(what, EventKind::SpareStarted { .. })), 3);
     let dismissed = end.all(|what| match what {
-        What::WorkerDismissed { round, rank, .. } => Some((round.0, rank.0)),
+        EventKind::WorkerDismissed { round, rank, .. } => Some((round.0, rank.0)),
         _ => None,
     });
     assert_eq!(dismissed.iter().filter(|(round, _)| *round == 0).count(), 2, "{dismissed:?}");
-    assert_eq!(end.count(|what| matches!(what, What::SpareEnded { .. })), 0);
+    assert_eq!(end.count(|what| matches!(what, EventKind::SpareEnded { .. })), 0);
     assert!(
-        end.all(|what| matches!(what, What::WorkerExited { code, .. } if *code != Some(0)).then_some(())).is_empty()
+        end.all(|what| matches!(what, EventKind::WorkerExited { code, .. } if *code != Some(0)).then_some(()))
+            .is_empty()
     );
 }
 
@@ -293,16 +300,16 @@ fn deaths_during_pauses_are_failures_as_any_other() {
     for new in [1, 0] {
         run.all_ready(2);
         asked(&run, &Request::Pause {}).unwrap();
-        run.until(|what| matches!(what, What::Paused { .. }).then_some(()));
+        run.until(|what| matches!(what, EventKind::Paused { .. }).then_some(()));
         kill_9(pids.pop().unwrap());
-        run.until(|what| matches!(what, What::WorkerExited { .. }).then_some(()));
+        run.until(|what| matches!(what, EventKind::WorkerExited { .. }).then_some(()));
         asked(&run, &Request::Continue {}).unwrap();
         pids.extend(run.pids(new));
     }
     let end = run.end();
     ends_with(&end, 1, 3);
     assert!(end.stderr.contains("no step was done between 2 failures in a row"), "{}", end.stderr);
-    assert_eq!(end.count(|what| matches!(what, What::CheckpointCommitted { step: 1, .. })), 1);
+    assert_eq!(end.count(|what| matches!(what, EventKind::CheckpointCommitted { step: 1, .. })), 1);
 }
 
 #[test]
@@ -314,13 +321,13 @@ fn who_does_not_leave_a_round_when_asked_is_made_to_in_time() {
     run.all_ready(2);
     let began = Instant::now();
     asked(&run, &Request::Pause {}).unwrap();
-    run.until(|what| matches!(what, What::Paused { step: 3, .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::Paused { step: 3, .. }).then_some(()));
     assert!((0.5..5.0).contains(&began.elapsed().as_secs_f64()), "{:?}", began.elapsed());
     asked(&run, &Request::Continue {}).unwrap();
     let end = run.end();
     ends_with(&end, 0, 2);
     assert_eq!((failures(&end), end.left()), (0, vec!["the run is paused".to_owned()]));
-    assert_eq!(end.count(|what| matches!(what, What::WorkerStarted { .. })), pids.len());
+    assert_eq!(end.count(|what| matches!(what, EventKind::WorkerStarted { .. })), pids.len());
 }
 
 #[test]
@@ -334,7 +341,7 @@ fn workers_that_do_not_meet_again_are_not_resized_but_stopped() {
     let end = run.end();
     ends_with(&end, 130, 1);
     assert_eq!(
-        end.count(|what| matches!(what, What::StopRequested { signal, second: false } if signal == "enn stop")),
+        end.count(|what| matches!(what, EventKind::StopRequested { signal, second: false } if signal == "enn stop")),
         1
     );
 }
@@ -417,10 +424,12 @@ fn wishes_and_deaths_at_any_time_leave_a_run_that_stops_when_asked() {
                 }
                 let Some(event) = run.event_within(Duration::from_millis(50)) else { break };
                 match event.what {
-                    What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => living.push(pid.cast_signed()),
-                    What::WorkerExited { pid, .. }
-                    | What::SpareEnded { pid, .. }
-                    | What::WorkerDismissed { pid, .. } => {
+                    EventKind::WorkerStarted { pid, .. } | EventKind::SpareStarted { pid, .. } => {
+                        living.push(pid.cast_signed())
+                    }
+                    EventKind::WorkerExited { pid, .. }
+                    | EventKind::SpareEnded { pid, .. }
+                    | EventKind::WorkerDismissed { pid, .. } => {
                         living.retain(|living| *living != pid.cast_signed());
                     }
                     _ => {}
@@ -443,6 +452,6 @@ fn wishes_and_deaths_at_any_time_leave_a_run_that_stops_when_asked() {
         asked(&run, &Request::Stop {}).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         let end = run.end();
         assert_eq!(end.code, Some(130), "seed {seed}: {}\n{:#?}", end.stderr, end.events);
-        assert!(end.count(|what| matches!(what, What::Warned { .. })) == 0, "seed {seed}: {:#?}", end.events);
+        assert!(end.count(|what| matches!(what, EventKind::Warned { .. })) == 0, "seed {seed}: {:#?}", end.events);
     }
 }

@@ -8,7 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
 use enn_common::artifact::prediction;
-use enn_common::checkpoint::{Checkpoint, DType, Draft, ShardWriter, commit, latest, name};
+use enn_common::checkpoint::{Checkpoint, Draft, ShardWriter, TensorDType, commit, latest, name};
 use enn_tests::{data, launch::enn};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -118,7 +118,7 @@ fn checkpoint(checkpoints: &Path, step: u64) {
         let mut shard = ShardWriter::create(&temporary, rank).unwrap();
         for (index, length) in [7u64, 5000, 90_000].into_iter().enumerate() {
             let bytes: Vec<u8> = (0..length).map(|at| (at * 31 + step + u64::from(rank)) as u8).collect();
-            shard.whole(&format!("model.{rank}.{index}"), DType::U8, &[length], &bytes).unwrap();
+            shard.whole(&format!("model.{rank}.{index}"), TensorDType::U8, &[length], &bytes).unwrap();
         }
         shard.finish().unwrap()
     });

@@ -12,7 +12,7 @@
 use enn_common::{
     artifact::{
         cv::{CvRecord, FoldState, MODEL},
-        evaluation::{Evaluation, Part},
+        evaluation::{Evaluation, EvaluationPart},
     },
     metrics::{Metrics, RunMetrics},
     staged::{Split, Staged, reader::NpyMap},
@@ -88,7 +88,7 @@ fn a_killed_fold_takes_nothing_with_it_and_is_trained_again() {
     };
     kill(Pid::from_raw(victim), Signal::SIGKILL).unwrap();
     let text = done(&child.wait_with_output().unwrap(), 1);
-    assert!(text.contains("fold-01 FAILED: its launcher was ended by SIGKILL"), "{text}");
+    assert!(text.contains("fold-01 FAILED: its launcher was killed by SIGKILL"), "{text}");
     let place = parent(dir.path());
     let record = CvRecord::read(&place).unwrap();
     let states: Vec<bool> = record.folds.iter().map(|fold| fold.state == FoldState::Done).collect();
@@ -217,7 +217,7 @@ fn an_evaluation_counts_what_it_says() {
     fs::write(dir.path().join("chaos.csv"), lines.collect::<Vec<_>>().join("\n")).unwrap();
     let output = command(dir.path(), &words).output().unwrap();
     let found: Evaluation = serde_json::from_str(&done(&output, 0)).unwrap();
-    let n = |part: &enn_common::artifact::evaluation::Part| part.errors[MODEL].n;
+    let n = |part: &enn_common::artifact::evaluation::EvaluationPart| part.errors[MODEL].n;
     // These are the rows of the training: what the run never saw are those of its test split.
     let seen: Vec<(&str, u64)> = found.seen.iter().map(|one| (one.part.name.as_str(), one.rows)).collect();
     let json = done(&command(dir.path(), &["metrics", "latest", "--json"]).output().unwrap(), 0);
@@ -371,9 +371,9 @@ fn columns_of_every_kind_are_shuffled_whole_and_learnt_on() {
     done(&output, 0);
     let events = events(dir.path());
     for part in [
-        "weather[hail] begins with nothing, as unknown labels had",
+        "weather[hail] is a new label and begins without effect",
         "the input weather[fog] is unexpected",
-        "city begins with what unknown categories had for w",
+        "city initialises new categories like unknown ones: w",
     ] {
         assert!(events.contains(part), "{events}");
     }
@@ -426,7 +426,7 @@ fn classes_are_judged_by_their_probabilities() {
     assert!(data::COLOURS.iter().all(|colour| classes.contains(colour)), "{classes:?}");
     // By class: of the rows that have it, which together are all.
     let rows = 600.0;
-    let share = |part: &Part, of: fn(&Metrics) -> f64| {
+    let share = |part: &EvaluationPart, of: fn(&Metrics) -> f64| {
         let table = fs::read_to_string(dir.path().join("fresh.csv")).unwrap();
         let n = table.lines().filter(|line| line.ends_with(&format!(",{}", part.name))).count() as f64;
         n / rows * of(&part.errors[MODEL])

@@ -9,7 +9,7 @@
 
 use enn_common::{
     checkpoint::name,
-    event::{Event, What},
+    event::{Event, EventKind},
 };
 use enn_tests::{data, launch::enn, leavings};
 use nix::{
@@ -53,7 +53,7 @@ fn train(mut through: Command, runs: &Path, more: &[&str]) -> Run {
 
 impl Run {
     #[track_caller]
-    fn until<T>(&mut self, what: &str, mut wanted: impl FnMut(&What) -> Option<T>) -> T {
+    fn until<T>(&mut self, what: &str, mut wanted: impl FnMut(&EventKind) -> Option<T>) -> T {
         let end = Instant::now() + WAIT_MAX;
         while let Ok(line) = self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
             let event: Event = serde_json::from_str(&line).unwrap();
@@ -70,7 +70,7 @@ impl Run {
 
     fn committed(&mut self) -> u64 {
         self.until("checkpoint", |what| match what {
-            What::CheckpointCommitted { step, .. } => Some(*step),
+            EventKind::CheckpointCommitted { step, .. } => Some(*step),
             _ => None,
         })
     }
@@ -78,7 +78,7 @@ impl Run {
     /// The error of the next checkpoint that fails, and its step.
     fn failed(&mut self) -> (u64, String) {
         self.until("failed checkpoint", |what| match what {
-            What::CheckpointFailed { step, error } => Some((*step, error.clone())),
+            EventKind::CheckpointFailed { step, error } => Some((*step, error.clone())),
             _ => None,
         })
     }
@@ -92,11 +92,11 @@ impl Run {
     fn stop(mut self) {
         kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT).unwrap();
         let rounds = self.until("end", |what| match what {
-            What::RunEnded { rounds, .. } => Some(*rounds),
+            EventKind::RunEnded { rounds, .. } => Some(*rounds),
             _ => None,
         });
         assert_eq!((self.child.wait().unwrap().code(), rounds), (Some(130), 1), "{:#?}", self.seen);
-        let bad = |what: &What| matches!(what, What::WorkerExited { code, .. } if *code != Some(0));
+        let bad = |what: &EventKind| matches!(what, EventKind::WorkerExited { code, .. } if *code != Some(0));
         assert!(!self.seen.iter().any(|event| bad(&event.what)), "{:#?}", self.seen);
     }
 }
@@ -171,12 +171,12 @@ fn a_run_whose_last_state_cannot_be_saved_is_no_success() {
     let mut last = 0;
     let code = run.until("end", |what| {
         match what {
-            What::CheckpointFailed { step, .. } => failed = *step,
-            What::Trained { step, .. } => last = *step,
-            What::CheckpointCommitted { .. } => failed = 0,
+            EventKind::CheckpointFailed { step, .. } => failed = *step,
+            EventKind::Trained { step, .. } => last = *step,
+            EventKind::CheckpointCommitted { .. } => failed = 0,
             _ => {}
         }
-        if let What::RunEnded { code, .. } = what { Some(*code) } else { None }
+        if let EventKind::RunEnded { code, .. } = what { Some(*code) } else { None }
     });
     let mut said = String::new();
     run.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -188,10 +188,11 @@ fn a_run_whose_last_state_cannot_be_saved_is_no_success() {
     // The disk was full to the end: the journal tells how the run ended, and what is missing.
     let text = fs::read_to_string(journal.path()).unwrap();
     let kept: Vec<Event> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(matches!(kept.last().unwrap().what, What::RunEnded { code: 4, .. }), "{:#?}", kept.last());
-    let steps = |events: &[Event]| events.iter().filter(|event| matches!(event.what, What::Stepped { .. })).count();
+    assert!(matches!(kept.last().unwrap().what, EventKind::RunEnded { code: 4, .. }), "{:#?}", kept.last());
+    let steps =
+        |events: &[Event]| events.iter().filter(|event| matches!(event.what, EventKind::Stepped { .. })).count();
     let lacks =
-        |event: &Event| matches!(&event.what, What::Warned { message } if message.contains("the journal lacks"));
+        |event: &Event| matches!(&event.what, EventKind::Warned { message } if message.contains("the journal lacks"));
     assert!(steps(&kept) == steps(&run.seen) || kept.iter().any(lacks), "{} {}", steps(&kept), steps(&run.seen));
 }
 
@@ -208,7 +209,7 @@ fn on_a_full_disk_an_old_checkpoint_makes_room_for_the_newest() {
         }
         let runs = run.sees(dir.path());
         let own = leavings::run_in(&runs).unwrap();
-        let is_told = |event: &Event| matches!(&event.what, What::Warned { message } if message.contains("made room for the checkpoint of step"));
+        let is_told = |event: &Event| matches!(&event.what, EventKind::Warned { message } if message.contains("made room for the checkpoint of step"));
         let mut filled = 0;
         while run.seen.iter().filter(|event| is_told(event)).count() < 3 {
             let ballast = runs.join(format!("ballast-{filled}"));
@@ -221,7 +222,7 @@ fn on_a_full_disk_an_old_checkpoint_makes_room_for_the_newest() {
             assert!(filled < 40, "{asynchronous}: nothing made room: {:?}", steps(&own));
         }
         assert!(steps(&own).len() >= 2, "the one before stays: {:?}", steps(&own));
-        let failed = |event: &Event| matches!(event.what, What::CheckpointFailed { .. });
+        let failed = |event: &Event| matches!(event.what, EventKind::CheckpointFailed { .. });
         assert!(!run.seen.iter().any(failed), "{asynchronous}: {:#?}", run.seen);
         run.stop();
     }
@@ -262,7 +263,8 @@ fn a_full_disk_costs_checkpoints_and_nothing_else() {
     // Again and again: what was written of each is not kept.
     let last = (0..3).map(|_| run.failed().0).last().unwrap();
     assert!(last > step && *steps(&own).first().unwrap() < step, "{step} {last} {:?} {:#?}", steps(&own), run.seen);
-    let warned = |event: &Event| matches!(&event.what, What::Warned { message } if message.contains("events.jsonl"));
+    let warned =
+        |event: &Event| matches!(&event.what, EventKind::Warned { message } if message.contains("events.jsonl"));
     fs::remove_file(ballast).unwrap();
     let after = run.committed();
     assert!(after > last && steps(&own).contains(&after));

@@ -4,7 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
-use enn_common::event::{Event, What};
+use enn_common::event::{Event, EventKind};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -59,7 +59,7 @@ impl Run {
         Some(event)
     }
 
-    fn until<T>(&mut self, mut wanted: impl FnMut(&What) -> Option<T>) -> T {
+    fn until<T>(&mut self, mut wanted: impl FnMut(&EventKind) -> Option<T>) -> T {
         let began = Instant::now();
         while began.elapsed() < WAIT_MAX {
             let Some(event) = self.next() else { break };
@@ -71,7 +71,9 @@ impl Run {
     }
 
     fn checkpoint(&mut self, at_least: u64) {
-        self.until(|what| matches!(what, What::CheckpointCommitted { step, .. } if *step >= at_least).then_some(()));
+        self.until(|what| {
+            matches!(what, EventKind::CheckpointCommitted { step, .. } if *step >= at_least).then_some(())
+        });
     }
 
     fn worker(&self, number: usize) -> Pid {
@@ -94,9 +96,9 @@ impl Run {
     }
 }
 
-fn started(what: &What) -> Option<u32> {
+fn started(what: &EventKind) -> Option<u32> {
     match what {
-        What::WorkerStarted { pid, .. } => Some(*pid),
+        EventKind::WorkerStarted { pid, .. } => Some(*pid),
         _ => None,
     }
 }
@@ -134,7 +136,7 @@ fn undisturbed(workers: u32, more: &[&str]) -> (serde_json::Value, Vec<u8>) {
 /// Steps from which the rounds behind the first went on.
 fn resumed(events: &[Event]) -> Vec<Option<u64>> {
     let rounds = events.iter().filter_map(|event| match event.what {
-        What::RoundStarted { resume_step, .. } => Some(resume_step),
+        EventKind::RoundStarted { resume_step, .. } => Some(resume_step),
         _ => None,
     });
     rounds.skip(1).collect()
@@ -149,12 +151,12 @@ fn a_killed_worker_costs_a_restart_and_not_one_bit() {
     kill(run.worker(1), Signal::SIGKILL).unwrap();
     let events = run.end(0);
     let noticed = events.iter().find_map(|event| match event.what {
-        What::WorkerExited { signal: Some(9), seconds_to_notice, .. } => Some(seconds_to_notice),
+        EventKind::WorkerExited { signal: Some(9), seconds_to_notice, .. } => Some(seconds_to_notice),
         _ => None,
     });
     assert!(noticed.unwrap() < NOTICED_MAX_S, "{noticed:?}");
     let resumed = events.iter().filter_map(|event| match event.what {
-        What::RoundStarted { resume_step, .. } => resume_step,
+        EventKind::RoundStarted { resume_step, .. } => resume_step,
         _ => None,
     });
     assert!(resumed.into_iter().all(|step| step >= 16));
@@ -173,7 +175,7 @@ fn workers_that_share_the_state_go_on_from_the_newest_checkpoint_after_a_death()
     let kept: Vec<u64> = events
         .iter()
         .filter_map(|event| match event.what {
-            What::CheckpointCommitted { step, .. } => Some(step),
+            EventKind::CheckpointCommitted { step, .. } => Some(step),
             _ => None,
         })
         .collect();
@@ -196,11 +198,13 @@ fn a_shared_state_follows_the_workers_when_they_become_fewer_and_more() {
         assert!(command.output().unwrap().status.success());
     };
     for world in [1, 2] {
-        run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+        run.until(|what| matches!(what, EventKind::Stepped { .. }).then_some(()));
         resize(world);
-        run.until(|what| matches!(what, What::RoundStarted { world_size, .. } if *world_size == world).then_some(()));
+        run.until(|what| {
+            matches!(what, EventKind::RoundStarted { world_size, .. } if *world_size == world).then_some(())
+        });
     }
-    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::Stepped { .. }).then_some(()));
     run.signal(Signal::SIGINT);
     let events = run.end(130);
     let resumed = resumed(&events);
@@ -208,7 +212,7 @@ fn a_shared_state_follows_the_workers_when_they_become_fewer_and_more() {
     // No file was read: none was written before the stop.
     assert!(resumed.iter().all(|step| step.is_some_and(|step| step > 0)), "{resumed:?}");
     let steps = events.iter().filter_map(|event| match event.what {
-        What::Stepped { step, .. } => Some(step),
+        EventKind::Stepped { step, .. } => Some(step),
         _ => None,
     });
     assert!(steps.collect::<Vec<_>>().is_sorted());
@@ -217,7 +221,7 @@ fn a_shared_state_follows_the_workers_when_they_become_fewer_and_more() {
 /// Bytes that each worker of a run has read through the system when a step is done, which then saves and ends; bytes of what it saved.
 fn read(runs: &Path, world: u32, more: &[&str]) -> (Vec<u64>, u64) {
     let mut run = train(runs, world, more);
-    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::Stepped { .. }).then_some(()));
     let of = |pid: Pid| -> u64 {
         let told = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
         told.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
@@ -225,7 +229,7 @@ fn read(runs: &Path, world: u32, more: &[&str]) -> (Vec<u64>, u64) {
     let read = (0..world as usize).map(|number| of(run.worker(number))).collect();
     run.signal(Signal::SIGINT);
     let committed = |event: &Event| match event.what {
-        What::CheckpointCommitted { bytes, .. } => Some(bytes),
+        EventKind::CheckpointCommitted { bytes, .. } => Some(bytes),
         _ => None,
     };
     (read, run.end(130).iter().rev().find_map(committed).unwrap())
@@ -263,7 +267,7 @@ fn an_interrupted_run_goes_on_to_the_same_weights() {
     run.signal(Signal::SIGINT);
     let events = run.end(130);
     let last = events.iter().rev().find_map(|event| match event.what {
-        What::CheckpointCommitted { step, .. } => Some(step),
+        EventKind::CheckpointCommitted { step, .. } => Some(step),
         _ => None,
     });
     assert!(last.is_some_and(|step| (24..64).contains(&step)), "{last:?}");
@@ -310,22 +314,22 @@ fn a_run_is_paused_resized_and_stopped_by_commands() {
         command.args(words).arg("latest").arg("--runs-dir").arg(runs.path());
         command
     };
-    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::Stepped { .. }).then_some(()));
     let says = ask(&["pause"]).output().unwrap();
     assert!(says.status.success(), "{}", String::from_utf8_lossy(&says.stderr));
-    run.until(|what| matches!(what, What::Paused { .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::Paused { .. }).then_some(()));
     let again = ask(&["pause"]).output().unwrap();
     assert_eq!(again.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&again.stderr).contains("paused already"));
     assert!(ask(&["resize"]).arg("2").output().unwrap().status.success());
     assert!(ask(&["continue"]).output().unwrap().status.success());
-    run.until(|what| matches!(what, What::RoundStarted { world_size: 2, .. }).then_some(()));
-    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::RoundStarted { world_size: 2, .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::Stepped { .. }).then_some(()));
     assert!(ask(&["resize"]).arg("1").output().unwrap().status.success());
-    run.until(|what| matches!(what, What::RoundStarted { world_size: 1, .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::RoundStarted { world_size: 1, .. }).then_some(()));
     assert!(ask(&["stop"]).output().unwrap().status.success());
     let events = run.end(130);
-    let failed = |what: &What| matches!(what, What::RoundFailed { .. } | What::WorkerFailed { .. });
+    let failed = |what: &EventKind| matches!(what, EventKind::RoundFailed { .. } | EventKind::WorkerFailed { .. });
     assert!(!events.iter().any(|event| failed(&event.what)), "{events:#?}");
 }
 

@@ -7,13 +7,13 @@
 use enn_common::{
     graph::{DType, Dim, Fold, Graph, Op, Unary},
     wire::{
-        engine::{Begin, Engine, Question, Reply},
+        engine::{Engine, EngineQuestion, EngineReply, EngineSetup},
         message::PROTOCOL,
         serve::{get, put},
     },
 };
 use enn_export::{
-    Batch, Model, Runner, Tensor, pt2,
+    Batch, Model, Ports, Runner, Tensor, pt2,
     sample::{Sample, edges, samples},
 };
 use enn_launcher::{
@@ -37,7 +37,7 @@ fn archive(sample: &Sample, path: &Path) -> Artifact {
 }
 
 fn artifact(sample: &Sample, engine: Engine, path: &Path) -> Artifact {
-    let (inputs, outputs) = ports(&sample.graph);
+    let Ports { inputs, outputs } = ports(&sample.graph);
     Artifact { engine, path: path.to_owned(), inputs, outputs }
 }
 
@@ -139,7 +139,7 @@ fn wide() -> Sample {
 }
 
 /// What an engine that may have so much memory says of an archive and of so many rows.
-fn answered(archive: &Path, dir: &Path, rows: usize, memory_bytes: u64) -> (Reply, Reply) {
+fn answered(archive: &Path, dir: &Path, rows: usize, memory_bytes: u64) -> (EngineReply, EngineReply) {
     let scratch = dir.join("scratch");
     let inputs = dir.join("inputs");
     fs::create_dir(&scratch).unwrap();
@@ -151,7 +151,7 @@ fn answered(archive: &Path, dir: &Path, rows: usize, memory_bytes: u64) -> (Repl
     let mut child = command.arg("--engine").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut to = child.stdin.take().unwrap();
     let mut from = BufReader::new(child.stdout.take().unwrap());
-    let begin = Begin {
+    let begin = EngineSetup {
         protocol: PROTOCOL,
         engine: Engine::Pt2,
         artifact: archive.to_owned(),
@@ -161,8 +161,8 @@ fn answered(archive: &Path, dir: &Path, rows: usize, memory_bytes: u64) -> (Repl
         scratch: scratch.clone(),
     };
     put(&mut to, &begin).unwrap();
-    let ready: Reply = get(&mut from).unwrap().unwrap();
-    put(&mut to, &Question { inputs, outputs: dir.join("outputs") }).unwrap();
+    let ready: EngineReply = get(&mut from).unwrap().unwrap();
+    put(&mut to, &EngineQuestion { inputs, outputs: dir.join("outputs") }).unwrap();
     let reply = get(&mut from).unwrap().unwrap();
     drop(to);
     child.wait().unwrap();
@@ -179,11 +179,11 @@ fn an_engine_takes_no_more_memory_than_it_is_told() {
     let needed = 4 * WIDE * ROWS as u64;
     for (rows, memory_bytes, fits) in [(ROWS, 8 * needed, true), (1, needed, true), (ROWS, needed, false)] {
         let (ready, reply) = answered(&path, dir.path(), rows, memory_bytes);
-        assert!(matches!(ready, Reply::Ready { .. }), "{ready:?}");
+        assert!(matches!(ready, EngineReply::Ready { .. }), "{ready:?}");
         match reply {
-            Reply::Answered => assert!(fits, "{rows} rows in {memory_bytes} bytes"),
-            Reply::Failed { error } => assert!(!fits && error.contains("can't allocate memory"), "{error}"),
-            Reply::Ready { .. } => panic!("it was ready before"),
+            EngineReply::Answered => assert!(fits, "{rows} rows in {memory_bytes} bytes"),
+            EngineReply::Failed { error } => assert!(!fits && error.contains("can't allocate memory"), "{error}"),
+            EngineReply::Ready { .. } => panic!("it was ready before"),
         }
     }
 }

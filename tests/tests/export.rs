@@ -196,7 +196,7 @@ fn a_library_that_crashes_takes_nothing_with_it_but_what_it_was_asked_for() {
         "onnx        not exported: onnxruntime failed on ",
         "it crashed (SIGSEGV); its last lines:\n  boom\nhint: ",
         "ort         not exported: onnxruntime failed on ",
-        &format!("it crashed (SIGSEGV): boom; its own words are in {}\nhint: ", log.display()),
+        &format!("it crashed (SIGSEGV): boom; its output is in {}\nhint: ", log.display()),
     ] {
         assert!(told.contains(said), "{said}: {told}");
     }

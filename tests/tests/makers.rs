@@ -15,7 +15,7 @@ use enn_common::{
     wire::engine::Engine,
 };
 use enn_export::{
-    Batch, Model,
+    Batch, Model, Ports,
     maker::{
         Limits, aoti,
         executorch::{self, Delegate},
@@ -67,11 +67,11 @@ fn anew(sample: &Sample) -> Sample {
                 let other = |(i, v): (usize, f32)| if v == f32::MAX { v } else { v * 0.9 + 0.01 * (i % 7) as f32 };
                 let bytes = value.floats().into_iter().enumerate().map(other).flat_map(f32::to_le_bytes);
                 let shape = value.fixed().unwrap();
-                graph.known(&value.name, (value.dtype, &shape), data.known, bytes.collect::<Vec<u8>>()).unwrap()
+                graph.known(&value.name, value.dtype, &shape, data.known, bytes.collect::<Vec<u8>>()).unwrap()
             }
             Some(data) => {
                 let shape = value.fixed().unwrap();
-                graph.known(&value.name, (value.dtype, &shape), data.known, data.bytes.clone()).unwrap()
+                graph.known(&value.name, value.dtype, &shape, data.known, data.bytes.clone()).unwrap()
             }
             None if old.inputs().contains(&id) => graph.input(&value.name, value.dtype, value.shape.clone()),
             None => {
@@ -99,12 +99,12 @@ fn aoti_compiles_an_archive_and_libtorch_runs_it() {
     let source = dir.path().join("m.pt2");
     let package = dir.path().join("m.aoti.pt2");
     let sample = small_model(&source);
-    let made = aoti::compile(&python, (&source, &package), "cpu", Limits::MAKES).unwrap();
+    let made = aoti::compile(&python, &source, &package, "cpu", Limits::MAKES).unwrap();
     assert!(made.versions["torch"].starts_with("2.11.0"));
     assert_eq!(made.about["AOTI_DEVICE_KEY"], "cpu");
     assert!(made.about.contains_key("AOTI_CPU_ISA"), "{:?}", made.about);
     assert_eq!(names(dir.path()), ["m.aoti.pt2", "m.pt2"]);
-    let (inputs, outputs) = ports(&sample.graph);
+    let Ports { inputs, outputs } = ports(&sample.graph);
     let artifact = Artifact { engine: Engine::Aoti, path: package, inputs, outputs };
     let mut runner = EngineRunner::start(&worker(), artifact, dir.path()).unwrap();
     assert_eq!(runner.about(), &made.about);
@@ -122,10 +122,10 @@ fn new_weights_take_the_place_of_old_ones(python: &Path, sample: &Sample, dir: &
     let other = anew(sample);
     write(&other.graph, &source);
     let begun = std::time::Instant::now();
-    let made = aoti::replace(python, (&source, &package), &old, Limits::MAKES).unwrap();
+    let made = aoti::replace(python, &source, &package, &old, Limits::MAKES).unwrap();
     eprintln!("new weights after {:.1} s", begun.elapsed().as_secs_f64());
     assert!(made.about.contains_key("AOTI_CPU_ISA"), "{:?}", made.about);
-    let (inputs, outputs) = ports(&other.graph);
+    let Ports { inputs, outputs } = ports(&other.graph);
     let artifact = Artifact { engine: Engine::Aoti, path: package.clone(), inputs, outputs };
     let mut runner = EngineRunner::start(&worker(), artifact, dir).unwrap();
     agrees(&mut runner, &other, &[1, 2, 7, ROWS_MAX], 1e-5);
@@ -133,9 +133,9 @@ fn new_weights_take_the_place_of_old_ones(python: &Path, sample: &Sample, dir: &
     fs::remove_file(&package).unwrap();
     // A program of other shapes, and something that is no package of ours.
     write(&samples().into_iter().find(|sample| sample.name == "softmax").unwrap().graph, &source);
-    let error = aoti::replace(python, (&source, &package), &old, Limits::MAKES).unwrap_err().to_string();
+    let error = aoti::replace(python, &source, &package, &old, Limits::MAKES).unwrap_err().to_string();
     assert!(error.contains("is the code of another program"), "{error}");
-    let error = aoti::replace(python, (&source, &package), &source, Limits::MAKES).unwrap_err().to_string();
+    let error = aoti::replace(python, &source, &package, &source, Limits::MAKES).unwrap_err().to_string();
     assert!(error.contains("says where its weights lie"), "{error}");
     assert!(!package.exists());
 }
@@ -148,7 +148,7 @@ fn executorch_lowers_an_archive_and_runs_it_at_every_batch() {
         let source = dir.path().join("m.pt2");
         let program = dir.path().join("m.pte");
         let sample = small_model(&source);
-        let made = executorch::lower(&python, (&source, &program), delegate, Limits::MAKES).unwrap();
+        let made = executorch::lower(&python, &source, &program, delegate, Limits::MAKES).unwrap();
         assert_eq!(made.versions["executorch"], "1.2.0");
         let planned: u64 = made.about["planned_memory_bytes"].parse().unwrap();
         assert!(planned > 0 && planned < PLANNED_MAX, "{planned}");
@@ -166,7 +166,7 @@ fn a_maker_that_cannot_read_its_source_says_so() {
     let source = dir.path().join("m.pt2");
     let program = dir.path().join("m.pte");
     fs::write(&source, "no archive").unwrap();
-    let made = executorch::lower(&python, (&source, &program), Delegate::Portable, Limits::MAKES);
+    let made = executorch::lower(&python, &source, &program, Delegate::Portable, Limits::MAKES);
     let error = made.unwrap_err().to_string();
     assert!(error.starts_with("ExecuTorch refused") && error.contains("m.pt2") && error.contains("Error"), "{error}");
     assert_eq!(names(dir.path()), ["m.pt2"]);

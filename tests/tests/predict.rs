@@ -18,7 +18,7 @@ use arrow_ipc::{
     reader::StreamReader,
     writer::{IpcWriteOptions, StreamWriter},
 };
-use enn_common::event::{Event, What};
+use enn_common::event::{Event, EventKind};
 use enn_tests::{
     data::{self, mix},
     launch,
@@ -68,7 +68,7 @@ fn predict(run: &Path, csv: &Path, out: &Path, shown: &str) -> Command {
 /// Rows predicted and rows in all, where a line of a journal tells of them.
 fn predicted(line: impl AsRef<str>) -> Option<(u64, u64)> {
     match serde_json::from_str::<Event>(line.as_ref()).ok()?.what {
-        What::Predicted { rows, rows_total } => Some((rows, rows_total)),
+        EventKind::Predicted { rows, rows_total } => Some((rows, rows_total)),
         _ => None,
     }
 }
@@ -173,7 +173,7 @@ fn names_that_are_too_many_to_keep_are_told_of() {
         let lines = String::from_utf8(done.stdout).unwrap();
         let lines = lines.lines().filter_map(|line| serde_json::from_str::<Event>(line).ok());
         let warned =
-            lines.filter_map(|event| if let What::Warned { message } = event.what { Some(message) } else { None });
+            lines.filter_map(|event| if let EventKind::Warned { message } = event.what { Some(message) } else { None });
         let warned: Vec<String> = warned.filter(|message| message.contains("keep their names")).collect();
         assert_eq!(warned.len(), usize::from(told), "{warned:?}");
         let header = fs::read_to_string(&out).unwrap().lines().next().unwrap().to_owned();
@@ -214,7 +214,9 @@ fn a_cpu_predicts_as_many_rows_at_once_as_there_is_memory_for() {
     let told = String::from_utf8(done.stdout).unwrap();
     assert!(done.status.success(), "{told}{}", String::from_utf8_lossy(&done.stderr));
     let decided = told.lines().find_map(|line| match serde_json::from_str::<Event>(line).ok()?.what {
-        What::Decided { decision } => decision.split_once(" rows are predicted at once: they need ")?.0.parse().ok(),
+        EventKind::Decided { decision } => {
+            decision.split_once(" rows are predicted at once: they need ")?.0.parse().ok()
+        }
         _ => None,
     });
     let rows: u64 = decided.unwrap_or_else(|| panic!("{told}"));

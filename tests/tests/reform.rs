@@ -4,7 +4,7 @@
 //! A script has a line for each round and rank. `halt` waits until the round is over; the worker then goes on with the line of
 //! its next seat. "Nobody is left" is asserted at the end of every run.
 
-use enn_common::event::What;
+use enn_common::event::EventKind;
 use enn_tests::agent::{self, Dice, End, Run, kill_9};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
@@ -23,21 +23,21 @@ fn start_with(script: &str, numbers: (u32, u32, f64), options: &[&str]) -> Run {
 /// (round, rank, pid, spare) of the seats that living processes took.
 fn seats(end: &End) -> Vec<(u64, u32, i32, bool)> {
     end.all(|what| match what {
-        What::SeatTaken { round, rank, pid, spare, .. } => Some((round.0, rank.0, pid.cast_signed(), *spare)),
+        EventKind::SeatTaken { round, rank, pid, spare, .. } => Some((round.0, rank.0, pid.cast_signed(), *spare)),
         _ => None,
     })
 }
 
 fn worlds(end: &End) -> Vec<u32> {
     end.all(|what| match what {
-        What::RoundStarted { world_size, .. } => Some(*world_size),
+        EventKind::RoundStarted { world_size, .. } => Some(*world_size),
         _ => None,
     })
 }
 
-fn recovered(what: &What) -> Option<(u64, f64, u64, Option<u32>)> {
+fn recovered(what: &EventKind) -> Option<(u64, f64, u64, Option<u32>)> {
     match what {
-        What::Recovered { round, seconds, lost_steps, from_rank } => {
+        EventKind::Recovered { round, seconds, lost_steps, from_rank } => {
             Some((round.0, *seconds, *lost_steps, from_rank.map(|rank| rank.0)))
         }
         _ => None,
@@ -45,11 +45,11 @@ fn recovered(what: &What) -> Option<(u64, f64, u64, Option<u32>)> {
 }
 
 fn started(end: &End) -> usize {
-    end.count(|what| matches!(what, What::WorkerStarted { .. }))
+    end.count(|what| matches!(what, EventKind::WorkerStarted { .. }))
 }
 
 fn restarts(end: &End) -> usize {
-    end.count(|what| matches!(what, What::RoundFailed { restarting: true, .. }))
+    end.count(|what| matches!(what, EventKind::RoundFailed { restarting: true, .. }))
 }
 
 #[track_caller]
@@ -63,7 +63,7 @@ fn a_death_costs_one_process_and_no_restart() {
                   1.1=hello,ready,received:7,done,exit:0";
     let mut run = start(script, 2, &[]);
     let pids = run.pids(2);
-    run.until(|what| matches!(what, What::Stepped { step: 7, .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::Stepped { step: 7, .. }).then_some(()));
     kill_9(pids[1]);
     let dir = run.dir.path().to_owned();
     let recovery = run.until(recovered);
@@ -76,7 +76,7 @@ fn a_death_costs_one_process_and_no_restart() {
     assert_eq!(seats(&end), [(1, 0, pids[0], false)]);
     assert!(end.left()[0].starts_with("rank 1 was killed by SIGKILL"), "{:?}", end.left());
     let resume = end.all(|what| match what {
-        What::RoundStarted { resume_step, .. } => Some(*resume_step),
+        EventKind::RoundStarted { resume_step, .. } => Some(*resume_step),
         _ => None,
     });
     assert_eq!(resume, [None, Some(7)]);
@@ -91,7 +91,7 @@ fn a_spare_takes_the_seat_and_another_one_is_started() {
     let spare = run.spares(1)[0];
     kill_9(pids[1]);
     let pid = run.until(|what| match what {
-        What::SeatTaken { round, rank, pid, spare: true, .. } => Some((round.0, rank.0, pid.cast_signed())),
+        EventKind::SeatTaken { round, rank, pid, spare: true, .. } => Some((round.0, rank.0, pid.cast_signed())),
         _ => None,
     });
     assert_eq!(pid, (1, 1, spare));
@@ -100,7 +100,7 @@ fn a_spare_takes_the_seat_and_another_one_is_started() {
     run.signal(Signal::SIGTERM);
     let end = run.end();
     ends_with(&end, 143, 2);
-    assert_eq!((started(&end), end.count(|what| matches!(what, What::SpareStarted { .. }))), (2, 2));
+    assert_eq!((started(&end), end.count(|what| matches!(what, EventKind::SpareStarted { .. }))), (2, 2));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_replacement_that_still_starts_keeps_its_place_when_another_worker_dies() {
     // Rank 0 works in the round that rank 1 dies in.
     run.all_ready(1);
     run.mark("die");
-    run.until(|what| matches!(what, What::RoundStarted { round, .. } if round.0 == 2).then_some(()));
+    run.until(|what| matches!(what, EventKind::RoundStarted { round, .. } if round.0 == 2).then_some(()));
     run.mark("go");
     let end = run.end();
     ends_with(&end, 0, 3);
@@ -182,7 +182,7 @@ fn spares_that_die_are_replaced_and_end_no_run() {
     let end = run.end();
     ends_with(&end, 130, 1);
     let ended = end.all(|what| match what {
-        What::SpareEnded { code, signal, .. } => Some((*code, *signal)),
+        EventKind::SpareEnded { code, signal, .. } => Some((*code, *signal)),
         _ => None,
     });
     assert!(ended.contains(&(None, Some(9))) && ended.contains(&(Some(3), None)), "{ended:?}");
@@ -193,13 +193,13 @@ fn when_all_die_the_newest_checkpoint_is_taken_and_that_is_a_restart() {
     let script = "0.*=hello,ready,shard:5,hang;1.*=hello,ready,step:6,done,exit:0";
     let mut run = start(script, 2, &[]);
     let pids = run.pids(2);
-    run.until(|what| matches!(what, What::CheckpointCommitted { .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::CheckpointCommitted { .. }).then_some(()));
     kill_9(pids[0]);
     kill_9(pids[1]);
     let end = run.end();
     ends_with(&end, 0, 2);
     let resume = end.all(|what| match what {
-        What::RoundStarted { resume_step, attempt, .. } => Some((*resume_step, *attempt)),
+        EventKind::RoundStarted { resume_step, attempt, .. } => Some((*resume_step, *attempt)),
         _ => None,
     });
     assert_eq!((resume, restarts(&end)), (vec![(None, 0), (Some(5), 1)], 1));
@@ -214,7 +214,7 @@ fn failures_without_a_step_between_them_use_the_budget_up_and_the_survivor_saves
     run.all_ready(2);
     run.mark("go");
     let step = run.until(|what| match what {
-        What::CheckpointCommitted { step, .. } => Some(*step),
+        EventKind::CheckpointCommitted { step, .. } => Some(*step),
         _ => None,
     });
     let end = run.end();
@@ -236,7 +236,7 @@ fn failures_with_steps_between_them_use_nothing_up() {
     let script = format!("{lines}{rounds}.0=ready,done,exit:0;{rounds}.1=hello,ready,done,exit:0");
     let mut run = start_with(&script, (2, 1, GRACE_S), &[]);
     for round in 0..rounds {
-        run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+        run.until(|what| matches!(what, EventKind::Stepped { .. }).then_some(()));
         run.mark(&round.to_string());
     }
     let end = run.end();
@@ -295,7 +295,7 @@ fn a_worker_that_hangs_is_taken_for_dead() {
     let end = start(script, 2, &["hang=1"]).end();
     ends_with(&end, 0, 2);
     assert!(began.elapsed() >= Duration::from_secs(1));
-    assert_eq!(end.count(|what| matches!(what, What::HangDetected { .. })), 1);
+    assert_eq!(end.count(|what| matches!(what, EventKind::HangDetected { .. })), 1);
     assert!(
         end.left()[0].contains("made no progress for 1 s, nor did the others, while computing"),
         "{:?}",
@@ -308,7 +308,7 @@ fn a_long_step_with_signs_of_life_is_no_hang() {
     let script = "*.*=hello,ready,beat_ms:1500,step:1,done,exit:0";
     let end = start(script, 2, &["hang=0.5"]).end();
     ends_with(&end, 0, 1);
-    assert_eq!(end.count(|what| matches!(what, What::HangDetected { .. })), 0);
+    assert_eq!(end.count(|what| matches!(what, EventKind::HangDetected { .. })), 0);
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn a_stop_lets_the_survivors_of_a_death_save() {
     let end = run.end();
     ends_with(&end, 143, 2);
     assert_eq!((worlds(&end), started(&end)), (vec![2, 1], 2));
-    assert_eq!(end.count(|what| matches!(what, What::CheckpointCommitted { step: 4, .. })), 1);
+    assert_eq!(end.count(|what| matches!(what, EventKind::CheckpointCommitted { step: 4, .. })), 1);
 }
 
 #[test]
@@ -334,9 +334,9 @@ fn a_stop_while_the_round_is_being_left_saves_and_a_second_one_kills() {
         let pids = run.pids(3);
         run.all_ready(3);
         kill_9(pids[2]);
-        run.until(|what| matches!(what, What::WorkerExited { .. }).then_some(()));
+        run.until(|what| matches!(what, EventKind::WorkerExited { .. }).then_some(()));
         run.signal(Signal::SIGTERM);
-        run.until(|what| matches!(what, What::StopRequested { .. }).then_some(()));
+        run.until(|what| matches!(what, EventKind::StopRequested { .. }).then_some(()));
         if second {
             run.signal(Signal::SIGTERM);
         }
@@ -353,13 +353,13 @@ fn a_stop_while_others_are_to_join_ends_the_run() {
     let script = "0.0=hello,ready,step:1,halt:1;0.1=hello,ready,hang;spare.*=hello,warm,seat;1.0=ready,wait_stop,shard:2,stopped,exit:0";
     let mut run = start(script, 2, &["min=1"]);
     let pids = run.pids(2);
-    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::Stepped { .. }).then_some(()));
     kill_9(pids[1]);
     run.spares(1);
     run.signal(Signal::SIGINT);
     let end = run.end();
     ends_with(&end, 130, 2);
-    assert_eq!(end.count(|what| matches!(what, What::CheckpointCommitted { step: 2, .. })), 1);
+    assert_eq!(end.count(|what| matches!(what, EventKind::CheckpointCommitted { step: 2, .. })), 1);
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn the_last_ones_end_forgives_nobody() {
     // Rank 1 is done when rank 0 dies: nobody is left to go on with.
     let script = "0.0=hello,ready,step:3,await:go,kill:SIGKILL;0.1=hello,ready,done,exit:0;1.*=hello,ready,done,exit:0";
     let mut run = start(script, 2, &[]);
-    run.until(|what| matches!(what, What::WorkerExited { code: Some(0), .. }).then_some(()));
+    run.until(|what| matches!(what, EventKind::WorkerExited { code: Some(0), .. }).then_some(()));
     run.mark("go");
     let end = run.end();
     ends_with(&end, 0, 2);
@@ -403,16 +403,18 @@ fn deaths_at_any_time_leave_a_run_that_stops_when_asked() {
         let mut run = start_with(script, (3, 100, GRACE_S), &[min, spares]);
         let mut living = run.pids(3);
         // From here on the start-up is known to be right.
-        run.until(|what| matches!(what, What::WorkerReady { .. }).then_some(()));
+        run.until(|what| matches!(what, EventKind::WorkerReady { .. }).then_some(()));
         for _ in 0..15 {
             // Some events later, which may be in the middle of anything.
             for _ in 0..=dice.below(12) {
                 let Some(event) = run.event() else { panic!("seed {seed}: the run ended: {:#?}", run.seen) };
                 match event.what {
-                    What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => living.push(pid.cast_signed()),
-                    What::WorkerExited { pid, .. }
-                    | What::SpareEnded { pid, .. }
-                    | What::WorkerDismissed { pid, .. } => {
+                    EventKind::WorkerStarted { pid, .. } | EventKind::SpareStarted { pid, .. } => {
+                        living.push(pid.cast_signed())
+                    }
+                    EventKind::WorkerExited { pid, .. }
+                    | EventKind::SpareEnded { pid, .. }
+                    | EventKind::WorkerDismissed { pid, .. } => {
                         living.retain(|living| *living != pid.cast_signed());
                     }
                     _ => {}

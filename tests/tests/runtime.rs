@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
 use enn_export::{
-    ExportError,
+    ExportError, Ports,
     maker::{
         Limits,
         apart::{Library, convert},
@@ -17,7 +17,7 @@ use std::{fs, path::Path, process::Command, time::Duration};
 const GREEDY: &str = r#"if (!malloc(1UL << 30)) { fputs("what():  std::bad_alloc\n", stderr); abort(); }"#;
 
 fn refusal(command: Command, dir: &Path, limits: Limits) -> ExportError {
-    let ports = (vec!["x".to_owned()], vec!["y".to_owned()]);
+    let ports = Ports { inputs: vec!["x".to_owned()], outputs: vec!["y".to_owned()] };
     Library::LiteRt.start(command, Path::new("m.tflite"), ports, dir, limits).unwrap_err()
 }
 
@@ -52,8 +52,8 @@ fn a_runtime_that_ends_says_nothing_or_nonsense_is_an_error() {
             Limits::MAKES,
             "failed on m.tflite: it crashed (SIGABRT); its last lines:\n  double free",
         ),
-        ("read job; echo nonsense", Limits::MAKES, "refused m.tflite: it said nonsense"),
-        ("read job; echo '{\"answered\": [[1]]}'", Limits::MAKES, "before it was asked"),
+        ("read job; echo nonsense", Limits::MAKES, "refused m.tflite: it sent nonsense"),
+        ("read job; echo '{\"answered\": [[1]]}'", Limits::MAKES, "before any question"),
         ("read job; sleep 60", short, "refused m.tflite: no answer within 0 s\nhint: "),
     ] {
         let error = refusal(program(lines), dir.path(), limits).to_string();
@@ -89,17 +89,17 @@ fn what_a_library_takes_or_breaks_is_the_end_of_its_own_process() {
             command.args(["runtime", "onnxruntime"]).arg(&library);
             command
         };
-        let ports = (vec!["x".to_owned()], vec!["y".to_owned()]);
+        let ports = Ports { inputs: vec!["x".to_owned()], outputs: vec!["y".to_owned()] };
         let scratch = dir.path();
         let error = Library::OnnxRuntime.start(command(), Path::new("m.onnx"), ports, scratch, limits).unwrap_err();
         let told = error.to_string();
         assert!(told.contains(run) && told.contains("\nhint: "), "{lines}: {told}");
         let source = dir.path().join("m.onnx");
         let out = dir.path().join("m.ort");
-        let told = convert(command(), (&source, &out), limits).unwrap_err().to_string();
+        let told = convert(command(), &source, &out, limits).unwrap_err().to_string();
         assert!(told.contains(made) && told.contains("\nhint: ") && !out.exists(), "{lines}: {told}");
         let log = dir.path().join("m.ort.log");
-        assert_eq!(told.contains(&format!("its own words are in {}", log.display())), log.exists(), "{told}");
+        assert_eq!(told.contains(&format!("its output is in {}", log.display())), log.exists(), "{told}");
         assert_eq!(log.exists(), lines == GREEDY && limits.memory_bytes == small.memory_bytes, "{told}");
     }
 }

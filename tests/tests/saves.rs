@@ -6,7 +6,7 @@
 
 use enn_common::{
     checkpoint::{Checkpoint, latest, name},
-    event::{Event, What},
+    event::{Event, EventKind},
 };
 use enn_tests::{launch::enn, leavings};
 use nix::{
@@ -57,10 +57,10 @@ impl Run {
 
     /// The next event that is wanted; the end of the run is none.
     #[track_caller]
-    fn until<T>(&mut self, wanted: impl Fn(&What) -> Option<T>) -> T {
+    fn until<T>(&mut self, wanted: impl Fn(&EventKind) -> Option<T>) -> T {
         for line in self.lines.by_ref() {
             let event: Event = serde_json::from_str(&line.unwrap()).unwrap();
-            if let What::WorkerStarted { pid, .. } = event.what {
+            if let EventKind::WorkerStarted { pid, .. } = event.what {
                 self.pids.push(pid);
             }
             self.seen.push(event.clone());
@@ -74,7 +74,7 @@ impl Run {
     #[track_caller]
     fn committed(&mut self) -> u64 {
         self.until(|what| match what {
-            What::CheckpointCommitted { step, .. } => Some(*step),
+            EventKind::CheckpointCommitted { step, .. } => Some(*step),
             _ => None,
         })
     }
@@ -122,7 +122,7 @@ fn a_launcher_killed_at_any_moment_leaves_a_whole_checkpoint_that_the_run_goes_o
         assert!(saved >= before, "{saved} after {before} was committed");
         run = Run::start(dir.path(), &["--resume", own.to_str().unwrap()]);
         let resumed = run.until(|what| match what {
-            What::RoundStarted { resume_step, .. } => Some(*resume_step),
+            EventKind::RoundStarted { resume_step, .. } => Some(*resume_step),
             _ => None,
         });
         assert_eq!(resumed, Some(saved));
@@ -166,19 +166,19 @@ fn a_damaged_checkpoint_is_set_aside_and_the_one_before_goes_on() {
     let mut run = Run::start(dir.path(), &resume);
     for (step, path) in &saved {
         let told = run.until(|what| match what {
-            What::CheckpointDamaged { step, path, error } => Some((*step, path.clone(), error.clone())),
+            EventKind::CheckpointDamaged { step, path, error } => Some((*step, path.clone(), error.clone())),
             _ => None,
         });
         assert_eq!((told.0, &told.1), (*step, path));
         assert!(told.2.contains("distcp") && told.2.contains("CRC-32"), "{}", told.2);
     }
     let resumed = run.until(|what| match what {
-        What::RoundStarted { resume_step, .. } => Some(*resume_step),
+        EventKind::RoundStarted { resume_step, .. } => Some(*resume_step),
         _ => None,
     });
     assert_eq!(resumed, Some(older[0].0));
     let words =
-        |event: &Event| matches!(&event.what, What::WorkerFailed { error, .. } if error.contains("is damaged: "));
+        |event: &Event| matches!(&event.what, EventKind::WorkerFailed { error, .. } if error.contains("is damaged: "));
     assert!(run.seen.iter().any(words), "a worker names the tensor: {:?}", run.seen);
     assert!(run.committed() > older[0].0);
     killed(run.child.id());
@@ -207,7 +207,7 @@ fn workers_killed_at_any_moment_cost_no_checkpoint() {
         std::thread::sleep(moment(kill));
         killed(run.pids[run.pids.len() - 1]);
         let resumed = run.until(|what| match what {
-            What::RoundStarted { resume_step, .. } => Some(*resume_step),
+            EventKind::RoundStarted { resume_step, .. } => Some(*resume_step),
             _ => None,
         });
         assert!(resumed >= Some(before), "{resumed:?} after {before} was committed");

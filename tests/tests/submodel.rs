@@ -84,7 +84,7 @@ fn a_model_with_an_operation_that_cannot_leave_says_which_where_and_what_is_near
     for said in [
         "aten::cumsum at fuser.own.model",
         "cannot be exported: an operator of libtorch's dispatcher, of which only libtorch knows what it computes",
-        "hint: what leaves and is nearest to it: functional::matmul with a triangle of ones",
+        "hint: the nearest operation that can be exported: functional::matmul with a triangle of ones",
     ] {
         assert!(words.contains(said), "{said}: {told}");
     }

@@ -1,9 +1,10 @@
 //! Times all-reduces between processes of this machine: `allreduce_load RANKS BYTES ROUNDS shared|private|gloo` prints the
 //! seconds of every round as JSON. `tests/bench/allreduce_shm_vs_gloo.py` runs it beside torch.distributed.
 //!
-//! Rank 0 is this process; the others are this binary started again with the store's port and their rank behind.
+//! Rank 0 is this process; the others are processes of the same binary with the store's port and their rank as
+//! additional arguments.
 
-use enn_broker::store::{Limits, serve};
+use enn_broker::tcpstore::{Limits, serve};
 use enn_worker::comm::{Forming, Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Store, StoreAddr};
 use std::{
     env,
@@ -14,9 +15,9 @@ use std::{
 };
 use tch::{Device, Kind, Tensor};
 
-/// Longest time of any one thing.
+/// Time limit of each operation.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Rounds before the first that counts.
+/// Number of unmeasured rounds at the beginning.
 const WARM_UP: u32 = 3;
 
 struct Load {

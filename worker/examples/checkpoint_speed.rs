@@ -20,7 +20,7 @@ use enn_common::{
     wire::control::{ControlPage, PAGE_BYTES},
 };
 use enn_worker::checkpoint::{
-    Named, Share, host_bytes, host_bytes_mut, load_into, load_part, save,
+    Named, ShardContent, host_bytes, host_bytes_mut, load_into, load_part, save,
     staging::{Staging, StagingMemory},
 };
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -37,19 +37,19 @@ use tch::{Device, Kind, Tensor};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Bytes of one write or read of the raw way.
+/// Number of bytes per system call in `raw`.
 const RAW_BYTES: usize = 16 << 20;
 
 struct Bench {
     rank: u32,
     world: usize,
     items: Vec<Named>,
-    /// Where a checkpoint is loaded to.
+    /// Tensors that a checkpoint is loaded into.
     others: Vec<Named>,
-    /// Of the shard that was saved last.
+    /// Table of the shard that was saved last.
     table: ShardTable,
     staging: Staging,
-    /// Of what was staged last.
+    /// Ticket of the snapshot that was staged last.
     ticket: u64,
     page: ControlPage<'static>,
     threads: usize,
@@ -96,7 +96,7 @@ impl Bench {
         match order {
             ["raw", file] => self.raw(Path::new(file)),
             ["save", dir] => {
-                let share = Share::of((&self.items, &[]), 0, 1)?;
+                let share = ShardContent::of(&self.items, &[], 0, 1)?;
                 let table = save::write(Path::new(dir), self.rank, &share, How::shared_by(self.world))?;
                 if self.rank > 0 {
                     fs::write(format!("{dir}.{}.json", self.rank), serde_json::to_vec(&table)?)?;
@@ -137,11 +137,11 @@ impl Bench {
                 self.others = self.items.iter().map(other).collect::<Outcome<Vec<_>>>()?;
                 Ok(())
             }
-            ["prepare"] => Ok(self.staging.prepare(Share::of((&self.items, &[]), 0, 1)?.layout.bytes)?),
+            ["prepare"] => Ok(self.staging.prepare(ShardContent::of(&self.items, &[], 0, 1)?.layout.bytes)?),
             ["stage"] => {
-                let share = Share::of((&self.items, &[]), 0, 1)?;
+                let share = ShardContent::of(&self.items, &[], 0, 1)?;
                 let index = self.staging.free().ok_or("no snapshot is free")?;
-                self.ticket = self.staging.leave(index, &share, self.threads)?.ticket;
+                self.ticket = self.staging.stage(index, &share, self.threads)?.ticket;
                 Ok(())
             }
             ["arrive"] => {
@@ -158,7 +158,7 @@ impl Bench {
         }
     }
 
-    /// The state's bytes as they lie in memory.
+    /// Returns the state's bytes in memory.
     fn bytes(&self) -> impl Iterator<Item = &[u8]> {
         self.items.iter().filter_map(|item| host_bytes(&item.tensor))
     }
@@ -173,7 +173,7 @@ impl Bench {
         Ok(file.sync_all()?)
     }
 
-    /// Reads a file of the share's bytes into memory, as they are.
+    /// Reads a file with the bytes of the share into memory.
     fn read(&mut self, path: &Path) -> Outcome<()> {
         let mut file = File::open(path)?;
         for item in &mut self.others {

@@ -1,6 +1,6 @@
-//! The training of a run as a plain loop: one process without a launcher, a socket or a control page. `plain_loop RUN STAGED FOLDER`
-//! trains on the CPU by RUN/run.json until it is ended; FOLDER/pages/PID holds the optimizer steps done, where a control page has
-//! them. `tests/bench/elastic_overhead.py` runs it beside `enn train`.
+//! The training of a run as a plain loop: one process without a launcher, a socket or a control page. `plain_loop RUN
+//! STAGED FOLDER` trains on the CPU by RUN/run.json until it is terminated; FOLDER/pages/PID holds the number of
+//! optimizer steps, where a control page has it. `tests/bench/elastic_overhead.py` runs it beside `enn train`.
 
 use enn_common::{
     config::RunConfig,
@@ -18,10 +18,10 @@ use enn_worker::{
 use std::{env, error::Error, fs, os::unix::fs::FileExt, path::PathBuf};
 use tch::Device;
 
-/// Offset of the optimizer steps done.
+/// Offset of the number of optimizer steps, in bytes.
 const STEP_AT: u64 = 16;
 
-/// Nobody listens; the step is left where it can be seen.
+/// Discards messages and writes the step to a file.
 struct Page(fs::File);
 
 impl Reporter for Page {
@@ -30,7 +30,7 @@ impl Reporter for Page {
     }
 
     fn mark(&self, _: Phase, step: u64) {
-        // A page that cannot be written shows no step, and whoever looks says so.
+        // A failed write shows no step, which the reader of the file reports.
         let _unseen = self.0.write_all_at(&step.to_le_bytes(), STEP_AT);
     }
 

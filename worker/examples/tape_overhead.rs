@@ -1,7 +1,9 @@
-//! What recording costs: thousands of operations on a small tensor, through libtorch's bindings alone, through the tape, and
-//! through the tape with a manager of kernels that knows the operands' signature, as in every worker. Prints microseconds per operation as JSON, one number per round. `tests/bench/tape_overhead.py` judges them.
+//! Measures the cost of recording: thousands of operations on a small tensor, through libtorch's bindings alone,
+//! through the tape, and through the tape with a manager of kernels that knows the operands' signature, as in every
+//! worker. Prints microseconds per operation as JSON, one number per round. `tests/bench/tape_overhead.py` evaluates
+//! them.
 //!
-//! The clock is this thread's processor time, which other processes on the machine do not add to.
+//! The clock is this thread's processor time, to which other processes on the machine do not contribute.
 
 use enn_worker::{
     autograd::{Cx, Executor, Mode, Request},
@@ -20,13 +22,12 @@ use std::{
 };
 use tch::{Device, Kind, Tensor};
 
-/// Operations of one pass.
+/// Number of operations per pass.
 const CALLS: usize = 4000;
-/// Passes of a round, of which the fastest counts.
+/// Number of passes per round, of which the fastest counts.
 const PASSES: usize = 5;
-/// Rounds.
 const ROUNDS: usize = 7;
-/// What the plain reference does: only the way to it is measured.
+/// A kernel that does the same as the plain one: only the dispatch is measured.
 static SECOND: Kernel = Kernel {
     id: "bench.tanh",
     fits: |_, _| Ok(()),
@@ -65,12 +66,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(writeln!(stdout().lock(), "{found}")?)
 }
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread.
 fn now() -> Result<Duration, nix::Error> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
-/// Keeps what it makes, as a tape must.
+/// Runs the operations and keeps their results, as a tape must.
 fn through_tch(x: &Tensor) -> Result<Duration, Box<dyn Error>> {
     let start = now()?;
     tch::no_grad(|| {
@@ -83,7 +84,7 @@ fn through_tch(x: &Tensor) -> Result<Duration, Box<dyn Error>> {
     Ok(now()? - start)
 }
 
-/// Forward, and forward with backward.
+/// Measures forward, and forward with backward.
 fn through_the_tape(
     params: &Params,
     grads: &GradBuckets,
@@ -103,7 +104,7 @@ fn through_the_tape(
     Ok((forward, now()? - start))
 }
 
-/// A step that the executor has seen often enough to run its record.
+/// Measures a step after the executor has begun to replay its recording.
 fn again(executor: &mut Executor, params: &Params, x: &Tensor) -> Result<Duration, Box<dyn Error>> {
     loop {
         let inputs = vec![x.shallow_clone()];

@@ -1,4 +1,4 @@
-//! What can go wrong when an operation is called: which operation, where in the model, what was found, what was expected.
+//! Errors of operations: which operation, where in the model, what was found and what was expected.
 //!
 //! **Invariant:** nothing here reads a tensor; building an error must be cheap and must not fail.
 
@@ -7,7 +7,7 @@ use tch::{Kind, TchError};
 /// An error a caller attaches to a gradient-ready hook.
 pub type HookError = Box<dyn std::error::Error + Send + Sync>;
 
-/// One failed operation.
+/// An error of one operation.
 #[derive(Debug, thiserror::Error)]
 #[error("{op} at {place}: {kind}")]
 pub struct OpError {
@@ -15,7 +15,6 @@ pub struct OpError {
     pub op: &'static str,
     /// Scope path in the model, e.g. `fuser.template.0.block.2`; `top` outside every scope.
     pub place: String,
-    /// What was found and what was expected.
     #[source]
     pub kind: Box<OpErrorKind>,
 }
@@ -29,7 +28,7 @@ pub enum OpErrorKind {
         /// Position of the operand, from 0.
         operand: usize,
         found: Vec<i64>,
-        /// What the operation takes, in words.
+        /// Description of a valid operand.
         expected: &'static str,
     },
     /// Two operands do not fit together.
@@ -39,7 +38,7 @@ pub enum OpErrorKind {
         left: Vec<i64>,
         /// Shape of the second.
         right: Vec<i64>,
-        /// What the operation takes, in words.
+        /// Description of a valid operand.
         expected: &'static str,
     },
     /// An axis outside the operand's rank.
@@ -56,7 +55,7 @@ pub enum OpErrorKind {
         /// Position of the operand, from 0.
         operand: usize,
         found: Kind,
-        /// What the operation takes, in words.
+        /// Description of a valid operand.
         expected: &'static str,
     },
     /// A call of an operator with too few or too many arguments.
@@ -90,10 +89,10 @@ pub enum OpErrorKind {
         found: f64,
         expected: &'static str,
     },
-    /// libtorch refused.
+    /// An error of libtorch.
     #[error("libtorch: {0}")]
     Torch(#[from] TchError),
-    /// The C++ shim refused.
+    /// An error of the C++ shim.
     #[error("libtorch dispatcher: {0}")]
     Shim(#[from] crate::backend::torch::ShimError),
     /// An own CUDA kernel did not run.
@@ -106,18 +105,18 @@ pub enum OpErrorKind {
     Version {
         /// Operand (0..16) or output (16..) of the operation.
         slot: u8,
-        /// What wrote it last, in words.
+        /// Description of the operation that wrote it last.
         by: String,
         found: i64,
         expected: i64,
     },
-    /// A reverse rule reads what its row does not save.
+    /// A reverse rule reads an operand that its row does not save.
     #[error("its reverse rule reads operand {slot}, which was not saved: a bug of its row")]
     Unsaved {
         /// Operand (0..16) or output (16..) of the operation.
         slot: u8,
     },
-    /// A part that is computed again writes in place, or runs a collective.
+    /// A recomputed part writes in place, or runs a collective.
     #[error(
         "runs in a part that is computed again, where a second run would change something\nhint: move it out of Cx::part, or compute out of place"
     )]
@@ -125,7 +124,7 @@ pub enum OpErrorKind {
     /// The operation has no reverse rule but a gradient is asked for.
     #[error("has no gradient rule\nhint: detach() its input if no gradient is wanted")]
     NotDifferentiable,
-    /// An operator of libtorch's dispatcher has none.
+    /// An operator of libtorch's dispatcher has no usable gradient.
     #[error("{name} has no gradient here: {why}\nhint: detach() its inputs if none is wanted")]
     NoGradient { name: String, why: &'static str },
     /// `backward` was called on something that is not a scalar of this step.
@@ -136,7 +135,7 @@ pub enum OpErrorKind {
         /// Shape of what was given.
         found: Vec<i64>,
     },
-    /// A value of a plan was let go too early: a bug of the plan.
+    /// A value of a plan was dropped too early, which is a bug.
     #[error("a value of the plan is gone, which is a bug")]
     Lost,
     /// `backward` was called twice, or in an evaluation context.
@@ -154,13 +153,13 @@ pub enum OpErrorKind {
 }
 
 impl OpErrorKind {
-    /// Whether memory was short, on the device or the host: libtorch says it in words only.
+    /// Whether memory was exhausted, on the device or the host. libtorch reports this only in its message.
     pub fn is_out_of_memory(&self) -> bool {
         tells_of_short_memory(&self.to_string())
     }
 }
 
-/// Whether libtorch's words say that memory was short.
+/// Whether a message of libtorch says that memory was exhausted.
 pub(crate) fn tells_of_short_memory(text: &str) -> bool {
     ["out of memory", "can't allocate memory", "bad_alloc"].iter().any(|words| text.contains(words))
 }

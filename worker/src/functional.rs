@@ -1,4 +1,4 @@
-//! The functions layers are written with. Each turns its arguments into one or a few operations and calls the door.
+//! The functions that layers are written with. Each turns its arguments into one or a few operations and calls [`call`].
 //!
 //! Shapes are row-major; B batch, N positions, H heads, D widths. Masks mean true = keep.
 //!
@@ -16,16 +16,16 @@ use tch::Kind;
 
 pub use crate::op::attr::{Dir, Score, Structural};
 
-type Made = Result<Tensor, OpError>;
+type TensorResult = Result<Tensor, OpError>;
 
-fn one(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Made {
+fn one(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> TensorResult {
     Ok(call(cx, op, ins)?.swap_remove(0))
 }
 
 macro_rules! unary {
     ($($(#[$doc:meta])* $name:ident => $variant:ident;)*) => {
         $($(#[$doc])*
-        pub fn $name(cx: &Cx<'_>, x: &Tensor) -> Made {
+        pub fn $name(cx: &Cx<'_>, x: &Tensor) -> TensorResult {
             one(cx, Op::Unary(Unary::$variant), &[x])
         })*
     };
@@ -35,7 +35,7 @@ unary! {
     /// −x
     neg => Neg;
     exp => Exp;
-    /// Natural logarithm.
+    /// Natural logarithm, ln x.
     log => Log;
     /// √x
     sqrt => Sqrt;
@@ -51,21 +51,21 @@ unary! {
     silu => Silu;
     /// 1/(1+e⁻ˣ)
     sigmoid => Sigmoid;
-    /// Hyperbolic tangent.
+    /// Hyperbolic tangent, elementwise.
     tanh => Tanh;
     /// ln(1+eˣ), linear above 20.
     softplus => Softplus;
 }
 
 /// x · Φ(x), exactly or by the tanh formula.
-pub fn gelu(cx: &Cx<'_>, x: &Tensor, approximate_tanh: bool) -> Made {
+pub fn gelu(cx: &Cx<'_>, x: &Tensor, approximate_tanh: bool) -> TensorResult {
     one(cx, Op::Unary(if approximate_tanh { Unary::GeluTanh } else { Unary::Gelu }), &[x])
 }
 
 macro_rules! binary {
     ($($(#[$doc:meta])* $name:ident => $variant:ident;)*) => {
         $($(#[$doc])*
-        pub fn $name(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> Made {
+        pub fn $name(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> TensorResult {
             one(cx, Op::Binary(Binary::$variant), &[a, b])
         })*
     };
@@ -83,59 +83,59 @@ binary! {
 }
 
 /// x · by
-pub fn scale(cx: &Cx<'_>, x: &Tensor, by: f64) -> Made {
+pub fn scale(cx: &Cx<'_>, x: &Tensor, by: f64) -> TensorResult {
     one(cx, Op::Scale { by: by.into() }, &[x])
 }
 
 /// x + by
-pub fn add_scalar(cx: &Cx<'_>, x: &Tensor, by: f64) -> Made {
+pub fn add_scalar(cx: &Cx<'_>, x: &Tensor, by: f64) -> TensorResult {
     one(cx, Op::AddScalar { by: by.into() }, &[x])
 }
 
 /// x limited to lo..=hi; the gradient is zero outside.
-pub fn clamp(cx: &Cx<'_>, x: &Tensor, lo: f64, hi: f64) -> Made {
+pub fn clamp(cx: &Cx<'_>, x: &Tensor, lo: f64, hi: f64) -> TensorResult {
     elementwise::check_bounds(lo, hi).map_err(|kind| cx.fail("clamp", kind))?;
     one(cx, Op::Clamp { lo: lo.into(), hi: hi.into() }, &[x])
 }
 
-/// x in another element kind; x itself if it has it already.
-pub fn cast(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Made {
+/// Casts x to another element kind; returns x itself if it has that kind already.
+pub fn cast(cx: &Cx<'_>, x: &Tensor, to: Kind) -> TensorResult {
     if x.kind() == to { Ok(x.clone()) } else { one(cx, Op::Cast { to }, &[x]) }
 }
 
 /// Where x is neither NaN nor infinite; Bool.
-pub fn is_finite(cx: &Cx<'_>, x: &Tensor) -> Made {
+pub fn is_finite(cx: &Cx<'_>, x: &Tensor) -> TensorResult {
     one(cx, Op::Test(Test::Finite), &[x])
 }
 
 /// Where x ≥ bound; Bool.
-pub fn at_least(cx: &Cx<'_>, x: &Tensor, bound: f64) -> Made {
+pub fn at_least(cx: &Cx<'_>, x: &Tensor, bound: f64) -> TensorResult {
     one(cx, Op::Test(Test::AtLeast(bound.into())), &[x])
 }
 
 /// Where x < bound; Bool.
-pub fn below(cx: &Cx<'_>, x: &Tensor, bound: f64) -> Made {
+pub fn below(cx: &Cx<'_>, x: &Tensor, bound: f64) -> TensorResult {
     one(cx, Op::Test(Test::Below(bound.into())), &[x])
 }
 
 /// Where both are true; broadcasting.
-pub fn and(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> Made {
+pub fn and(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> TensorResult {
     one(cx, Op::And, &[a, b])
 }
 
 /// Where x is false.
-pub fn not(cx: &Cx<'_>, x: &Tensor) -> Made {
+pub fn not(cx: &Cx<'_>, x: &Tensor) -> TensorResult {
     one(cx, Op::Not, &[x])
 }
 
 /// Positions `at` (int64, one axis) of axis `dim`; a position that is taken more than once gets the sum of its gradients.
-pub fn index_select(cx: &Cx<'_>, x: &Tensor, dim: i64, at: &Tensor) -> Made {
+pub fn index_select(cx: &Cx<'_>, x: &Tensor, dim: i64, at: &Tensor) -> TensorResult {
     one(cx, Op::IndexSelect { axis: dim }, &[x, at])
 }
 
 /// x where `keep` (Bool, x's shape) is true, else 0, also where x is NaN. No gradient flows back: an `x` that asks for one is
 /// refused.
-pub fn zero_where_not(cx: &Cx<'_>, x: &Tensor, keep: &Tensor) -> Made {
+pub fn zero_where_not(cx: &Cx<'_>, x: &Tensor, keep: &Tensor) -> TensorResult {
     without_gradient(cx, "zero_where_not", &[x])?;
     one(cx, Op::Keep { when: true }, &[keep, x])
 }
@@ -165,7 +165,7 @@ fn without_gradient(cx: &Cx<'_>, op: &'static str, ins: &[&Tensor]) -> Result<()
     }
 }
 
-/// Moves the loss scale after a step; `taken` (0 axes) is 1, or 0 for a step that was refused.
+/// Updates the loss scale after a step; `taken` (0 axes) is 1, or 0 for a refused step.
 pub fn update_loss_scale(cx: &Cx<'_>, scale: &LossScale, taken: &Tensor) -> Result<(), OpError> {
     let refused = add_scalar(cx, &neg(cx, &cast(cx, taken, Kind::Float)?)?, 1.0)?;
     let settings = scale.settings;
@@ -178,13 +178,13 @@ pub fn update_loss_scale(cx: &Cx<'_>, scale: &LossScale, taken: &Tensor) -> Resu
     call(cx, op, &[&state[0], &state[1], &refused]).map(|_| ())
 }
 
-/// x without its history: no gradient flows back.
-pub fn detach(cx: &Cx<'_>, x: &Tensor) -> Made {
+/// x as a constant: no gradient flows back.
+pub fn detach(cx: &Cx<'_>, x: &Tensor) -> TensorResult {
     one(cx, Op::Detach, &[x])
 }
 
 /// x Wᵀ + b for x (…, in), w (out, in), b (out) → (…, out).
-pub fn linear(cx: &Cx<'_>, x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Made {
+pub fn linear(cx: &Cx<'_>, x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> TensorResult {
     match b {
         Some(b) => one(cx, Op::Linear { bias: true }, &[x, w, b]),
         None => one(cx, Op::Linear { bias: false }, &[x, w]),
@@ -192,59 +192,59 @@ pub fn linear(cx: &Cx<'_>, x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Made {
 }
 
 /// (…, M, K) × (…, K, N) → (…, M, N); leading axes broadcast.
-pub fn matmul(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> Made {
+pub fn matmul(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> TensorResult {
     one(cx, Op::MatMul { ta: false, tb: false }, &[a, b])
 }
 
 /// [`matmul`] with the last two axes of an operand swapped first, without a copy.
-pub fn matmul_t(cx: &Cx<'_>, a: &Tensor, b: &Tensor, ta: bool, tb: bool) -> Made {
+pub fn matmul_t(cx: &Cx<'_>, a: &Tensor, b: &Tensor, ta: bool, tb: bool) -> TensorResult {
     one(cx, Op::MatMul { ta, tb }, &[a, b])
 }
 
 /// silu(a) · b for equal shapes.
-pub fn silu_mul(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> Made {
+pub fn silu_mul(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> TensorResult {
     one(cx, Op::SiluMul, &[a, b])
 }
 
 /// silu(left half) · right half of the last axis: (…, 2D) → (…, D).
-pub fn swiglu_gate(cx: &Cx<'_>, x: &Tensor) -> Made {
+pub fn swiglu_gate(cx: &Cx<'_>, x: &Tensor) -> TensorResult {
     one(cx, Op::SwiGlu, &[x])
 }
 
 /// The SwiGLU feed-forward without biases: x (…, D), w_in (2·hidden, D) with gate rows first, w_out (D, hidden).
-pub fn swiglu(cx: &Cx<'_>, x: &Tensor, w_in: &Tensor, w_out: &Tensor) -> Made {
+pub fn swiglu(cx: &Cx<'_>, x: &Tensor, w_in: &Tensor, w_out: &Tensor) -> TensorResult {
     let both = linear(cx, x, w_in, None)?;
     let gated = swiglu_gate(cx, &both)?;
     linear(cx, &gated, w_out, None)
 }
 
-/// Softmax along `dim`.
-pub fn softmax(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
+/// Softmax of x along axis `dim`.
+pub fn softmax(cx: &Cx<'_>, x: &Tensor, dim: i64) -> TensorResult {
     one(cx, Op::Softmax { axis: dim }, &[x])
 }
 
-/// Logarithm of the softmax along `dim`.
-pub fn log_softmax(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
+/// Logarithm of the softmax of x along axis `dim`.
+pub fn log_softmax(cx: &Cx<'_>, x: &Tensor, dim: i64) -> TensorResult {
     one(cx, Op::LogSoftmax { axis: dim }, &[x])
 }
 
 /// (x − mean)/√(variance + eps) · w + b over the last axis; w and b of its size.
-pub fn layer_norm(cx: &Cx<'_>, x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Made {
+pub fn layer_norm(cx: &Cx<'_>, x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> TensorResult {
     one(cx, Op::LayerNorm { affine: true, eps: eps.into() }, &[x, w, b])
 }
 
-/// [`layer_norm`] without weight and bias.
-pub fn layer_norm_plain(cx: &Cx<'_>, x: &Tensor, eps: f64) -> Made {
+/// Layer norm over the last axis without weight and bias.
+pub fn layer_norm_plain(cx: &Cx<'_>, x: &Tensor, eps: f64) -> TensorResult {
     one(cx, Op::LayerNorm { affine: false, eps: eps.into() }, &[x])
 }
 
 /// x/√(mean of x² + eps) · w over the last axis; w of its size.
-pub fn rms_norm(cx: &Cx<'_>, x: &Tensor, w: &Tensor, eps: f64) -> Made {
+pub fn rms_norm(cx: &Cx<'_>, x: &Tensor, w: &Tensor, eps: f64) -> TensorResult {
     one(cx, Op::RmsNorm { affine: true, eps: eps.into() }, &[x, w])
 }
 
-/// [`rms_norm`] without weight.
-pub fn rms_norm_plain(cx: &Cx<'_>, x: &Tensor, eps: f64) -> Made {
+/// RMS norm over the last axis without a weight.
+pub fn rms_norm_plain(cx: &Cx<'_>, x: &Tensor, eps: f64) -> TensorResult {
     one(cx, Op::RmsNorm { affine: false, eps: eps.into() }, &[x])
 }
 
@@ -253,7 +253,8 @@ pub fn add_norm(
     cx: &Cx<'_>,
     x: &Tensor,
     branch: &Tensor,
-    (w, b): (&Tensor, Option<&Tensor>),
+    w: &Tensor,
+    b: Option<&Tensor>,
     eps: f64,
 ) -> Result<(Tensor, Tensor), OpError> {
     let op = Op::AddNorm { layer: b.is_some(), eps: eps.into(), low: None };
@@ -265,34 +266,42 @@ pub fn add_norm(
 }
 
 /// silu(gate) · norm(q · s), as one operation; all of one shape. With `b` a layer norm, else an RMS norm; weights as there.
-pub fn gated_norm(cx: &Cx<'_>, [s, q, gate]: [&Tensor; 3], (w, b): (&Tensor, Option<&Tensor>), eps: f64) -> Made {
+pub fn gated_norm(
+    cx: &Cx<'_>,
+    s: &Tensor,
+    q: &Tensor,
+    gate: &Tensor,
+    w: &Tensor,
+    b: Option<&Tensor>,
+    eps: f64,
+) -> TensorResult {
     let op = Op::GatedNorm { layer: b.is_some(), eps: eps.into(), low: None };
     let ins: SmallVec<[&Tensor; 5]> = [s, q, gate, w].into_iter().chain(b).collect();
     one(cx, op, &ins)
 }
 
 /// Sum over axes; none means x itself.
-pub fn sum(cx: &Cx<'_>, x: &Tensor, dims: &[i64], keepdim: bool) -> Made {
+pub fn sum(cx: &Cx<'_>, x: &Tensor, dims: &[i64], keepdim: bool) -> TensorResult {
     one(cx, Op::Sum { axes: Axes::from_slice(dims), keepdim }, &[x])
 }
 
 /// Sum of all elements, a tensor of 0 axes.
-pub fn sum_all(cx: &Cx<'_>, x: &Tensor) -> Made {
+pub fn sum_all(cx: &Cx<'_>, x: &Tensor) -> TensorResult {
     one(cx, Op::Sum { axes: (0..x.shape().len() as i64).collect(), keepdim: false }, &[x])
 }
 
 /// Mean over axes; none means x itself.
-pub fn mean(cx: &Cx<'_>, x: &Tensor, dims: &[i64], keepdim: bool) -> Made {
+pub fn mean(cx: &Cx<'_>, x: &Tensor, dims: &[i64], keepdim: bool) -> TensorResult {
     one(cx, Op::Mean { axes: Axes::from_slice(dims), keepdim }, &[x])
 }
 
 /// Largest element along an axis; the gradient goes to the one libtorch picks among equals.
-pub fn max_dim(cx: &Cx<'_>, x: &Tensor, dim: i64, keepdim: bool) -> Made {
+pub fn max_dim(cx: &Cx<'_>, x: &Tensor, dim: i64, keepdim: bool) -> TensorResult {
     one(cx, Op::MaxDim { axis: dim, keepdim }, &[x])
 }
 
-/// The same elements in another shape; one size may be −1.
-pub fn reshape(cx: &Cx<'_>, x: &Tensor, shape: &[i64]) -> Made {
+/// x in another shape; one size may be −1.
+pub fn reshape(cx: &Cx<'_>, x: &Tensor, shape: &[i64]) -> TensorResult {
     if x.shape() == shape {
         return Ok(x.clone());
     }
@@ -300,12 +309,12 @@ pub fn reshape(cx: &Cx<'_>, x: &Tensor, shape: &[i64]) -> Made {
 }
 
 /// Axes in another order, as a view.
-pub fn permute(cx: &Cx<'_>, x: &Tensor, axes: &[i64]) -> Made {
+pub fn permute(cx: &Cx<'_>, x: &Tensor, axes: &[i64]) -> TensorResult {
     one(cx, Op::Permute { axes: Axes::from_slice(axes) }, &[x])
 }
 
 /// Two axes swapped, as a view.
-pub fn transpose(cx: &Cx<'_>, x: &Tensor, a: i64, b: i64) -> Made {
+pub fn transpose(cx: &Cx<'_>, x: &Tensor, a: i64, b: i64) -> TensorResult {
     let rank = x.shape().len();
     let at = |axis| crate::op::infer::axis(axis, rank).map_err(|kind| cx.fail("transpose", kind));
     let mut axes: Axes = (0..rank as i64).collect();
@@ -314,7 +323,7 @@ pub fn transpose(cx: &Cx<'_>, x: &Tensor, a: i64, b: i64) -> Made {
 }
 
 /// `len` positions of an axis from `start`, as a view.
-pub fn narrow(cx: &Cx<'_>, x: &Tensor, dim: i64, start: i64, len: i64) -> Made {
+pub fn narrow(cx: &Cx<'_>, x: &Tensor, dim: i64, start: i64, len: i64) -> TensorResult {
     one(cx, Op::Narrow { axis: dim, start, len }, &[x])
 }
 
@@ -324,7 +333,7 @@ pub fn split(cx: &Cx<'_>, x: &Tensor, sizes: &[i64], dim: i64) -> Result<SmallVe
 }
 
 /// Tensors joined along an axis.
-pub fn cat(cx: &Cx<'_>, xs: &[&Tensor], dim: i64) -> Made {
+pub fn cat(cx: &Cx<'_>, xs: &[&Tensor], dim: i64) -> TensorResult {
     match xs {
         [] => Err(cx.fail("cat", empty())),
         xs => one(cx, Op::Cat { axis: dim }, xs),
@@ -332,7 +341,7 @@ pub fn cat(cx: &Cx<'_>, xs: &[&Tensor], dim: i64) -> Made {
 }
 
 /// Tensors of one shape joined along a new axis.
-pub fn stack(cx: &Cx<'_>, xs: &[&Tensor], dim: i64) -> Made {
+pub fn stack(cx: &Cx<'_>, xs: &[&Tensor], dim: i64) -> TensorResult {
     match xs {
         [] => Err(cx.fail("stack", empty())),
         xs => one(cx, Op::Stack { axis: dim }, xs),
@@ -344,7 +353,7 @@ fn empty() -> OpErrorKind {
 }
 
 /// x repeated to a larger shape, as a view.
-pub fn expand(cx: &Cx<'_>, x: &Tensor, shape: &[i64]) -> Made {
+pub fn expand(cx: &Cx<'_>, x: &Tensor, shape: &[i64]) -> TensorResult {
     if x.shape() == shape {
         return Ok(x.clone());
     }
@@ -352,25 +361,25 @@ pub fn expand(cx: &Cx<'_>, x: &Tensor, shape: &[i64]) -> Made {
 }
 
 /// Ones of a shape, where the parameters are.
-pub fn ones(cx: &Cx<'_>, shape: &[i64], kind: Kind) -> Made {
+pub fn ones(cx: &Cx<'_>, shape: &[i64], kind: Kind) -> TensorResult {
     one(cx, Op::Ones { shape: Axes::from_slice(shape), kind, device: cx.device() }, &[])
 }
 
 /// Zeros of a shape, where the parameters are.
-pub fn zeros(cx: &Cx<'_>, shape: &[i64], kind: Kind) -> Made {
+pub fn zeros(cx: &Cx<'_>, shape: &[i64], kind: Kind) -> TensorResult {
     one(cx, Op::Zeros { shape: Axes::from_slice(shape), kind, device: cx.device() }, &[])
 }
 
 /// A new axis of size 1 at `dim`.
-pub fn unsqueeze(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
+pub fn unsqueeze(cx: &Cx<'_>, x: &Tensor, dim: i64) -> TensorResult {
     let at = crate::op::infer::axis(dim, x.shape().len() + 1).map_err(|kind| cx.fail("unsqueeze", kind))?;
     let mut shape = Axes::from_slice(x.shape());
     shape.insert(at, 1);
     one(cx, Op::Reshape { shape }, &[x])
 }
 
-/// Without axis `dim`, which must have size 1.
-pub fn squeeze(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
+/// x without axis `dim`, which must have size 1.
+pub fn squeeze(cx: &Cx<'_>, x: &Tensor, dim: i64) -> TensorResult {
     let at = crate::op::infer::axis(dim, x.shape().len()).map_err(|kind| cx.fail("squeeze", kind))?;
     if x.shape()[at] != 1 {
         let kind = crate::op::infer::wrong(0, x.meta(), "size 1 at the axis to drop");
@@ -381,34 +390,34 @@ pub fn squeeze(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
     one(cx, Op::Reshape { shape }, &[x])
 }
 
-/// An axis backwards.
-pub fn flip(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
+/// x with axis `dim` reversed.
+pub fn flip(cx: &Cx<'_>, x: &Tensor, dim: i64) -> TensorResult {
     one(cx, Op::Flip { axis: dim }, &[x])
 }
 
 /// x (B,N,H,W) cut into segments of which head h takes the positions h mod r, h mod r + r, … → (B,S,H,L,W), zeros behind the end.
 /// `segment` is a multiple of the dilation r.
-pub fn dilate(cx: &Cx<'_>, x: &Tensor, segment: i64, dilation: i64) -> Made {
+pub fn dilate(cx: &Cx<'_>, x: &Tensor, segment: i64, dilation: i64) -> TensorResult {
     one(cx, Op::Dilate { segment, dilation }, &[x])
 }
 
-/// Back from [`dilate`] to N `tokens`: (B,S,H,L,W) → (B,N,H,W), zeros where a head took nothing.
-pub fn undilate(cx: &Cx<'_>, x: &Tensor, segment: i64, dilation: i64, tokens: i64) -> Made {
+/// Inverse of [`dilate`] to N `tokens`: (B,S,H,L,W) → (B,N,H,W), zeros where a head took nothing.
+pub fn undilate(cx: &Cx<'_>, x: &Tensor, segment: i64, dilation: i64, tokens: i64) -> TensorResult {
     one(cx, Op::Undilate { segment, dilation, tokens }, &[x])
 }
 
 /// Rows of `table` (rows, D) by 64-bit ids of any shape → (…, D). Ids must lie in 0..rows.
-pub fn embedding(cx: &Cx<'_>, table: &Tensor, ids: &Tensor) -> Made {
+pub fn embedding(cx: &Cx<'_>, table: &Tensor, ids: &Tensor) -> TensorResult {
     one(cx, Op::Embedding, &[table, ids])
 }
 
 /// a where `condition` (Bool) is true, else b; all three broadcast.
-pub fn where_(cx: &Cx<'_>, condition: &Tensor, a: &Tensor, b: &Tensor) -> Made {
+pub fn where_(cx: &Cx<'_>, condition: &Tensor, a: &Tensor, b: &Tensor) -> TensorResult {
     one(cx, Op::Where, &[condition, a, b])
 }
 
 /// Zeroes elements at rate `p` and scales the rest by 1/(1−p); x itself outside training or at rate 0.
-pub fn dropout(cx: &Cx<'_>, x: &Tensor, p: f64) -> Made {
+pub fn dropout(cx: &Cx<'_>, x: &Tensor, p: f64) -> TensorResult {
     if !cx.is_training() || p == 0.0 {
         return Ok(x.clone());
     }
@@ -416,7 +425,7 @@ pub fn dropout(cx: &Cx<'_>, x: &Tensor, p: f64) -> Made {
 }
 
 /// Zeroes whole rows of the first axis at rate `p` and scales the rest by 1/(1−p); x itself outside training or at rate 0.
-pub fn drop_path(cx: &Cx<'_>, x: &Tensor, p: f64) -> Made {
+pub fn drop_path(cx: &Cx<'_>, x: &Tensor, p: f64) -> TensorResult {
     if !cx.is_training() || p == 0.0 {
         return Ok(x.clone());
     }
@@ -427,7 +436,7 @@ pub fn drop_path(cx: &Cx<'_>, x: &Tensor, p: f64) -> Made {
 ///
 /// # Errors
 /// When β is not a float, or `lo` is not at most `hi`.
-pub fn retention_decay(cx: &Cx<'_>, beta: &Tensor, lo: f64, hi: f64) -> Made {
+pub fn retention_decay(cx: &Cx<'_>, beta: &Tensor, lo: f64, hi: f64) -> TensorResult {
     elementwise::check_bounds(lo, hi).map_err(|kind| cx.fail("retention_decay", kind))?;
     one(cx, Op::RetentionDecay { lo: lo.into(), hi: hi.into() }, &[beta])
 }
@@ -454,23 +463,32 @@ pub fn retention_scan(
 }
 
 /// softmax(q kᵀ/√Dh + key bias) v for q (B,H,Nq,Dh), k and v (B,H,Nk,Dh), key bias (Nk) or (B,Nk).
-pub fn sdpa(cx: &Cx<'_>, q: &Tensor, k: &Tensor, v: &Tensor, key_bias: Option<&Tensor>, mask: Structural) -> Made {
-    sdpa_scored(cx, [q, k, v], key_bias, mask, Score::PLAIN)
+pub fn sdpa(
+    cx: &Cx<'_>,
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    key_bias: Option<&Tensor>,
+    mask: Structural,
+) -> TensorResult {
+    sdpa_scored(cx, q, k, v, key_bias, mask, Score::PLAIN)
 }
 
 /// [`sdpa`] of modified scores: softmax(cap(q kᵀ/√Dh) + key bias − slopeₕ·|i − j|) v, shapes as there.
 ///
 /// `score.cap` = c bends scores to c·tanh(s/c), before the bias is added (Gemma 2, 2024). `score.alibi` makes head h forget
 /// with distance, slopeₕ = 2^(−8(h+1)/H) (Press et al., "Train short, test long", 2022; [`Score::slope`] for H that is no
-/// power of two): slopes are constants, and queries must be as many as keys. No kernel of libtorch knows either: on CUDA the
+/// power of two): slopes are constants, and queries must be as many as keys. No kernel of libtorch supports either: on CUDA our
 /// own kernel runs, elsewhere the plain reference, which keeps (B,H,Nq,Nk) scores.
 pub fn sdpa_scored(
     cx: &Cx<'_>,
-    [q, k, v]: [&Tensor; 3],
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
     key_bias: Option<&Tensor>,
     mask: Structural,
     score: Score,
-) -> Made {
+) -> TensorResult {
     match key_bias {
         Some(bias) => one(cx, Op::Sdpa { mask, bias: true, score }, &[q, k, v, bias]),
         None => one(cx, Op::Sdpa { mask, bias: false, score }, &[q, k, v]),
@@ -480,18 +498,18 @@ pub fn sdpa_scored(
 /// Sum over valid cells of d²/2 for |d| ≤ delta, else delta·(|d| − delta/2), with d = prediction − target.
 ///
 /// Targets may be NaN where the mask (Bool, true = valid) is false. All three have one shape; the result has 0 axes.
-pub fn masked_huber(cx: &Cx<'_>, prediction: &Tensor, target: &Tensor, mask: &Tensor, delta: f64) -> Made {
+pub fn masked_huber(cx: &Cx<'_>, prediction: &Tensor, target: &Tensor, mask: &Tensor, delta: f64) -> TensorResult {
     one(cx, Op::MaskedHuber { delta: delta.into() }, &[prediction, target, mask])
 }
 
 /// Sum over valid cells of (prediction − target)². Masks as for [`masked_huber`].
-pub fn masked_mse(cx: &Cx<'_>, prediction: &Tensor, target: &Tensor, mask: &Tensor) -> Made {
+pub fn masked_mse(cx: &Cx<'_>, prediction: &Tensor, target: &Tensor, mask: &Tensor) -> TensorResult {
     one(cx, Op::MaskedMse, &[prediction, target, mask])
 }
 
 /// Sum over rows of log Σ exp(logits) − logit of the target, for logits (…, C) and 64-bit ids (…); rows whose target is
 /// `ignore` count for nothing. The result has 0 axes; divide by the number of rows that count.
-pub fn cross_entropy(cx: &Cx<'_>, logits: &Tensor, targets: &Tensor, ignore: i64) -> Made {
+pub fn cross_entropy(cx: &Cx<'_>, logits: &Tensor, targets: &Tensor, ignore: i64) -> TensorResult {
     let targets = reshape(cx, targets, &[targets.meta().numel()])?;
     let logits = reshape(cx, logits, &[targets.meta().numel(), logits.dim(-1)])?;
     one(cx, Op::CrossEntropy { ignore }, &[&logits, &targets])

@@ -1,8 +1,9 @@
-//! ENN's worker: trains and serves the ENN model on libtorch. A library, so that users build workers around their own model,
-//! and the binary `enn-worker`.
+//! ENN's worker trains and serves the ENN model on libtorch. It is a library, so that users can build workers around
+//! their own model, and the binary `enn-worker`.
 //!
-//! Floors (an arrow never points up): `backend < op < kernel, precision < autograd < functional, params < layer < block, loss < model < export < session`.
-//! Side towers `data`, `comm`, `optim`, `checkpoint`, `profile` know tensors and parameter names, not `model`; only `session` sees all.
+//! Layers (an import never points up): `backend < op < kernel, precision < autograd < functional, params < layer <
+//! block, loss < model < export < session`. The modules `data`, `comm`, `optim`, `checkpoint`, `profile` know tensors
+//! and parameter names, not `model`; only `session` uses all.
 
 pub mod autograd;
 pub mod backend;
@@ -25,5 +26,5 @@ pub mod probe;
 pub mod profile;
 pub mod session;
 
-/// libtorch's bindings of the version this library is built against, for programs of one's own.
+/// Bindings of the libtorch that this library is built against, for user-defined workers.
 pub use tch;

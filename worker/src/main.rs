@@ -1,5 +1,6 @@
-//! The binary `enn-worker`: one process of a run, started by `enn`; with `--probe` it tells what it was built and finds itself
-//! with, with `--serve` it predicts what it is asked on its standard input, with `--engine` it runs an exported artifact so.
+//! The binary `enn-worker`: one process of a run, started by `enn`. With `--probe` it describes its build and the
+//! hardware it finds, with `--serve` it predicts the requests on its standard input, with `--engine` it does so with an
+//! exported artifact.
 
 use enn_worker::session::{Own, program};
 use std::process::ExitCode;

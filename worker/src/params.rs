@@ -9,7 +9,7 @@
 mod buckets;
 mod init;
 mod layout;
-mod shelf;
+mod sharded;
 mod tree;
 
 pub use crate::autograd::{BucketId, ParamId};

@@ -7,8 +7,8 @@
 #![expect(clippy::print_stderr, reason = "a test says what it skips")]
 #![expect(clippy::disallowed_methods, reason = "the environment is how a test names its child's part")]
 
-use enn_broker::store::{Limits, serve};
-use enn_common::event::{Event, What};
+use enn_broker::tcpstore::{Limits, serve};
+use enn_common::event::{Event, EventKind};
 use enn_common::kernels::{Fault, KernelBook};
 use enn_worker::{
     autograd::{Cx, Mode, Tensor as Value},
@@ -379,7 +379,7 @@ fn root() -> &'static Path {
 struct Ended {
     dir: tempfile::TempDir,
     run: PathBuf,
-    events: Vec<What>,
+    events: Vec<EventKind>,
 }
 
 /// Trains the example on CPUs with workers that have the kernel `part`, to a good end.
@@ -454,7 +454,7 @@ impl Ended {
 
     fn rounds(&self) -> u64 {
         let mut rounds = self.events.iter().filter_map(|what| match what {
-            What::RunEnded { rounds, .. } => Some(*rounds),
+            EventKind::RunEnded { rounds, .. } => Some(*rounds),
             _ => None,
         });
         rounds.next_back().unwrap()
@@ -462,7 +462,7 @@ impl Ended {
 
     fn causes(&self) -> Vec<&str> {
         let causes = self.events.iter().filter_map(|what| match what {
-            What::RoundFailed { cause, .. } => Some(cause.as_str()),
+            EventKind::RoundFailed { cause, .. } => Some(cause.as_str()),
             _ => None,
         });
         causes.collect()
@@ -496,7 +496,7 @@ fn kernels_that_are_wrong_or_refuse_change_no_bit() {
             linear.ran.get(part).is_none_or(|calls| calls.calls == 0) && linear.ran["plain"].calls > 100,
             "{linear:?}"
         );
-        assert!(ended.events.iter().any(|what| matches!(what, What::KernelQuarantined { .. })));
+        assert!(ended.events.iter().any(|what| matches!(what, EventKind::KernelQuarantined { .. })));
         let page = ended.page();
         assert!(page.contains(&format!("tries {part}, plain")) && page.contains("in quarantine"), "{page}");
     }
@@ -569,7 +569,7 @@ fn on_two_gpus_sums_that_are_captured_are_those_that_are_not() {
     }
     let apart = train_on("cuda", "none", 2, &[REPEATABLE, "cluster.collectives=\"nccl\""]);
     let captured = train_on("cuda", "none", 2, &[REPEATABLE, "train.capture_collectives=true"]);
-    let warned = captured.events.iter().find(|what| matches!(what, What::Warned { .. }));
+    let warned = captured.events.iter().find(|what| matches!(what, EventKind::Warned { .. }));
     assert!(warned.is_none(), "{warned:?}");
     assert!(captured.weights() == apart.weights());
 }
@@ -589,14 +589,14 @@ fn on_two_gpus_a_rank_that_dies_in_captured_sums_costs_no_more_than_the_steps_si
 fn a_kernel_that_fails_late_costs_a_step_and_a_weight_that_is_lost_a_restart() {
     let ended = train("test.late_nan", 1);
     let skipped = ended.events.iter().filter_map(|what| match what {
-        What::EpochEnded(report) => Some(report.skipped),
+        EventKind::EpochEnded(report) => Some(report.skipped),
         _ => None,
     });
     let skipped: u64 = skipped.sum();
     assert!((1..=4).contains(&skipped), "one step for each signature, at most: {skipped}");
     assert_eq!(ended.rounds(), 1);
     let told = ended.events.iter().any(|what| {
-        matches!(what, What::Warned { message } if message.contains("was refused") && message.contains("kernel test.late_nan"))
+        matches!(what, EventKind::Warned { message } if message.contains("was refused") && message.contains("kernel test.late_nan"))
     });
     assert!(told, "{:?}", ended.events);
     assert!(ended.book().quarantine.iter().all(|entry| entry.fault == Fault::NonFinite));

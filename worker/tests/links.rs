@@ -50,7 +50,7 @@ fn linked(port: u16, rank: u32) -> (Box<Linked>, Forming) {
 
 fn nccl(port: u16, rank: u32) -> Box<Nccl> {
     let forming = Forming::within(PATIENCE);
-    Box::new(Nccl::form(&connect(port, 1), (rank, 2), rank, PATIENCE, &forming).unwrap())
+    Box::new(Nccl::form(&connect(port, 1), rank, 2, rank, PATIENCE, &forming).unwrap())
 }
 
 fn two_gpus() -> bool {
@@ -295,10 +295,10 @@ fn a_sum_that_one_rank_never_comes_to_ends_with_a_cut_or_in_time_and_leaves_the_
         }
         let late = work.wait(Duration::from_millis(300)).unwrap_err();
         assert!(matches!(late, CommError::TimedOut { operation: "all_reduce", rank: 0, size: 2, .. }), "{late}");
-        let cutter = forming.cutter();
+        let abort_handle = forming.abort_handle();
         let cuts = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(200));
-            cutter.cut();
+            abort_handle.abort();
         });
         let begun = Instant::now();
         let error = work.wait(PATIENCE).unwrap_err();

@@ -73,7 +73,7 @@ fn live(way: &str, store: &Store, round: u32, at: (u32, u32)) {
         0 => group.shutdown(PATIENCE).unwrap(),
         1 => group.abort(PATIENCE).unwrap(),
         _ => {
-            group.cutter().cut();
+            group.abort_handle().abort();
             drop(group);
         }
     }
@@ -143,13 +143,13 @@ fn cut_while_peers_stand(way: &str, soon: Duration) {
     peers.iter().for_each(stop);
     let bucket = ones();
     let works: Vec<_> = (0..5).map(|_| group.all_reduce_sum(&bucket).unwrap()).collect();
-    let cutter = group.cutter();
+    let abort_handle = group.abort_handle();
     let before = group.waited();
     let took = thread::scope(|scope| {
         let cutting = scope.spawn(|| {
             thread::park_timeout(A_WHILE);
             let cut = Instant::now();
-            cutter.cut();
+            abort_handle.abort();
             cut
         });
         is_cut(works[0].wait(PATIENCE), "all_reduce");
@@ -162,9 +162,9 @@ fn cut_while_peers_stand(way: &str, soon: Duration) {
     // Later ones end as well, a second cut changes nothing, and one after the group's end neither.
     is_cut(group.all_reduce_sum(&bucket).and_then(|work| work.wait(soon)), "all_reduce");
     is_cut(group.barrier(soon), "barrier");
-    cutter.cut();
+    abort_handle.abort();
     group.abort(soon).unwrap();
-    cutter.cut();
+    abort_handle.abort();
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn peers_of_a_rank_that_was_cut_get_an_error() {
         let group = group(way, &connect(port, 0), (0, 3));
         group.barrier(PATIENCE).unwrap();
         thread::park_timeout(A_WHILE);
-        group.cutter().cut();
+        group.abort_handle().abort();
         peers.iter_mut().for_each(Peer::ends_well);
     }
 }
@@ -328,11 +328,11 @@ fn forming_is_given_up_from_another_thread_and_in_time() {
         for round in 0..5 {
             let store = connect(port, round);
             let forming = Forming::within(PATIENCE);
-            let cutter = forming.cutter();
+            let abort_handle = forming.abort_handle();
             let took = thread::scope(|scope| {
                 let cutting = scope.spawn(|| {
                     thread::park_timeout(A_WHILE);
-                    cutter.cut();
+                    abort_handle.abort();
                     Instant::now()
                 });
                 // The others died before they came.
@@ -344,7 +344,7 @@ fn forming_is_given_up_from_another_thread_and_in_time() {
         }
         // Cut before it began, and out of time.
         let forming = Forming::within(PATIENCE);
-        forming.cutter().cut();
+        forming.abort_handle().abort();
         is_cut(form(way, &connect(port, 7), (0, 2), &forming).map(drop), "form");
         let begun = Instant::now();
         let error = form(way, &connect(port, 8), (0, 2), &Forming::within(A_WHILE)).map(drop).unwrap_err();
@@ -364,12 +364,12 @@ fn forming_with_an_address_of_the_dead_is_given_up() {
         let gone = Forming::within(A_WHILE);
         assert!(form("gloo", &store, (dead, 2), &gone).is_err());
         let forming = Forming::within(PATIENCE);
-        let cutter = forming.cutter();
+        let abort_handle = forming.abort_handle();
         let took = thread::scope(|scope| {
             let cutting = scope.spawn(|| {
                 thread::park_timeout(A_WHILE);
                 let cut = Instant::now();
-                cutter.cut();
+                abort_handle.abort();
                 cut
             });
             let result = form("gloo", &store, (mine, 2), &forming).map(drop);
@@ -428,7 +428,7 @@ fn a_cut_may_come_at_any_moment() {
         for round in 0..200u32 {
             let [mine, theirs] = [0, 1].map(|rank: usize| stores[rank].round(&format!("{way}-{round}")).unwrap());
             let formings = [Forming::within(PATIENCE), Forming::within(PATIENCE)];
-            let cutters = formings.each_ref().map(Forming::cutter);
+            let abort_handles = formings.each_ref().map(Forming::abort_handle);
             let [first, second] = formings;
             thread::scope(|scope| {
                 let other = scope.spawn(move || until_cut(way, &theirs, 1, &second));
@@ -436,9 +436,9 @@ fn a_cut_may_come_at_any_moment() {
                 // From the first instant to well within the collectives.
                 thread::park_timeout(Duration::from_micros(u64::from(round) * 97));
                 let cut = Instant::now();
-                cutters[0].cut();
+                abort_handles[0].abort();
                 worst = worst.max(one.join().unwrap().saturating_duration_since(cut));
-                cutters[1].cut();
+                abort_handles[1].abort();
                 other.join().unwrap();
             });
         }

@@ -10,7 +10,6 @@ pub struct Bounds {
     /// The smallest number that is believed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low: Option<f32>,
-    /// The largest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high: Option<f32>,
     /// Numbers that mean "missing".

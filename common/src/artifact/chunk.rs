@@ -14,7 +14,7 @@ use crate::{
     fs::{FileError, atomic, mmap::bytes_of},
     staged::{
         StagedError,
-        npy::{ALIGN_BYTES, Element, Header},
+        npy::{ALIGN_BYTES, Header, NpyElement},
         reader::NpyMap,
     },
 };
@@ -34,15 +34,7 @@ pub enum ChunkError {
     Array(#[from] StagedError),
     /// The numbers do not fit the rows.
     #[error("{}: {what} is {found}, expected {expected}", path.display())]
-    Shape {
-        path: PathBuf,
-        /// What was compared.
-        what: &'static str,
-        /// What was found.
-        found: String,
-        /// What was expected.
-        expected: String,
-    },
+    Shape { path: PathBuf, what: &'static str, found: String, expected: String },
     /// The bytes are not those that were written.
     #[error("{}: digest {found}, expected {expected}; delete the chunk and predict again", path.display())]
     Digest {
@@ -55,12 +47,11 @@ pub enum ChunkError {
     },
 }
 
-/// What became of a row. Every row of a chunk has one, and its numbers are finite iff it is `Predicted`, but for cells of which training
+/// Status of a row. Every row of a chunk has one, and its numbers are finite iff it is `Predicted`, but for cells of which training
 /// has seen no target: they are NaN in every row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum RowStatus {
-    /// The model answered.
     Predicted = 0,
     /// No input of the row is there: whatever the model says has nothing to do with it.
     NoInput = 1,
@@ -103,20 +94,18 @@ impl RowStatus {
     }
 }
 
-/// What a chunk holds of its rows.
+/// The content of a chunk.
 #[derive(Debug, Clone, Copy)]
-pub struct Rows<'a> {
+pub struct ChunkRows<'a> {
     /// Predictions, row-major.
     pub values: &'a [f32],
-    /// Identities.
     pub ids: &'a [i64],
-    /// What became of each, as numbers of `RowStatus`.
+    /// The status of each row, as numbers of `RowStatus`.
     pub status: &'a [u8],
 }
 
-/// A written chunk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenChunk {
     /// File of the predictions; those of ids and status lie beside it.
     pub path: PathBuf,
     /// Digest of the files, hex.
@@ -125,8 +114,7 @@ pub struct Written {
 
 /// Rows [start, end) of the staged order and the shape of their predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent<'a> {
-    /// First row.
+pub struct ChunkExtent<'a> {
     pub start: u64,
     /// Row behind the last.
     pub end: u64,
@@ -153,7 +141,7 @@ pub fn status_path(predictions: &Path) -> PathBuf {
 ///
 /// # Errors
 /// When the numbers are not those of the extent, or the disk refuses them: then the chunk does not exist.
-pub fn write(out: &Path, extent: Extent<'_>, content: Rows<'_>) -> Result<Written, ChunkError> {
+pub fn write(out: &Path, extent: ChunkExtent<'_>, content: ChunkRows<'_>) -> Result<WrittenChunk, ChunkError> {
     let path = path(out, extent.start, extent.end);
     let rows = extent.end.saturating_sub(extent.start);
     let cells: u64 = extent.out_shape.iter().map(|&n| n as u64).product();
@@ -163,16 +151,15 @@ pub fn write(out: &Path, extent: Extent<'_>, content: Rows<'_>) -> Result<Writte
     let folder = out.join(FOLDER);
     std::fs::create_dir_all(&folder).map_err(FileError::of("make the directory", &folder))?;
     let shape: Vec<u64> = std::iter::once(rows).chain(extent.out_shape.iter().map(|&n| n as u64)).collect();
-    let values = array(&path, Element::F32, &shape, bytes_of(content.values))?;
-    let names = array(&path, Element::I64, &[rows], bytes_of(content.ids))?;
-    let status = array(&path, Element::U8, &[rows], content.status)?;
+    let values = array(&path, NpyElement::F32, &shape, bytes_of(content.values))?;
+    let names = array(&path, NpyElement::I64, &[rows], bytes_of(content.ids))?;
+    let status = array(&path, NpyElement::U8, &[rows], content.status)?;
     atomic::write_unsynced(&ids_path(&path), &names)?;
     atomic::write_unsynced(&status_path(&path), &status)?;
     atomic::write_unsynced(&path, &values)?;
-    Ok(Written { path, blake3: digest([&values, &names, &status]) })
+    Ok(WrittenChunk { path, blake3: digest([&values, &names, &status]) })
 }
 
-/// An open chunk.
 #[derive(Debug)]
 pub struct Chunk {
     predictions: NpyMap,
@@ -191,10 +178,10 @@ impl Chunk {
         let ids = NpyMap::open(&ids_path(path))?;
         let status = NpyMap::open(&status_path(path))?;
         let rows = predictions.header().shape.first().copied().unwrap_or(0);
-        expect(path, "element type", predictions.header().element.descr(), Element::F32.descr())?;
-        expect(path, "element type of the ids", ids.header().element.descr(), Element::I64.descr())?;
+        expect(path, "element type", predictions.header().element.descr(), NpyElement::F32.descr())?;
+        expect(path, "element type of the ids", ids.header().element.descr(), NpyElement::I64.descr())?;
         expect(path, "number of ids", ids.header().count(), rows)?;
-        expect(path, "element type of the status", status.header().element.descr(), Element::U8.descr())?;
+        expect(path, "element type of the status", status.header().element.descr(), NpyElement::U8.descr())?;
         expect(path, "number of status entries", status.header().count(), rows)?;
         if let Some(expected) = blake3 {
             let read = |path: &Path| std::fs::read(path).map_err(FileError::of("read", path));
@@ -208,7 +195,6 @@ impl Chunk {
         Ok(Self { predictions, ids, status, path: path.to_owned() })
     }
 
-    /// Shape (n, *out_shape).
     pub fn shape(&self) -> &[u64] {
         &self.predictions.header().shape
     }
@@ -229,7 +215,7 @@ impl Chunk {
         self.ids.numbers().ok_or_else(|| self.misaligned())
     }
 
-    /// What became of each row, numbers of `RowStatus`.
+    /// The status of each row, numbers of `RowStatus`.
     pub fn status(&self) -> &[u8] {
         self.status.data()
     }
@@ -244,7 +230,7 @@ impl Chunk {
     }
 }
 
-fn array(path: &Path, element: Element, shape: &[u64], data: &[u8]) -> Result<Vec<u8>, ChunkError> {
+fn array(path: &Path, element: NpyElement, shape: &[u64], data: &[u8]) -> Result<Vec<u8>, ChunkError> {
     // Axes are few, so that the header fits twice the alignment or, with very long shapes, a few times.
     let header = (2..=64).find_map(|blocks| Header::write(element, shape, blocks * ALIGN_BYTES));
     let mut bytes = header.ok_or_else(|| ChunkError::Shape {
@@ -284,9 +270,9 @@ mod tests {
     #[test]
     fn comes_back_and_damage_is_seen() {
         let dir = tempfile::tempdir().unwrap();
-        let extent = Extent { start: 5, end: 7, out_shape: &[1, 3] };
+        let extent = ChunkExtent { start: 5, end: 7, out_shape: &[1, 3] };
         let values = [1.0, 2.0, 3.0, 4.0, f32::NAN, 6.0];
-        let content = Rows { values: &values, ids: &[-9, 12], status: &[0, RowStatus::NotFinite as u8] };
+        let content = ChunkRows { values: &values, ids: &[-9, 12], status: &[0, RowStatus::NotFinite as u8] };
         let written = write(dir.path(), extent, content).unwrap();
         assert_eq!(written.path, path(dir.path(), 5, 7));
         let chunk = Chunk::open(&written.path, Some(&written.blake3)).unwrap();
@@ -308,11 +294,11 @@ mod tests {
     #[test]
     fn wrong_numbers_leave_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let extent = Extent { start: 0, end: 2, out_shape: &[3] };
-        let content = Rows { values: &[0.0; 6], ids: &[0, 1], status: &[0; 2] };
-        assert!(write(dir.path(), extent, Rows { values: &[0.0; 5], ..content }).is_err());
-        assert!(write(dir.path(), extent, Rows { ids: &[0], ..content }).is_err());
-        assert!(write(dir.path(), extent, Rows { status: &[0; 3], ..content }).is_err());
+        let extent = ChunkExtent { start: 0, end: 2, out_shape: &[3] };
+        let content = ChunkRows { values: &[0.0; 6], ids: &[0, 1], status: &[0; 2] };
+        assert!(write(dir.path(), extent, ChunkRows { values: &[0.0; 5], ..content }).is_err());
+        assert!(write(dir.path(), extent, ChunkRows { ids: &[0], ..content }).is_err());
+        assert!(write(dir.path(), extent, ChunkRows { status: &[0; 3], ..content }).is_err());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -23,7 +23,6 @@ pub struct ClassFigures {
     /// How far the probability of the likeliest class is from the share that is right, mean over `calibration`.
     #[serde(with = "finite")]
     pub calibration_error: f64,
-    /// By class.
     pub classes: Vec<ClassPart>,
     /// Rows by the class that is true, then by the likeliest; empty where there are too many classes.
     pub confusion: Vec<Vec<u64>>,
@@ -36,35 +35,33 @@ pub struct ClassFigures {
 pub struct ClassPart {
     /// Rows of the class.
     pub rows: u64,
-    /// Rows that are told to be of it.
-    pub told: u64,
-    /// Rows of the class that are told to be of it.
+    /// Rows predicted to be of it.
+    #[serde(rename = "told")]
+    pub predicted: u64,
+    /// Rows of the class predicted to be of it.
     pub right: u64,
     /// Area under the ROC curve of its probability; `None` where all rows are of it or none is, or where there are too many.
     pub auc: Option<f64>,
 }
 
 impl ClassPart {
-    /// Share of its rows that are told right; `None` without rows.
+    /// Share of its rows that are predicted right; `None` without rows.
     pub fn recall(&self) -> Option<f64> {
         (self.rows > 0).then(|| self.right as f64 / self.rows as f64)
     }
 
-    /// Share of what is told to be of it that is; `None` where nothing is.
+    /// Share of the rows predicted to be of it that are; `None` where nothing is.
     pub fn precision(&self) -> Option<f64> {
-        (self.told > 0).then(|| self.right as f64 / self.told as f64)
+        (self.predicted > 0).then(|| self.right as f64 / self.predicted as f64)
     }
 }
 
 /// Rows whose likeliest class has about the same probability.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CalibrationPart {
-    /// Least probability.
     pub low: f64,
-    /// Highest probability.
     pub high: f64,
     pub rows: u64,
-    /// Mean probability.
     pub probability: f64,
     /// Share that is right.
     pub right: f64,

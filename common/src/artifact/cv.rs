@@ -17,14 +17,11 @@ use std::{
 pub const FILE: &str = "cv.json";
 /// Version that is written and read.
 pub const VERSION: u32 = 1;
-/// Largest record.
 const RECORD_BYTES_MAX: u64 = 1 << 30;
-/// The `format` field.
 pub const FORMAT: &str = "enn-cv";
 /// Name of the trained model among those that are compared.
 pub const MODEL: &str = "ENN";
 
-/// Contents of cv.json.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CvRecord {
     pub format: String,
@@ -44,15 +41,13 @@ pub struct CvRecord {
     pub staged: PathBuf,
     /// Folds trained at the same time.
     pub jobs: usize,
-    /// Folds, in order.
     pub folds: Vec<FoldRecord>,
-    /// What the folds that are done say together; best first.
+    /// Summary of the finished folds; best first.
     pub contenders: Vec<Contender>,
     /// Notes of the baselines, without repetitions.
     pub notes: Vec<String>,
 }
 
-/// One fold.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FoldRecord {
     /// Run directory, relative to the cross-validation's.
@@ -61,7 +56,6 @@ pub struct FoldRecord {
     pub staged: PathBuf,
     /// Samples that train, validate, test.
     pub rows: [u64; 3],
-    /// Where it stands.
     pub state: FoldState,
     /// Duration of its training, seconds.
     pub seconds: f64,
@@ -73,13 +67,11 @@ pub struct FoldRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum FoldState {
-    /// It has not been trained, or not to the end.
+    /// The fold has not been trained, or not to the end.
     Pending,
-    /// It was trained, and its test rows predicted.
+    /// The fold was trained, and its test rows are predicted.
     Done,
-    /// It could not be trained.
     Failed {
-        /// Why.
         cause: String,
     },
 }
@@ -91,11 +83,10 @@ pub struct Contender {
     pub name: String,
     /// Folds it was judged on.
     pub folds: u64,
-    /// What contenders are compared by: the mean absolute error; in the cells' own spreads where they have no unit in common; of
+    /// Measure by which contenders are compared: the mean absolute error; in the cells' own spreads where they have no unit in common; of
     /// classes the log-loss.
     #[serde(default)]
     pub judged: Spread,
-    /// Mean absolute error.
     pub mae: Spread,
     /// Root of the mean squared error.
     pub rmse: Spread,
@@ -129,7 +120,6 @@ impl Spread {
 /// The model beside the best baseline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// The best baseline.
     pub baseline: String,
     /// Relative difference of the mean error; negative: the model is better.
     pub difference: f64,
@@ -142,10 +132,8 @@ pub struct Verdict {
 /// Why cv.json cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CvError {
-    /// It cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It does not parse.
     #[error("{}: {source}", path.display())]
     Json {
         /// cv.json.
@@ -157,7 +145,6 @@ pub enum CvError {
     Foreign {
         /// cv.json.
         path: PathBuf,
-        /// Format and version.
         found: String,
     },
 }
@@ -214,7 +201,6 @@ impl CvRecord {
         self.folds.iter().filter(|fold| fold.state == FoldState::Done)
     }
 
-    /// What contenders are compared by.
     pub fn measure(&self) -> Measure {
         self.done().find_map(|fold| Some(fold.errors.get(MODEL)?.measure())).unwrap_or(Measure::Mae)
     }

@@ -13,10 +13,8 @@ use std::{collections::BTreeMap, path::PathBuf};
 pub const FILE: &str = "evaluation.json";
 /// Version that is written.
 pub const VERSION: u32 = 1;
-/// The `format` field.
 pub const FORMAT: &str = "enn-evaluation";
 
-/// Contents of evaluation.json.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     pub format: String,
@@ -40,31 +38,29 @@ pub struct Evaluation {
     /// Errors by what the run has done with the rows: "trained on", "validated on", "never seen"; empty where that is not known.
     #[serde(default)]
     pub seen: Vec<SeenPart>,
-    /// What must be known of these errors before they are believed.
+    /// Caveats that a reader of these errors must know.
     #[serde(default)]
     pub warning: Option<String>,
     /// Over all of these rows and cells.
-    pub all: Part,
+    pub all: EvaluationPart,
     /// The model's spread over the targets', median over cells; `None` where no cell varies.
     pub reactivity: Option<f64>,
     /// By place on the last axis of the output grid.
-    pub horizons: Vec<Part>,
+    pub horizons: Vec<EvaluationPart>,
     /// Column that groups rows; empty for none.
     pub group: String,
-    /// By group.
-    pub groups: Vec<Part>,
+    pub groups: Vec<EvaluationPart>,
     /// By output cell, row-major over the grid.
-    pub cells: Vec<Part>,
+    pub cells: Vec<EvaluationPart>,
     /// Predicted quantiles; empty where none are.
-    pub levels: Vec<Level>,
+    pub levels: Vec<QuantileCoverage>,
     /// Predicted intervals, widest first.
-    pub intervals: Vec<Interval>,
-    /// What predictions of classes are worth; `None` where the target is no class.
+    pub intervals: Vec<QuantileInterval>,
+    /// Figures of the predicted classes; `None` where the target is no class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<ClassFigures>,
-    /// What shuffling each input does, most important first; empty when it was not asked for.
+    /// Effect of shuffling each input, most important first; empty when it was not asked for.
     pub importance: Vec<Importance>,
-    /// Sentences for people.
     pub notes: Vec<String>,
 }
 
@@ -72,21 +68,21 @@ pub struct Evaluation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SeenPart {
     pub rows: u64,
-    /// What was done with them, and the errors.
+    /// How the run used the rows, and the errors over them.
     #[serde(flatten)]
-    pub part: Part,
+    pub part: EvaluationPart,
 }
 
 /// Errors over some rows and cells.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Part {
+pub struct EvaluationPart {
     pub name: String,
     /// By contender: `MODEL` and the baselines.
     pub errors: BTreeMap<String, Metrics>,
 }
 
-impl Part {
-    /// What the model is compared by.
+impl EvaluationPart {
+    /// Returns the measure by which the model is compared.
     pub fn measure(&self) -> Option<Measure> {
         self.errors.get(MODEL).map(Metrics::measure)
     }
@@ -104,18 +100,16 @@ impl Part {
     }
 }
 
-/// A predicted quantile.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Level {
+pub struct QuantileCoverage {
     /// Share of targets that should be at or below it.
     pub level: f64,
-    /// Share that is.
     pub below: f64,
 }
 
 /// A predicted interval between two quantiles.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
+pub struct QuantileInterval {
     /// Level of the lower end.
     pub lower: f64,
     /// Level of the upper end.
@@ -127,10 +121,9 @@ pub struct Interval {
     pub width: f64,
 }
 
-/// What shuffling an input does.
+/// Effect of shuffling an input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Importance {
-    /// Source column.
     pub input: String,
     /// Rise of the error that forecasters are compared by, over shuffles.
     pub rise: Spread,

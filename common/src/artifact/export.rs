@@ -26,9 +26,7 @@ pub struct Sidecar {
     pub files: Vec<ArtifactFile>,
     /// Where the model comes from.
     pub model: Origin,
-    /// What goes in, in order.
     pub inputs: Vec<Port>,
-    /// What comes out, in order.
     pub outputs: Vec<Port>,
     /// The columns of the input `x`, in order.
     pub columns: Vec<Column>,
@@ -41,8 +39,8 @@ pub struct Sidecar {
     /// Levels that the model itself predicts, whether or not they come out here.
     pub model_levels: Vec<f64>,
     /// Rows of one call.
-    pub batch: Rows,
-    /// What weights are stored and products computed in: "fp32", "fp16" or "bf16".
+    pub batch: BatchRows,
+    /// Precision of stored weights and of products: "fp32", "fp16" or "bf16".
     pub precision: String,
     /// Versions of what made it: enn, libtorch, opset, schema, tools.
     pub versions: BTreeMap<String, String>,
@@ -51,7 +49,7 @@ pub struct Sidecar {
     /// The format it was made from by another tool, and that file's digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// What else is special about it, e.g. the instruction set it was compiled for.
+    /// Other properties, e.g. the instruction set it was compiled for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub notes: BTreeMap<String, String>,
     /// How it was checked.
@@ -65,7 +63,7 @@ pub struct Sidecar {
     pub scaler: [Vec<[f64; 2]>; 2],
     /// How a table becomes columns: the run's `[data]`, with no more of its files than the name of the first.
     pub data: serde_json::Value,
-    /// What the training data were, without their rows: categories, statistics and bounds that new rows are read by.
+    /// Description of the training data without their rows: categories, statistics and bounds that new rows are read by.
     pub staged: StagedMeta,
 }
 
@@ -74,9 +72,8 @@ pub struct Sidecar {
 pub struct ArtifactFile {
     /// From where the artifact lies, with `/`; it begins with the artifact's name.
     pub path: RelPath,
-    /// Its length.
     pub bytes: u64,
-    /// Its digest, hex.
+    /// Digest of the file, hex.
     pub sha256: String,
 }
 
@@ -96,7 +93,6 @@ pub struct Origin {
 pub struct Port {
     /// Name in the artifact.
     pub name: String,
-    /// Element type.
     pub dtype: String,
     /// Sizes; "batch" for rows.
     pub shape: Vec<crate::graph::Dim>,
@@ -115,7 +111,7 @@ pub struct Column {
     /// The integer of category 0, where the categories are the integers from it on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<i64>,
-    /// What a number that is 1 or 0 says: whether a cell of this source column has this label.
+    /// Meaning of a number that is 1 or 0: whether a cell of this source column has this label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<LabelMeta>,
     /// How a number follows from a time stamp, in a sentence; empty where it is what the column's name says.
@@ -130,16 +126,15 @@ pub struct Column {
 
 /// Rows of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rows {
-    /// Fewest.
+pub struct BatchRows {
     pub min: u64,
-    /// What it is tuned for.
+    /// Number of rows that the artifact is tuned for.
     pub opt: u64,
     /// Most; no more than a promise where a format states no bound.
     pub max: u64,
 }
 
-/// What an artifact was made from.
+/// Source of an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// Name of the format.
@@ -152,9 +147,9 @@ pub struct Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// It ran in its own runtime and answered as the model does.
+    /// The artifact ran in its own runtime and answered as the model does.
     Runtime,
-    /// It was read again and holds together; its runtime does not run here.
+    /// The artifact was read again and is consistent; its runtime does not run here.
     Structure,
     /// Not at all, because that was asked for.
     None,
@@ -163,9 +158,7 @@ pub enum Level {
 /// How an artifact was checked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verified {
-    /// How far.
     pub level: Level,
-    /// Runtime and version.
     pub runtime: String,
     /// Rows of the calls.
     pub batches: Vec<u64>,
@@ -177,8 +170,7 @@ pub struct Verified {
     pub largest: f64,
     /// Mean difference in the same units.
     pub mean: f64,
-    /// What the largest may be.
+    /// Limit on the largest difference.
     pub tolerance: f64,
-    /// Seconds it took.
     pub seconds: f64,
 }

@@ -10,9 +10,8 @@ use std::{
 
 /// Version that is written, and the newest that is read.
 pub const VERSION: u32 = 1;
-/// The `format` field.
 pub const FORMAT: &str = "enn-predictions";
-/// Its name in a directory of predictions.
+/// File name in a directory of predictions.
 pub const MANIFEST: &str = "manifest.json";
 
 /// A file with its contents' digest.

@@ -11,16 +11,13 @@ use std::{collections::BTreeMap, path::Path};
 pub const FILE: &str = "MANIFEST.json";
 /// Version that is written, and the newest that is read.
 pub const VERSION: u32 = 1;
-/// The `format` field.
 pub const FORMAT: &str = "enn-run";
 
-/// Contents of MANIFEST.json.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunManifest {
     pub format: String,
     /// `VERSION`.
     pub version: u32,
-    /// Run identifier.
     pub run: String,
     /// Exit code of the run.
     pub code: u8,

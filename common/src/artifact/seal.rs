@@ -20,23 +20,14 @@ const DIGEST_CHARS: usize = 64;
 /// Why a sealed file could not be read or made.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
-    /// The disk.
     #[error(transparent)]
     File(#[from] FileError),
     /// The digest is missing or not that of the text: the file was cut, changed or is another file.
     #[error("{} is damaged: {what}", path.display())]
-    Damaged {
-        path: PathBuf,
-        /// What was found.
-        what: &'static str,
-    },
+    Damaged { path: PathBuf, what: &'static str },
     /// The digest is right, but the JSON is not what was expected: a newer or older writer.
     #[error("{} cannot be understood: {source}", path.display())]
-    Json {
-        path: PathBuf,
-        /// What serde says.
-        source: serde_json::Error,
-    },
+    Json { path: PathBuf, source: serde_json::Error },
 }
 
 /// The sealed text of a value. It must serialize to an object with at least one field.

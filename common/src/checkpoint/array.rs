@@ -4,24 +4,23 @@ use super::{
     element::Element,
     item,
     stored::{ItemError, StoredTensor},
-    tree::{Id, Node, Tree},
+    tree::{Tree, TreeId, TreeNode},
     value::Value,
 };
 
 const MULTIARRAY: [&str; 2] = ["numpy.core.multiarray", "numpy._core.multiarray"];
 const NUMERIC: [&str; 2] = ["numpy.core.numeric", "numpy._core.numeric"];
 
-/// What an array is made of.
-struct Array<'t> {
-    dtype: Id,
+struct ArrayParts<'t> {
+    dtype: TreeId,
     sizes: Vec<u64>,
     is_fortran: bool,
-    data: &'t Node<'t>,
+    data: &'t TreeNode<'t>,
 }
 
 /// Whether an object is an array.
-pub(super) fn is_array(tree: &Tree<'_>, id: Id) -> bool {
-    let Node::Object { callee, .. } = tree.node(id) else { return false };
+pub(super) fn is_array(tree: &Tree<'_>, id: TreeId) -> bool {
+    let TreeNode::Object { callee, .. } = tree.node(id) else { return false };
     let is = |modules: [&'static str; 2], name: &'static str| {
         modules.iter().any(|module| tree.is_global(*callee, module, name))
     };
@@ -29,11 +28,11 @@ pub(super) fn is_array(tree: &Tree<'_>, id: Id) -> bool {
 }
 
 /// An array as a tensor whose bytes are in the pickle itself.
-pub(super) fn array(tree: &Tree<'_>, id: Id) -> Result<StoredTensor, ItemError> {
+pub(super) fn array(tree: &Tree<'_>, id: TreeId) -> Result<StoredTensor, ItemError> {
     let unsupported = |what: String| ItemError::Unsupported { what };
     let found = parts(tree, id).ok_or_else(|| unsupported("an array of numpy in a form that is not known".into()))?;
     let element = element(tree, found.dtype)?;
-    let Node::Bytes(bytes) = found.data else {
+    let TreeNode::Bytes(bytes) = found.data else {
         return Err(unsupported(
             "an array whose bytes the pickle holds as text (protocol 2 or older), or of objects".into(),
         ));
@@ -53,12 +52,12 @@ pub(super) fn array(tree: &Tree<'_>, id: Id) -> Result<StoredTensor, ItemError> 
     Ok(StoredTensor { element, sizes: found.sizes, strides, first: 0, at, bytes: bytes.len() as u64, crc32: 0 })
 }
 
-fn parts<'t>(tree: &'t Tree<'t>, id: Id) -> Option<Array<'t>> {
+fn parts<'t>(tree: &'t Tree<'t>, id: TreeId) -> Option<ArrayParts<'t>> {
     let (name, args, state) = tree.object(id)?;
     if name == "_frombuffer" {
         let [data, dtype, sizes, order, ..] = args else { return None };
         let is_fortran = tree.text(*order) == Some("F");
-        return Some(Array {
+        return Some(ArrayParts {
             dtype: *dtype,
             sizes: tree.size(*sizes)?,
             is_fortran,
@@ -68,12 +67,12 @@ fn parts<'t>(tree: &'t Tree<'t>, id: Id) -> Option<Array<'t>> {
     let state = tree.tuple(state?)?;
     // The version in front is missing in old ones.
     let [sizes, dtype, order, data] = state.get(state.len().checked_sub(4)?..)? else { return None };
-    let is_fortran = matches!(tree.node(*order), Node::Bool(true) | Node::Int(1));
-    Some(Array { dtype: *dtype, sizes: tree.size(*sizes)?, is_fortran, data: tree.node(*data) })
+    let is_fortran = matches!(tree.node(*order), TreeNode::Bool(true) | TreeNode::Int(1));
+    Some(ArrayParts { dtype: *dtype, sizes: tree.size(*sizes)?, is_fortran, data: tree.node(*data) })
 }
 
-/// What a `bytearray(…)` was made of.
-fn buffer(tree: &Tree<'_>, id: Id) -> Id {
+/// Returns the argument of `bytearray(…)`.
+fn buffer(tree: &Tree<'_>, id: TreeId) -> TreeId {
     match tree.object(id) {
         Some(("bytearray" | "bytes", args, _)) => args.first().copied().unwrap_or(id),
         _ => id,
@@ -81,7 +80,7 @@ fn buffer(tree: &Tree<'_>, id: Id) -> Id {
 }
 
 /// The element type of `numpy.dtype(code, …)` with its byte order.
-fn element(tree: &Tree<'_>, id: Id) -> Result<Element, ItemError> {
+fn element(tree: &Tree<'_>, id: TreeId) -> Result<Element, ItemError> {
     let unsupported = |what: String| ItemError::Unsupported { what };
     let found = tree.object(id).filter(|(name, ..)| *name == "dtype");
     let code = found.and_then(|(_, args, _)| tree.text(*args.first()?));
@@ -113,15 +112,15 @@ fn element(tree: &Tree<'_>, id: Id) -> Result<Element, ItemError> {
 }
 
 /// A number of numpy: `scalar(dtype, bytes)`.
-pub(super) fn scalar(tree: &Tree<'_>, id: Id) -> Option<Value> {
-    let Node::Object { callee, args, .. } = tree.node(id) else { return None };
+pub(super) fn scalar(tree: &Tree<'_>, id: TreeId) -> Option<Value> {
+    let TreeNode::Object { callee, args, .. } = tree.node(id) else { return None };
     if !MULTIARRAY.iter().any(|module| tree.is_global(*callee, module, "scalar")) {
         return None;
     }
     let [dtype, data] = tree.tuple(*args)? else { return None };
     let bytes = match tree.node(*data) {
-        Node::Bytes(bytes) => bytes.to_vec(),
-        Node::Text(text) => text.as_bytes().to_vec(),
+        TreeNode::Bytes(bytes) => bytes.to_vec(),
+        TreeNode::Text(text) => text.as_bytes().to_vec(),
         _ => tree.encoded(*data)?,
     };
     let number = |bytes: &[u8]| bytes.try_into().ok().map(i64::from_le_bytes);

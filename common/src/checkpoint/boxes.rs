@@ -5,7 +5,6 @@
 pub struct Region {
     /// First index per axis.
     pub offsets: Vec<u64>,
-    /// Length per axis.
     pub sizes: Vec<u64>,
 }
 
@@ -14,12 +13,7 @@ pub struct Region {
 pub enum CoverageError {
     /// A box does not lie in the shape, or has another number of axes.
     #[error("the box at {:?} of size {:?} does not lie in the shape {shape:?}", found.offsets, found.sizes)]
-    Outside {
-        /// The box.
-        found: Region,
-        /// The whole.
-        shape: Vec<u64>,
-    },
+    Outside { found: Region, shape: Vec<u64> },
     /// Two boxes share elements.
     #[error(
         "the boxes at {:?} of size {:?} and at {:?} of size {:?} overlap", one.offsets, one.sizes, other.offsets, other.sizes
@@ -33,11 +27,9 @@ pub enum CoverageError {
     /// Elements are in no box.
     #[error("the boxes hold {covered} of the {wanted} elements of the shape {shape:?}: a part is missing")]
     Hole {
-        /// Elements in boxes.
         covered: u64,
         /// Elements of the whole.
         wanted: u64,
-        /// The whole.
         shape: Vec<u64>,
     },
 }

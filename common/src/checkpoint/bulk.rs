@@ -10,7 +10,7 @@
 use super::{
     boxes::{Region, runs},
     item,
-    metadata::{Chunk, TensorEntry},
+    metadata::{StoredChunk, TensorEntry},
     reader::{Boxed, Checkpoint, ReadError},
     zip::Envelope,
 };
@@ -72,7 +72,6 @@ impl Checkpoint {
         self.read_carefully(boxes, threads)
     }
 
-    /// Tensor by tensor.
     fn read_carefully(&self, boxes: BTreeMap<&str, Vec<Boxed<'_>>>, threads: usize) -> Result<(), ReadError> {
         let jobs = Mutex::new(boxes.into_iter());
         let failed = Mutex::new(None);
@@ -91,7 +90,7 @@ impl Checkpoint {
 
     /// The items of a tensor as they must be if we wrote them; `None` where that cannot be said, or where an item's elements do
     /// not lie behind each other in the tensor.
-    fn pieces<'t>(&self, target: usize, to: &'t mut Target<'_>) -> Result<Option<Vec<Piece<'t>>>, ReadError> {
+    fn pieces<'t>(&self, target: usize, to: &'t mut Target<'_>) -> Result<Option<Vec<ReadPiece<'t>>>, ReadError> {
         let entry = self.entry(to.fqn)?;
         let whole = Region::whole(&entry.shape);
         let Some(places) = places(entry, to.region.as_ref().unwrap_or(&whole), to.out.len()) else { return Ok(None) };
@@ -109,14 +108,14 @@ impl Checkpoint {
                 return Ok(None);
             }
             let file = self.file(&chunk.place.file)?;
-            pieces.push(Piece { target, file, at: chunk.place.offset, around, crc32, out });
+            pieces.push(ReadPiece { target, file, at: chunk.place.offset, around, crc32, out });
         }
         Ok(Some(pieces))
     }
 }
 
 /// Where in the bytes of a box each chunk with elements lies, in order; `None` when one is scattered or they do not tile it.
-fn places<'c>(entry: &'c TensorEntry, wanted: &Region, bytes: usize) -> Option<Vec<(Range<usize>, &'c Chunk)>> {
+fn places<'c>(entry: &'c TensorEntry, wanted: &Region, bytes: usize) -> Option<Vec<(Range<usize>, &'c StoredChunk)>> {
     let width = entry.dtype()?.bytes();
     if !wanted.lies_in(&entry.shape) {
         return None;
@@ -144,7 +143,7 @@ fn places<'c>(entry: &'c TensorEntry, wanted: &Region, bytes: usize) -> Option<V
 }
 
 /// An item as it must be, and where its elements go.
-struct Piece<'t> {
+struct ReadPiece<'t> {
     target: usize,
     file: Arc<(File, u64)>,
     at: u64,
@@ -153,7 +152,7 @@ struct Piece<'t> {
     out: &'t mut [u8],
 }
 
-impl Piece<'_> {
+impl ReadPiece<'_> {
     fn length(&self) -> u64 {
         (self.around.head.len() + self.out.len() + self.around.tail.len()) as u64
     }
@@ -167,10 +166,9 @@ impl Piece<'_> {
     }
 }
 
-/// What a thread does without asking.
-enum Job<'t> {
+enum ReadJob<'t> {
     /// Neighbours in a file, in its order.
-    Together(Vec<Piece<'t>>),
+    Together(Vec<ReadPiece<'t>>),
     /// A stretch of a large item: its elements from `at` in the file on.
     Stretch { whole: usize, file: Arc<(File, u64)>, at: u64, out: &'t mut [u8] },
 }
@@ -199,9 +197,8 @@ impl Whole {
     }
 }
 
-/// What came of the jobs.
 #[derive(Default)]
-struct Found {
+struct ReadOutcome {
     /// Checksums of stretches, with their whole and their place.
     sums: Vec<(usize, u64, crc32fast::Hasher)>,
     /// Wholes of which a stretch could not be read.
@@ -211,21 +208,21 @@ struct Found {
 }
 
 /// Reads all pieces; the targets of which something was not as it must be.
-fn read(mut pieces: Vec<Piece<'_>>, threads: usize) -> BTreeSet<usize> {
+fn read(mut pieces: Vec<ReadPiece<'_>>, threads: usize) -> BTreeSet<usize> {
     pieces.sort_by_key(|piece| (Arc::as_ptr(&piece.file).addr(), piece.at));
     let mut wholes = Vec::new();
     let jobs = Mutex::new(divide(pieces, &mut wholes));
-    let found = Mutex::new(Found::default());
+    let found = Mutex::new(ReadOutcome::default());
     let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let work = || {
         let mut buffer = Vec::new();
         while let Some(job) = next() {
             match job {
-                Job::Together(pieces) => {
+                ReadJob::Together(pieces) => {
                     let refused = together(pieces, &mut buffer);
                     found.lock().unwrap_or_else(PoisonError::into_inner).wrong.extend(refused);
                 }
-                Job::Stretch { whole, file, at, out } => {
+                ReadJob::Stretch { whole, file, at, out } => {
                     let sum = stretch(&file.0, at, out);
                     let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
                     match sum {
@@ -238,7 +235,7 @@ fn read(mut pieces: Vec<Piece<'_>>, threads: usize) -> BTreeSet<usize> {
         }
     };
     in_threads(threads, work);
-    let Found { mut sums, unread, mut wrong } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let ReadOutcome { mut sums, unread, mut wrong } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     wrong.extend(unread.into_iter().map(|whole| wholes[whole].target));
     sums.sort_by_key(|(whole, at, _)| (*whole, *at));
     for own in sums.chunk_by(|one, other| one.0 == other.0) {
@@ -262,46 +259,46 @@ fn in_threads(threads: usize, work: impl Fn() + Copy + Send) {
 }
 
 /// Jobs; the last is done first.
-fn divide<'t>(pieces: Vec<Piece<'t>>, wholes: &mut Vec<Whole>) -> Vec<Job<'t>> {
-    let (mut jobs, mut together): (Vec<Job<'t>>, Vec<Piece<'t>>) = (Vec::new(), Vec::new());
+fn divide<'t>(pieces: Vec<ReadPiece<'t>>, wholes: &mut Vec<Whole>) -> Vec<ReadJob<'t>> {
+    let (mut jobs, mut together): (Vec<ReadJob<'t>>, Vec<ReadPiece<'t>>) = (Vec::new(), Vec::new());
     for piece in pieces {
         if piece.length() < SMALL_BYTES_MAX {
             if let (Some(first), Some(last)) = (together.first(), together.last()) {
                 let end = last.at + last.length();
                 let near = Arc::ptr_eq(&last.file, &piece.file) && piece.at >= end && piece.at - end <= GAP_BYTES_MAX;
                 if !near || piece.at + piece.length() - first.at > TOGETHER_BYTES {
-                    jobs.push(Job::Together(std::mem::take(&mut together)));
+                    jobs.push(ReadJob::Together(std::mem::take(&mut together)));
                 }
             }
             together.push(piece);
             continue;
         }
-        let Piece { target, file, at, around, crc32, out } = piece;
+        let ReadPiece { target, file, at, around, crc32, out } = piece;
         let whole = wholes.len();
         let payload = out.len() as u64;
         let mut from = at + around.head.len() as u64;
         for out in out.chunks_mut(STRETCH_BYTES) {
             let length = out.len() as u64;
-            jobs.push(Job::Stretch { whole, file: Arc::clone(&file), at: from, out });
+            jobs.push(ReadJob::Stretch { whole, file: Arc::clone(&file), at: from, out });
             from += length;
         }
         wholes.push(Whole { target, file, at, around, crc32, payload });
     }
     if !together.is_empty() {
-        jobs.push(Job::Together(together));
+        jobs.push(ReadJob::Together(together));
     }
     jobs.reverse();
     jobs
 }
 
 /// Reads neighbours at once; the targets of those that are not as they must be.
-fn together(pieces: Vec<Piece<'_>>, buffer: &mut Vec<u8>) -> Vec<usize> {
+fn together(pieces: Vec<ReadPiece<'_>>, buffer: &mut Vec<u8>) -> Vec<usize> {
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Vec::new() };
     let begin = first.at;
     let end = last.at + last.length();
     buffer.resize(usize::try_from(end - begin).unwrap_or(0), 0);
     let is_read = end <= first.file.1 && first.file.0.read_exact_at(buffer, begin).is_ok();
-    let right = |piece: &mut Piece<'_>| {
+    let right = |piece: &mut ReadPiece<'_>| {
         let start = (piece.at - begin) as usize;
         let bytes = buffer.get(start..start + piece.length() as usize);
         is_read && bytes.is_some_and(|bytes| piece.take(bytes))
@@ -323,7 +320,7 @@ fn stretch(file: &File, mut at: u64, out: &mut [u8]) -> Option<crc32fast::Hasher
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{DType, Draft, ShardWriter, TensorBox, commit, name};
+    use crate::checkpoint::{Draft, ShardWriter, TensorBox, TensorDType, commit, name};
     use std::path::PathBuf;
 
     const ROWS: u64 = 5;
@@ -344,7 +341,7 @@ mod tests {
             let (from, to) = [(0, 2), (2, ROWS)][rank as usize];
             let place = TensorBox {
                 fqn: "rows",
-                dtype: DType::U8,
+                dtype: TensorDType::U8,
                 global: &[ROWS, 4],
                 offsets: &[from, 0],
                 sizes: &[to - from, 4],
@@ -355,16 +352,16 @@ mod tests {
             let global = &[2, 2];
             let offsets = &[0, rank.into()];
             let sizes = &[2, 1];
-            shard.tensor(&TensorBox { fqn, dtype: DType::U8, global, offsets, sizes }, &half).unwrap();
+            shard.tensor(&TensorBox { fqn, dtype: TensorDType::U8, global, offsets, sizes }, &half).unwrap();
             for index in 0..40 {
                 let fqn = format!("small{rank}.{index}");
                 let data = bytes(index, index * 3_000);
-                shard.whole(&fqn, DType::U8, &[index * 3_000], &data).unwrap();
+                shard.whole(&fqn, TensorDType::U8, &[index * 3_000], &data).unwrap();
                 all.push((fqn, data));
             }
             let fqn = format!("large{rank}");
             let data = bytes(9, STRETCH_BYTES as u64 * 2 + 77);
-            shard.whole(&fqn, DType::U8, &[data.len() as u64], &data).unwrap();
+            shard.whole(&fqn, TensorDType::U8, &[data.len() as u64], &data).unwrap();
             all.push((fqn, data));
             tables.push(shard.finish().unwrap());
         }

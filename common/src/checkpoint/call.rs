@@ -7,7 +7,6 @@ use super::{
     zip::Builder,
 };
 
-/// Alignment of payloads.
 const ALIGN_BYTES: u64 = 64;
 
 /// A tensor that is given: element type, sizes, row-major bytes.
@@ -41,11 +40,11 @@ pub fn arguments(tensors: &[Argument<'_>]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{DType, zip};
+    use crate::checkpoint::{TensorDType, zip};
 
     #[test]
     fn the_records_hold_what_was_given() {
-        let file = arguments(&[(DType::F32.into(), &[1, 2], &[7; 8]), (DType::I64.into(), &[0], &[])]);
+        let file = arguments(&[(TensorDType::F32.into(), &[1, 2], &[7; 8]), (TensorDType::I64.into(), &[0], &[])]);
         let records = zip::records(&file).unwrap();
         let bytes = |name: &str| {
             let record = records.iter().find(|record| record.name == name).unwrap();

@@ -25,14 +25,12 @@ pub struct Committed {
     pub path: PathBuf,
     /// Bytes of all files.
     pub bytes: u64,
-    /// Number of files.
     pub files: u64,
 }
 
 /// Why a checkpoint was not committed. The one before stands.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// The disk.
     #[error(transparent)]
     File(#[from] FileError),
     /// The manifest could not be made.
@@ -40,21 +38,10 @@ pub enum CommitError {
     Seal(#[from] SealError),
     /// The shards do not make one checkpoint.
     #[error("the shards of step {step} do not fit together: {source}")]
-    Merge {
-        step: u64,
-        /// What is wrong.
-        source: Box<MergeError>,
-    },
+    Merge { step: u64, source: Box<MergeError> },
     /// A shard is not as long as its writer says.
     #[error("{} has {found} bytes, its writer said {expected}; it was cut or changed after it was written", path.display())]
-    Length {
-        /// Shard.
-        path: PathBuf,
-        /// Bytes on disk.
-        found: u64,
-        /// Bytes written.
-        expected: u64,
-    },
+    Length { path: PathBuf, found: u64, expected: u64 },
 }
 
 /// Commits the shards in `temporary` as `checkpoints/step-N`, where `checkpoints` is the parent of `committed`.

@@ -1,6 +1,6 @@
-//! Element types as the formats know them. `DType` is the part of them that ENN computes with; the others are carried along.
+//! Element types as the formats know them. `TensorDType` is the part of them that ENN computes with; the others are carried along.
 
-use super::table::DType;
+use super::table::TensorDType;
 
 /// An element type of PyTorch's, with its names in the formats.
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +76,6 @@ impl Element {
         if self.torch.ends_with("_x2") { 2 } else { 1 }
     }
 
-    /// PyTorch's storage class.
     pub(super) fn storage(self) -> &'static str {
         self.storage
     }
@@ -86,9 +85,9 @@ impl Element {
         self.bytes
     }
 
-    /// The same type as one that ENN computes with.
-    pub fn dtype(self) -> Option<DType> {
-        DType::of_torch(self.torch)
+    /// Returns the type that ENN computes with.
+    pub fn dtype(self) -> Option<TensorDType> {
+        TensorDType::of_torch(self.torch)
     }
 }
 
@@ -100,8 +99,8 @@ impl PartialEq for Element {
 
 impl Eq for Element {}
 
-impl From<DType> for Element {
-    fn from(dtype: DType) -> Self {
+impl From<TensorDType> for Element {
+    fn from(dtype: TensorDType) -> Self {
         let own = row(dtype.torch(), dtype.bytes(), dtype.storage(), None);
         Self::of_torch(own.torch).unwrap_or(own)
     }
@@ -113,7 +112,7 @@ mod tests {
 
     #[test]
     fn every_type_of_ours_is_one_of_theirs() {
-        for &dtype in DType::ALL {
+        for &dtype in TensorDType::ALL {
             let element = Element::from(dtype);
             assert_eq!(
                 (element.torch(), element.bytes(), element.storage()),

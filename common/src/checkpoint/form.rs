@@ -24,7 +24,6 @@ pub enum FileForm {
     Safetensors,
     /// An archive as `torch.save` wrote before PyTorch 0.1.10.
     Tar,
-    /// Nothing at all.
     Empty,
     /// Zeros where a file of any form begins otherwise.
     Blank,

@@ -6,12 +6,11 @@ use super::{
     element::{Element, UNTYPED},
     pickle::{Pickler, Protocol},
     value::Value,
-    zip::{self, Envelope, Payload},
+    zip::{self, Envelope, RecordPayload},
 };
 
 /// Payloads of at least this many bytes begin at a page of the file, so that they can be mapped and written directly.
 const PAGE_ALIGN_BYTES_MIN: u64 = 64 * 1024;
-/// A page.
 const PAGE_BYTES: u64 = 4096;
 /// Alignment of small payloads: a cache line, and torch's own.
 const LINE_BYTES: u64 = 64;
@@ -23,7 +22,7 @@ const VERSION: &[u8] = b"3\n";
 pub(super) fn tensor(item_offset: u64, element: impl Into<Element>, sizes: &[u64], bytes: u64, crc32: u32) -> Envelope {
     let pickle = tensor_pickle(element.into(), sizes);
     let align = if bytes >= PAGE_ALIGN_BYTES_MIN { PAGE_BYTES } else { LINE_BYTES };
-    let payload = Payload { name: "archive/data/0", bytes, crc32, align };
+    let payload = RecordPayload { name: "archive/data/0", bytes, crc32, align };
     zip::envelope(item_offset, &records(&pickle), Some(&payload))
 }
 

@@ -4,7 +4,7 @@ use super::{Checkpoint, ReadError, check_file, name};
 use crate::fs::{Disk, FileError, Storage};
 use std::path::{Path, PathBuf};
 
-/// What was found in a checkpoints directory.
+/// Content of a checkpoints directory.
 #[derive(Debug, Default)]
 pub struct Latest {
     /// The newest complete checkpoint.

@@ -6,7 +6,7 @@ use super::{
     boxes::{Region, volume},
     item,
     shard::{NAME_BYTES_MAX, ShardError},
-    table::DType,
+    table::TensorDType,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -14,10 +14,8 @@ use std::collections::HashSet;
 /// A box of a tensor that is an item of a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BoxOf {
-    /// Fully qualified name.
     pub fqn: String,
-    /// Element type.
-    pub dtype: DType,
+    pub dtype: TensorDType,
     /// Shape of the whole tensor.
     pub global: Vec<u64>,
     /// Where the box begins.
@@ -41,10 +39,9 @@ pub struct Span {
 
 /// A shard's items and their places.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Layout {
+pub struct ShardLayout {
     /// Items in file order.
     pub boxes: Vec<BoxOf>,
-    /// Their places.
     pub spans: Vec<Span>,
     /// Bytes of the file.
     pub bytes: u64,
@@ -58,7 +55,7 @@ impl BoxOf {
     }
 }
 
-impl Layout {
+impl ShardLayout {
     /// Puts the boxes behind each other.
     ///
     /// # Errors

@@ -22,13 +22,12 @@ pub struct Listed {
     pub reason: Option<String>,
 }
 
-/// What `enn ckpt show` tells.
+/// Output of `enn ckpt show`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Shown {
     pub path: PathBuf,
     /// The manifest; none in a directory that PyTorch wrote.
     pub manifest: Option<Manifest>,
-    /// Tensors by name.
     pub tensors: Vec<ShownTensor>,
     /// Names of plain values.
     pub values: Vec<String>,
@@ -50,14 +49,10 @@ pub struct ShownTensor {
 pub enum FindError {
     /// Nothing that looks like a checkpoint.
     #[error("{} holds no checkpoint; expected a run directory, a checkpoints directory or a step-… directory", path.display())]
-    None {
-        /// Where was looked.
-        path: PathBuf,
-    },
+    None { path: PathBuf },
     /// Shards that nothing lists.
     #[error("{} holds {shard} and no {}: its save did not end", path.display(), name::METADATA)]
     Unlisted {
-        /// Where was looked.
         path: PathBuf,
         /// One of the shards.
         shard: String,
@@ -65,9 +60,8 @@ pub enum FindError {
     /// There are checkpoints, but none is complete; the newest one's reason.
     #[error("{} holds no complete checkpoint: {reason}", path.display())]
     Incomplete {
-        /// Where was looked.
         path: PathBuf,
-        /// What is wrong with the newest.
+        /// Damage of the newest checkpoint.
         reason: Box<ReadError>,
     },
     /// The directory is a checkpoint that cannot be opened.

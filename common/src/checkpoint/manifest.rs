@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     artifact::{
-        card::Findings,
+        model_card::Findings,
         seal::{self, SealError},
     },
     fs::RelPath,
@@ -18,19 +18,15 @@ use std::{collections::BTreeMap, path::Path};
 
 /// Version of manifest.json that is written, and the newest that is read.
 pub const VERSION: u32 = 2;
-/// The `format` field.
 pub const FORMAT: &str = "enn-checkpoint";
 
-/// What the launcher knows of a checkpoint before it is committed.
+/// Facts that the launcher knows of a checkpoint before it is committed.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Draft {
-    /// Run identifier.
     pub run: String,
     /// Attempt that wrote it.
     pub attempt: String,
-    /// Optimizer steps done.
     pub step: u64,
-    /// Epochs done.
     pub epoch: u64,
     /// Validation error that decides which checkpoint is best; smaller is better.
     pub metric: Option<f64>,
@@ -40,7 +36,7 @@ pub struct Draft {
     pub meta: serde_json::Value,
     /// Metrics known at this step, by split.
     pub metrics: BTreeMap<String, Metrics>,
-    /// What else was found out by then.
+    /// Findings of the run up to then.
     pub findings: Findings,
     /// Names and versions of what wrote it: "enn", "libtorch".
     pub versions: BTreeMap<String, String>,
@@ -48,19 +44,15 @@ pub struct Draft {
     pub wall_time: f64,
 }
 
-/// Contents of manifest.json.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub format: String,
     /// `VERSION`.
     pub version: u32,
-    /// Run identifier.
     pub run: String,
     /// Attempt that wrote it.
     pub attempt: String,
-    /// Optimizer steps done.
     pub step: u64,
-    /// Epochs done.
     pub epoch: u64,
     /// Ranks that wrote shards.
     pub world: u32,
@@ -72,7 +64,7 @@ pub struct Manifest {
     pub files: Vec<FileEntry>,
     /// Metrics known at this step, by split.
     pub metrics: BTreeMap<String, Metrics>,
-    /// What else was found out by then.
+    /// Findings of the run up to then.
     #[serde(default, skip_serializing_if = "Findings::is_empty")]
     pub findings: Findings,
     /// Names and versions of what wrote it.
@@ -88,7 +80,6 @@ pub struct Manifest {
 /// How much state there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tensors {
-    /// Number of tensors.
     pub count: u64,
     /// Bytes of their elements.
     pub bytes: u64,
@@ -112,7 +103,7 @@ pub struct FileEntry {
 }
 
 impl FileEntry {
-    /// What a rank says of its shard.
+    /// Adds the table of a rank's shard.
     ///
     /// # Errors
     /// When it gives the shard a name that is not that of a file in the checkpoint's directory.

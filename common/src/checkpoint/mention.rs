@@ -111,9 +111,7 @@ const BUILTINS: &[&str] = &[
 /// One class or function.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mention {
-    /// Module as written.
     pub module: String,
-    /// Name as written.
     pub name: String,
     /// Place of the opcode in the pickle.
     pub at: usize,
@@ -155,7 +153,6 @@ pub struct Mentions {
 }
 
 impl Mentions {
-    /// Notes one.
     pub(super) fn add(&mut self, found: Mention) {
         let kept = if found.is_dangerous() { &mut self.dangerous } else { &mut self.foreign };
         if kept.iter().any(|known| known.module == found.module && known.name == found.name) {
@@ -164,12 +161,11 @@ impl Mentions {
         if kept.len() < KEPT_MAX { kept.push(found) } else { self.is_cut = true }
     }
 
-    /// Those of other libraries.
     pub fn foreign(&self) -> &[Mention] {
         &self.foreign
     }
 
-    /// Those that run code.
+    /// Globals that run code.
     pub fn dangerous(&self) -> &[Mention] {
         &self.dangerous
     }

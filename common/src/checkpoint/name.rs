@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 pub const MANIFEST: &str = "manifest.json";
 /// The manifest's name in a checkpoint that was found damaged: no run resumes from it.
 pub const SET_ASIDE: &str = "manifest.damaged.json";
-/// PyTorch's global metadata.
 pub const METADATA: &str = ".metadata";
-/// What the name of a shard ends with.
+/// Suffix of the name of a shard.
 pub const SHARD_END: &str = ".distcp";
 
 /// `step-00001200`: a committed checkpoint.

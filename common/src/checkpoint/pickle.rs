@@ -23,7 +23,7 @@ pub(super) struct Pickler {
     /// Entries of the memo: what can be fetched instead of being written again.
     memoized: u32,
     texts: HashMap<Box<str>, u32>,
-    /// What the program itself names, few and met for every chunk: found by the address of the name.
+    /// Globals that the program itself names, few and met for every chunk: found by the address of the name.
     fixed: Vec<(Fixed, u32)>,
 }
 
@@ -44,7 +44,6 @@ impl Pickler {
         Self { out, protocol, memoized: 0, texts: HashMap::new(), fixed: Vec::new() }
     }
 
-    /// Ends the pickle.
     pub(super) fn finish(mut self) -> Vec<u8> {
         self.out.push(b'.');
         self.out
@@ -152,10 +151,10 @@ impl Pickler {
     }
 
     /// The memo's entry of what the program names. One name may have several addresses.
-    fn fixed(&self, (module, name): Fixed) -> Option<u32> {
+    fn fixed(&self, name: Fixed) -> Option<u32> {
         let mut entries = self.fixed.iter();
-        let by_address = entries.find(|((m, n), _)| ptr::eq(*n, name) && ptr::eq(*m, module));
-        by_address.or_else(|| self.fixed.iter().find(|(known, _)| *known == (module, name))).map(|(_, index)| *index)
+        let by_address = entries.find(|((m, n), _)| ptr::eq(*m, name.0) && ptr::eq(*n, name.1));
+        by_address.or_else(|| self.fixed.iter().find(|(known, _)| *known == name)).map(|(_, index)| *index)
     }
 
     fn fetch(&mut self, index: u32) {

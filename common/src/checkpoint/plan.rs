@@ -10,14 +10,14 @@ pub const SPLIT_BYTES_MIN: u64 = 1 << 20;
 
 /// A tensor to be divided.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct PlannedTensor {
     pub fqn: String,
     /// Bytes per element.
     pub element_bytes: u64,
     pub shape: Vec<u64>,
 }
 
-impl Entry {
+impl PlannedTensor {
     fn bytes(&self, sizes: &[u64]) -> u64 {
         sizes.iter().product::<u64>() * self.element_bytes
     }
@@ -36,7 +36,7 @@ pub struct Piece {
 
 /// Rows of a tensor that one rank writes.
 #[derive(Debug, Clone, Copy)]
-struct Rows {
+struct RowRange {
     entry: usize,
     bytes: u64,
     begin: u64,
@@ -44,7 +44,7 @@ struct Rows {
 }
 
 /// The pieces of `rank` among `world` (at least 1), in order of entries.
-pub fn share(entries: &[Entry], rank: usize, world: usize) -> Vec<Piece> {
+pub fn share(entries: &[PlannedTensor], rank: usize, world: usize) -> Vec<Piece> {
     let mut mine = Vec::new();
     give(entries, world.max(1), |rows, to| mine.extend((to == rank).then_some(rows)));
     mine.sort_unstable_by_key(|rows| (rows.entry, rows.begin));
@@ -52,9 +52,9 @@ pub fn share(entries: &[Entry], rank: usize, world: usize) -> Vec<Piece> {
 }
 
 /// Tells for every piece, largest first, which rank gets it.
-fn give(entries: &[Entry], world: usize, mut to: impl FnMut(Rows, usize)) {
+fn give(entries: &[PlannedTensor], world: usize, mut to: impl FnMut(RowRange, usize)) {
     // Of one size there are two at most in a tensor, each in a row or two, so that only a few stretches are sorted.
-    let mut stretches: Vec<(u64, usize, Vec<Rows>)> = Vec::with_capacity(entries.len());
+    let mut stretches: Vec<(u64, usize, Vec<RowRange>)> = Vec::with_capacity(entries.len());
     for (index, entry) in entries.iter().enumerate() {
         for rows in cut(index, entry, world) {
             match stretches.iter_mut().rev().take(2).find(|(bytes, of, _)| (*bytes, *of) == (rows.bytes, index)) {
@@ -74,7 +74,7 @@ fn give(entries: &[Entry], world: usize, mut to: impl FnMut(Rows, usize)) {
     }
 }
 
-fn piece(entries: &[Entry], rows: Rows) -> Piece {
+fn piece(entries: &[PlannedTensor], rows: RowRange) -> Piece {
     let shape = &entries[rows.entry].shape;
     let mut piece = Piece { entry: rows.entry, offsets: vec![0; shape.len()], sizes: shape.clone() };
     if let (Some(offset), Some(size)) = (piece.offsets.first_mut(), piece.sizes.first_mut()) {
@@ -85,7 +85,7 @@ fn piece(entries: &[Entry], rows: Rows) -> Piece {
 }
 
 /// A tensor in as many parts as there are ranks, or as it is.
-fn cut(index: usize, entry: &Entry, world: usize) -> impl Iterator<Item = Rows> {
+fn cut(index: usize, entry: &PlannedTensor, world: usize) -> impl Iterator<Item = RowRange> {
     let rows = entry.shape.first().copied().unwrap_or(0);
     let bytes = entry.bytes(&entry.shape);
     let parts = (world as u64).min(rows);
@@ -94,21 +94,21 @@ fn cut(index: usize, entry: &Entry, world: usize) -> impl Iterator<Item = Rows> 
     (0..parts).map(move |part| {
         let begin = rows * part / parts;
         let end = rows * (part + 1) / parts;
-        Rows { entry: index, bytes: if parts == 1 { bytes } else { (end - begin) * of_row }, begin, end }
+        RowRange { entry: index, bytes: if parts == 1 { bytes } else { (end - begin) * of_row }, begin, end }
     })
 }
 
 /// The pieces of one rank, which stay the same as long as the state has the same shapes.
 #[derive(Debug, Default)]
 pub struct Plan {
-    entries: Vec<Entry>,
+    entries: Vec<PlannedTensor>,
     place: (usize, usize),
     pieces: Vec<Piece>,
 }
 
 impl Plan {
     /// [`share`], made anew only when something else is asked for than before.
-    pub fn share(&mut self, entries: Vec<Entry>, rank: usize, world: usize) -> (&[Entry], &[Piece]) {
+    pub fn share(&mut self, entries: Vec<PlannedTensor>, rank: usize, world: usize) -> (&[PlannedTensor], &[Piece]) {
         if (&self.entries, self.place) != (&entries, (rank, world)) {
             self.pieces = share(&entries, rank, world);
             self.entries = entries;
@@ -123,21 +123,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn entries(shapes: &[Vec<u64>]) -> Vec<Entry> {
+    fn entries(shapes: &[Vec<u64>]) -> Vec<PlannedTensor> {
         shapes
             .iter()
             .enumerate()
-            .map(|(i, shape)| Entry { fqn: format!("t{i}"), element_bytes: 4, shape: shape.clone() })
+            .map(|(i, shape)| PlannedTensor { fqn: format!("t{i}"), element_bytes: 4, shape: shape.clone() })
             .collect()
     }
 
-    fn divide(entries: &[Entry], world: usize) -> Vec<Vec<Piece>> {
+    fn divide(entries: &[PlannedTensor], world: usize) -> Vec<Vec<Piece>> {
         (0..world).map(|rank| share(entries, rank, world)).collect()
     }
 
     /// The same by looking at everything each time: who gets each piece.
-    fn slowly(entries: &[Entry], world: usize) -> Vec<Vec<Piece>> {
-        let mut all: Vec<Rows> =
+    fn slowly(entries: &[PlannedTensor], world: usize) -> Vec<Vec<Piece>> {
+        let mut all: Vec<RowRange> =
             entries.iter().enumerate().flat_map(|(index, entry)| cut(index, entry, world)).collect();
         all.sort_by_key(|rows| (Reverse(rows.bytes), &entries[rows.entry].fqn, rows.begin));
         let mut shares = vec![(0, Vec::new()); world];
@@ -209,7 +209,7 @@ mod tests {
 
         let mut reversed = listed.clone();
         reversed.reverse();
-        let names = |entries: &[Entry], shares: &[Vec<Piece>]| -> Vec<Vec<(String, Vec<u64>)>> {
+        let names = |entries: &[PlannedTensor], shares: &[Vec<Piece>]| -> Vec<Vec<(String, Vec<u64>)>> {
             shares
                 .iter()
                 .map(|share| {

@@ -20,9 +20,7 @@ pub struct Judged {
     pub path: PathBuf,
     /// Bytes of its files; 0 for a damaged one.
     pub bytes: u64,
-    /// Whether it stays.
     pub keeps: bool,
-    /// Why.
     pub reason: String,
 }
 
@@ -34,7 +32,7 @@ pub fn judge(checkpoints: &Path, rule: Rule) -> Vec<Judged> {
     judge_by(checkpoints, rule, &mut |_| Ok(()))
 }
 
-/// The same, after reading every byte of the newest: one that is damaged is not the newest sound one.
+/// Prunes after reading every byte of the newest checkpoint: one that is damaged is not the newest sound one.
 pub fn judge_reading(checkpoints: &Path, rule: Rule, progress: &mut dyn FnMut(&Manifest, u64)) -> Vec<Judged> {
     judge_by(checkpoints, rule, &mut |newest| {
         let Some(manifest) = newest.manifest() else { return Ok(()) };
@@ -52,7 +50,7 @@ fn judge_by(
     found.judged(|step| reasons.get(&step).map(|reason| (reason.keeps(), reason.to_string())))
 }
 
-/// What the policy will let go when the checkpoint `coming` is there, before it is: for it there is no room yet. Every byte of the newest is
+/// Returns the checkpoints that the policy will delete once the checkpoint `coming` exists, for which there is no room yet. Every byte of the newest is
 /// read, and what is the newest sound one or the best one now stays.
 pub fn judge_for(checkpoints: &Path, rule: Rule, coming: Candidate) -> Vec<Judged> {
     let found = look(checkpoints, &mut |newest| newest.verify(&mut |_| {}));
@@ -170,13 +168,13 @@ fn remove_all(checkpoints: &Path, unwanted: impl Fn(&str) -> bool) -> Result<Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{DType, Draft, ShardWriter, commit};
+    use crate::checkpoint::{Draft, ShardWriter, TensorDType, commit};
 
     /// A checkpoint of this step and error.
     fn saved(dir: &Path, step: u64, metric: Option<f64>) {
         let temporary = dir.join(name::temporary(step, "a"));
         let mut shard = ShardWriter::create(&temporary, 0).unwrap();
-        shard.whole("w", DType::F32, &[64], &[7; 256]).unwrap();
+        shard.whole("w", TensorDType::F32, &[64], &[7; 256]).unwrap();
         let tables = [shard.finish().unwrap()];
         let draft = Draft { step, metric, ..Draft::default() };
         commit(&temporary, &dir.join(name::committed(step)), &tables, draft).unwrap();

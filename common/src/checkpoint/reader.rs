@@ -13,10 +13,10 @@ use super::{
     boxes::{CoverageError, Region, runs},
     element::Element,
     manifest::{FileEntry, Manifest},
-    metadata::{Chunk, Metadata, MetadataError, Place, TensorEntry},
+    metadata::{Metadata, MetadataError, StoredChunk, StoredPlace, TensorEntry},
     name,
     stored::{ItemError, PICKLE_BYTES_MAX, StoredItem, StoredTensor, check_crc},
-    table::DType,
+    table::TensorDType,
     transform,
     value::Value,
 };
@@ -41,24 +41,21 @@ pub enum ReadError {
     /// There is no manifest: not a checkpoint, or one that was never completed.
     #[error("{} is not a complete checkpoint: it has no {}", dir.display(), name::MANIFEST)]
     NotComplete { dir: PathBuf },
-    /// It was found damaged before.
+    /// The checkpoint was found damaged before.
     #[error(
         "{} was found damaged and is set aside: its manifest is called {}\n  hint: `enn ckpt verify` tells what is wrong; what \
          counts again gets the name {} back",
         dir.display(), name::SET_ASIDE, name::MANIFEST
     )]
     SetAside { dir: PathBuf },
-    /// The disk.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The manifest.
     #[error(transparent)]
     Seal(#[from] SealError),
     /// A file has another size than the manifest says.
     #[error("{} has {found} bytes, the manifest says {expected}: it was cut or replaced", path.display())]
     Size {
         path: PathBuf,
-        /// Bytes found.
         found: u64,
         /// Bytes in the manifest.
         expected: u64,
@@ -70,24 +67,14 @@ pub enum ReadError {
         /// "blake3" or "CRC-32".
         what: &'static str,
         found: String,
-        /// In the manifest.
         expected: String,
     },
     /// `.metadata` cannot be understood.
     #[error("{} cannot be understood: {source}", path.display())]
-    Metadata {
-        path: PathBuf,
-        /// What is wrong.
-        source: MetadataError,
-    },
+    Metadata { path: PathBuf, source: MetadataError },
     /// A tensor's chunks have a hole or overlap.
     #[error("tensor {fqn} of {}: {source}", dir.display())]
-    Coverage {
-        fqn: String,
-        dir: PathBuf,
-        /// What is wrong.
-        source: Box<CoverageError>,
-    },
+    Coverage { fqn: String, dir: PathBuf, source: Box<CoverageError> },
     /// There is no tensor or value of this name.
     #[error("{} holds no {kind} {fqn}", dir.display())]
     Absent {
@@ -98,21 +85,14 @@ pub enum ReadError {
     },
     /// The caller's box or buffer does not fit the tensor.
     #[error("tensor {fqn} has the shape {shape:?}; {asked} does not fit it")]
-    Shape {
-        fqn: String,
-        shape: Vec<u64>,
-        /// What was asked.
-        asked: String,
-    },
+    Shape { fqn: String, shape: Vec<u64>, asked: String },
     /// An item is damaged or of a kind that is not read.
     #[error("{fqn} in {} at byte {offset}: {source}", path.display())]
     Item {
-        /// Tensor or value.
         fqn: String,
         path: PathBuf,
         /// Where the item begins.
         offset: u64,
-        /// What is wrong.
         source: ItemError,
     },
 }
@@ -150,10 +130,8 @@ fn is_lost(error: &std::io::Error) -> bool {
 /// A tensor or a part of one: row-major elements in little-endian order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorData {
-    /// Element type.
-    pub dtype: DType,
+    pub dtype: TensorDType,
     pub shape: Vec<u64>,
-    /// Elements.
     pub bytes: Vec<u8>,
 }
 
@@ -223,7 +201,6 @@ impl Checkpoint {
         self.manifest.as_ref()
     }
 
-    /// Tensors, values, chunks.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -295,7 +272,6 @@ impl Checkpoint {
         self.fill(fqn, entry, &wanted, out)
     }
 
-    /// A plain value.
     pub fn value(&self, fqn: &str) -> Result<Value, ReadError> {
         let place = self.value_place(fqn)?;
         let read = || -> Result<Value, CopyError> {
@@ -310,7 +286,7 @@ impl Checkpoint {
     }
 
     /// Where the bytes of a tensor or a plain value are.
-    pub fn places(&self, fqn: &str) -> impl Iterator<Item = &Place> {
+    pub fn places(&self, fqn: &str) -> impl Iterator<Item = &StoredPlace> {
         let chunks = self.metadata.tensors.get(fqn).into_iter().flat_map(|entry| &entry.chunks);
         chunks.map(|chunk| &chunk.place).chain(self.metadata.values.get(fqn))
     }
@@ -320,7 +296,7 @@ impl Checkpoint {
         let checked = |one: &Self| -> Option<BTreeMap<_, _>> {
             let chunks = one.metadata.tensors.get(fqn).into_iter().flat_map(|entry| &entry.chunks);
             let value = one.metadata.values.get(fqn).map(|place| Some((vec![], (vec![], one.expected(place)?))));
-            let of_chunk = |Chunk { region, place }: &Chunk| {
+            let of_chunk = |StoredChunk { region, place }: &StoredChunk| {
                 Some((region.offsets.clone(), (region.sizes.clone(), one.expected(place)?)))
             };
             chunks.map(of_chunk).chain(value).collect()
@@ -330,7 +306,7 @@ impl Checkpoint {
         known.is_some() && known == checked(other) && form(self) == form(other)
     }
 
-    fn value_place(&self, fqn: &str) -> Result<&Place, ReadError> {
+    fn value_place(&self, fqn: &str) -> Result<&StoredPlace, ReadError> {
         let absent = || ReadError::Absent { kind: "value", fqn: fqn.to_owned(), dir: self.dir.clone() };
         self.metadata.values.get(fqn).ok_or_else(absent)
     }
@@ -352,7 +328,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    fn dtype(&self, fqn: &str, entry: &TensorEntry) -> Result<DType, ReadError> {
+    fn dtype(&self, fqn: &str, entry: &TensorEntry) -> Result<TensorDType, ReadError> {
         entry.dtype().ok_or_else(|| self.unsupported(fqn, entry))
     }
 
@@ -362,7 +338,7 @@ impl Checkpoint {
 
     fn unsupported(&self, fqn: &str, entry: &TensorEntry) -> ReadError {
         let unsupported = ItemError::Unsupported { what: format!("of the element type {}", entry.dtype) };
-        let nowhere = Place { file: RelPath::own(name::METADATA), offset: 0, length: 0, transforms: Vec::new() };
+        let nowhere = StoredPlace { file: RelPath::own(name::METADATA), offset: 0, length: 0, transforms: Vec::new() };
         let place = entry.chunks.first().map_or(nowhere, |chunk| chunk.place.clone());
         self.item_error(fqn, &place, unsupported)
     }
@@ -379,13 +355,13 @@ impl Checkpoint {
         check_coverage(&self.dir, fqn, entry)?;
         for chunk in &entry.chunks {
             let Some(both) = chunk.region.intersection(wanted) else { continue };
-            let part = Part { chunk, both: &both, wanted, element: self.element(fqn, entry)? };
+            let part = ChunkPart { chunk, both: &both, wanted, element: self.element(fqn, entry)? };
             self.copy(&part, out).map_err(|error| self.copy_error(fqn, &chunk.place, error))?;
         }
         Ok(())
     }
 
-    fn copy(&self, part: &Part<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+    fn copy(&self, part: &ChunkPart<'_>, out: &mut [u8]) -> Result<(), CopyError> {
         let (file, stored) = self.stored(part.chunk, part.element)?;
         if stored.is_plain() && part.both.sizes != part.chunk.region.sizes {
             return Ok(part.copy_runs(&file.0, &stored, out)?);
@@ -402,7 +378,7 @@ impl Checkpoint {
     }
 
     /// The file that holds a chunk in plain, and where its elements are there: what `.metadata` and the manifest say.
-    fn stored(&self, chunk: &Chunk, element: Element) -> Result<(Arc<(File, u64)>, StoredTensor), CopyError> {
+    fn stored(&self, chunk: &StoredChunk, element: Element) -> Result<(Arc<(File, u64)>, StoredTensor), CopyError> {
         let bytes = chunk.region.volume().saturating_mul(element.bytes());
         let (file, place) = self.open_item(&chunk.place, bytes.saturating_add(PICKLE_BYTES_MAX))?;
         let stored = StoredItem::open(&file.0, file.1, &place)?.tensor()?;
@@ -418,7 +394,7 @@ impl Checkpoint {
     }
 
     /// The file that holds an item in plain, and its place there. A compressed one may be `bytes_max` long in plain.
-    fn open_item(&self, place: &Place, bytes_max: u64) -> Result<(Arc<(File, u64)>, Place), CopyError> {
+    fn open_item(&self, place: &StoredPlace, bytes_max: u64) -> Result<(Arc<(File, u64)>, StoredPlace), CopyError> {
         let file = self.file(&place.file).map_err(CopyError::File)?;
         if place.transforms.is_empty() {
             return Ok((file, place.clone()));
@@ -429,7 +405,7 @@ impl Checkpoint {
     }
 
     /// The CRC-32 that the manifest has for an item.
-    pub(super) fn expected(&self, place: &Place) -> Option<u32> {
+    pub(super) fn expected(&self, place: &StoredPlace) -> Option<u32> {
         self.checksums.get(&(place.file.clone(), place.offset)).copied()
     }
 
@@ -447,21 +423,21 @@ impl Checkpoint {
         Ok(file)
     }
 
-    fn copy_error(&self, fqn: &str, place: &Place, error: CopyError) -> ReadError {
+    fn copy_error(&self, fqn: &str, place: &StoredPlace, error: CopyError) -> ReadError {
         match error {
             CopyError::File(error) => error,
             CopyError::Item(source) => self.item_error(fqn, place, source),
         }
     }
 
-    fn item_error(&self, fqn: &str, place: &Place, source: ItemError) -> ReadError {
+    fn item_error(&self, fqn: &str, place: &StoredPlace, source: ItemError) -> ReadError {
         ReadError::Item { fqn: fqn.to_owned(), path: place.file.below(&self.dir), offset: place.offset, source }
     }
 }
 
 /// A chunk, what is wanted of it, and the box that it goes to.
-struct Part<'a> {
-    chunk: &'a Chunk,
+struct ChunkPart<'a> {
+    chunk: &'a StoredChunk,
     both: &'a Region,
     wanted: &'a Region,
     element: Element,
@@ -478,7 +454,7 @@ impl<E: Into<ItemError>> From<E> for CopyError {
     }
 }
 
-impl Part<'_> {
+impl ChunkPart<'_> {
     /// Reads only the stretches that are wanted.
     fn copy_runs(&self, file: &File, stored: &StoredTensor, out: &mut [u8]) -> Result<(), ItemError> {
         let width = self.element.bytes();

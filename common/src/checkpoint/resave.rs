@@ -8,7 +8,7 @@ use super::{
     element::Element,
     item,
     manifest::{Draft, FileEntry, Manifest},
-    metadata::{Chunk, Metadata, PathPart, Place, TensorEntry},
+    metadata::{Metadata, PathPart, StoredChunk, StoredPlace, TensorEntry},
     name,
     value::Value,
 };
@@ -52,7 +52,7 @@ impl<'a> DirectoryWriter<'a> {
         let around = item::tensor(offset, element, shape, length, crc32);
         // Empty tensors have no checksum in the manifest: readers skip them.
         let place = self.put(&[&around.head, bytes, &around.tail], (length > 0).then_some(crc32))?;
-        let chunk = Chunk { region: Region::whole(shape), place };
+        let chunk = StoredChunk { region: Region::whole(shape), place };
         let entry = TensorEntry { dtype: element.torch().to_owned(), shape: shape.to_vec(), chunks: vec![chunk] };
         self.metadata.tensors.insert(fqn.to_owned(), entry);
         Ok(())
@@ -112,7 +112,7 @@ impl<'a> DirectoryWriter<'a> {
         Ok(self.shard.insert(shard))
     }
 
-    fn put(&mut self, parts: &[&[u8]], crc32: Option<u32>) -> Result<Place, FileError> {
+    fn put(&mut self, parts: &[&[u8]], crc32: Option<u32>) -> Result<StoredPlace, FileError> {
         let shard = self.shard()?;
         let offset = shard.entry.bytes;
         shard.file.write_at(offset, parts)?;
@@ -123,7 +123,7 @@ impl<'a> DirectoryWriter<'a> {
         shard.entry.crc32.extend(crc32);
         let file = shard.entry.path.clone();
         let length = shard.entry.bytes - offset;
-        Ok(Place { file, offset, length, transforms: Vec::new() })
+        Ok(StoredPlace { file, offset, length, transforms: Vec::new() })
     }
 
     fn close(&mut self) -> Result<(), FileError> {

@@ -2,10 +2,10 @@
 
 use std::{collections::HashSet, fmt};
 
-/// What stays besides the newest and the best.
+/// Checkpoints that are kept besides the newest and the best.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Rule {
-    /// So many others, the newest of them.
+    /// This number of others, the newest of them.
     pub last: usize,
     /// The first of every so many epochs; 0: none.
     pub epochs: u64,
@@ -24,7 +24,6 @@ impl Rule {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
     pub step: u64,
-    /// Epochs done.
     pub epoch: u64,
     /// Seconds since the Unix epoch.
     pub time: f64,
@@ -35,17 +34,16 @@ pub struct Candidate {
 /// Why a checkpoint stays or goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// It is the newest.
     Newest,
-    /// It is the best by its metric.
+    /// The checkpoint is the best by its metric.
     Best,
-    /// It is one of those kept besides the newest.
+    /// The checkpoint is one of those kept besides the newest.
     Recent,
-    /// It is the first of so many epochs.
+    /// The checkpoint is the first of its period of epochs.
     Epochs,
-    /// It is the first of so many hours.
+    /// The checkpoint is the first of its period of hours.
     Hours,
-    /// It is none of these.
+    /// None of the reasons applies.
     Superseded,
 }
 

@@ -9,7 +9,7 @@ use super::{
     mention::Mentions,
     stored::{ItemError, Payload, StorageSeen, Storages, read_storage},
     torch::FILE_GLOBALS,
-    tree::{Id, Node, Tree},
+    tree::{Tree, TreeId, TreeNode},
     unpickle::{UnpickleError, unpickle_any},
 };
 use std::collections::BTreeMap;
@@ -33,7 +33,6 @@ pub(super) fn begins(bytes: &[u8]) -> bool {
 
 /// The pickles of such a file.
 pub(super) struct Sequence<'a> {
-    /// The object.
     pub(super) tree: Tree<'a>,
     /// Keys of the storages, in their order.
     keys: Vec<String>,
@@ -114,19 +113,19 @@ impl Storages for Nowhere {
 }
 
 /// The bytes that `torch.storage._load_from_bytes(bytes)` is given: a file of its own, with one storage.
-fn file_inside<'a>(tree: &Tree<'a>, id: Id) -> Option<&'a [u8]> {
-    let Node::Object { callee, args, .. } = tree.node(id) else { return None };
+fn file_inside<'a>(tree: &Tree<'a>, id: TreeId) -> Option<&'a [u8]> {
+    let TreeNode::Object { callee, args, .. } = tree.node(id) else { return None };
     if !tree.is_global(*callee, "torch.storage", "_load_from_bytes") {
         return None;
     }
     match tree.node(*tree.tuple(*args)?.first()?) {
-        Node::Bytes(bytes) => Some(bytes),
+        TreeNode::Bytes(bytes) => Some(bytes),
         _ => None,
     }
 }
 
 /// A storage inside the pickle of `tree`, and where its bytes are there.
-pub(super) fn inside<'a>(tree: &Tree<'a>, id: Id) -> Option<(StorageSeen<'a>, Payload)> {
+pub(super) fn inside<'a>(tree: &Tree<'a>, id: TreeId) -> Option<(StorageSeen<'a>, Payload)> {
     let file = file_inside(tree, id)?;
     let found = Sequence::read(file).ok()?;
     let seen = read_storage(&found.tree, found.tree.root)?;

@@ -5,7 +5,7 @@
 use super::{
     boxes::{Region, volume},
     item, name,
-    table::{DType, ItemKind, ShardItem, ShardTable},
+    table::{ItemKind, ShardItem, ShardTable, TensorDType},
     value::Value,
 };
 use crate::fs::{Disk, FileError, Storage, StorageFile};
@@ -22,7 +22,6 @@ pub const VALUE_BYTES_MAX: usize = 64 << 20;
 /// Why an item could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ShardError {
-    /// The disk.
     #[error(transparent)]
     File(#[from] FileError),
     /// The bytes are not those of the box.
@@ -31,9 +30,7 @@ pub enum ShardError {
         fqn: String,
         /// Size of the box.
         sizes: Vec<u64>,
-        /// Element type.
-        dtype: DType,
-        /// Bytes given.
+        dtype: TensorDType,
         found: u64,
         /// Bytes of the box.
         expected: u64,
@@ -49,10 +46,9 @@ pub enum ShardError {
         /// Shape of the tensor.
         global: Vec<u64>,
     },
-    /// The same box or value was written before.
+    /// A box or value is written twice.
     #[error("{fqn} at {offsets:?} was already written to this shard")]
     Twice {
-        /// Tensor or value.
         fqn: String,
         /// Beginning of the box; empty for a value.
         offsets: Vec<u64>,
@@ -64,7 +60,6 @@ pub enum ShardError {
         what: &'static str,
         /// Beginning of the name.
         fqn: String,
-        /// Bytes found.
         found: usize,
         limit: usize,
     },
@@ -73,10 +68,8 @@ pub enum ShardError {
 /// A box of a tensor: what the bytes that are written mean.
 #[derive(Debug, Clone, Copy)]
 pub struct TensorBox<'a> {
-    /// Fully qualified name.
     pub fqn: &'a str,
-    /// Element type.
-    pub dtype: DType,
+    pub dtype: TensorDType,
     /// Shape of the whole tensor.
     pub global: &'a [u64],
     /// Where the box begins.
@@ -111,7 +104,7 @@ impl ShardWriter {
     }
 
     /// Writes a whole tensor: row-major elements in little-endian order.
-    pub fn whole(&mut self, fqn: &str, dtype: DType, shape: &[u64], bytes: &[u8]) -> Result<(), ShardError> {
+    pub fn whole(&mut self, fqn: &str, dtype: TensorDType, shape: &[u64], bytes: &[u8]) -> Result<(), ShardError> {
         let zeros = vec![0; shape.len()];
         self.tensor(&TensorBox { fqn, dtype, global: shape, offsets: &zeros, sizes: shape }, bytes)
     }

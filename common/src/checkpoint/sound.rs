@@ -15,12 +15,11 @@ use std::{
 const BEST: &str = "best.";
 const MODEL: &str = "model.";
 
-/// What has to be as it was written.
+/// Parts of a checkpoint that must be undamaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// The weights that a model is used with. The state of its optimizer is not read.
     Weights,
-    /// Every file.
     Whole,
 }
 
@@ -91,7 +90,7 @@ impl Checkpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{DType, Draft, ShardWriter, commit};
+    use crate::checkpoint::{Draft, ShardWriter, TensorDType, commit};
     use std::{fs, os::unix::fs::FileExt};
 
     fn step(run: &Path, step: u64) -> PathBuf {
@@ -99,7 +98,7 @@ mod tests {
         let temporary = dir.join(name::temporary(step, "a"));
         let mut shard = ShardWriter::create(&temporary, 0).unwrap();
         for (name, value) in [("best.w", 1), ("model.w", 2), ("model.scaler", 3), ("optim.w", 4)] {
-            shard.whole(name, DType::F32, &[64], &[value; 256]).unwrap();
+            shard.whole(name, TensorDType::F32, &[64], &[value; 256]).unwrap();
         }
         let tables = [shard.finish().unwrap()];
         commit(&temporary, &dir.join(name::committed(step)), &tables, Draft { step, ..Draft::default() }).unwrap().path

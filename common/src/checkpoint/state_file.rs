@@ -26,7 +26,7 @@ use std::{
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
-use walk::Found;
+use walk::StateFileParts;
 
 /// Alignment of payloads, so that `torch.load(mmap=True)` maps them well.
 const ALIGN_BYTES: u64 = 64;
@@ -36,7 +36,6 @@ const EXPANDED_BYTES_MAX: u64 = 64 << 20;
 /// Why such a file could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum StateFileError {
-    /// The disk.
     #[error(transparent)]
     File(#[from] FileError),
     /// The file, or one of its tensors, is damaged or of a kind that is not read.
@@ -45,25 +44,22 @@ pub enum StateFileError {
         path: PathBuf,
         /// Tensor; `None`: the file as a whole.
         name: Option<String>,
-        /// What is wrong.
         source: ItemError,
     },
 }
 
 /// A tensor or a value to be written, and where it goes in the file's dictionaries and lists.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct StateEntry {
     /// From the outermost dictionary on. No path is the beginning of another.
     pub path: Vec<PathPart>,
     pub content: Content,
 }
 
-/// What an entry is.
 #[derive(Debug, Clone)]
 pub enum Content {
     /// A tensor; its bytes are asked for when their turn comes.
     Tensor(Element, Vec<u64>),
-    /// A plain value.
     Value(Value),
 }
 
@@ -73,7 +69,7 @@ pub enum Content {
 pub fn write<E: From<FileError>>(
     storage: &dyn Storage,
     path: &Path,
-    entries: &[Entry],
+    entries: &[StateEntry],
     read: &mut dyn FnMut(usize) -> Result<Vec<u8>, E>,
 ) -> Result<(), E> {
     let file = storage.create(path)?;
@@ -95,7 +91,7 @@ pub fn write<E: From<FileError>>(
     Ok(file.sync()?)
 }
 
-fn pickle(entries: &[Entry]) -> Vec<u8> {
+fn pickle(entries: &[StateEntry]) -> Vec<u8> {
     let mut out = Pickler::new(Protocol::Two);
     let nest = Nest::of(entries.iter().map(|entry| entry.path.as_slice()));
     nest.pickle(&mut out, &mut |out, key| match &entries[key].content {
@@ -111,7 +107,7 @@ pub struct StateFile {
     file: File,
     path: PathBuf,
     form: FileForm,
-    found: Found,
+    found: StateFileParts,
 }
 
 impl StateFile {
@@ -128,12 +124,10 @@ impl StateFile {
         Ok(Self { file, path: path.to_path_buf(), form, found })
     }
 
-    /// What kind of a file it is.
     pub fn form(&self) -> FileForm {
         self.form
     }
 
-    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -158,7 +152,7 @@ impl StateFile {
         self.found.paths.get(name).map(Vec::as_slice)
     }
 
-    /// What is in the file and is not read, with the reason.
+    /// Entries of the file that are not read, with the reason.
     pub fn refused(&self) -> &[(String, ItemError)] {
         &self.found.refused
     }
@@ -218,22 +212,24 @@ impl StoredTensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{checkpoint::DType, fs::Disk};
+    use crate::{checkpoint::TensorDType, fs::Disk};
 
     fn key(parts: &[&str]) -> Vec<PathPart> {
         parts.iter().map(|part| PathPart::Key((*part).to_owned())).collect()
     }
 
-    fn entries() -> Vec<Entry> {
-        let tensor =
-            |path, dtype: DType, shape: &[u64]| Entry { path, content: Content::Tensor(dtype.into(), shape.into()) };
-        let value = |path, value| Entry { path, content: Content::Value(value) };
+    fn entries() -> Vec<StateEntry> {
+        let tensor = |path, dtype: TensorDType, shape: &[u64]| StateEntry {
+            path,
+            content: Content::Tensor(dtype.into(), shape.into()),
+        };
+        let value = |path, value| StateEntry { path, content: Content::Value(value) };
         let mut group = key(&["optim", "groups"]);
         group.extend([PathPart::Index(0), PathPart::Key("lr".into())]);
         vec![
-            tensor(key(&["model", "b.weight"]), DType::F32, &[2, 3]),
-            tensor(key(&["model", "a"]), DType::Bf16, &[]),
-            tensor(key(&["model", "e"]), DType::I64, &[0]),
+            tensor(key(&["model", "b.weight"]), TensorDType::F32, &[2, 3]),
+            tensor(key(&["model", "a"]), TensorDType::Bf16, &[]),
+            tensor(key(&["model", "e"]), TensorDType::I64, &[0]),
             value(key(&["enn"]), Value::from("{\"x\": 1}")),
             value(group, Value::Float(0.5)),
         ]
@@ -278,7 +274,7 @@ mod tests {
         let path = dir.path().join("optimizer.pt");
         let place =
             |number| vec![PathPart::Key("state".into()), PathPart::Number(number), PathPart::Key("step".into())];
-        let steps = [0, 70_000, -1].map(place).map(|path| Entry { path, content: Content::Value(Value::Int(3)) });
+        let steps = [0, 70_000, -1].map(place).map(|path| StateEntry { path, content: Content::Value(Value::Int(3)) });
         write(&Disk, &path, &steps, &mut payload).unwrap();
         let open = StateFile::open(&path).unwrap();
         assert_eq!(open.values().keys().collect::<Vec<_>>(), ["state.-1.step", "state.0.step", "state.70000.step"]);
@@ -301,7 +297,7 @@ mod tests {
         out.empty_dict();
         out.mark();
         out.text("w");
-        rebuild_tensor(&mut out, "0", DType::F32.into(), &[1]);
+        rebuild_tensor(&mut out, "0", TensorDType::F32.into(), &[1]);
         out.text("x");
         let mut bytes = out.finish();
         bytes.pop();
@@ -365,7 +361,7 @@ mod tests {
         out.empty_dict();
         out.mark();
         out.value(&Value::None);
-        rebuild_tensor(&mut out, "0", DType::F32.into(), &[1]);
+        rebuild_tensor(&mut out, "0", TensorDType::F32.into(), &[1]);
         out.set_items();
         let mut zip = Builder::new(0);
         let mut bytes = zip.small("archive/version", b"3\n");

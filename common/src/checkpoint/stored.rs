@@ -7,13 +7,13 @@ use super::{
     boxes::volume,
     element::{Element, UNTYPED},
     mention::Mentions,
-    metadata::Place,
+    metadata::StoredPlace,
     sequence,
     torch::{FILE_GLOBALS, ITEM_GLOBALS},
-    tree::{Id, Node, Tree},
+    tree::{Tree, TreeId, TreeNode},
     unpickle::{UnpickleError, unpickle, unpickle_any},
     value::Value,
-    zip::{self, End, Entry, ZipError},
+    zip::{self, DirectoryEnd, DirectoryEntry, ZipError},
 };
 use std::{fs::File, io, os::unix::fs::FileExt};
 
@@ -25,7 +25,6 @@ pub(super) const PICKLE_BYTES_MAX: u64 = 256 << 20;
 /// Why an item could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ItemError {
-    /// The disk.
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
     /// The file ends before the item does.
@@ -34,16 +33,13 @@ pub enum ItemError {
     /// Not a zip, or a damaged one.
     #[error(transparent)]
     Zip(#[from] ZipError),
-    /// Its pickle is damaged or mentions what it must not.
+    /// The pickle is damaged or names a forbidden global.
     #[error(transparent)]
     Pickle(#[from] UnpickleError),
     /// A record that must be there is not, or has another size.
     #[error("its record {name} is missing or has another size than its pickle says")]
-    Record {
-        /// Record.
-        name: String,
-    },
-    /// It is another tensor than `.metadata` lists.
+    Record { name: String },
+    /// The tensor differs from the one that `.metadata` lists.
     #[error("it is {found}, not what .metadata says")]
     Mismatch { found: String },
     /// A kind of tensor that we do not read.
@@ -81,13 +77,13 @@ pub(super) struct StoredItem<'a> {
     file: &'a File,
     offset: u64,
     length: u64,
-    entries: Vec<Entry>,
+    entries: Vec<DirectoryEntry>,
     root: String,
 }
 
 impl<'a> StoredItem<'a> {
     /// Reads the zip's directory. `file_bytes` is the length of the file.
-    pub(super) fn open(file: &'a File, file_bytes: u64, place: &Place) -> Result<Self, ItemError> {
+    pub(super) fn open(file: &'a File, file_bytes: u64, place: &StoredPlace) -> Result<Self, ItemError> {
         if let Some(transform) = place.transforms.first() {
             return Err(ItemError::Unsupported { what: format!("transformed by {transform}") });
         }
@@ -104,7 +100,7 @@ impl<'a> StoredItem<'a> {
         Ok(item)
     }
 
-    fn directory(&self) -> Result<Vec<Entry>, ItemError> {
+    fn directory(&self) -> Result<Vec<DirectoryEntry>, ItemError> {
         let farthest = zip::END_SEARCH_BYTES_MAX as u64;
         let mut tail_bytes = TAIL_BYTES.min(self.length);
         let (tail, end) = loop {
@@ -117,8 +113,8 @@ impl<'a> StoredItem<'a> {
             }
         };
         let span = match end {
-            End::Directory(span) => span,
-            End::Wide { at } => zip::parse_end64(&self.read(at, zip::END64_BYTES as u64)?, at)?,
+            DirectoryEnd::Directory(span) => span,
+            DirectoryEnd::Wide { at } => zip::parse_end64(&self.read(at, zip::END64_BYTES as u64)?, at)?,
         };
         let tail_at = self.length - tail_bytes;
         let inside = span.at.checked_sub(tail_at).and_then(|start| usize::try_from(start).ok());
@@ -158,20 +154,20 @@ impl<'a> StoredItem<'a> {
         Ok(out)
     }
 
-    fn record(&self, name: &str) -> Result<&Entry, ItemError> {
+    fn record(&self, name: &str) -> Result<&DirectoryEntry, ItemError> {
         let full = format!("{}/{name}", self.root);
         self.entries.iter().find(|entry| entry.name == full).ok_or_else(|| ItemError::Record { name: name.to_owned() })
     }
 
     /// Where the data of a record begin in the item.
-    fn data_at(&self, entry: &Entry) -> Result<u64, ItemError> {
+    fn data_at(&self, entry: &DirectoryEntry) -> Result<u64, ItemError> {
         let header = self.read(entry.header_at, zip::LOCAL_BYTES as u64)?;
         let at = entry.header_at + zip::parse_local(&header, entry.header_at)?;
         let fits = at.checked_add(entry.bytes).is_some_and(|end| end <= self.length);
         if fits { Ok(at) } else { Err(ItemError::Cut) }
     }
 
-    fn contents(&self, entry: &Entry) -> Result<Vec<u8>, ItemError> {
+    fn contents(&self, entry: &DirectoryEntry) -> Result<Vec<u8>, ItemError> {
         if entry.bytes > PICKLE_BYTES_MAX {
             return Err(ItemError::Unsupported { what: format!("a record {} of {} bytes", entry.name, entry.bytes) });
         }
@@ -187,7 +183,7 @@ impl<'a> StoredItem<'a> {
         Ok((tree.value(tree.root)?, crc32fast::hash(&bytes)))
     }
 
-    /// What the item mentions that is no part of a checkpoint.
+    /// Globals of the item that are no part of a checkpoint.
     pub(super) fn mentions(&self) -> Result<Mentions, ItemError> {
         let bytes = self.pickle()?;
         let tree = unpickle_any(&bytes, FILE_GLOBALS)?;
@@ -209,7 +205,7 @@ impl<'a> StoredItem<'a> {
     }
 
     /// Finds the payload of the tensor below `id`.
-    pub(super) fn locate(&self, tree: &Tree<'_>, id: Id) -> Result<StoredTensor, ItemError> {
+    pub(super) fn locate(&self, tree: &Tree<'_>, id: TreeId) -> Result<StoredTensor, ItemError> {
         locate(tree, id, self)
     }
 }
@@ -225,7 +221,6 @@ impl Storages for StoredItem<'_> {
 /// The bytes of a storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Payload {
-    /// What it is called, for errors.
     pub(super) name: String,
     /// Where it is in the file.
     pub(super) at: u64,
@@ -241,7 +236,7 @@ pub(super) trait Storages {
 }
 
 /// Finds the payload of the tensor below `id`.
-pub(super) fn locate(tree: &Tree<'_>, id: Id, storages: &dyn Storages) -> Result<StoredTensor, ItemError> {
+pub(super) fn locate(tree: &Tree<'_>, id: TreeId, storages: &dyn Storages) -> Result<StoredTensor, ItemError> {
     let seen = read_tensor(tree, id)?;
     let found = match &seen.storage {
         Held::Keyed(key) => storages.payload(key)?,
@@ -310,10 +305,10 @@ pub(super) struct StorageSeen<'a> {
 }
 
 /// Reads ("storage", class, key, device, elements, …).
-pub(super) fn read_storage<'a>(tree: &Tree<'a>, id: Id) -> Option<StorageSeen<'a>> {
-    let Node::Persistent(storage) = tree.node(id) else { return None };
+pub(super) fn read_storage<'a>(tree: &Tree<'a>, id: TreeId) -> Option<StorageSeen<'a>> {
+    let TreeNode::Persistent(storage) = tree.node(id) else { return None };
     let [_, class, key, _, numel, ..] = tree.tuple(*storage)? else { return None };
-    let Node::Global(_, class) = tree.node(*class) else { return None };
+    let TreeNode::Global(_, class) = tree.node(*class) else { return None };
     Some(StorageSeen { class: *class, key: tree.owned(*key)?, numel: tree.count(*numel)? })
 }
 
@@ -346,7 +341,7 @@ impl Seen {
     }
 }
 
-fn read_tensor(tree: &Tree<'_>, id: Id) -> Result<Seen, ItemError> {
+fn read_tensor(tree: &Tree<'_>, id: TreeId) -> Result<Seen, ItemError> {
     let unexpected = || ItemError::Pickle(UnpickleError::Unexpected { expected: "a tensor" });
     let (name, args, _) = tree.object(id).ok_or_else(unexpected)?;
     let unsupported = |what: &str| ItemError::Unsupported { what: what.to_owned() };
@@ -373,7 +368,7 @@ fn read_tensor(tree: &Tree<'_>, id: Id) -> Result<Seen, ItemError> {
 }
 
 /// The arguments (storage, first element, sizes, strides, …). `None`: they are not that.
-fn read_view(tree: &Tree<'_>, args: &[Id], dtype: Option<Id>) -> Result<Option<Seen>, ItemError> {
+fn read_view(tree: &Tree<'_>, args: &[TreeId], dtype: Option<TreeId>) -> Result<Option<Seen>, ItemError> {
     let seen = || {
         let [storage, first, sizes, strides, ..] = args else { return None };
         let (seen, payload) = match read_storage(tree, *storage) {
@@ -387,7 +382,7 @@ fn read_view(tree: &Tree<'_>, args: &[Id], dtype: Option<Id>) -> Result<Option<S
     let Some((StorageSeen { class, key, numel }, payload, first, sizes, strides)) = seen() else { return Ok(None) };
     let storage = payload.map_or(Held::Keyed(key), Held::Inside);
     let name = match dtype.map(|id| tree.node(id)) {
-        Some(Node::Global("torch", name)) => *name,
+        Some(TreeNode::Global("torch", name)) => *name,
         _ => class,
     };
     let element = Element::of_torch(name).or_else(|| Element::of_storage(name));

@@ -45,8 +45,7 @@ pub struct ShardItem {
 pub enum ItemKind {
     /// A box of a tensor.
     Tensor {
-        /// Element type.
-        dtype: DType,
+        dtype: TensorDType,
         /// Shape of the whole tensor.
         global: Vec<u64>,
         /// Where the box begins.
@@ -66,14 +65,10 @@ pub enum ItemKind {
 /// Element types that cross the boundary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum DType {
-    /// IEEE double.
+pub enum TensorDType {
     F64,
-    /// IEEE single.
     F32,
-    /// IEEE half.
     F16,
-    /// bfloat16.
     Bf16,
     /// Signed 64-bit.
     I64,
@@ -89,7 +84,7 @@ pub enum DType {
     Bool,
 }
 
-impl DType {
+impl TensorDType {
     /// Bytes per element.
     pub fn bytes(self) -> u64 {
         match self {
@@ -100,7 +95,6 @@ impl DType {
         }
     }
 
-    /// All element types.
     pub const ALL: &'static [Self] =
         &[Self::F64, Self::F32, Self::F16, Self::Bf16, Self::I64, Self::I32, Self::I16, Self::I8, Self::U8, Self::Bool];
 

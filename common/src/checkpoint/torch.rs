@@ -62,7 +62,7 @@ const TORCH: &[&str] = &[
     "QUInt8Storage",
 ];
 
-/// What `.metadata` may mention.
+/// Globals that `.metadata` may name.
 pub(super) const METADATA_GLOBALS: AllowList = &[
     ("torch.distributed.checkpoint.metadata", CLASSES),
     ("torch.distributed._shard.sharded_tensor.metadata", &["TensorProperties", "MEM_FORMAT_ENCODING"]),
@@ -78,7 +78,6 @@ pub(super) const METADATA_GLOBALS: AllowList = &[
 const REBUILD: &[&str] =
     &["_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter", "_rebuild_qtensor"];
 const COLLECTIONS: &[&str] = &["OrderedDict", "defaultdict"];
-/// Classes of values.
 const BUILTINS: &[&str] = &[
     "set",
     "frozenset",
@@ -98,7 +97,7 @@ const BUILTINS: &[&str] = &[
 ];
 const MULTIARRAY: &[&str] = &["_reconstruct", "scalar"];
 
-/// What a file of its own may mention and is understood: items, arrays of numpy, objects made the old way.
+/// Globals that a file of its own may name and that are understood: items, arrays of numpy, objects made the old way.
 pub(super) const FILE_GLOBALS: AllowList = &[
     ("torch._utils", REBUILD),
     ("torch._tensor", &["_rebuild_from_type_v2"]),
@@ -119,7 +118,7 @@ pub(super) const FILE_GLOBALS: AllowList = &[
     ("numpy._core.numeric", &["_frombuffer"]),
 ];
 
-/// What an item may mention.
+/// Globals that an item may name.
 pub(super) const ITEM_GLOBALS: AllowList = &[
     ("torch._utils", REBUILD),
     ("torch._tensor", &["_rebuild_from_type_v2"]),

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** the plain item may be as large as its caller says and no larger, whatever the compressed bytes claim.
 
-use super::{metadata::Place, stored::ItemError};
+use super::{metadata::StoredPlace, stored::ItemError};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::{
     fs::File,
@@ -16,14 +16,19 @@ const ZSTD: &str = "stream.zstd/1";
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// The plain item as a file in memory, and its place there. `bytes_max` bounds it.
-pub(super) fn undo(file: &File, file_bytes: u64, place: &Place, bytes_max: u64) -> Result<(File, Place), ItemError> {
+pub(super) fn undo(
+    file: &File,
+    file_bytes: u64,
+    place: &StoredPlace,
+    bytes_max: u64,
+) -> Result<(File, StoredPlace), ItemError> {
     if place.transforms != [ZSTD] {
         return Err(ItemError::Unsupported { what: format!("transformed by {}", place.transforms.join(", ")) });
     }
     if place.offset.checked_add(place.length).is_none_or(|end| end > file_bytes) {
         return Err(ItemError::Cut);
     }
-    let packed = Section { file, at: place.offset, left: place.length };
+    let packed = FileSection { file, at: place.offset, left: place.length };
     let mut plain = zstd::stream::read::Decoder::new(packed)?.take(bytes_max + 1);
     let mut memory = File::from(memfd_create("enn-item", MFdFlags::MFD_CLOEXEC).map_err(io::Error::from)?);
     let mut block = vec![0; BLOCK_BYTES];
@@ -41,17 +46,17 @@ pub(super) fn undo(file: &File, file_bytes: u64, place: &Place, bytes_max: u64) 
         }
         memory.write_all(&block[..count])?;
     }
-    Ok((memory, Place { file: place.file.clone(), offset: 0, length, transforms: Vec::new() }))
+    Ok((memory, StoredPlace { file: place.file.clone(), offset: 0, length, transforms: Vec::new() }))
 }
 
 /// A stretch of a file.
-struct Section<'a> {
+struct FileSection<'a> {
     file: &'a File,
     at: u64,
     left: u64,
 }
 
-impl Read for Section<'_> {
+impl Read for FileSection<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(out.len());
         let count = self.file.read_at(&mut out[..most], self.at)?;
@@ -66,14 +71,18 @@ mod tests {
     use super::*;
     use crate::fs::RelPath;
 
-    fn packed(plain: &[u8]) -> (File, Place) {
+    fn packed(plain: &[u8]) -> (File, StoredPlace) {
         let mut file = tempfile::tempfile().unwrap();
         let bytes = zstd::stream::encode_all(plain, 0).unwrap();
         file.write_all(b"junk").unwrap();
         file.write_all(&bytes).unwrap();
         file.write_all(b"junk").unwrap();
-        let place =
-            Place { file: RelPath::own("f"), offset: 4, length: bytes.len() as u64, transforms: vec![ZSTD.into()] };
+        let place = StoredPlace {
+            file: RelPath::own("f"),
+            offset: 4,
+            length: bytes.len() as u64,
+            transforms: vec![ZSTD.into()],
+        };
         (file, place)
     }
 
@@ -89,7 +98,7 @@ mod tests {
         let error = undo(&file, length, &place, (1 << 20) - 1).unwrap_err().to_string();
         assert!(error.contains("more than 1048575 bytes"), "{error}");
         assert!(undo(&file, 10, &place, 1 << 20).is_err());
-        let other = Place { transforms: vec!["stream.other/1".into()], ..place };
+        let other = StoredPlace { transforms: vec!["stream.other/1".into()], ..place };
         assert!(undo(&file, length, &other, 1 << 20).unwrap_err().to_string().contains("stream.other/1"));
     }
 }

@@ -18,11 +18,10 @@ const VALUE_DEPTH_MAX: usize = 64;
 const VALUE_NODES_MAX: usize = 1 << 20;
 
 /// Index of a node in the arena.
-pub(super) type Id = usize;
+pub(super) type TreeId = usize;
 
-/// One object.
 #[derive(Debug)]
-pub(super) enum Node<'a> {
+pub(super) enum TreeNode<'a> {
     None,
     Bool(bool),
     Int(i64),
@@ -31,9 +30,9 @@ pub(super) enum Node<'a> {
     Float(f64),
     Text(&'a str),
     Bytes(&'a [u8]),
-    Tuple(Vec<Id>),
-    List(Vec<Id>),
-    Dict(Vec<(Id, Id)>),
+    Tuple(Vec<TreeId>),
+    List(Vec<TreeId>),
+    Dict(Vec<(TreeId, TreeId)>),
     Global(&'a str, &'a str),
     /// A class or function that is not on the list: module and name.
     Foreign(&'a str, &'a str),
@@ -41,13 +40,13 @@ pub(super) enum Node<'a> {
     Escaped,
     /// NEWOBJ or REDUCE: what was called or made, with which arguments, the state set by BUILD, the items and the elements it was given.
     Object {
-        callee: Id,
-        args: Id,
-        state: Option<Id>,
-        items: Vec<(Id, Id)>,
-        elements: Vec<Id>,
+        callee: TreeId,
+        args: TreeId,
+        state: Option<TreeId>,
+        items: Vec<(TreeId, TreeId)>,
+        elements: Vec<TreeId>,
     },
-    Persistent(Id),
+    Persistent(TreeId),
 }
 
 /// A pickle that was read.
@@ -55,8 +54,8 @@ pub(super) enum Node<'a> {
 pub(super) struct Tree<'a> {
     /// The pickle, and what follows it.
     bytes: &'a [u8],
-    nodes: Vec<Node<'a>>,
-    pub(super) root: Id,
+    nodes: Vec<TreeNode<'a>>,
+    pub(super) root: TreeId,
     /// One behind its last byte.
     pub(super) end: usize,
     /// Classes and functions that are not on the list.
@@ -67,7 +66,7 @@ pub(super) struct Tree<'a> {
 
 impl<'a> Tree<'a> {
     /// Of a pickle that begins with `bytes` and ends at `end`.
-    pub(super) fn new(bytes: &'a [u8], end: usize, nodes: Vec<Node<'a>>, root: Id, mentions: Mentions) -> Self {
+    pub(super) fn new(bytes: &'a [u8], end: usize, nodes: Vec<TreeNode<'a>>, root: TreeId, mentions: Mentions) -> Self {
         let left = end.saturating_mul(COPIED_BYTES_PER_BYTE).saturating_add(COPIED_BYTES);
         Self { bytes, nodes, root, end, mentions, left: Cell::new(left) }
     }
@@ -79,30 +78,30 @@ impl<'a> Tree<'a> {
     }
 
     /// Module and name of the class of an object that is not on the list, and what is in it.
-    pub(super) fn foreign(&self, id: Id) -> Option<(&'a str, &'a str)> {
-        let named = |id: Id| match self.node(id) {
-            Node::Foreign(module, name) => Some((*module, *name)),
+    pub(super) fn foreign(&self, id: TreeId) -> Option<(&'a str, &'a str)> {
+        let named = |id: TreeId| match self.node(id) {
+            TreeNode::Foreign(module, name) => Some((*module, *name)),
             _ => None,
         };
-        let Node::Object { callee, args, .. } = self.node(id) else { return named(id) };
+        let TreeNode::Object { callee, args, .. } = self.node(id) else { return named(id) };
         match self.node(*callee) {
             // `copyreg._reconstructor(cls, base, state)` makes an object of its first argument; so does `copyreg.__newobj__`.
-            Node::Global("copyreg" | "copy_reg", _) => named(*self.tuple(*args)?.first()?),
+            TreeNode::Global("copyreg" | "copy_reg", _) => named(*self.tuple(*args)?.first()?),
             // torch.save kept the source of a class beside it: ("module", class, file, source).
-            Node::Persistent(id) => named(*self.tuple(*id)?.get(1)?),
+            TreeNode::Persistent(id) => named(*self.tuple(*id)?.get(1)?),
             _ => named(*callee),
         }
     }
 
     /// All persistent objects: storages, mostly.
-    pub(super) fn persistent(&self) -> impl Iterator<Item = Id> {
-        (0..self.nodes.len()).filter(|id| matches!(self.node(*id), Node::Persistent(_)))
+    pub(super) fn persistent(&self) -> impl Iterator<Item = TreeId> {
+        (0..self.nodes.len()).filter(|id| matches!(self.node(*id), TreeNode::Persistent(_)))
     }
 
     /// All objects that this function or class made.
-    pub(super) fn made_by(&self, module: &'static str, name: &'static str) -> impl Iterator<Item = Id> {
-        let is_made = move |id: &Id| match self.node(*id) {
-            Node::Object { callee, .. } => self.is_global(*callee, module, name),
+    pub(super) fn made_by(&self, module: &'static str, name: &'static str) -> impl Iterator<Item = TreeId> {
+        let is_made = move |id: &TreeId| match self.node(*id) {
+            TreeNode::Object { callee, .. } => self.is_global(*callee, module, name),
             _ => false,
         };
         (0..self.nodes.len()).filter(is_made)
@@ -115,41 +114,41 @@ impl<'a> Tree<'a> {
     }
 
     /// A copy of a text.
-    pub(super) fn owned(&self, id: Id) -> Option<String> {
+    pub(super) fn owned(&self, id: TreeId) -> Option<String> {
         let text = self.text(id)?;
         self.spend(text.len() + size_of::<String>())?;
         Some(text.to_owned())
     }
 
-    pub(super) fn node(&self, id: Id) -> &Node<'a> {
-        self.nodes.get(id).unwrap_or(&Node::None)
+    pub(super) fn node(&self, id: TreeId) -> &TreeNode<'a> {
+        self.nodes.get(id).unwrap_or(&TreeNode::None)
     }
 
-    pub(super) fn text(&self, id: Id) -> Option<&'a str> {
-        if let Node::Text(text) = self.node(id) { Some(text) } else { None }
+    pub(super) fn text(&self, id: TreeId) -> Option<&'a str> {
+        if let TreeNode::Text(text) = self.node(id) { Some(text) } else { None }
     }
 
-    pub(super) fn int(&self, id: Id) -> Option<i64> {
-        if let Node::Int(int) = self.node(id) { Some(*int) } else { None }
+    pub(super) fn int(&self, id: TreeId) -> Option<i64> {
+        if let TreeNode::Int(int) = self.node(id) { Some(*int) } else { None }
     }
 
-    pub(super) fn count(&self, id: Id) -> Option<u64> {
+    pub(super) fn count(&self, id: TreeId) -> Option<u64> {
         self.int(id).and_then(|int| u64::try_from(int).ok())
     }
 
-    pub(super) fn tuple(&self, id: Id) -> Option<&[Id]> {
-        if let Node::Tuple(items) = self.node(id) { Some(items) } else { None }
+    pub(super) fn tuple(&self, id: TreeId) -> Option<&[TreeId]> {
+        if let TreeNode::Tuple(items) = self.node(id) { Some(items) } else { None }
     }
 
     /// Items of a list or a tuple.
-    pub(super) fn sequence(&self, id: Id) -> Option<&[Id]> {
-        if let Node::Tuple(items) | Node::List(items) = self.node(id) { Some(items) } else { None }
+    pub(super) fn sequence(&self, id: TreeId) -> Option<&[TreeId]> {
+        if let TreeNode::Tuple(items) | TreeNode::List(items) = self.node(id) { Some(items) } else { None }
     }
 
-    pub(super) fn pairs(&self, id: Id) -> Option<&[(Id, Id)]> {
+    pub(super) fn pairs(&self, id: TreeId) -> Option<&[(TreeId, TreeId)]> {
         match self.node(id) {
-            Node::Dict(items) => Some(items),
-            Node::Object { callee, items, .. }
+            TreeNode::Dict(items) => Some(items),
+            TreeNode::Object { callee, items, .. }
                 if ["OrderedDict", "defaultdict"].iter().any(|name| self.is_global(*callee, "collections", name)) =>
             {
                 Some(items)
@@ -158,31 +157,31 @@ impl<'a> Tree<'a> {
         }
     }
 
-    pub(super) fn is_global(&self, id: Id, module: &str, name: &str) -> bool {
-        matches!(self.node(id), Node::Global(m, n) if *m == module && *n == name)
+    pub(super) fn is_global(&self, id: TreeId, module: &str, name: &str) -> bool {
+        matches!(self.node(id), TreeNode::Global(m, n) if *m == module && *n == name)
     }
 
     /// The name of an object's class or function, its arguments and its state.
-    pub(super) fn object(&self, id: Id) -> Option<(&'a str, &[Id], Option<Id>)> {
-        let Node::Object { callee, args, state, .. } = self.node(id) else { return None };
-        let Node::Global(_, name) = self.node(*callee) else { return None };
+    pub(super) fn object(&self, id: TreeId) -> Option<(&'a str, &[TreeId], Option<TreeId>)> {
+        let TreeNode::Object { callee, args, state, .. } = self.node(id) else { return None };
+        let TreeNode::Global(_, name) = self.node(*callee) else { return None };
         Some((name, self.tuple(*args)?, *state))
     }
 
     /// A field of an object: set by BUILD with a dictionary, or given as the `position`-th argument of the constructor.
-    pub(super) fn field(&self, id: Id, name: &str, position: usize) -> Option<Id> {
+    pub(super) fn field(&self, id: TreeId, name: &str, position: usize) -> Option<TreeId> {
         let (_, args, state) = self.object(id)?;
         let set = state.and_then(|state| self.entry(state, name));
         set.or_else(|| args.get(position).copied())
     }
 
     /// The entry of a dictionary under a text key.
-    pub(super) fn entry(&self, id: Id, key: &str) -> Option<Id> {
+    pub(super) fn entry(&self, id: TreeId, key: &str) -> Option<TreeId> {
         self.pairs(id)?.iter().find(|(k, _)| self.text(*k) == Some(key)).map(|(_, value)| *value)
     }
 
     /// `torch.Size((…))`, a bare tuple or a list of non-negative integers.
-    pub(super) fn size(&self, id: Id) -> Option<Vec<u64>> {
+    pub(super) fn size(&self, id: TreeId) -> Option<Vec<u64>> {
         let items = match self.object(id) {
             Some(("Size", args, _)) => self.sequence(*args.first()?)?,
             Some(_) => return None,
@@ -196,42 +195,43 @@ impl<'a> Tree<'a> {
     }
 
     /// The plain value below `id`; an error for tensors, classes and what is nested too deep.
-    pub(super) fn value(&self, id: Id) -> Result<Value, UnpickleError> {
+    pub(super) fn value(&self, id: TreeId) -> Result<Value, UnpickleError> {
         let mut left = VALUE_NODES_MAX;
         self.plain(id, VALUE_DEPTH_MAX, &mut left)
     }
 
-    fn plain(&self, id: Id, depth: usize, left: &mut usize) -> Result<Value, UnpickleError> {
+    fn plain(&self, id: TreeId, depth: usize, left: &mut usize) -> Result<Value, UnpickleError> {
         let refused = UnpickleError::Unexpected { expected: "a plain value of bounded size" };
         if depth == 0 || *left == 0 {
             return Err(refused);
         }
         *left -= 1;
         let copied = match self.node(id) {
-            Node::Text(text) => text.len(),
-            Node::Bytes(bytes) => bytes.len(),
+            TreeNode::Text(text) => text.len(),
+            TreeNode::Bytes(bytes) => bytes.len(),
             _ => 0,
         };
         self.spend(copied + size_of::<Value>()).ok_or(refused.clone())?;
-        let mut each =
-            |items: &[Id]| items.iter().map(|&item| self.plain(item, depth - 1, left)).collect::<Result<Vec<_>, _>>();
+        let mut each = |items: &[TreeId]| {
+            items.iter().map(|&item| self.plain(item, depth - 1, left)).collect::<Result<Vec<_>, _>>()
+        };
         Ok(match self.node(id) {
-            Node::None => Value::None,
-            Node::Bool(bool) => Value::Bool(*bool),
-            Node::Int(int) => Value::Int(*int),
-            Node::Float(float) => Value::Float(*float),
-            Node::Text(text) => Value::Str((*text).to_owned()),
-            Node::Bytes(bytes) => Value::Bytes(bytes.to_vec()),
-            Node::Tuple(items) => Value::Tuple(each(items)?),
-            Node::List(items) => Value::List(each(items)?),
+            TreeNode::None => Value::None,
+            TreeNode::Bool(bool) => Value::Bool(*bool),
+            TreeNode::Int(int) => Value::Int(*int),
+            TreeNode::Float(float) => Value::Float(*float),
+            TreeNode::Text(text) => Value::Str((*text).to_owned()),
+            TreeNode::Bytes(bytes) => Value::Bytes(bytes.to_vec()),
+            TreeNode::Tuple(items) => Value::Tuple(each(items)?),
+            TreeNode::List(items) => Value::List(each(items)?),
             // `torch.__version__` is a text with a class of its own.
-            Node::Object { callee, args, .. } if self.is_global(*callee, "torch.torch_version", "TorchVersion") => {
+            TreeNode::Object { callee, args, .. } if self.is_global(*callee, "torch.torch_version", "TorchVersion") => {
                 let text = self.tuple(*args).and_then(|args| self.text(*args.first()?));
                 let text = text.filter(|text| self.spend(text.len()).is_some());
                 Value::Str(text.ok_or(refused)?.to_owned())
             }
             _ => {
-                if let Node::Object { .. } = self.node(id) {
+                if let TreeNode::Object { .. } = self.node(id) {
                     if let Some(size) = self.size(id) {
                         return Ok(Value::Tuple(size.iter().map(|&n| Value::Int(n.cast_signed())).collect()));
                     }
@@ -243,7 +243,7 @@ impl<'a> Tree<'a> {
                     }
                 }
                 let pairs = self.pairs(id).ok_or(refused)?;
-                let pair = |&(key, value): &(Id, Id)| {
+                let pair = |&(key, value): &(TreeId, TreeId)| {
                     Ok((self.plain(key, depth - 1, left)?, self.plain(value, depth - 1, left)?))
                 };
                 Value::Dict(pairs.iter().map(pair).collect::<Result<_, _>>()?)
@@ -252,7 +252,7 @@ impl<'a> Tree<'a> {
     }
 
     /// `_codecs.encode(text, "latin1")`: how protocol 2 writes bytes.
-    pub(super) fn encoded(&self, id: Id) -> Option<Vec<u8>> {
+    pub(super) fn encoded(&self, id: TreeId) -> Option<Vec<u8>> {
         let (name, args, _) = self.object(id)?;
         let [text, codec] = args else { return None };
         if name != "encode" || self.text(*codec) != Some("latin1") {

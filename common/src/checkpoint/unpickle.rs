@@ -7,7 +7,7 @@ mod text;
 
 use super::{
     mention::{Mention, Mentions},
-    tree::{Id, Node, Tree},
+    tree::{Tree, TreeId, TreeNode},
 };
 use std::collections::HashMap;
 
@@ -32,9 +32,7 @@ pub enum UnpickleError {
     /// A class or function that is not on the list.
     #[error("the pickle mentions {module}.{name} at byte {at}, which is not on the list of what a checkpoint may hold")]
     Global {
-        /// Module as written.
         module: String,
-        /// Name as written.
         name: String,
         /// Place of the opcode.
         at: usize,
@@ -42,7 +40,7 @@ pub enum UnpickleError {
     /// The pickle is well formed but is not what was expected.
     #[error("the pickle does not hold {expected}")]
     Unexpected {
-        /// What the reader looked for.
+        /// Object that the reader looked for.
         expected: &'static str,
     },
 }
@@ -52,7 +50,7 @@ pub(super) fn unpickle<'a>(bytes: &'a [u8], allow: AllowList) -> Result<Tree<'a>
     run(bytes, allow, None)
 }
 
-/// The same; what is not on the list is mentioned in the tree instead, and stands there as a name.
+/// Reads a pickle; a global that is not on the list is named in the tree instead, and stands there as a name.
 pub(super) fn unpickle_any<'a>(bytes: &'a [u8], allow: AllowList) -> Result<Tree<'a>, UnpickleError> {
     run(bytes, allow, Some(Mentions::default()))
 }
@@ -80,17 +78,17 @@ struct Machine<'a> {
     bytes: &'a [u8],
     at: usize,
     allow: AllowList,
-    /// What is not on the list; `None`: it is refused.
+    /// Globals that are not on the list; `None`: they are refused.
     mentions: Option<Mentions>,
-    nodes: Vec<Node<'a>>,
-    stack: Vec<Id>,
+    nodes: Vec<TreeNode<'a>>,
+    stack: Vec<TreeId>,
     marks: Vec<usize>,
-    memo: HashMap<u32, Id>,
+    memo: HashMap<u32, TreeId>,
 }
 
 impl<'a> Machine<'a> {
     /// Runs one opcode; the root when it was STOP.
-    fn step(&mut self) -> Result<Option<Id>, UnpickleError> {
+    fn step(&mut self) -> Result<Option<TreeId>, UnpickleError> {
         let at = self.at;
         let opcode = self.take(1)?[0];
         let damaged = UnpickleError::Operand { opcode, at };
@@ -117,13 +115,13 @@ impl<'a> Machine<'a> {
 
     fn number(&mut self, opcode: u8) -> Result<(), UnpickleError> {
         let node = match opcode {
-            b'N' => Node::None,
-            0x88 => Node::Bool(true),
-            0x89 => Node::Bool(false),
-            b'K' => Node::Int(i64::from(self.take(1)?[0])),
-            b'M' => Node::Int(i64::from(u16::from_le_bytes(self.array()?))),
-            b'J' => Node::Int(i64::from(i32::from_le_bytes(self.array()?))),
-            b'G' => Node::Float(f64::from_be_bytes(self.array()?)),
+            b'N' => TreeNode::None,
+            0x88 => TreeNode::Bool(true),
+            0x89 => TreeNode::Bool(false),
+            b'K' => TreeNode::Int(i64::from(self.take(1)?[0])),
+            b'M' => TreeNode::Int(i64::from(u16::from_le_bytes(self.array()?))),
+            b'J' => TreeNode::Int(i64::from(i32::from_le_bytes(self.array()?))),
+            b'G' => TreeNode::Float(f64::from_be_bytes(self.array()?)),
             _ => {
                 let length = if opcode == 0x8a { self.length1()? } else { self.length4()? };
                 long(self.take(length)?)
@@ -141,10 +139,10 @@ impl<'a> Machine<'a> {
         };
         let bytes = self.take(length)?;
         let node = match opcode {
-            b'X' | 0x8c | 0x8d => Node::Text(std::str::from_utf8(bytes).map_err(|_| damaged.clone())?),
+            b'X' | 0x8c | 0x8d => TreeNode::Text(std::str::from_utf8(bytes).map_err(|_| damaged.clone())?),
             // What Python 2 called a string: a name, or raw bytes.
-            b'U' | b'T' => std::str::from_utf8(bytes).map_or(Node::Bytes(bytes), Node::Text),
-            _ => Node::Bytes(bytes),
+            b'U' | b'T' => std::str::from_utf8(bytes).map_or(TreeNode::Bytes(bytes), TreeNode::Text),
+            _ => TreeNode::Bytes(bytes),
         };
         self.push(node);
         Ok(())
@@ -185,37 +183,37 @@ impl<'a> Machine<'a> {
     }
 
     /// A class or function by its name.
-    fn named(&mut self, module: &'a str, name: &'a str, at: usize) -> Result<Node<'a>, UnpickleError> {
+    fn named(&mut self, module: &'a str, name: &'a str, at: usize) -> Result<TreeNode<'a>, UnpickleError> {
         if self.allow.iter().any(|(m, names)| *m == module && names.contains(&name)) {
-            return Ok(Node::Global(module, name));
+            return Ok(TreeNode::Global(module, name));
         }
         let found = Mention { module: clip(module), name: clip(name), at };
         match &mut self.mentions {
             Some(mentions) => mentions.add(found),
             None => return Err(UnpickleError::Global { module: found.module, name: found.name, at }),
         }
-        Ok(Node::Foreign(module, name))
+        Ok(TreeNode::Foreign(module, name))
     }
 
     /// Containers and objects. `None`: the operands do not fit.
     fn compound(&mut self, opcode: u8, at: usize) -> Option<Result<(), UnpickleError>> {
         match opcode {
-            b')' => self.push(Node::Tuple(Vec::new())),
-            b']' => self.push(Node::List(Vec::new())),
-            b'}' => self.push(Node::Dict(Vec::new())),
+            b')' => self.push(TreeNode::Tuple(Vec::new())),
+            b']' => self.push(TreeNode::List(Vec::new())),
+            b'}' => self.push(TreeNode::Dict(Vec::new())),
             0x85..=0x87 => {
                 let count = usize::from(opcode - 0x84);
                 let start = self.stack.len().checked_sub(count).filter(|&start| start >= self.floor())?;
                 let items = self.stack.split_off(start);
-                self.push(Node::Tuple(items));
+                self.push(TreeNode::Tuple(items));
             }
             b't' => {
                 let items = self.since_mark()?;
-                self.push(Node::Tuple(items));
+                self.push(TreeNode::Tuple(items));
             }
             b'l' => {
                 let items = self.since_mark()?;
-                self.push(Node::List(items));
+                self.push(TreeNode::List(items));
             }
             b'a' => {
                 let item = self.pop()?;
@@ -236,7 +234,7 @@ impl<'a> Machine<'a> {
                     return None;
                 }
                 if opcode == b'd' {
-                    self.push(Node::Dict(Vec::new()));
+                    self.push(TreeNode::Dict(Vec::new()));
                 }
                 self.pairs()?.extend(items.chunks_exact(2).map(|pair| (pair[0], pair[1])));
             }
@@ -265,43 +263,43 @@ impl<'a> Machine<'a> {
             b'o' => {
                 let mut items = self.since_mark()?;
                 let callee = (!items.is_empty()).then(|| items.remove(0))?;
-                let args = self.add(Node::Tuple(items));
+                let args = self.add(TreeNode::Tuple(items));
                 self.object(callee, args);
             }
             b'b' => {
                 let value = self.pop()?;
                 let object = self.top()?;
-                let Node::Object { state, .. } = self.nodes.get_mut(object)? else { return None };
+                let TreeNode::Object { state, .. } = self.nodes.get_mut(object)? else { return None };
                 *state = Some(value);
             }
             b'Q' => {
                 let id = self.pop()?;
-                self.push(Node::Persistent(id));
+                self.push(TreeNode::Persistent(id));
             }
             _ => return Some(Err(UnpickleError::Opcode { opcode, at })),
         }
         Some(Ok(()))
     }
 
-    fn push(&mut self, node: Node<'a>) {
+    fn push(&mut self, node: TreeNode<'a>) {
         let id = self.add(node);
         self.stack.push(id);
     }
 
     /// A node that is not on the stack.
-    fn add(&mut self, node: Node<'a>) -> Id {
+    fn add(&mut self, node: TreeNode<'a>) -> TreeId {
         self.nodes.push(node);
         self.nodes.len() - 1
     }
 
-    fn object(&mut self, callee: Id, args: Id) {
-        self.push(Node::Object { callee, args, state: None, items: Vec::new(), elements: Vec::new() });
+    fn object(&mut self, callee: TreeId, args: TreeId) {
+        self.push(TreeNode::Object { callee, args, state: None, items: Vec::new(), elements: Vec::new() });
     }
 
-    fn set(&mut self, name: &'static str, elements: Vec<Id>) {
-        let callee = self.add(Node::Global("builtins", name));
-        let args = self.add(Node::Tuple(Vec::new()));
-        self.push(Node::Object { callee, args, state: None, items: Vec::new(), elements });
+    fn set(&mut self, name: &'static str, elements: Vec<TreeId>) {
+        let callee = self.add(TreeNode::Global("builtins", name));
+        let args = self.add(TreeNode::Tuple(Vec::new()));
+        self.push(TreeNode::Object { callee, args, state: None, items: Vec::new(), elements });
     }
 
     /// Nothing below the last mark may be taken.
@@ -309,7 +307,7 @@ impl<'a> Machine<'a> {
         self.marks.last().copied().unwrap_or(0)
     }
 
-    fn pop(&mut self) -> Option<Id> {
+    fn pop(&mut self) -> Option<TreeId> {
         if self.stack.len() <= self.floor() {
             return None;
         }
@@ -318,30 +316,30 @@ impl<'a> Machine<'a> {
 
     fn pop_text(&mut self) -> Option<&'a str> {
         let id = self.pop()?;
-        if let Some(Node::Text(text)) = self.nodes.get(id) { Some(text) } else { None }
+        if let Some(TreeNode::Text(text)) = self.nodes.get(id) { Some(text) } else { None }
     }
 
-    fn top(&self) -> Option<Id> {
+    fn top(&self) -> Option<TreeId> {
         self.stack.last().copied()
     }
 
-    fn since_mark(&mut self) -> Option<Vec<Id>> {
+    fn since_mark(&mut self) -> Option<Vec<TreeId>> {
         let mark = self.marks.pop()?;
         (mark <= self.stack.len()).then(|| self.stack.split_off(mark))
     }
 
-    fn list(&mut self) -> Option<&mut Vec<Id>> {
+    fn list(&mut self) -> Option<&mut Vec<TreeId>> {
         let top = self.top()?;
         match self.nodes.get_mut(top)? {
-            Node::List(items) | Node::Object { elements: items, .. } => Some(items),
+            TreeNode::List(items) | TreeNode::Object { elements: items, .. } => Some(items),
             _ => None,
         }
     }
 
-    fn pairs(&mut self) -> Option<&mut Vec<(Id, Id)>> {
+    fn pairs(&mut self) -> Option<&mut Vec<(TreeId, TreeId)>> {
         let top = self.top()?;
         match self.nodes.get_mut(top)? {
-            Node::Dict(items) | Node::Object { items, .. } => Some(items),
+            TreeNode::Dict(items) | TreeNode::Object { items, .. } => Some(items),
             _ => None,
         }
     }
@@ -381,14 +379,14 @@ impl<'a> Machine<'a> {
 }
 
 /// Little-endian two's complement of any length.
-fn long<'a>(bytes: &[u8]) -> Node<'a> {
+fn long<'a>(bytes: &[u8]) -> TreeNode<'a> {
     if bytes.len() > 8 {
-        return Node::Huge;
+        return TreeNode::Huge;
     }
     let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
     let mut wide = [if negative { 0xff } else { 0 }; 8];
     wide[..bytes.len()].copy_from_slice(bytes);
-    Node::Int(i64::from_le_bytes(wide))
+    TreeNode::Int(i64::from_le_bytes(wide))
 }
 
 /// Names in errors are short, whatever the file holds.

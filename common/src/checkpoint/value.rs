@@ -10,7 +10,6 @@ pub enum Value {
     /// An integer that fits 64 bits.
     Int(i64),
     Float(f64),
-    /// Text.
     Str(String),
     Bytes(Vec<u8>),
     List(Vec<Self>),

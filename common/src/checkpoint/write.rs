@@ -8,7 +8,7 @@
 
 use super::{
     item,
-    layout::{Layout, Span},
+    layout::{ShardLayout, Span},
     name,
     shard::ShardError,
     table::{ItemKind, ShardItem, ShardTable},
@@ -32,7 +32,7 @@ const TOGETHER_BYTES: u64 = 4 << 20;
 const STRETCH_BYTES: u64 = 32 << 20;
 /// Bytes that are checked and then written, still in the processor's cache.
 const BLOCK_BYTES: usize = 512 << 10;
-/// The same where the disk reads memory itself: fewer requests count for more.
+/// Bytes that are checked and then written where the disk reads memory itself: there fewer requests matter more.
 const DIRECT_BLOCK_BYTES: usize = 4 << 20;
 /// Writing threads of one shard, at most: more do not make a disk faster.
 const THREADS_MAX: usize = 4;
@@ -47,7 +47,7 @@ pub struct How {
 }
 
 impl How {
-    /// What is right where `sharers` processes write on this machine at the same time.
+    /// Returns the settings for `sharers` processes that write on this machine at the same time.
     pub fn shared_by(sharers: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self { threads: (cores / sharers.max(1)).clamp(1, THREADS_MAX), blake3: false }
@@ -60,15 +60,17 @@ impl How {
 /// What the disk says, or elements of another length than the layout's: nothing is removed.
 pub fn write_shard(
     storage: &dyn Storage,
-    (dir, rank): (&Path, u32),
-    (layout, payloads): (&Layout, &[&[u8]]),
+    dir: &Path,
+    rank: u32,
+    layout: &ShardLayout,
+    payloads: &[&[u8]],
     how: How,
 ) -> Result<ShardTable, ShardError> {
     check_lengths(layout, payloads)?;
     storage.create_dir(dir)?;
     let name = name::shard(rank);
     let file = storage.create_sized(&dir.join(&name), layout.bytes)?;
-    let work = Work::new(layout, payloads, file.as_ref());
+    let work = ShardWork::new(layout, payloads, file.as_ref());
     let helpers = how.threads.min(THREADS_MAX).min(work.jobs.len()).saturating_sub(1);
     std::thread::scope(|scope| {
         for _ in 0..helpers {
@@ -88,7 +90,7 @@ pub fn write_shard(
     Ok(ShardTable { file: name, bytes: layout.bytes, blake3, crc32, items: items(layout, &done.crc32) })
 }
 
-fn check_lengths(layout: &Layout, payloads: &[&[u8]]) -> Result<(), ShardError> {
+fn check_lengths(layout: &ShardLayout, payloads: &[&[u8]]) -> Result<(), ShardError> {
     for (index, (part, span)) in layout.boxes.iter().zip(&layout.spans).enumerate() {
         let found = payloads.get(index).map_or(0, |bytes| bytes.len() as u64);
         if found != span.payload {
@@ -101,7 +103,7 @@ fn check_lengths(layout: &Layout, payloads: &[&[u8]]) -> Result<(), ShardError> 
     Ok(())
 }
 
-fn items(layout: &Layout, crc32: &[u32]) -> Vec<ShardItem> {
+fn items(layout: &ShardLayout, crc32: &[u32]) -> Vec<ShardItem> {
     let all = layout.boxes.iter().zip(&layout.spans).zip(crc32);
     all.map(|((part, span), &crc32)| {
         let dtype = part.dtype;
@@ -114,7 +116,7 @@ fn items(layout: &Layout, crc32: &[u32]) -> Vec<ShardItem> {
     .collect()
 }
 
-fn digest(layout: &Layout, payloads: &[&[u8]], crc32: &[u32]) -> String {
+fn digest(layout: &ShardLayout, payloads: &[&[u8]], crc32: &[u32]) -> String {
     let mut hasher = blake3::Hasher::new();
     for (index, payload) in payloads.iter().enumerate() {
         let around = envelope(layout, index, crc32[index]);
@@ -123,7 +125,7 @@ fn digest(layout: &Layout, payloads: &[&[u8]], crc32: &[u32]) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-fn envelope(layout: &Layout, index: usize, crc32: u32) -> Envelope {
+fn envelope(layout: &ShardLayout, index: usize, crc32: u32) -> Envelope {
     let part = &layout.boxes[index];
     let span = &layout.spans[index];
     item::tensor(span.at, part.dtype, &part.sizes, span.payload, crc32)
@@ -142,16 +144,14 @@ fn hashed(bytes: &[u8]) -> crc32fast::Hasher {
     hasher
 }
 
-/// What a thread does without asking.
 #[derive(Debug)]
-enum Job {
-    /// These items, in one write.
+enum WriteJob {
+    /// Write these items in one write.
     Together(Range<usize>),
     /// This stretch of a large item's elements.
     Stretch(usize, Range<usize>),
 }
 
-/// What was done so far.
 struct Done {
     error: Option<FileError>,
     /// CRC-32 of each item's elements.
@@ -164,17 +164,17 @@ struct Done {
     pieces: Vec<(u64, crc32fast::Hasher)>,
 }
 
-struct Work<'a> {
-    layout: &'a Layout,
+struct ShardWork<'a> {
+    layout: &'a ShardLayout,
     payloads: &'a [&'a [u8]],
     file: &'a dyn StorageFile,
-    jobs: Vec<Job>,
+    jobs: Vec<WriteJob>,
     next: AtomicUsize,
     done: Mutex<Done>,
 }
 
-impl<'a> Work<'a> {
-    fn new(layout: &'a Layout, payloads: &'a [&'a [u8]], file: &'a dyn StorageFile) -> Self {
+impl<'a> ShardWork<'a> {
+    fn new(layout: &'a ShardLayout, payloads: &'a [&'a [u8]], file: &'a dyn StorageFile) -> Self {
         let (jobs, left) = divide(&layout.spans);
         let count = layout.spans.len();
         let crc32 = vec![0; count];
@@ -191,8 +191,8 @@ impl<'a> Work<'a> {
         let mut buffer = Vec::new();
         while let Some(job) = self.jobs.get(self.next.fetch_add(1, Relaxed)) {
             let done = match job {
-                Job::Together(items) => self.together(items.clone(), &mut buffer),
-                Job::Stretch(index, part) => self.stretch(*index, part.clone(), &mut buffer),
+                WriteJob::Together(items) => self.together(items.clone(), &mut buffer),
+                WriteJob::Stretch(index, part) => self.stretch(*index, part.clone(), &mut buffer),
             };
             if let Err(error) = done {
                 self.next.store(self.jobs.len(), Relaxed);
@@ -264,7 +264,7 @@ impl<'a> Work<'a> {
 }
 
 /// Jobs in file order, and the stretches of each item.
-fn divide(spans: &[Span]) -> (Vec<Job>, Vec<usize>) {
+fn divide(spans: &[Span]) -> (Vec<WriteJob>, Vec<usize>) {
     let mut jobs = Vec::new();
     let mut left = vec![0; spans.len()];
     let mut first = 0;
@@ -274,7 +274,7 @@ fn divide(spans: &[Span]) -> (Vec<Job>, Vec<usize>) {
         let large = span.payload >= SMALL_BYTES_MAX;
         if large || span.at + span.length - spans[first].at > TOGETHER_BYTES {
             if first < index {
-                jobs.push(Job::Together(first..index));
+                jobs.push(WriteJob::Together(first..index));
             }
             first = index;
         }
@@ -282,7 +282,7 @@ fn divide(spans: &[Span]) -> (Vec<Job>, Vec<usize>) {
             let ends = (0..span.payload.div_ceil(STRETCH_BYTES)).map(|part| part * STRETCH_BYTES);
             for start in ends {
                 let end = (start + STRETCH_BYTES).min(span.payload);
-                jobs.push(Job::Stretch(index, start as usize..end as usize));
+                jobs.push(WriteJob::Stretch(index, start as usize..end as usize));
                 left[index] += 1;
             }
             first = index + 1;
@@ -290,7 +290,7 @@ fn divide(spans: &[Span]) -> (Vec<Job>, Vec<usize>) {
         index += 1;
     }
     if first < index {
-        jobs.push(Job::Together(first..index));
+        jobs.push(WriteJob::Together(first..index));
     }
     (jobs, left)
 }
@@ -310,22 +310,22 @@ fn aligned<'b>(block: &'b [u8], align: usize, buffer: &'b mut Vec<u8>) -> &'b [u
 mod tests {
     use super::*;
     use crate::{
-        checkpoint::{Checkpoint, Draft, ShardWriter, TensorBox, commit, layout::BoxOf, table::DType},
+        checkpoint::{Checkpoint, Draft, ShardWriter, TensorBox, commit, layout::BoxOf, table::TensorDType},
         fs::Disk,
     };
 
     fn part(index: usize, elements: u64) -> BoxOf {
         let fqn = format!("t{index}");
-        let dtype = DType::U8;
+        let dtype = TensorDType::U8;
         BoxOf { fqn, dtype, global: vec![elements], offsets: vec![0], sizes: vec![elements] }
     }
 
     /// Items of all kinds: empty, small, between, several stretches.
-    fn state() -> (Layout, Vec<Vec<u8>>) {
+    fn state() -> (ShardLayout, Vec<Vec<u8>>) {
         let lengths = [0, 3, 70_000, SMALL_BYTES_MAX, STRETCH_BYTES + 5, 1, 9_000_000, 17, 900_000, 900_001, 4096];
         let boxes = lengths.iter().enumerate().map(|(index, &length)| part(index, length)).collect();
         let bytes = |length: u64| (0..length).map(|at| (at * 31 + at / 251 + length) as u8).collect();
-        (Layout::of(boxes).unwrap(), lengths.iter().map(|&length| bytes(length)).collect())
+        (ShardLayout::of(boxes).unwrap(), lengths.iter().map(|&length| bytes(length)).collect())
     }
 
     #[test]
@@ -343,7 +343,7 @@ mod tests {
         for threads in [1, 3] {
             let name = format!("{threads}");
             let how = How { threads, blake3: true };
-            let table = write_shard(&Disk, (&dir.path().join(&name), 0), (&layout, &payloads), how).unwrap();
+            let table = write_shard(&Disk, &dir.path().join(&name), 0, &layout, &payloads, how).unwrap();
             assert!(of(&name) == of("plain"));
             assert_eq!(table.blake3, blake3::hash(&of("plain")).to_hex().as_str());
             assert_eq!(table.crc32, Some(crc32fast::hash(&of("plain"))));
@@ -360,13 +360,13 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_the_layout_is_refused() {
-        let layout = Layout::of(vec![part(0, 8)]).unwrap();
+        let layout = ShardLayout::of(vec![part(0, 8)]).unwrap();
         let how = How { threads: 1, blake3: false };
-        let error = write_shard(&Disk, (Path::new("/nonexistent"), 0), (&layout, &[&[0; 7]]), how).unwrap_err();
+        let error = write_shard(&Disk, Path::new("/nonexistent"), 0, &layout, &[&[0; 7]], how).unwrap_err();
         assert!(error.to_string().contains("7 bytes were given"), "{error}");
-        let twice = Layout::of(vec![part(0, 8), part(0, 8)]).unwrap_err();
+        let twice = ShardLayout::of(vec![part(0, 8), part(0, 8)]).unwrap_err();
         assert!(twice.to_string().contains("already"), "{twice}");
         let outside = BoxOf { offsets: vec![1], ..part(0, 8) };
-        assert!(matches!(Layout::of(vec![outside]), Err(ShardError::Outside { .. })));
+        assert!(matches!(ShardLayout::of(vec![outside]), Err(ShardError::Outside { .. })));
     }
 }

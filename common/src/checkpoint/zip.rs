@@ -43,12 +43,7 @@ pub enum ZipError {
     },
     /// A record is compressed.
     #[error("its record {name} is compressed with method {method}; only stored records are read")]
-    Compressed {
-        /// Record.
-        name: String,
-        /// Zip method number.
-        method: u16,
-    },
+    Compressed { name: String, method: u16 },
 }
 
 /// Bytes before and after a payload.
@@ -59,12 +54,10 @@ pub(super) struct Envelope {
 
 /// The big record: only its size and checksum are needed to make the zip around it.
 #[derive(Debug)]
-pub struct Payload<'a> {
-    /// Its path in the zip.
+pub struct RecordPayload<'a> {
+    /// Path in the zip.
     pub name: &'a str,
-    /// Its length.
     pub bytes: u64,
-    /// Of its bytes.
     pub crc32: u32,
     /// The payload begins at a multiple of this in the file; 1: anywhere.
     pub align: u64,
@@ -88,14 +81,14 @@ impl Builder {
     }
 
     /// The header of a record whose data begin at a multiple of `align` in the file; the data come next.
-    pub fn header(&mut self, record: &Payload<'_>) -> Vec<u8> {
+    pub fn header(&mut self, record: &RecordPayload<'_>) -> Vec<u8> {
         let wide = if record.bytes >= u64::from(IN_EXTRA) { 20 } else { 0 };
         let before = self.item_offset + self.at + (LOCAL_BYTES + record.name.len() + wide + 4) as u64;
         let padding =
             if record.align > 1 { pad_field(before.next_multiple_of(record.align) - before) } else { Vec::new() };
         let mut header = Vec::with_capacity(LOCAL_BYTES + record.name.len() + wide + padding.len());
-        local(&mut header, record.name, (record.bytes, record.crc32), &padding);
-        directory_entry(&mut self.central, record.name, (record.bytes, record.crc32), self.at);
+        local(&mut header, record.name, record.bytes, record.crc32, &padding);
+        directory_entry(&mut self.central, record.name, record.bytes, record.crc32, self.at);
         self.at += header.len() as u64 + record.bytes;
         self.count += 1;
         header
@@ -103,7 +96,7 @@ impl Builder {
 
     /// [`Builder::header`] of a record that is `bytes`.
     pub fn record(&mut self, name: &str, bytes: &[u8], align: u64) -> Vec<u8> {
-        self.header(&Payload { name, bytes: bytes.len() as u64, crc32: crc32fast::hash(bytes), align })
+        self.header(&RecordPayload { name, bytes: bytes.len() as u64, crc32: crc32fast::hash(bytes), align })
     }
 
     /// The header of a small record, and its data.
@@ -120,7 +113,7 @@ impl Builder {
 }
 
 /// Makes the zip around a payload that begins `item_offset` bytes into its file.
-pub(super) fn envelope(item_offset: u64, small: &[(&str, &[u8])], payload: Option<&Payload<'_>>) -> Envelope {
+pub(super) fn envelope(item_offset: u64, small: &[(&str, &[u8])], payload: Option<&RecordPayload<'_>>) -> Envelope {
     let mut zip = Builder::new(item_offset);
     let mut head = Vec::with_capacity(HEAD_BYTES);
     small.iter().for_each(|(name, bytes)| head.extend_from_slice(&zip.small(name, bytes)));
@@ -160,7 +153,7 @@ fn short(length: usize) -> [u8; 2] {
 }
 
 /// Version needed, flags (names are UTF-8), method stored, time, date, checksum and sizes: the same in both headers.
-fn common(out: &mut Vec<u8>, (bytes, crc32): (u64, u32)) {
+fn common(out: &mut Vec<u8>, bytes: u64, crc32: u32) {
     let version: u16 = if bytes >= u64::from(IN_EXTRA) { 45 } else { 20 };
     for field in [version, 0x0800, 0, 0, DOS_DATE] {
         out.extend(field.to_le_bytes());
@@ -170,10 +163,10 @@ fn common(out: &mut Vec<u8>, (bytes, crc32): (u64, u32)) {
     out.extend(narrow(bytes).to_le_bytes());
 }
 
-fn local(out: &mut Vec<u8>, name: &str, size: (u64, u32), padding: &[u8]) {
-    let wide = wide_field(size.0, 0);
+fn local(out: &mut Vec<u8>, name: &str, bytes: u64, crc32: u32, padding: &[u8]) {
+    let wide = wide_field(bytes, 0);
     out.extend(LOCAL.to_le_bytes());
-    common(out, size);
+    common(out, bytes, crc32);
     out.extend(short(name.len()));
     out.extend(short(wide.len() + padding.len()));
     out.extend(name.as_bytes());
@@ -181,11 +174,11 @@ fn local(out: &mut Vec<u8>, name: &str, size: (u64, u32), padding: &[u8]) {
     out.extend(padding);
 }
 
-fn directory_entry(out: &mut Vec<u8>, name: &str, size: (u64, u32), header_at: u64) {
-    let wide = wide_field(size.0, header_at);
+fn directory_entry(out: &mut Vec<u8>, name: &str, bytes: u64, crc32: u32, header_at: u64) {
+    let wide = wide_field(bytes, header_at);
     out.extend(CENTRAL.to_le_bytes());
     out.extend(45u16.to_le_bytes());
-    common(out, size);
+    common(out, bytes, crc32);
     out.extend(short(name.len()));
     out.extend(short(wide.len()));
     // Comment length, disk, internal attributes (2 bytes each), external attributes (4 bytes).
@@ -225,8 +218,8 @@ fn end(central: Vec<u8>, count: u64, directory_at: u64) -> Vec<u8> {
 
 /// Where the central directory is, or where the zip64 end record that knows it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    Directory(Span),
+pub(super) enum DirectoryEnd {
+    Directory(DirectorySpan),
     /// Read `END64_BYTES` there and ask `parse_end64`.
     Wide {
         at: u64,
@@ -235,7 +228,7 @@ pub(super) enum End {
 
 /// The central directory's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct DirectorySpan {
     pub(super) at: u64,
     pub(super) bytes: u64,
     pub(super) records: u64,
@@ -245,7 +238,7 @@ pub(super) struct Span {
 pub(super) const END64_BYTES: usize = 56;
 
 /// Finds the end record in the last bytes of an item; `tail_at` is where they begin in it.
-pub(super) fn parse_end(tail: &[u8], tail_at: u64) -> Result<End, ZipError> {
+pub(super) fn parse_end(tail: &[u8], tail_at: u64) -> Result<DirectoryEnd, ZipError> {
     let last = tail.len().checked_sub(END_BYTES).ok_or(ZipError::NoEnd)?;
     let found = (0..=last).rev().find(|&at| u32_at(tail, at) == Some(END)).ok_or(ZipError::NoEnd)?;
     let damaged = ZipError::Header { at: tail_at + found as u64 };
@@ -253,27 +246,27 @@ pub(super) fn parse_end(tail: &[u8], tail_at: u64) -> Result<End, ZipError> {
     let wide = found.checked_sub(20).filter(|&at| u32_at(tail, at) == Some(LOCATOR64));
     if let Some(locator) = wide {
         let at = Numbers(&tail[locator..]).u64(8).ok_or(damaged)?;
-        return Ok(End::Wide { at });
+        return Ok(DirectoryEnd::Wide { at });
     }
-    let span = Span {
+    let span = DirectorySpan {
         at: u64::from(record.u32(16).ok_or_else(|| damaged.clone())?),
         bytes: u64::from(record.u32(12).ok_or_else(|| damaged.clone())?),
         records: u64::from(record.u16(10).ok_or_else(|| damaged.clone())?),
     };
-    check_span(span, tail_at + found as u64).map(End::Directory).ok_or(damaged)
+    check_span(span, tail_at + found as u64).map(DirectoryEnd::Directory).ok_or(damaged)
 }
 
 /// Reads the zip64 end record found at `at`.
-pub(super) fn parse_end64(bytes: &[u8], at: u64) -> Result<Span, ZipError> {
+pub(super) fn parse_end64(bytes: &[u8], at: u64) -> Result<DirectorySpan, ZipError> {
     let record = Numbers(bytes);
     let span = (record.u32(0) == Some(END64))
-        .then(|| Some(Span { records: record.u64(32)?, bytes: record.u64(40)?, at: record.u64(48)? }))
+        .then(|| Some(DirectorySpan { records: record.u64(32)?, bytes: record.u64(40)?, at: record.u64(48)? }))
         .flatten();
     span.and_then(|span| check_span(span, at)).ok_or(ZipError::Header { at })
 }
 
 /// A directory lies before the end record and is no larger than its records can be.
-fn check_span(span: Span, end_at: u64) -> Option<Span> {
+fn check_span(span: DirectorySpan, end_at: u64) -> Option<DirectorySpan> {
     let fits = span.at.checked_add(span.bytes)? <= end_at && span.records <= RECORDS_MAX;
     (fits && span.bytes <= RECORDS_MAX * 1024).then_some(span)
 }
@@ -281,11 +274,10 @@ fn check_span(span: Span, end_at: u64) -> Option<Span> {
 /// A record of a zip that is in memory as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Its path in the zip.
+    /// Path in the zip.
     pub name: String,
     /// Where its bytes are.
     pub at: Range<usize>,
-    /// Of its bytes.
     pub crc32: u32,
 }
 
@@ -308,8 +300,8 @@ pub fn records(bytes: &[u8]) -> Result<Vec<Record>, ZipError> {
     };
     let cut = |at: u64| move || ZipError::Header { at };
     let span = match parse_end(&bytes[tail_at..], tail_at as u64)? {
-        End::Directory(span) => span,
-        End::Wide { at } => parse_end64(whole(at, END64_BYTES as u64).ok_or_else(cut(at))?.0, at)?,
+        DirectoryEnd::Directory(span) => span,
+        DirectoryEnd::Wide { at } => parse_end64(whole(at, END64_BYTES as u64).ok_or_else(cut(at))?.0, at)?,
     };
     let directory = whole(span.at, span.bytes).ok_or_else(cut(span.at))?.0;
     let found = parse_directory(directory, span)?.into_iter().map(|entry| {
@@ -324,7 +316,7 @@ pub fn records(bytes: &[u8]) -> Result<Vec<Record>, ZipError> {
 
 /// One record as the central directory tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct DirectoryEntry {
     pub(super) name: String,
     pub(super) bytes: u64,
     pub(super) crc32: u32,
@@ -332,7 +324,7 @@ pub(super) struct Entry {
 }
 
 /// Reads a central directory. Compressed records are errors.
-pub(super) fn parse_directory(bytes: &[u8], span: Span) -> Result<Vec<Entry>, ZipError> {
+pub(super) fn parse_directory(bytes: &[u8], span: DirectorySpan) -> Result<Vec<DirectoryEntry>, ZipError> {
     let mut entries = Vec::new();
     let mut at = 0;
     for _ in 0..span.records {
@@ -349,7 +341,7 @@ pub(super) fn parse_directory(bytes: &[u8], span: Span) -> Result<Vec<Entry>, Zi
 }
 
 /// The entry with its compressed size, its method, and its length in the directory.
-fn parse_entry(record: &Numbers<'_>) -> Option<((Entry, u64), u16, usize)> {
+fn parse_entry(record: &Numbers<'_>) -> Option<((DirectoryEntry, u64), u16, usize)> {
     if record.u32(0)? != CENTRAL {
         return None;
     }
@@ -365,7 +357,7 @@ fn parse_entry(record: &Numbers<'_>) -> Option<((Entry, u64), u16, usize)> {
     let bytes = widen(record.u32(24)?)?;
     let packed = widen(record.u32(20)?)?;
     let header_at = widen(record.u32(42)?)?;
-    let entry = Entry { name: text, bytes, crc32: record.u32(16)?, header_at };
+    let entry = DirectoryEntry { name: text, bytes, crc32: record.u32(16)?, header_at };
     Some(((entry, packed), record.u16(10)?, 46 + name + extra + comment))
 }
 
@@ -427,7 +419,7 @@ mod tests {
     fn what_lies_beyond_four_gigabytes_is_found() {
         let big = 5 << 30;
         let mut zip = Builder::new(0);
-        let head = zip.header(&Payload { name: "big", bytes: big, crc32: 0, align: 64 });
+        let head = zip.header(&RecordPayload { name: "big", bytes: big, crc32: 0, align: 64 });
         let small = zip.small("small", b"behind it");
         let tail = zip.finish();
         let dir = tempfile::tempdir().unwrap();

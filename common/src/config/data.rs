@@ -20,7 +20,7 @@ pub struct DataConfig {
     pub sheet: Option<String>,
     /// Cell texts that mean "missing", compared after trimming, numbers as numbers; the empty text is always one.
     pub missing: Vec<String>,
-    /// What to do with rows that repeat a key (row id; or entity and time) or, without a key, an entire row. Rows without a key are
+    /// Policy for rows that repeat a key (row id; or entity and time) or, without a key, an entire row. Rows without a key are
     /// kept unless the configuration asks for something else: that two rows are equal does not make them one.
     pub duplicates: DuplicatePolicy,
     /// How rows become samples.
@@ -45,11 +45,10 @@ pub struct DataConfig {
 /// Files of one origin, with the columns that those of the other sources have.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DataSource {
-    /// Name in reports.
     pub name: String,
-    /// So many of `DataConfig::files`, after those of the sources before.
+    /// Number of files of `DataConfig::files`, after those of the sources before.
     pub files: usize,
-    /// Its part of the samples drawn in an epoch, relative to the other sources' weights; above 0, given for all sources or for none.
+    /// Share of the samples drawn in an epoch, relative to the other sources' weights; above 0, given for all sources or for none.
     /// Without weights every training row is drawn once in an epoch.
     pub weight: Option<f64>,
 }
@@ -104,12 +103,12 @@ impl DataConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetMask {
-    /// Those that hold a number.
+    /// Cells that hold a number.
     #[default]
     Finite,
     /// All: training data in which one is missing are refused.
     None,
-    /// Those that hold a number other than this one, compared as it is in the source.
+    /// Cells that hold a number other than this one, compared as it is in the source.
     Value(f64),
 }
 
@@ -130,31 +129,26 @@ impl TargetMask {
 pub enum SourceFormat {
     /// Comma-, semicolon- or tab-separated text with a header line.
     Csv,
-    /// Apache Parquet.
     Parquet,
     /// Arrow IPC file or stream (Feather v2).
     Arrow,
-    /// One NumPy array.
     Npy,
     /// A zip of NumPy arrays.
     Npz,
-    /// Hugging Face safetensors.
     Safetensors,
     /// A workbook: xlsx, xls or ods.
     Xlsx,
 }
 
-/// What happens to repeated rows. Every policy counts them in the report.
+/// Policy for repeated rows. Every policy counts them in the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DuplicatePolicy {
     /// Keep the first, drop the rest.
     First,
-    /// Keep the last.
     Last,
     /// Keep all (not allowed for the window layout, where a key names one cell).
     Keep,
-    /// Refuse the data.
     Error,
 }
 
@@ -220,7 +214,7 @@ pub struct RowsLayout {
 pub struct Feature {
     /// Column name in the source.
     pub column: String,
-    /// What its values mean.
+    /// Meaning of the values.
     pub kind: FeatureKind,
     /// Whether the model reads a category or index as one column for each, rather than looks it up in a table that it learns.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -254,28 +248,27 @@ pub enum FeatureKind {
 /// Integers from `offset` to `offset + rows − 1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Index {
-    /// The smallest.
     pub offset: i64,
     /// How many, whether training has them all or not.
     pub rows: usize,
-    /// What becomes of others.
+    /// Treatment of other values.
     pub outside: Outside,
 }
 
-/// What becomes of an integer that is no row of the table. Either way it is counted.
+/// Treatment of an integer that is no row of the table. Either way it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outside {
-    /// It gets the unknown id, the number of rows.
+    /// The value gets the unknown id, the number of rows.
     Unknown,
-    /// It counts as the nearest row.
+    /// The value counts as the nearest row.
     Clamp,
 }
 
 /// How a cell holds its labels. A list of texts, where the format has such, needs no separator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Labels {
-    /// What is between two labels; blanks around it do not count.
+    /// Separator of labels; blanks around it do not count.
     pub separator: char,
     /// Whether an empty cell is missing; else it has no label.
     pub empty_is_missing: bool,
@@ -300,7 +293,6 @@ pub struct WindowsLayout {
     pub inputs: Vec<String>,
     /// Circular inputs in degrees (wind direction): replaced by sine and cosine.
     pub circular: Vec<String>,
-    /// Column to predict.
     pub target: String,
     /// Calendar features of the target window's first step.
     pub calendar: Vec<Calendar>,
@@ -308,7 +300,6 @@ pub struct WindowsLayout {
     pub target_valid_min: f64,
 }
 
-/// Arrays by name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ArraysLayout {
     /// Name of the (N, F) input array.
@@ -341,7 +332,6 @@ impl Calendar {
 /// How samples are divided into training, validation and test.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SplitConfig {
-    /// The rule.
     pub kind: SplitKind,
     /// Fraction of samples for validation, 0..1.
     pub val: f64,
@@ -353,7 +343,6 @@ pub struct SplitConfig {
     pub column: Option<String>,
 }
 
-/// Rules of division.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SplitKind {
@@ -377,8 +366,6 @@ pub enum SplitKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ColumnRange {
     pub column: String,
-    /// Smallest plausible value.
     pub low: f64,
-    /// Largest plausible value.
     pub high: f64,
 }

@@ -26,10 +26,9 @@ const RATE_TIMES_WIDTH: f64 = 0.128;
 /// Numbers of a token's width that a block keeps for its backward pass; measured at a width of 128.
 const KEPT_PER_TOKEN: f64 = 20.0;
 
-/// What forward and backward over one row take.
+/// Cost of forward and backward over one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RowCost {
-    /// Operations on numbers.
     pub operations: f64,
     /// Bytes of activations.
     pub bytes: f64,
@@ -71,7 +70,7 @@ impl RowCost {
     }
 }
 
-/// What the training of a run takes on a CPU of two cores.
+/// Estimated cost of the training of a run on a CPU of two cores.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     pub steps: u64,
@@ -137,7 +136,7 @@ impl RunConfig {
         sized
     }
 
-    /// What a run's configuration chose goes on with it, where this one leaves it open.
+    /// Returns this configuration with the choices of the run `before` where this one leaves them open.
     #[must_use]
     pub fn after(&self, before: &Self) -> Self {
         let mut after = self.clone();

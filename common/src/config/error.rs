@@ -41,7 +41,6 @@ pub enum ConfigErrorKind {
     /// The text is not TOML.
     #[error("not valid TOML: {0}")]
     Syntax(String),
-    /// No such key.
     #[error("unknown key{}", hint(nearest.as_deref(), known))]
     UnknownKey {
         /// The nearest known key, when one is near.
@@ -55,7 +54,7 @@ pub enum ConfigErrorKind {
     /// Value of another type.
     #[error("found {found}, expected {expected}")]
     Type {
-        /// What was found, with its value.
+        /// Key that was found, with its value.
         found: String,
         expected: String,
     },

@@ -18,7 +18,6 @@ pub struct Forest {
     tasks: Vec<Task>,
 }
 
-/// One node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     /// Name: part of the names of its parameters.
@@ -29,7 +28,6 @@ pub struct Task {
     /// The sub-fuser that it is joined by; `None` for the model's own.
     #[serde(default)]
     pub parent: Option<String>,
-    /// What it does.
     #[serde(flatten)]
     pub part: Part,
 }
@@ -41,18 +39,13 @@ pub enum Part {
     /// Turns the features into tokens.
     Template(TemplateConfig),
     /// Joins its children's tokens.
-    Fuser {
-        /// How.
-        reduction: Reduction,
-    },
+    Fuser { reduction: Reduction },
 }
 
-/// A template's own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TemplateConfig {
     /// Both directions or causal.
     pub mode: Mode,
-    /// Blocks.
     pub depth: usize,
     pub tokens: usize,
     /// How tokens hear of each other.
@@ -66,20 +59,21 @@ pub struct TemplateConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// All.
     Spatial,
     /// Earlier ones and itself.
     Temporal,
 }
 
-/// How tokens of a template hear of each other.
+/// Layer that mixes the tokens of a template. Manifests and checkpoints keep the names of version 0.1 (see [`Mixer::OLD_NAMES`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mixer {
-    /// A decaying sum of values, gated by queries.
+    /// Gated exponential moving average: a decaying sum of values, gated by queries.
+    #[serde(rename = "retention", alias = "gated_ema")]
+    GatedEma,
+    /// Retention as in RetNet (arXiv:2307.08621): a decaying sum of outer products of keys and values, read by queries.
+    #[serde(rename = "true_retention", alias = "retnet")]
     Retention,
-    /// A decaying sum of outer products of keys and values, read by queries.
-    TrueRetention,
     /// Attention within segments, thinned by dilation.
     Dilated,
 }
@@ -105,13 +99,26 @@ impl Mode {
 }
 
 impl Mixer {
-    /// As the configuration names them.
+    /// Names in the configuration.
     pub const NAMES: [(&'static str, Self); 3] =
-        [("retention", Self::Retention), ("true_retention", Self::TrueRetention), ("dilated", Self::Dilated)];
+        [("gated_ema", Self::GatedEma), ("retnet", Self::Retention), ("dilated", Self::Dilated)];
 
-    /// As the configuration names it; also the name of its layer's parameters.
+    /// Names of version 0.1, which a configuration may still use.
+    pub const OLD_NAMES: [(&'static str, Self); 2] =
+        [("retention", Self::GatedEma), ("true_retention", Self::Retention)];
+
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         name_in(&Self::NAMES, self)
+    }
+
+    /// Name of the layer in the names of its parameters: that of version 0.1, so that checkpoints fit.
+    pub fn parameter_name(self) -> &'static str {
+        match self {
+            Self::GatedEma => "retention",
+            Self::Retention => "true_retention",
+            Self::Dilated => "dilated",
+        }
     }
 }
 
@@ -135,17 +142,13 @@ pub const RESERVED: &str = "perceiver";
 /// Why a forest cannot be, or not be edited so.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ForestError {
-    /// No such node.
     #[error("there is no task \"{name}\"{}", hint(nearest.as_deref(), known))]
     NotFound {
-        /// Asked for.
         name: String,
         /// One that is spelt much like it.
         nearest: Option<String>,
-        /// All.
         known: Vec<String>,
     },
-    /// A name taken.
     #[error("there is already a task \"{0}\"")]
     Duplicate(String),
     /// A name that cannot be part of a parameter's name.
@@ -155,49 +158,27 @@ pub enum ForestError {
     #[error(
         "\"{parent}\" is a template and cannot be the parent of \"{child}\"\nhint: only a task with `reduction` joins others"
     )]
-    NotAFuser {
-        /// Template.
-        parent: String,
-        /// Task.
-        child: String,
-    },
+    NotAFuser { parent: String, child: String },
     #[error("\"{child}\" already has the parent \"{parent}\"\nhint: detach it first")]
-    TwoParents {
-        /// Task.
-        child: String,
-        parent: String,
-    },
+    TwoParents { child: String, parent: String },
     /// No parent to be taken from.
     #[error("\"{0}\" has no parent: it is joined by the model's own fuser")]
     NoParent(String),
     /// An ancestor of itself.
     #[error("\"{child}\" cannot be joined by \"{parent}\", which it joins itself")]
-    Cycle {
-        /// Task.
-        child: String,
-        /// Descendant.
-        parent: String,
-    },
+    Cycle { child: String, parent: String },
     /// Children would lose their parent.
     #[error("\"{name}\" still joins {}\nhint: detach or remove them first", .children.join(", "))]
     HasChildren {
-        /// Sub-fuser.
         name: String,
-        /// Who hangs on it.
+        /// Tasks whose parent it is.
         children: Vec<String>,
     },
     /// A sub-fuser of nothing.
     #[error("\"{0}\" joins nothing\nhint: give another task `parent = \"{0}\"`")]
     NoChildren(String),
-    /// Not a weight.
     #[error("the weight of \"{name}\" is {found}, expected a number above 0")]
-    Weight {
-        /// Task.
-        name: String,
-        /// Weight.
-        found: f64,
-    },
-    /// No tokens.
+    Weight { name: String, found: f64 },
     #[error("\"{0}\" has 0 tokens, expected at least 1")]
     NoTokens(String),
     /// No template at all.
@@ -259,7 +240,6 @@ impl Forest {
         Ok(forest)
     }
 
-    /// All nodes.
     pub fn tasks(&self) -> &[Task] {
         &self.tasks
     }
@@ -406,7 +386,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn template(name: &str) -> Task {
-        let mixer = Mixer::Retention;
+        let mixer = Mixer::GatedEma;
         Task::template(name, TemplateConfig { mode: Mode::Spatial, depth: 1, tokens: 4, mixer, model: None })
     }
 

@@ -12,7 +12,7 @@ pub struct ModelConfig {
     pub by_rows: bool,
     /// Width D of every token; divisible by `heads`.
     pub d_model: usize,
-    /// Heads H of retention and attention.
+    /// Heads H of retention, gated moving averages and attention.
     pub heads: usize,
     /// RetNet blocks in the spatial template.
     pub spatial_depth: usize,
@@ -79,7 +79,6 @@ pub const SIZE_KEYS: [&str; 13] = [
     "tasks",
 ];
 
-/// Normalisation layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Norm {
@@ -89,15 +88,11 @@ pub enum Norm {
     RmsNorm,
 }
 
-/// Default templates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preset {
-    /// One bidirectional template.
     Spatial,
-    /// One causal template.
     Temporal,
-    /// Both.
     SpatioTemporal,
     /// None: `tasks` says all.
     None,
@@ -131,7 +126,7 @@ impl Default for ModelConfig {
             norm: Norm::LayerNorm,
             preset: Preset::SpatioTemporal,
             tasks: Forest::default(),
-            mixer: Mixer::Retention,
+            mixer: Mixer::GatedEma,
             segments: vec![16, 64],
             dilations: vec![1, 4],
             fuser_reduction: Reduction::Mean,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// Another run's weights as the start of this one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parent {
-    /// Its committed checkpoint; the best weights are taken.
+    /// Committed checkpoint of the other run; its best weights are taken.
     pub checkpoint: PathBuf,
     /// Whose statistics inputs and targets are standardised by.
     pub scaler: ScalerChoice,
@@ -18,8 +18,7 @@ pub struct Parent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScalerChoice {
-    /// The parent's.
     Keep,
-    /// Those of the new training rows; weights are rewritten so that the first prediction is the parent's all the same.
+    /// Statistics of the new training rows; weights are rewritten so that the first prediction is the parent's all the same.
     Refit,
 }

@@ -12,42 +12,38 @@ use toml::{
 
 /// A value and where it was written.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Node {
+pub struct RawNode {
     pub place: Place,
-    pub value: Value,
+    pub value: RawValue,
 }
 
-/// TOML's values.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub enum RawValue {
     Text(String),
-    /// Whole number.
     Integer(i64),
     /// Number with a fraction or exponent.
     Float(f64),
-    /// true or false.
     Bool(bool),
     /// A bare date or time; no key takes one, it is kept to say so.
     Time(String),
-    /// List.
-    Array(Vec<Node>),
+    Array(Vec<RawNode>),
     /// Keys with their own places.
-    Table(Vec<Entry>),
+    Table(Vec<RawEntry>),
 }
 
 /// A key of a table.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct RawEntry {
     pub key: String,
     /// Where the key stands.
     pub place: Place,
-    pub node: Node,
+    pub node: RawNode,
 }
 
 /// A configuration as typed: the file's tree, then overrides.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawConfig {
-    pub(super) root: Node,
+    pub(super) root: RawNode,
 }
 
 impl RawConfig {
@@ -65,13 +61,13 @@ impl RawConfig {
         }
         let span = table.span();
         Ok(Self {
-            root: Node { place: lines.place(span), value: from_table(table.get_ref(), &|span| lines.place(span)) },
+            root: RawNode { place: lines.place(span), value: from_table(table.get_ref(), &|span| lines.place(span)) },
         })
     }
 
     /// A configuration of flags only.
     pub fn empty(flag: &str) -> Self {
-        Self { root: Node { place: Place::Flag(flag.into()), value: Value::Table(Vec::new()) } }
+        Self { root: RawNode { place: Place::Flag(flag.into()), value: RawValue::Table(Vec::new()) } }
     }
 
     /// Applies `--set section.key=value`. The value is read as TOML; what is not TOML is text, so quotes may be left out.
@@ -92,32 +88,32 @@ impl RawConfig {
     }
 
     /// Sets the key path `key` (dots between sections) to `value`, on behalf of the flag `flag`.
-    pub fn set_value(&mut self, key: &str, value: Value, flag: &str) {
+    pub fn set_value(&mut self, key: &str, value: RawValue, flag: &str) {
         self.insert(key, value, &Place::Flag(flag.into()));
     }
 
-    fn insert(&mut self, key: &str, value: Value, place: &Place) {
+    fn insert(&mut self, key: &str, value: RawValue, place: &Place) {
         let mut node = &mut self.root;
         for part in key.split('.') {
-            if !matches!(node.value, Value::Table(_)) {
-                node.value = Value::Table(Vec::new());
+            if !matches!(node.value, RawValue::Table(_)) {
+                node.value = RawValue::Table(Vec::new());
             }
-            let Value::Table(entries) = &mut node.value else { return };
+            let RawValue::Table(entries) = &mut node.value else { return };
             let index = entries.iter().position(|entry| entry.key == part).unwrap_or_else(|| {
-                let node = Node { place: place.clone(), value: Value::Table(Vec::new()) };
-                entries.push(Entry { key: part.to_owned(), place: place.clone(), node });
+                let node = RawNode { place: place.clone(), value: RawValue::Table(Vec::new()) };
+                entries.push(RawEntry { key: part.to_owned(), place: place.clone(), node });
                 entries.len() - 1
             });
             node = &mut entries[index].node;
         }
-        *node = Node { place: place.clone(), value };
+        *node = RawNode { place: place.clone(), value };
     }
 }
 
-fn value_of(text: &str, place: &Place) -> Value {
+fn value_of(text: &str, place: &Place) -> RawValue {
     match DeValue::parse(text) {
         Ok(value) => from_value(value.get_ref(), &|_| place.clone()),
-        Err(_) => Value::Text(text.to_owned()),
+        Err(_) => RawValue::Text(text.to_owned()),
     }
 }
 
@@ -171,29 +167,29 @@ fn begun(bytes: &[u8]) -> usize {
 
 type PlaceOf<'a> = dyn Fn(Range<usize>) -> Place + 'a;
 
-fn from_table(table: &DeTable<'_>, place: &PlaceOf<'_>) -> Value {
-    let entry = |(key, value): (&Spanned<std::borrow::Cow<'_, str>>, &Spanned<DeValue<'_>>)| Entry {
+fn from_table(table: &DeTable<'_>, place: &PlaceOf<'_>) -> RawValue {
+    let entry = |(key, value): (&Spanned<std::borrow::Cow<'_, str>>, &Spanned<DeValue<'_>>)| RawEntry {
         key: key.get_ref().to_string(),
         place: place(key.span()),
         node: from_spanned(value, place),
     };
-    Value::Table(table.iter().map(entry).collect())
+    RawValue::Table(table.iter().map(entry).collect())
 }
 
-fn from_spanned(value: &Spanned<DeValue<'_>>, place: &PlaceOf<'_>) -> Node {
-    Node { place: place(value.span()), value: from_value(value.get_ref(), place) }
+fn from_spanned(value: &Spanned<DeValue<'_>>, place: &PlaceOf<'_>) -> RawNode {
+    RawNode { place: place(value.span()), value: from_value(value.get_ref(), place) }
 }
 
-fn from_value(value: &DeValue<'_>, place: &PlaceOf<'_>) -> Value {
+fn from_value(value: &DeValue<'_>, place: &PlaceOf<'_>) -> RawValue {
     match value {
-        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::String(text) => RawValue::Text(text.to_string()),
         // A number too large for 64 bits becomes a float, which the range checks then refuse with its value.
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
-            .map_or_else(|_| Value::Float(number.as_str().parse().unwrap_or(f64::INFINITY)), Value::Integer),
-        DeValue::Float(number) => Value::Float(number.as_str().parse().unwrap_or(f64::NAN)),
-        DeValue::Boolean(truth) => Value::Bool(*truth),
-        DeValue::Datetime(time) => Value::Time(time.to_string()),
-        DeValue::Array(items) => Value::Array(items.iter().map(|item| from_spanned(item, place)).collect()),
+            .map_or_else(|_| RawValue::Float(number.as_str().parse().unwrap_or(f64::INFINITY)), RawValue::Integer),
+        DeValue::Float(number) => RawValue::Float(number.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(truth) => RawValue::Bool(*truth),
+        DeValue::Datetime(time) => RawValue::Time(time.to_string()),
+        DeValue::Array(items) => RawValue::Array(items.iter().map(|item| from_spanned(item, place)).collect()),
         DeValue::Table(table) => from_table(table, place),
     }
 }

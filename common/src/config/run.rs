@@ -22,7 +22,6 @@ pub struct RunConfig {
     pub data: Option<DataConfig>,
     pub model: ModelConfig,
     pub train: TrainConfig,
-    /// Processes.
     pub cluster: ClusterConfig,
     /// Kernels in the order in which they are tried, by operation; operations that are not named decide by themselves.
     #[serde(default)]

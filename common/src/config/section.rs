@@ -4,7 +4,7 @@
 
 use super::{
     error::{ConfigError, ConfigErrorKind, Place, nearest},
-    raw::{Entry, Node, Value},
+    raw::{RawEntry, RawNode, RawValue},
 };
 use std::{
     fmt::Display,
@@ -16,21 +16,20 @@ pub(super) struct Section<'a> {
     path: String,
     /// Where the section stands.
     pub(super) place: Place,
-    entries: &'a [Entry],
+    entries: &'a [RawEntry],
     known: Vec<&'static str>,
     pub(super) errors: Vec<ConfigError>,
 }
 
 impl<'a> Section<'a> {
-    /// The whole configuration.
-    pub(super) fn root(node: &'a Node) -> Self {
+    pub(super) fn root(node: &'a RawNode) -> Self {
         Self::of(String::new(), node)
     }
 
-    fn of(path: String, node: &'a Node) -> Self {
+    fn of(path: String, node: &'a RawNode) -> Self {
         let mut section = Self { path, place: node.place.clone(), entries: &[], known: Vec::new(), errors: Vec::new() };
         match &node.value {
-            Value::Table(entries) => section.entries = entries,
+            RawValue::Table(entries) => section.entries = entries,
             other => {
                 let kind = ConfigErrorKind::Type { found: describe(other), expected: "a section".into() };
                 section.errors.push(ConfigError { place: node.place.clone(), key: section.path.clone(), kind });
@@ -43,7 +42,7 @@ impl<'a> Section<'a> {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
-    fn find(&mut self, name: &'static str) -> Option<&'a Node> {
+    fn find(&mut self, name: &'static str) -> Option<&'a RawNode> {
         // A key that may have two shapes is looked up twice, and named once.
         if !self.known.contains(&name) {
             self.known.push(name);
@@ -74,7 +73,7 @@ impl<'a> Section<'a> {
         self.entries.iter().any(|entry| entry.key == name)
     }
 
-    fn wrong(&mut self, name: &str, node: &Node, expected: impl Into<String>) {
+    fn wrong(&mut self, name: &str, node: &RawNode, expected: impl Into<String>) {
         let kind = ConfigErrorKind::Type { found: describe(&node.value), expected: expected.into() };
         self.error(name, node.place.clone(), kind);
     }
@@ -86,15 +85,15 @@ impl<'a> Section<'a> {
     }
 
     /// A section that is an item of the list `name`.
-    pub(super) fn item<'b>(&self, name: &'static str, node: &'b Node) -> Section<'b> {
+    pub(super) fn item<'b>(&self, name: &'static str, node: &'b RawNode) -> Section<'b> {
         Section::of(self.key(name), node)
     }
 
     /// All entries of a section whose keys are free; marks nothing as known.
-    pub(super) fn free(&mut self, name: &'static str) -> &'a [Entry] {
+    pub(super) fn free(&mut self, name: &'static str) -> &'a [RawEntry] {
         match self.find(name) {
             None => &[],
-            Some(Node { value: Value::Table(entries), .. }) => entries,
+            Some(RawNode { value: RawValue::Table(entries), .. }) => entries,
             Some(node) => {
                 self.wrong(name, node, "a section");
                 &[]
@@ -113,12 +112,12 @@ impl<'a> Section<'a> {
         }
     }
 
-    fn integer_of<T>(&mut self, name: &str, node: &Node, range: &RangeInclusive<T>) -> Option<T>
+    fn integer_of<T>(&mut self, name: &str, node: &RawNode, range: &RangeInclusive<T>) -> Option<T>
     where
         T: TryFrom<i64> + PartialOrd + Display + Copy,
     {
         let expected = format!("a whole number from {} to {}", range.start(), range.end());
-        let Value::Integer(number) = node.value else {
+        let RawValue::Integer(number) = node.value else {
             self.wrong(name, node, expected);
             return None;
         };
@@ -139,10 +138,10 @@ impl<'a> Section<'a> {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a configured whole number is far below 2^53")]
-    pub(super) fn number_of(&mut self, name: &str, node: &Node, range: &impl RangeBounds<f64>) -> Option<f64> {
+    pub(super) fn number_of(&mut self, name: &str, node: &RawNode, range: &impl RangeBounds<f64>) -> Option<f64> {
         let number = match node.value {
-            Value::Integer(number) => number as f64,
-            Value::Float(number) => number,
+            RawValue::Integer(number) => number as f64,
+            RawValue::Float(number) => number,
             _ => {
                 self.wrong(name, node, format!("a number {}", words(range)));
                 return None;
@@ -162,9 +161,9 @@ impl<'a> Section<'a> {
         self.pair_of(name, node, &range)
     }
 
-    pub(super) fn pair_of(&mut self, name: &str, node: &Node, range: &impl RangeBounds<f64>) -> Option<(f64, f64)> {
+    pub(super) fn pair_of(&mut self, name: &str, node: &RawNode, range: &impl RangeBounds<f64>) -> Option<(f64, f64)> {
         match &node.value {
-            Value::Array(items) if items.len() == 2 => {
+            RawValue::Array(items) if items.len() == 2 => {
                 let first = self.number_of(name, &items[0], range);
                 let second = self.number_of(name, &items[1], range);
                 Some((first?, second?))
@@ -176,11 +175,10 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// true or false.
     pub(super) fn truth(&mut self, name: &'static str, default: bool) -> bool {
         match self.find(name) {
             None => default,
-            Some(Node { value: Value::Bool(truth), .. }) => *truth,
+            Some(RawNode { value: RawValue::Bool(truth), .. }) => *truth,
             Some(node) => {
                 self.wrong(name, node, "true or false");
                 default
@@ -194,8 +192,8 @@ impl<'a> Section<'a> {
     }
 
     /// The text of a node.
-    pub(super) fn text_of(&mut self, name: &str, node: &Node) -> Option<String> {
-        if let Value::Text(text) = &node.value {
+    pub(super) fn text_of(&mut self, name: &str, node: &RawNode) -> Option<String> {
+        if let RawValue::Text(text) = &node.value {
             return Some(text.clone());
         }
         self.wrong(name, node, "text in quotes");
@@ -214,8 +212,8 @@ impl<'a> Section<'a> {
     pub(super) fn texts(&mut self, name: &'static str) -> Option<Vec<String>> {
         let node = self.find(name)?;
         let items = match &node.value {
-            Value::Text(text) => return Some(vec![text.clone()]),
-            Value::Array(items) => items,
+            RawValue::Text(text) => return Some(vec![text.clone()]),
+            RawValue::Array(items) => items,
             _ => {
                 self.wrong(name, node, "a list of texts");
                 return None;
@@ -224,7 +222,7 @@ impl<'a> Section<'a> {
         let mut texts = Vec::with_capacity(items.len());
         for item in items {
             match &item.value {
-                Value::Text(text) => texts.push(text.clone()),
+                RawValue::Text(text) => texts.push(text.clone()),
                 _ => self.wrong(name, item, "text in quotes"),
             }
         }
@@ -257,7 +255,7 @@ impl<'a> Section<'a> {
     /// A list of whole numbers.
     pub(super) fn integers(&mut self, name: &'static str, range: RangeInclusive<usize>) -> Option<Vec<usize>> {
         let node = self.find(name)?;
-        let Value::Array(items) = &node.value else {
+        let RawValue::Array(items) = &node.value else {
             self.wrong(name, node, "a list of whole numbers");
             return None;
         };
@@ -270,12 +268,24 @@ impl<'a> Section<'a> {
         self.numbers_of(name, node, &range)
     }
 
-    pub(super) fn numbers_of(&mut self, name: &str, node: &Node, range: &impl RangeBounds<f64>) -> Option<Vec<f64>> {
-        let Value::Array(items) = &node.value else {
+    pub(super) fn numbers_of(&mut self, name: &str, node: &RawNode, range: &impl RangeBounds<f64>) -> Option<Vec<f64>> {
+        let RawValue::Array(items) = &node.value else {
             self.wrong(name, node, "a list of numbers");
             return None;
         };
         Some(items.iter().filter_map(|item| self.number_of(name, item, range)).collect())
+    }
+
+    /// Reads one of `names`, or one of `old_names`, which no error mentions.
+    pub(super) fn name_or_old<T: Copy>(
+        &mut self,
+        name: &'static str,
+        names: &[(&str, T)],
+        old_names: &[(&str, T)],
+    ) -> Option<T> {
+        let node = self.find(name)?;
+        let old = old_names.iter().find(|(old, _)| matches!(&node.value, RawValue::Text(text) if text == old));
+        old.map(|(_, value)| *value).or_else(|| self.name_of(name, node, names))
     }
 
     /// One of the names.
@@ -284,9 +294,9 @@ impl<'a> Section<'a> {
         self.name_of(name, node, names)
     }
 
-    pub(super) fn name_of<T: Copy>(&mut self, name: &str, node: &Node, names: &[(&str, T)]) -> Option<T> {
+    pub(super) fn name_of<T: Copy>(&mut self, name: &str, node: &RawNode, names: &[(&str, T)]) -> Option<T> {
         let known = || names.iter().map(|(known, _)| (*known).to_owned()).collect::<Vec<_>>();
-        let Value::Text(text) = &node.value else {
+        let RawValue::Text(text) = &node.value else {
             self.wrong(name, node, format!("one of: {}", known().join(", ")));
             return None;
         };
@@ -300,7 +310,7 @@ impl<'a> Section<'a> {
     }
 
     /// The node of a key with a shape of its own.
-    pub(super) fn node(&mut self, name: &'static str) -> Option<&'a Node> {
+    pub(super) fn node(&mut self, name: &'static str) -> Option<&'a RawNode> {
         self.find(name)
     }
 
@@ -319,15 +329,15 @@ impl<'a> Section<'a> {
 }
 
 /// A value in words.
-pub(super) fn describe(value: &Value) -> String {
+pub(super) fn describe(value: &RawValue) -> String {
     match value {
-        Value::Text(text) => format!("the text \"{text}\""),
-        Value::Integer(number) => format!("the number {number}"),
-        Value::Float(number) => format!("the number {number}"),
-        Value::Bool(truth) => truth.to_string(),
-        Value::Time(time) => format!("the time {time}"),
-        Value::Array(items) => format!("a list of {}", items.len()),
-        Value::Table(_) => "a section".into(),
+        RawValue::Text(text) => format!("the text \"{text}\""),
+        RawValue::Integer(number) => format!("the number {number}"),
+        RawValue::Float(number) => format!("the number {number}"),
+        RawValue::Bool(truth) => truth.to_string(),
+        RawValue::Time(time) => format!("the time {time}"),
+        RawValue::Array(items) => format!("a list of {}", items.len()),
+        RawValue::Table(_) => "a section".into(),
     }
 }
 

@@ -23,7 +23,6 @@ pub struct TrainConfig {
     pub epochs: u64,
     /// Samples per optimizer update over all workers; 0 decides by `global_batch`.
     pub batch: usize,
-    /// Peak learning rate.
     pub lr: f64,
     /// Whether the configuration names no `lr`, so that it may follow the rows (see `RunConfig::settled`).
     pub rate_by_rows: bool,
@@ -33,7 +32,6 @@ pub struct TrainConfig {
     pub warmup_ratio: f64,
     /// AdamW decay of the decayed group (matrices; never norms, biases, embeddings, latents, β, gate).
     pub weight_decay: f64,
-    /// AdamW β₁, β₂.
     pub betas: (f64, f64),
     /// Global-norm gradient clip; 0 switches it off.
     pub clip: f64,
@@ -84,7 +82,7 @@ pub struct TrainConfig {
     /// Whether training goes on while a checkpoint is written: it waits for a copy in memory only, which the launcher writes. Where
     /// the memory is not there, and for workers on other nodes than the launcher's, it waits for the disk.
     pub checkpoint_async: bool,
-    /// What becomes of a periodic checkpoint that is due while two are still being written.
+    /// Treatment of a periodic checkpoint that is due while two are still being written.
     pub checkpoint_busy: Busy,
     /// Whether the files of a checkpoint get a blake3 beside their CRC-32.
     pub checkpoint_blake3: bool,
@@ -100,7 +98,7 @@ pub struct TrainConfig {
     pub capture_collectives: bool,
     /// Most MiB of gradients that travel together, and of weights that `fsdp` and `hsdp` gather together.
     pub bucket_mib: f64,
-    /// What the ranks share of the state of training.
+    /// Parts of the training state that ranks share.
     pub strategy: Strategy,
     /// Whether blocks let go of their activations and compute them again in the backward pass.
     pub recompute: Recompute,
@@ -117,7 +115,7 @@ pub struct TrainConfig {
     pub threads: usize,
 }
 
-/// What becomes of a checkpoint when the disk is behind.
+/// Treatment of a checkpoint when the disk is behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Busy {
@@ -139,12 +137,12 @@ pub enum Execution {
     Plan,
 }
 
-/// What each rank keeps. The strategy changes memory and time, and numbers only in the order of sums; a checkpoint is the same
+/// Parts of the state that each rank keeps. The strategy changes memory and time, and numbers only in the order of sums; a checkpoint is the same
 /// under every strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
-    /// What fits into half of the devices' memory, with the least communication; `Ddp` on the CPU.
+    /// The strategy that fits into half of the devices' memory, with the least communication; `Ddp` on the CPU.
     Auto,
     /// Everything: 24 bytes per weight (weight, gradient, two moments, average, best).
     Ddp,
@@ -189,9 +187,7 @@ pub enum Averaging {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PointCalibration {
-    /// None.
     Off,
-    /// Always.
     Affine,
     /// Where cross-validation over the validation rows says that it lowers the error.
     Auto,
@@ -203,9 +199,7 @@ pub enum PointCalibration {
 pub enum Recompute {
     /// Where the activations would not fit into the device's free memory.
     Auto,
-    /// Every block.
     Always,
-    /// No block.
     Never,
 }
 
@@ -213,7 +207,6 @@ pub enum Recompute {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
-    /// Squared error.
     Mse,
     /// Quadratic near zero, linear beyond `huber_delta`.
     Huber,
@@ -252,14 +245,13 @@ impl Loss {
     }
 }
 
-/// What matrix products of training are computed in. What the device or the data forbid gives way to the next best: the
+/// Format of the matrix products of training. What the device or the data forbid gives way to the next best: the
 /// worker says what it took, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
     /// bf16 on a GPU that has it, else the best it has; fp32 on the CPU.
     Auto,
-    /// IEEE single.
     Fp32,
     /// IEEE single in memory, products of 10-bit mantissas on the GPU.
     Tf32,
@@ -411,7 +403,6 @@ pub struct ClusterConfig {
     pub nproc_per_node: Nproc,
     /// Workers with which a round goes on at once while others are missing; 0: all.
     pub workers_min: u32,
-    /// What happens after a failure.
     pub policy: Recovery,
     /// Processes that stand by for a seat.
     pub spares: u32,
@@ -423,13 +414,12 @@ pub struct ClusterConfig {
     pub hang_timeout_s: f64,
     /// Time a worker has to finish its step and checkpoint after the first signal, seconds.
     pub grace_s: f64,
-    /// Where workers compute.
     pub device: Device,
     /// How workers add up their gradients.
     pub collectives: Collectives,
 }
 
-/// What happens after a worker of a training run failed.
+/// Policy after a worker of a training run failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recovery {
@@ -458,11 +448,8 @@ pub enum Collectives {
 pub enum Nproc {
     /// One per GPU, else one per two cores (at least 1, at most 8).
     Auto,
-    /// One per GPU.
     Gpu,
-    /// One per core.
     Cpu,
-    /// This many.
     #[serde(untagged)]
     Count(u32),
 }

@@ -13,7 +13,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-/// What memory and offsets of a direct write are multiples of: a page, and no disk's sector is larger.
+/// Alignment of the memory and the offsets of a direct write: a page, and no disk's sector is larger.
 const DIRECT_ALIGN: usize = 4096;
 /// Smaller files gain nothing by direct writes.
 const DIRECT_BYTES_MIN: u64 = 8 << 20;
@@ -69,7 +69,7 @@ impl Storage for Disk {
     }
 }
 
-/// The same file for writes past the page cache. On file systems where that was measured: with dirty pages of others about,
+/// Opens the file for writes past the page cache. On file systems where that was measured: with dirty pages of others about,
 /// a fifth of the time of buffered writes and their fsync. Network file systems and those in memory have their own ways.
 fn direct(file: &File, path: &Path) -> Option<Direct> {
     let kind = fstatfs(file).ok()?.filesystem_type();

@@ -6,17 +6,14 @@ use std::path::{Path, PathBuf};
 /// Why what is there is not replaced.
 #[derive(Debug, thiserror::Error)]
 pub enum DisplaceError {
-    /// It cannot be looked at.
     #[error(transparent)]
     File(#[from] FileError),
     /// A directory in the place of a file, or the other way round.
     #[error("{} is a {found}, expected a {expected} to replace; choose another name", path.display())]
     Kind {
-        /// What is there.
         path: PathBuf,
         /// "file" or "directory".
         found: &'static str,
-        /// The other one.
         expected: &'static str,
     },
     /// A directory with something else in it.

@@ -13,7 +13,6 @@ pub struct FileError {
     pub action: &'static str,
     /// The file or directory.
     pub path: PathBuf,
-    /// What the operating system said.
     #[source]
     pub source: io::Error,
 }

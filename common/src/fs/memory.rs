@@ -12,10 +12,20 @@ use std::{
 /// Where control groups are.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// Files of a control group: its limit, what is in use, and the name in `memory.stat` of pages of files that nobody has touched lately.
-type Files = [&'static str; 3];
-const VERSION_2: Files = ["memory.max", "memory.current", "inactive_file"];
-const VERSION_1: Files = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
+/// Names under which a version of control groups tells of memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct MemoryNames {
+    /// File with the limit.
+    limit: &'static str,
+    /// File with the memory in use.
+    used: &'static str,
+    /// Line of `memory.stat` with the file pages that were not used lately.
+    inactive: &'static str,
+}
+
+const VERSION_2: MemoryNames = MemoryNames { limit: "memory.max", used: "memory.current", inactive: "inactive_file" };
+const VERSION_1: MemoryNames =
+    MemoryNames { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", inactive: "total_inactive_file" };
 
 /// Bytes that this process may take without others having to give some up. `None`: the system does not say.
 pub fn available_bytes() -> Option<u64> {
@@ -39,7 +49,7 @@ pub fn limit(bytes: u64) -> io::Result<()> {
 }
 
 /// The control groups of a process and those above them, whose limits count too.
-fn groups_of(own: &str) -> Vec<(PathBuf, Files)> {
+fn groups_of(own: &str) -> Vec<(PathBuf, MemoryNames)> {
     let place = |line: &str| {
         let mut parts = line.splitn(3, ':').skip(1);
         let controllers = parts.next()?;
@@ -52,22 +62,22 @@ fn groups_of(own: &str) -> Vec<(PathBuf, Files)> {
             _ => None,
         }
     };
-    let above = |(root, path, files): (PathBuf, String, Files)| -> Vec<(PathBuf, Files)> {
+    let above = |(root, path, files): (PathBuf, String, MemoryNames)| -> Vec<(PathBuf, MemoryNames)> {
         Path::new(&path).ancestors().map(|part| (root.join(part), files)).collect()
     };
     own.lines().filter_map(place).flat_map(above).collect()
 }
 
-fn room_of(folder: &Path, [limit, used, inactive]: &Files) -> Option<u64> {
+fn room_of(folder: &Path, names: &MemoryNames) -> Option<u64> {
     let number = |name: &str| read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
-    let limit = number(limit)?;
-    let used = number(used)?;
+    let limit = number(names.limit)?;
+    let used = number(names.used)?;
     // The kernel gives these pages up first.
-    let files = field(&read_to_string(folder.join("memory.stat")).unwrap_or_default(), inactive).unwrap_or(0);
+    let files = field(&read_to_string(folder.join("memory.stat")).unwrap_or_default(), names.inactive).unwrap_or(0);
     Some(limit.saturating_sub(used.saturating_sub(files)))
 }
 
-/// What `ulimit -v` and [`limit`] leave, as far as there are such limits.
+/// Memory that `ulimit -v` and [`limit`] leave, as far as there are such limits.
 fn own_rooms(limits: &str, status: &str) -> Vec<u64> {
     let room = |(limit, used): (&str, &str)| {
         let used = field(status, used)?.checked_mul(1024)?;
@@ -94,10 +104,10 @@ mod tests {
         write("memory.stat", "anon 500\ninactive_file 150\ntotal_inactive_file 250\n");
         for (files, room) in [(VERSION_2, 450), (VERSION_1, 550)] {
             assert_eq!(room_of(dir.path(), &files), None);
-            write(files[1], "700\n");
-            write(files[0], "max\n");
+            write(files.used, "700\n");
+            write(files.limit, "max\n");
             assert_eq!(room_of(dir.path(), &files), None);
-            write(files[0], "1000\n");
+            write(files.limit, "1000\n");
             assert_eq!(room_of(dir.path(), &files), Some(room));
         }
         assert!(available_bytes().is_some_and(|bytes| bytes > 1 << 20));
@@ -110,7 +120,10 @@ mod tests {
         let expected = [(&v1, "a/b"), (&v1, "a"), (&v1, ""), (&v2, "c"), (&v2, "")];
         let expected = expected.map(|(root, part)| Path::new(root).join(part));
         assert_eq!(found.iter().map(|(folder, _)| folder.clone()).collect::<Vec<_>>(), expected);
-        assert_eq!(found.iter().map(|(_, files)| files[0]).collect::<Vec<_>>()[2..4], [VERSION_1[0], VERSION_2[0]]);
+        assert_eq!(
+            found.iter().map(|(_, files)| files.limit).collect::<Vec<_>>()[2..4],
+            [VERSION_1.limit, VERSION_2.limit]
+        );
     }
 
     #[test]

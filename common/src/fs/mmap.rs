@@ -39,7 +39,6 @@ impl ReadMap {
         Ok(Self { map })
     }
 
-    /// All bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.map
     }
@@ -84,7 +83,6 @@ impl WriteMap {
         Ok(Self { map, file })
     }
 
-    /// All bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.map
     }
@@ -168,7 +166,6 @@ impl SharedPart {
         Ok(Self { map: unsafe { options.map_mut(file)? } })
     }
 
-    /// All bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.map
     }

@@ -11,7 +11,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The file.
 pub const LOCK: &str = "lock";
 /// Beginning of its name before it is held: those of [`atomic::temporary`].
 const LOCK_TEMPORARY: &str = ".lock.tmp-";

@@ -18,7 +18,7 @@ use std::{
 /// Where descriptors of a process have names.
 const DESCRIPTORS: [&str; 3] = ["/dev/stdin", "/dev/fd", "/proc/self/fd"];
 
-/// What a path is where it is no regular file, as a sentence says it.
+/// Kind of a path that is no regular file, as a sentence says it.
 pub fn other_kind(kind: FileType) -> Option<&'static str> {
     let kinds = [
         (kind.is_file(), None),

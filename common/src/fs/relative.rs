@@ -33,7 +33,6 @@ pub struct RelPath(String);
 pub struct PathError {
     /// The beginning of the text.
     pub shown: String,
-    /// What is wrong with it.
     pub what: &'static str,
 }
 
@@ -57,7 +56,6 @@ impl RelPath {
         Self(name)
     }
 
-    /// As text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -116,7 +114,6 @@ impl RelPath {
     }
 }
 
-/// What is wrong with a path.
 fn fault(text: &str) -> Option<&'static str> {
     let components = || text.split('/');
     if text.is_empty() {

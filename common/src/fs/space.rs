@@ -19,7 +19,6 @@ pub enum SpaceError {
         path: PathBuf,
         /// Bytes that an unprivileged process may still use.
         free_bytes: u64,
-        /// Bytes asked for.
         needed_bytes: u64,
     },
     /// The file system could not be asked.

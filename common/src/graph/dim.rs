@@ -6,9 +6,8 @@ use std::fmt;
 /// The size of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// Always this.
     Fixed(u64),
-    /// So many times the batch, at least once.
+    /// A multiple of the batch, at least 1.
     Batch(u64),
 }
 
@@ -88,7 +87,7 @@ impl<'de> Deserialize<'de> for Dim {
 }
 
 /// Sizes in words: `[batch, 3, 24]`.
-pub fn told(shape: &[Dim]) -> String {
+pub fn shape_text(shape: &[Dim]) -> String {
     let sizes: Vec<String> = shape.iter().map(ToString::to_string).collect();
     format!("[{}]", sizes.join(", "))
 }
@@ -111,6 +110,6 @@ mod tests {
         for wrong in [r#"["0*batch"]"#, r#"["6batch"]"#, r#"["rows"]"#, "[-1]"] {
             assert!(serde_json::from_str::<Vec<Dim>>(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(told(&shape), "[batch, 3, 6*batch]");
+        assert_eq!(shape_text(&shape), "[batch, 3, 6*batch]");
     }
 }

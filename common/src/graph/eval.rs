@@ -1,7 +1,7 @@
 //! A graph computed one node after the other in f64: slow, and free of every runtime. Constants are folded with it, and writers are
 //! checked against it.
 
-use super::{Binary, Compare, DType, Dim, Fold, Graph, Id, Node, Op, Unary, Value};
+use super::{Binary, Compare, DType, Dim, Fold, Graph, GraphValue, Id, Node, Op, Unary};
 use half::{bf16, f16};
 
 /// Elements of a tensor, row-major, whatever their type.
@@ -60,7 +60,7 @@ fn places<'a>(shape: &'a [usize], strides: &'a [usize]) -> impl Iterator<Item = 
 }
 
 /// The known elements of a value.
-pub fn known(value: &Value) -> Option<Array> {
+pub fn known(value: &GraphValue) -> Option<Array> {
     let data = value.data.as_ref()?;
     let shape: Vec<usize> = value.shape.iter().map(|dim| dim.of(1) as usize).collect();
     let values = match value.dtype {
@@ -110,7 +110,7 @@ pub fn watched(graph: &Graph, inputs: &[Array], batch: usize, seen: &mut dyn FnM
         let ins = node.ins.iter().map(|id| made[id.0].as_ref().expect("operands come before their use"));
         let kinds: Vec<DType> = node.ins.iter().map(|id| graph.value(*id).dtype).collect();
         let value = graph.value(node.out);
-        let mut out = apply(&node.op, &ins.collect::<Vec<_>>(), &kinds, (value, batch));
+        let mut out = apply(&node.op, &ins.collect::<Vec<_>>(), &kinds, value, batch);
         seen(node, &out);
         if value.dtype.is_half() {
             out.values.iter_mut().for_each(|number| *number = rounded(value.dtype, *number));
@@ -121,8 +121,7 @@ pub fn watched(graph: &Graph, inputs: &[Array], batch: usize, seen: &mut dyn FnM
     graph.outputs().iter().map(answer).collect()
 }
 
-/// One node.
-pub fn apply(op: &Op, ins: &[&Array], kinds: &[DType], (out, batch): (&Value, usize)) -> Array {
+pub fn apply(op: &Op, ins: &[&Array], kinds: &[DType], out: &GraphValue, batch: usize) -> Array {
     let shape: Vec<usize> = out.shape.iter().map(|dim: &Dim| dim.of(batch as u64) as usize).collect();
     let x = ins[0];
     match op {

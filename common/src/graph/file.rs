@@ -1,6 +1,6 @@
 //! A graph on disk: `graph.json` says what is computed, `graph.safetensors` holds what is known beforehand.
 
-use super::{DType, Data, Dim, Graph, Id, Known, Node, Value, infer::GraphError, infer::infer};
+use super::{DType, Data, Dim, Graph, GraphValue, Id, Known, Node, infer::GraphError, infer::infer};
 use crate::{
     fs::{FileError as WriteError, atomic, regular},
     keys,
@@ -25,43 +25,26 @@ const LENGTH_BYTES: usize = 8;
 
 /// A graph that cannot be written or read.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
-    /// What the system says.
+pub enum GraphFileError {
     #[error("{path}: {source}")]
-    Io {
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// A file that could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
     /// Not the JSON of a graph.
     #[error("{path}: {source}")]
-    Json {
-        path: PathBuf,
-        /// Why.
-        source: serde_json::Error,
-    },
+    Json { path: PathBuf, source: serde_json::Error },
     /// Not the tensors of a graph.
     #[error("{path}: {source}")]
-    Tensors {
-        path: PathBuf,
-        /// Why.
-        source: safetensors::SafeTensorError,
-    },
-    /// What it says cannot be.
+    Tensors { path: PathBuf, source: safetensors::SafeTensorError },
+    /// The content is inconsistent.
     #[error("{path}: {source}")]
-    Graph {
-        path: PathBuf,
-        /// Why.
-        source: GraphError,
-    },
+    Graph { path: PathBuf, source: GraphError },
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct GraphRecord {
     version: u32,
     values: Vec<WrittenValue>,
     nodes: Vec<Node>,
@@ -93,24 +76,26 @@ const fn dtype(of: DType) -> Dtype {
 ///
 /// # Errors
 /// What the system says.
-pub fn write(graph: &Graph, dir: &Path) -> Result<(), FileError> {
+pub fn write(graph: &Graph, dir: &Path) -> Result<(), GraphFileError> {
     let mut tensors = BTreeMap::new();
     for (_, value) in graph.values() {
         let Some(data) = &value.data else { continue };
         let shape = value.shape.iter().map(|dim| dim.of(1) as usize).collect();
         let view = TensorView::new(dtype(value.dtype), shape, &data.bytes);
-        tensors
-            .insert(value.name.clone(), view.map_err(|source| FileError::Tensors { path: dir.join(TENSORS), source })?);
+        tensors.insert(
+            value.name.clone(),
+            view.map_err(|source| GraphFileError::Tensors { path: dir.join(TENSORS), source })?,
+        );
     }
     let path = dir.join(TENSORS);
-    safetensors::serialize_to_file(tensors, None, &path).map_err(|source| FileError::Tensors { path, source })?;
+    safetensors::serialize_to_file(tensors, None, &path).map_err(|source| GraphFileError::Tensors { path, source })?;
     let values = graph.values().map(|(_, value)| WrittenValue {
         name: value.name.clone(),
         dtype: value.dtype,
         shape: value.shape.clone(),
         known: value.data.as_ref().map(|data| data.known),
     });
-    let written = Written {
+    let written = GraphRecord {
         version: VERSION,
         values: values.collect(),
         nodes: graph.nodes().to_vec(),
@@ -118,7 +103,7 @@ pub fn write(graph: &Graph, dir: &Path) -> Result<(), FileError> {
         outputs: graph.outputs().to_vec(),
     };
     let path = dir.join(STRUCTURE);
-    let json = serde_json::to_vec(&written).map_err(|source| FileError::Json { path: path.clone(), source })?;
+    let json = serde_json::to_vec(&written).map_err(|source| GraphFileError::Json { path: path.clone(), source })?;
     Ok(atomic::write(&path, &json)?)
 }
 
@@ -126,7 +111,7 @@ pub fn write(graph: &Graph, dir: &Path) -> Result<(), FileError> {
 pub fn digest(graph: &Graph) -> String {
     let mut hasher = blake3::Hasher::new();
     for (_, value) in graph.values() {
-        hasher.update(format!("{} {} {}", value.name, value.dtype.name(), super::told(&value.shape)).as_bytes());
+        hasher.update(format!("{} {} {}", value.name, value.dtype.name(), super::shape_text(&value.shape)).as_bytes());
         if let Some(data) = &value.data {
             hasher.update(&data.bytes);
         }
@@ -139,30 +124,31 @@ pub fn digest(graph: &Graph) -> String {
 ///
 /// # Errors
 /// What the system says, or what is wrong with the files.
-pub fn read(dir: &Path) -> Result<Graph, FileError> {
+pub fn read(dir: &Path) -> Result<Graph, GraphFileError> {
     let path = dir.join(STRUCTURE);
     let tensors = dir.join(TENSORS);
     let load = |path: &Path, bytes_max| {
-        regular::read(path, bytes_max).map_err(|error| FileError::Io { path: path.to_owned(), source: error.source })
+        regular::read(path, bytes_max)
+            .map_err(|error| GraphFileError::Io { path: path.to_owned(), source: error.source })
     };
-    let written: Written = serde_json::from_slice(&load(&path, STRUCTURE_BYTES_MAX)?)
-        .map_err(|source| FileError::Json { path: path.clone(), source })?;
+    let written: GraphRecord = serde_json::from_slice(&load(&path, STRUCTURE_BYTES_MAX)?)
+        .map_err(|source| GraphFileError::Json { path: path.clone(), source })?;
     let bytes = load(&tensors, TENSORS_BYTES_MAX)?;
-    let wrong = |source| FileError::Tensors { path: tensors.clone(), source };
+    let wrong = |source| GraphFileError::Tensors { path: tensors.clone(), source };
     let (header_bytes, _) = SafeTensors::read_metadata(&bytes).map_err(wrong)?;
     let loaded = SafeTensors::deserialize(&bytes).map_err(wrong)?;
     let rebuilt = match keys::twice(&bytes[LENGTH_BYTES..][..header_bytes]) {
         Some(name) => Err(structure("tensor", name, "a name of its own in graph.safetensors")),
         None => rebuilt(written, &loaded),
     };
-    rebuilt.map_err(|source| FileError::Graph { path, source })
+    rebuilt.map_err(|source| GraphFileError::Graph { path, source })
 }
 
 fn structure(what: &'static str, found: impl ToString, expected: &'static str) -> GraphError {
     GraphError::Structure { what, found: found.to_string(), expected }
 }
 
-fn rebuilt(written: Written, tensors: &SafeTensors<'_>) -> Result<Graph, GraphError> {
+fn rebuilt(written: GraphRecord, tensors: &SafeTensors<'_>) -> Result<Graph, GraphError> {
     if written.version != VERSION {
         return Err(structure("version", written.version, "1"));
     }
@@ -173,7 +159,7 @@ fn rebuilt(written: Written, tensors: &SafeTensors<'_>) -> Result<Graph, GraphEr
             return Err(structure("value", value.name, "a name of its own"));
         }
         let data = value.known.map(|known| data_of(&value, known, tensors)).transpose()?;
-        graph.values.push(Value { name: value.name, dtype: value.dtype, shape: value.shape, data });
+        graph.values.push(GraphValue { name: value.name, dtype: value.dtype, shape: value.shape, data });
     }
     // Whether a value is there when a node runs.
     let mut there: Vec<bool> = graph.values.iter().map(|value| value.data.is_some()).collect();
@@ -187,7 +173,7 @@ fn rebuilt(written: Written, tensors: &SafeTensors<'_>) -> Result<Graph, GraphEr
         if let Some(id) = node.ins.iter().find(|id| !there.get(id.0).copied().unwrap_or(false)) {
             return Err(structure("operand", id.0, "a value that is there before its use"));
         }
-        let ins: Vec<&Value> = node.ins.iter().map(|id| &graph.values[id.0]).collect();
+        let ins: Vec<&GraphValue> = node.ins.iter().map(|id| &graph.values[id.0]).collect();
         let made = infer(&node.op, &ins).map_err(|expected| expected.at(&node.op, &ins, &node.place))?;
         match there.get_mut(node.out.0) {
             Some(there) if !*there => *there = true,
@@ -226,7 +212,7 @@ mod tests {
         let mut g = Graph::new();
         let x = g.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(2)]);
         let bytes: Vec<u8> = [1.0_f32, 2.0, 3.0, 4.0].iter().flat_map(|v| v.to_le_bytes()).collect();
-        let w = g.known("head.weight", (DType::F32, &[2, 2]), Known::Parameter, bytes).unwrap();
+        let w = g.known("head.weight", DType::F32, &[2, 2], Known::Parameter, bytes).unwrap();
         let y = g.node(Op::Linear, &[x, w], "head").unwrap();
         let y = g.node(Op::Unary(Unary::Tanh), &[y], "head").unwrap();
         g.output(y, "y");

@@ -1,8 +1,7 @@
 //! What a node gives: element type and shape of its result from those of its operands.
 
-use super::{Binary, DType, Dim, Op, Value, told};
+use super::{Binary, DType, Dim, GraphValue, Op, shape_text};
 
-/// What is wrong with a graph.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum GraphError {
     /// Operands that an operation does not take.
@@ -10,41 +9,28 @@ pub enum GraphError {
     Operands {
         /// Place in the model.
         place: String,
-        /// The operation.
         op: &'static str,
         /// Element types and shapes.
         operands: String,
-        /// What it takes.
         expected: &'static str,
     },
     /// A tensor with other than its elements.
     #[error("tensor {name} has {found} bytes, expected {expected}")]
-    Bytes {
-        name: String,
-        found: usize,
-        /// By its shape.
-        expected: usize,
-    },
+    Bytes { name: String, found: usize, expected: usize },
     /// A file that says what cannot be.
     #[error("the graph's {what} {found}: expected {expected}")]
-    Structure {
-        /// Which part.
-        what: &'static str,
-        /// What it says.
-        found: String,
-        /// What was expected.
-        expected: &'static str,
-    },
+    Structure { what: &'static str, found: String, expected: &'static str },
 }
 
-/// What an operation takes.
+/// Operands that an operation takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected(pub &'static str);
 
 impl Expected {
     /// As an error of a node.
-    pub fn at(self, op: &Op, ins: &[&Value], place: &str) -> GraphError {
-        let operands: Vec<String> = ins.iter().map(|v| format!("{} {}", v.dtype.name(), told(&v.shape))).collect();
+    pub fn at(self, op: &Op, ins: &[&GraphValue], place: &str) -> GraphError {
+        let operands: Vec<String> =
+            ins.iter().map(|v| format!("{} {}", v.dtype.name(), shape_text(&v.shape))).collect();
         GraphError::Operands {
             place: if place.is_empty() { "graph".to_owned() } else { place.to_owned() },
             op: op.name(),
@@ -60,7 +46,7 @@ type Inferred = Result<(DType, Vec<Dim>), Expected>;
 ///
 /// # Errors
 /// What it takes, when these operands are something else.
-pub fn infer(op: &Op, ins: &[&Value]) -> Inferred {
+pub fn infer(op: &Op, ins: &[&GraphValue]) -> Inferred {
     let arity = match op {
         Op::Unary(_) | Op::Not | Op::Cast { .. } | Op::Softmax | Op::Reduce { .. } => 1..=1,
         Op::Reshape { .. } | Op::Permute { .. } | Op::Expand { .. } | Op::Slice { .. } => 1..=1,
@@ -108,7 +94,7 @@ pub fn infer(op: &Op, ins: &[&Value]) -> Inferred {
 }
 
 /// [`infer`] of what moves elements, or folds them along axes.
-fn layout(op: &Op, ins: &[&Value]) -> Inferred {
+fn layout(op: &Op, ins: &[&GraphValue]) -> Inferred {
     let first = ins[0].dtype;
     let shape = &ins[0].shape;
     let rank = shape.len();
@@ -173,7 +159,7 @@ fn replaced(shape: &[Dim], axis: usize, by: &[Dim]) -> Vec<Dim> {
 }
 
 /// The shape that operands stretch to.
-fn broadcast(ins: &[&Value]) -> Result<Vec<Dim>, Expected> {
+fn broadcast(ins: &[&GraphValue]) -> Result<Vec<Dim>, Expected> {
     let shapes: Vec<&[Dim]> = ins.iter().map(|v| v.shape.as_slice()).collect();
     stretched(&shapes)
 }
@@ -194,7 +180,7 @@ fn stretched(shapes: &[&[Dim]]) -> Result<Vec<Dim>, Expected> {
     Ok(whole)
 }
 
-fn product(a: &Value, b: &Value) -> Result<Vec<Dim>, Expected> {
+fn product(a: &GraphValue, b: &GraphValue) -> Result<Vec<Dim>, Expected> {
     let wrong = Expected("(…, M, K) and (…, K, N)");
     let ([lead_a @ .., m, k], [lead_b @ .., rows, n]) = (a.shape.as_slice(), b.shape.as_slice()) else {
         return Err(wrong);
@@ -207,7 +193,7 @@ fn product(a: &Value, b: &Value) -> Result<Vec<Dim>, Expected> {
     Ok(shape)
 }
 
-fn linear(ins: &[&Value]) -> Result<Vec<Dim>, Expected> {
+fn linear(ins: &[&GraphValue]) -> Result<Vec<Dim>, Expected> {
     let wrong = Expected("(…, in), a known weight (out, in), and a bias (out)");
     let [Dim::Fixed(out), Dim::Fixed(width)] = ins[1].shape.as_slice() else { return Err(wrong) };
     let Some((last, lead)) = ins[0].shape.split_last() else { return Err(wrong) };
@@ -217,7 +203,7 @@ fn linear(ins: &[&Value]) -> Result<Vec<Dim>, Expected> {
     Ok(lead.iter().copied().chain([Dim::Fixed(*out)]).collect())
 }
 
-fn concat(ins: &[&Value], axis: usize) -> Inferred {
+fn concat(ins: &[&GraphValue], axis: usize) -> Inferred {
     let wrong = Expected("values of one kind, and of one shape but for an axis that is not the batch");
     let first = ins[0].dtype;
     let shape = &ins[0].shape;
@@ -248,18 +234,18 @@ mod tests {
     fn shapes_follow_the_batch() {
         let (mut g, x, w) = graph();
         let y = g.node(Op::Linear, &[x, w], "a").unwrap();
-        assert_eq!(told(&g.value(y).shape), "[batch, 4]");
+        assert_eq!(shape_text(&g.value(y).shape), "[batch, 4]");
         let flat = g.node(Op::Reshape { shape: vec![Dim::Batch(2), Dim::Fixed(2)] }, &[y], "a").unwrap();
         let back = g.node(Op::Permute { axes: vec![1, 0] }, &[flat], "a").unwrap();
         let both = g.node(Op::MatMul, &[flat, back], "a").unwrap();
-        assert_eq!(told(&g.value(both).shape), "[2*batch, 2*batch]");
+        assert_eq!(shape_text(&g.value(both).shape), "[2*batch, 2*batch]");
         let one = g.number(1.0);
         let wide = g.node(Op::Expand { shape: vec![Dim::BATCH, Dim::Fixed(3)] }, &[one], "a").unwrap();
         let all = g.node(Op::Concat { axis: 1 }, &[wide, x], "a").unwrap();
-        assert_eq!(told(&g.value(all).shape), "[batch, 9]");
+        assert_eq!(shape_text(&g.value(all).shape), "[batch, 9]");
         let index = g.integers(&[2, 2], &[0, 1, 2, 3]).unwrap();
         let some = g.node(Op::Gather { axis: 1 }, &[all, index], "a").unwrap();
-        assert_eq!(told(&g.value(some).shape), "[batch, 2, 2]");
+        assert_eq!(shape_text(&g.value(some).shape), "[batch, 2, 2]");
     }
 
     #[test]

@@ -14,20 +14,17 @@ pub mod file;
 pub mod infer;
 pub mod op;
 
-pub use dim::{Dim, numel, told};
+pub use dim::{Dim, numel, shape_text};
 pub use op::{Binary, Compare, Fold, Op, Unary};
 
 use infer::GraphError;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Element types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DType {
-    /// IEEE single precision.
     F32,
-    /// IEEE half precision.
     F16,
     /// The upper half of a single.
     Bf16,
@@ -74,7 +71,7 @@ impl DType {
 #[serde(transparent)]
 pub struct Id(pub usize);
 
-/// What a tensor that is known beforehand is.
+/// Role of a known tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Known {
@@ -90,31 +87,25 @@ pub enum Known {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Data {
     pub known: Known,
-    /// The elements.
     pub bytes: Arc<[u8]>,
 }
 
 /// A value: an input, a known tensor, or the result of a node.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Value {
+pub struct GraphValue {
     /// Unique in its graph; of a parameter the state dict's name, of an input or output the port's.
     pub name: String,
-    /// Element type.
     pub dtype: DType,
-    /// Sizes.
     pub shape: Vec<Dim>,
-    /// Its elements, where they are known.
+    /// Elements of a known tensor.
     pub data: Option<Data>,
 }
 
 /// An operation at work. It has one result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Node {
-    /// What is computed.
     pub op: Op,
-    /// Operands.
     pub ins: Vec<Id>,
-    /// The result.
     pub out: Id,
     /// Place in the model, a dotted path.
     pub place: String,
@@ -123,28 +114,27 @@ pub struct Node {
 /// A function of a batch.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Graph {
-    values: Vec<Value>,
+    values: Vec<GraphValue>,
     nodes: Vec<Node>,
     inputs: Vec<Id>,
     outputs: Vec<Id>,
 }
 
 impl Graph {
-    /// An empty graph.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What is known of a value.
+    /// Returns the data of a known value.
     ///
     /// # Panics
     /// With the id of another graph.
-    pub fn value(&self, id: Id) -> &Value {
+    pub fn value(&self, id: Id) -> &GraphValue {
         &self.values[id.0]
     }
 
     /// All values, by id.
-    pub fn values(&self) -> impl Iterator<Item = (Id, &Value)> {
+    pub fn values(&self) -> impl Iterator<Item = (Id, &GraphValue)> {
         self.values.iter().enumerate().map(|(i, value)| (Id(i), value))
     }
 
@@ -153,17 +143,14 @@ impl Graph {
         &self.nodes
     }
 
-    /// What is given.
     pub fn inputs(&self) -> &[Id] {
         &self.inputs
     }
 
-    /// What is answered.
     pub fn outputs(&self) -> &[Id] {
         &self.outputs
     }
 
-    /// A new input.
     pub fn input(&mut self, name: &str, dtype: DType, shape: Vec<Dim>) -> Id {
         let id = self.push(name.to_owned(), dtype, shape, None);
         self.inputs.push(id);
@@ -177,7 +164,8 @@ impl Graph {
     pub fn known(
         &mut self,
         name: &str,
-        (dtype, shape): (DType, &[u64]),
+        dtype: DType,
+        shape: &[u64],
         known: Known,
         bytes: impl Into<Arc<[u8]>>,
     ) -> Result<Id, GraphError> {
@@ -208,7 +196,7 @@ impl Graph {
     pub fn floats(&mut self, shape: &[u64], values: &[f32]) -> Result<Id, GraphError> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let name = self.fresh();
-        self.known(&name, (DType::F32, shape), Known::Constant, bytes)
+        self.known(&name, DType::F32, shape, Known::Constant, bytes)
     }
 
     /// A constant tensor of i64.
@@ -218,7 +206,7 @@ impl Graph {
     pub fn integers(&mut self, shape: &[u64], values: &[i64]) -> Result<Id, GraphError> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let name = self.fresh();
-        self.known(&name, (DType::I64, shape), Known::Constant, bytes)
+        self.known(&name, DType::I64, shape, Known::Constant, bytes)
     }
 
     /// A constant tensor of truth values, 0 or 1 each.
@@ -227,7 +215,7 @@ impl Graph {
     /// As [`Graph::known`].
     pub fn truths(&mut self, shape: &[u64], values: Vec<u8>) -> Result<Id, GraphError> {
         let name = self.fresh();
-        self.known(&name, (DType::Bool, shape), Known::Constant, values)
+        self.known(&name, DType::Bool, shape, Known::Constant, values)
     }
 
     /// A node; its result.
@@ -235,7 +223,7 @@ impl Graph {
     /// # Errors
     /// When the operands are not what the operation takes.
     pub fn node(&mut self, op: Op, ins: &[Id], place: &str) -> Result<Id, GraphError> {
-        let operands: Vec<&Value> = ins.iter().map(|id| &self.values[id.0]).collect();
+        let operands: Vec<&GraphValue> = ins.iter().map(|id| &self.values[id.0]).collect();
         let (dtype, shape) = infer::infer(&op, &operands).map_err(|what| what.at(&op, &operands, place))?;
         let name = self.fresh();
         let out = self.push(name, dtype, shape, None);
@@ -254,12 +242,12 @@ impl Graph {
     }
 
     fn push(&mut self, name: String, dtype: DType, shape: Vec<Dim>, data: Option<Data>) -> Id {
-        self.values.push(Value { name, dtype, shape, data });
+        self.values.push(GraphValue { name, dtype, shape, data });
         Id(self.values.len() - 1)
     }
 }
 
-impl Value {
+impl GraphValue {
     /// Known elements as f32.
     ///
     /// # Panics

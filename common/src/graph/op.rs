@@ -8,10 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unary {
-    /// −x
     Neg,
     Exp,
-    /// ln x
     Log,
     /// √x
     Sqrt,
@@ -19,7 +17,6 @@ pub enum Unary {
     Abs,
     /// 1/(1+e⁻ˣ)
     Sigmoid,
-    /// tanh x
     Tanh,
     /// x·Φ(x), Φ the normal distribution's.
     Gelu,
@@ -31,12 +28,10 @@ pub enum Unary {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Binary {
-    /// a + b
     Add,
     Sub,
     /// a · b
     Mul,
-    /// a / b
     Div,
     /// The larger one; of NaN there is no promise.
     Max,
@@ -58,15 +53,12 @@ pub enum Compare {
     GreaterEqual,
 }
 
-/// What is made of the elements along axes.
+/// Reduction of the elements along axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fold {
-    /// Their sum.
     Sum,
-    /// Their mean.
     Mean,
-    /// The largest.
     Max,
 }
 
@@ -74,7 +66,6 @@ pub enum Fold {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// Of a float.
     Unary(Unary),
     /// Of two floats of one kind, or two integers of one kind.
     Binary(Binary),
@@ -88,7 +79,6 @@ pub enum Op {
     Where,
     /// Another element type; a float becomes the integer towards zero, a truth value 0 or 1.
     Cast {
-        /// Of the result.
         to: DType,
     },
     /// (…, M, K) × (…, K, N); leading axes broadcast.
@@ -104,16 +94,13 @@ pub enum Op {
     Softmax,
     /// Along axes, in rising order.
     Reduce {
-        /// What is made of them.
         fold: Fold,
-        /// Which.
         axes: Vec<usize>,
         /// Whether they stay, with size 1.
         keep: bool,
     },
-    /// The same elements, row-major, in another shape.
+    /// Reshape: the elements stay, row-major.
     Reshape {
-        /// Of the result.
         shape: Vec<Dim>,
     },
     /// Axis i of the result is axis `axes[i]` of the operand.
@@ -123,32 +110,25 @@ pub enum Op {
     },
     /// Repeated along axes of size 1, and along new ones in front.
     Expand {
-        /// Of the result.
         shape: Vec<Dim>,
     },
     /// `len` positions along an axis, which is not the batch.
     Slice {
-        /// Which.
         axis: usize,
-        /// The first.
         start: u64,
-        /// How many.
         len: u64,
     },
     /// Operands behind each other along an axis, which is not the batch.
     Concat {
-        /// Which.
         axis: usize,
     },
     /// data, index (i64): the positions `index` of an axis of data, in whose place the index's axes stand.
     Gather {
-        /// Which.
         axis: usize,
     },
 }
 
 impl Op {
-    /// Its name in messages.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Unary(Unary::Neg) => "neg",

@@ -13,7 +13,7 @@ pub enum StagedError {
     #[error("{}: {source}; expected the metadata of a staged directory: delete the directory and stage again", path.display())]
     Meta {
         path: PathBuf,
-        /// What the JSON reader said, with line and column.
+        /// Message of the JSON reader, with line and column.
         #[source]
         source: serde_json::Error,
     },
@@ -30,7 +30,7 @@ pub enum StagedError {
     #[error("{}: {what} is {found}, expected {expected}; delete the directory and stage again", path.display())]
     Mismatch {
         path: PathBuf,
-        /// What was compared: "shape", "length".
+        /// Property that was compared: "shape", "length".
         what: &'static str,
         /// Value in the file.
         found: String,
@@ -41,7 +41,6 @@ pub enum StagedError {
     #[error("{}: {kind}", path.display())]
     Npy {
         path: PathBuf,
-        /// What is wrong with it.
         #[source]
         kind: super::npy::NpyError,
     },

@@ -13,7 +13,7 @@ pub struct Histories {
 }
 
 impl Histories {
-    /// Those of windows; `None` where samples have no series.
+    /// Histories of windows; `None` where samples have no series.
     pub fn of(meta: &StagedMeta) -> Option<Self> {
         meta.persistence.as_ref()?;
         let [series, steps] = meta.out_shape[..] else { return None };
@@ -45,14 +45,14 @@ impl Histories {
         lacking.contains(&true)
     }
 
-    /// As [`Self::blank`], and says so in the status of a row that is predicted.
+    /// Blanks values as [`Self::blank`] does, and says so in the status of a row that is predicted.
     pub fn hold(&self, is_valid: impl Fn(usize) -> bool, values: &mut [f32], status: &mut u8) {
         if self.blank(is_valid, values) && *status == RowStatus::Predicted as u8 {
             *status = RowStatus::NoHistory as u8;
         }
     }
 
-    /// What became of a row, by its inputs `x`, NaN where missing, and what was answered, of which series without history lose their
+    /// Returns the status of a row by its inputs `x`, NaN where missing, and its answer, in which series without history lose their
     /// numbers. `blind` are the cells that have no answer in any row.
     pub fn judged(&self, x: &[f32], answer: &mut [f32], blind: &[bool]) -> RowStatus {
         let is_valid = |column: usize| x.get(column).is_some_and(|value| value.is_finite());

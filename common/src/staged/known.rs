@@ -9,9 +9,7 @@ use std::{collections::BTreeMap, fs::Metadata, os::unix::fs::MetadataExt, path::
 pub struct FileIdentity {
     /// Length, bytes.
     pub bytes: u64,
-    /// Device number.
     pub device: u64,
-    /// Inode number.
     pub inode: u64,
     /// Last change of the contents, nanoseconds since the Unix epoch.
     pub modified_ns: i64,

@@ -11,7 +11,6 @@ pub struct StagedMeta {
     pub version: u32,
     /// blake3 of the sources' digests and the data configuration, hex: the directory's name.
     pub digest: String,
-    /// Samples N.
     pub rows: u64,
     /// Input columns F, in order.
     pub features: Vec<FeatureMeta>,
@@ -29,7 +28,7 @@ pub struct StagedMeta {
     /// names of the only output axis are the classes.
     #[serde(default)]
     pub has_classes: bool,
-    /// What the classes are, by all cells of the target; absent in what was staged before it was kept.
+    /// Kind of the classes, by all cells of the target; absent in what was staged before it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_form: Option<Form>,
     /// Whether samples have weights.
@@ -46,7 +45,6 @@ pub struct StagedMeta {
     pub x_stats: Vec<Stats>,
     /// Statistics of the O target cells over valid training cells.
     pub y_stats: Vec<Stats>,
-    /// What cleaning found.
     pub report: CleaningReport,
 }
 
@@ -54,7 +52,7 @@ pub struct StagedMeta {
 const UNITS_MAX: f64 = 100.0;
 
 impl StagedMeta {
-    /// What errors of the target cells are multiplied by before they are added up: `None` where they have one unit and are added up as they
+    /// Factors by which errors of the target cells are multiplied before they are added up: `None` where they have one unit and are added up as they
     /// are. They have not where the widest spread is more than `UNITS_MAX` times the narrowest, as the one cell would decide alone:
     /// then they are counted in the cells' standard deviations, and cells that do not vary have no say.
     pub fn scales(&self) -> Option<Vec<f64>> {
@@ -91,7 +89,6 @@ impl SourceMeta {
         sources.into_iter().map(&mut one).collect()
     }
 
-    /// Its samples.
     pub fn rows(&self) -> u64 {
         self.split_rows.iter().sum()
     }
@@ -115,13 +112,13 @@ pub struct FeatureMeta {
     /// Whether the model reads the categories as a column for each.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub one_hot: bool,
-    /// What is known of categories that are declared integers; `None` for those that were found.
+    /// Range of categories that are declared integers; `None` for those that were found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<IndexMeta>,
-    /// What a column of 0 and 1 says.
+    /// Meaning of a column of 0 and 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<LabelMeta>,
-    /// What the words of its source column are, by all cells; absent where there are none, and in what was staged before it was kept.
+    /// Kind of the words of the source column, by all cells; absent where there are none, and in what was staged before it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Form>,
 }
@@ -154,9 +151,7 @@ pub struct IndexMeta {
 /// 1 where a cell has the label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelMeta {
-    /// Source column.
     pub column: String,
-    /// The label.
     pub name: String,
 }
 
@@ -170,21 +165,17 @@ impl LabelMeta {
 /// Running moments of one column (Welford, merged by Chan's formula), f64.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
-    /// Valid cells.
     pub n: u64,
     pub mean: f64,
     /// Population standard deviation (0 for a constant column: the model's scaler then uses 1).
     pub std: f64,
-    /// Smallest value.
     pub min: f64,
-    /// Largest value.
     pub max: f64,
 }
 
 /// Counts of everything cleaning did, per source column and in total. Nothing is repaired silently.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct CleaningReport {
-    /// Table rows read.
     pub rows_read: u64,
     /// Samples made of them.
     pub samples: u64,
@@ -201,7 +192,6 @@ pub struct CleaningReport {
     pub nameless: u64,
     /// Windows whose (entity, step) cells were absent from the table, in cells.
     pub absent_cells: u64,
-    /// Per source column.
     pub columns: BTreeMap<String, ColumnReport>,
     /// Sentences for people: constant columns, all-missing inputs left out, and so on.
     pub notes: Vec<String>,

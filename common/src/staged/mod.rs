@@ -65,7 +65,6 @@ pub enum ArrayName {
 }
 
 impl ArrayName {
-    /// All of them.
     pub const ALL: [Self; 7] = [Self::X, Self::XMask, Self::Y, Self::YMask, Self::RowId, Self::Split, Self::Weight];
 
     /// File name inside the directory.
@@ -81,12 +80,11 @@ impl ArrayName {
         }
     }
 
-    /// Element type.
-    pub fn element(self) -> npy::Element {
+    pub fn element(self) -> npy::NpyElement {
         match self {
-            Self::X | Self::Y | Self::Weight => npy::Element::F32,
-            Self::XMask | Self::YMask | Self::Split => npy::Element::U8,
-            Self::RowId => npy::Element::I64,
+            Self::X | Self::Y | Self::Weight => npy::NpyElement::F32,
+            Self::XMask | Self::YMask | Self::Split => npy::NpyElement::U8,
+            Self::RowId => npy::NpyElement::I64,
         }
     }
 }

@@ -18,12 +18,9 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
 /// Element types of NumPy that we read. We write `F32`, `U8` and `I64`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Element {
-    /// IEEE double.
+pub enum NpyElement {
     F64,
-    /// IEEE single.
     F32,
-    /// IEEE half.
     F16,
     /// Signed 64-bit.
     I64,
@@ -46,22 +43,22 @@ pub enum Element {
 }
 
 /// Text of the header and type.
-const ELEMENTS: &[(&str, Element)] = &[
-    ("<f8", Element::F64),
-    ("<f4", Element::F32),
-    ("<f2", Element::F16),
-    ("<i8", Element::I64),
-    ("<i4", Element::I32),
-    ("<i2", Element::I16),
-    ("|i1", Element::I8),
-    ("<u8", Element::U64),
-    ("<u4", Element::U32),
-    ("<u2", Element::U16),
-    ("|u1", Element::U8),
-    ("|b1", Element::Bool),
+const ELEMENTS: &[(&str, NpyElement)] = &[
+    ("<f8", NpyElement::F64),
+    ("<f4", NpyElement::F32),
+    ("<f2", NpyElement::F16),
+    ("<i8", NpyElement::I64),
+    ("<i4", NpyElement::I32),
+    ("<i2", NpyElement::I16),
+    ("|i1", NpyElement::I8),
+    ("<u8", NpyElement::U64),
+    ("<u4", NpyElement::U32),
+    ("<u2", NpyElement::U16),
+    ("|u1", NpyElement::U8),
+    ("|b1", NpyElement::Bool),
 ];
 
-impl Element {
+impl NpyElement {
     /// NumPy's name for the type, e.g. `<f4`.
     pub fn descr(self) -> &'static str {
         match ELEMENTS.iter().find(|(_, element)| *element == self) {
@@ -81,11 +78,9 @@ impl Element {
     }
 }
 
-/// What a header says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// Element type.
-    pub element: Element,
+    pub element: NpyElement,
     /// Shape; empty for a scalar.
     pub shape: Vec<u64>,
     /// Byte at which the data begin.
@@ -100,12 +95,7 @@ pub enum NpyError {
     Magic,
     /// An unknown version of the format.
     #[error("format version {major}.{minor}, expected 1.0, 2.0 or 3.0")]
-    Version {
-        /// Major version.
-        major: u8,
-        /// Minor version.
-        minor: u8,
-    },
+    Version { major: u8, minor: u8 },
     /// The file ends inside the header, or the header is longer than `HEADER_BYTES_MAX`.
     #[error("header of {bytes} bytes does not fit; expected at most {HEADER_BYTES_MAX} bytes and a whole file")]
     Length {
@@ -122,7 +112,7 @@ pub enum NpyError {
     },
     /// An element type that is not read.
     #[error("element type {found:?}; expected little-endian numbers: save it with .astype('<f4')")]
-    Element {
+    NpyElement {
         /// Text of the header.
         found: String,
     },
@@ -157,7 +147,7 @@ impl Header {
         let descr = quoted(value(&text, "descr")?);
         let element = match descr {
             Some(descr) => element_of(descr)?,
-            None => return Err(NpyError::Element { found: brief(value(&text, "descr")?) }),
+            None => return Err(NpyError::NpyElement { found: brief(value(&text, "descr")?) }),
         };
         if value(&text, "fortran_order")?.starts_with("True") {
             return Err(NpyError::FortranOrder);
@@ -172,7 +162,7 @@ impl Header {
     }
 
     /// A version 1 header for C order, exactly `data_offset` bytes long; `None` when that is too short for the shape.
-    pub fn write(element: Element, shape: &[u64], data_offset: usize) -> Option<Vec<u8>> {
+    pub fn write(element: NpyElement, shape: &[u64], data_offset: usize) -> Option<Vec<u8>> {
         let mut text = format!("{{'descr': '{}', 'fortran_order': False, 'shape': (", element.descr());
         for (axis, size) in shape.iter().enumerate() {
             text.push_str(&size.to_string());
@@ -199,7 +189,7 @@ impl Header {
     }
 
     /// Data offset that leaves room for any number of rows: a multiple of `ALIGN_BYTES`.
-    pub fn roomy_offset(element: Element, inner: &[u64]) -> usize {
+    pub fn roomy_offset(element: NpyElement, inner: &[u64]) -> usize {
         let mut shape = vec![u64::MAX];
         shape.extend_from_slice(inner);
         let mut offset = 2 * ALIGN_BYTES;
@@ -255,13 +245,13 @@ fn quoted(text: &str) -> Option<&str> {
     text[1..].split_once(quote).map(|(inside, _)| inside)
 }
 
-fn element_of(descr: &str) -> Result<Element, NpyError> {
+fn element_of(descr: &str) -> Result<NpyElement, NpyError> {
     // '=' is the writer's own order (little-endian on every machine we build for); one byte has no order.
     let little = descr.replace('=', "<");
     let found = ELEMENTS.iter().find(|(text, element)| {
         *text == little || (element.bytes() == 1 && little.len() == 3 && little.get(1..) == Some(&text[1..]))
     });
-    found.map(|(_, element)| *element).ok_or_else(|| NpyError::Element { found: brief(descr) })
+    found.map(|(_, element)| *element).ok_or_else(|| NpyError::NpyElement { found: brief(descr) })
 }
 
 fn shape_of(text: &str) -> Result<Vec<u64>, NpyError> {
@@ -291,8 +281,8 @@ mod tests {
         bytes.resize(127, b' ');
         bytes.push(b'\n');
         let header = Header::parse(&bytes).unwrap();
-        assert_eq!(header, Header { element: Element::F32, shape: vec![3, 4], data_offset: 128 });
-        assert_eq!(Header::write(Element::F32, &[3, 4], 128).unwrap(), bytes);
+        assert_eq!(header, Header { element: NpyElement::F32, shape: vec![3, 4], data_offset: 128 });
+        assert_eq!(Header::write(NpyElement::F32, &[3, 4], 128).unwrap(), bytes);
         assert_eq!(header.data_bytes(), 48);
     }
 
@@ -307,11 +297,11 @@ mod tests {
         assert_eq!(with("{'descr': '<f4', 'fortran_order': True, 'shape': (2,)}"), Err(NpyError::FortranOrder));
         assert!(matches!(
             with("{'descr': '>f4', 'fortran_order': False, 'shape': (2,)}"),
-            Err(NpyError::Element { .. })
+            Err(NpyError::NpyElement { .. })
         ));
         assert!(matches!(
             with("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': ()}"),
-            Err(NpyError::Element { .. })
+            Err(NpyError::NpyElement { .. })
         ));
         assert!(matches!(with("{'descr': '<f4', 'shape': (2,)}"), Err(NpyError::Dict { key: "fortran_order", .. })));
         let huge = "{'descr': '<f4', 'fortran_order': False, 'shape': (9223372036854775807, 3)}";

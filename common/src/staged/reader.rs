@@ -2,7 +2,7 @@
 
 use super::{
     ArrayName, META, StagedError, StagedMeta, Sums, VERSION,
-    npy::{Element, Header, NpyError},
+    npy::{Header, NpyElement, NpyError},
 };
 use crate::fs::{
     mmap::{Plain, ReadMap},
@@ -17,7 +17,7 @@ const META_BYTES_MAX: u64 = 1 << 30;
 /// Hexadecimal digits of a digest.
 const DIGEST_CHARS: usize = 64;
 
-/// What a sample is used for; the numbers of split.npy.
+/// Use of a sample; the numbers of split.npy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Split {
@@ -73,7 +73,7 @@ impl NpyMap {
     }
 
     /// Maps `path`, which must hold so many elements of a type.
-    pub fn open_as(path: &Path, element: Element, count: u64) -> Result<Self, StagedError> {
+    pub fn open_as(path: &Path, element: NpyElement, count: u64) -> Result<Self, StagedError> {
         let map = Self::open(path)?;
         let found = (map.header.element, map.header.count());
         if found == (element, count) {
@@ -87,7 +87,6 @@ impl NpyMap {
         })
     }
 
-    /// What the header says.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -167,17 +166,15 @@ impl Staged {
         &self.dir
     }
 
-    /// What is known of the arrays.
+    /// Properties of the arrays.
     pub fn meta(&self) -> &StagedMeta {
         &self.meta
     }
 
-    /// Samples N.
     pub fn rows(&self) -> usize {
         self.row_id().len()
     }
 
-    /// Input columns F.
     pub fn features(&self) -> usize {
         self.features
     }

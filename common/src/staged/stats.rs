@@ -21,7 +21,6 @@ impl Default for Moments {
 }
 
 impl Moments {
-    /// Values seen.
     pub fn n(&self) -> u64 {
         self.n
     }

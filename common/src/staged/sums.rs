@@ -15,23 +15,19 @@ use std::{
     path::Path,
 };
 
-/// The file's name.
 pub const SUMS: &str = "sums.json";
 /// Bytes of a block: small enough that some of them are read at every start.
 const BLOCK_BYTES: u64 = 1 << 20;
 /// Blocks of each array that are compared at every start.
 const SAMPLED: u64 = 3;
 
-/// Contents of sums.json.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sums {
     /// Bytes of a block.
     pub block_bytes: u64,
-    /// By file.
     pub files: BTreeMap<RelPath, FileSums>,
 }
 
-/// One array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSums {
     /// Length of the file.
@@ -62,7 +58,6 @@ impl Sums {
         Ok(sums)
     }
 
-    /// Writes sums.json.
     pub(super) fn write(&self, dir: &Path) -> Result<(), StagedError> {
         seal::write(&Disk, &dir.join(SUMS), self).map_err(sealed)
     }
@@ -131,7 +126,7 @@ impl Sums {
             return Err(wrong("number of checksums", found.to_string(), expected.into()));
         }
         for &block in which {
-            let found = block_of(&file, &path, (block, self.block_bytes), length, progress)?;
+            let found = block_of(&file, &path, block, self.block_bytes, length, progress)?;
             if found != sums.crc32c[usize::try_from(block).unwrap_or(usize::MAX)] {
                 let at = block * self.block_bytes;
                 let found = format!("other than written behind byte {at}");
@@ -159,14 +154,15 @@ fn sealed(error: SealError) -> StagedError {
 fn blocks(path: &Path, length: u64) -> Result<Vec<u32>, StagedError> {
     let file = regular::open(path)?;
     let sums =
-        (0..length.div_ceil(BLOCK_BYTES)).map(|block| block_of(&file, path, (block, BLOCK_BYTES), length, &mut |_| {}));
+        (0..length.div_ceil(BLOCK_BYTES)).map(|block| block_of(&file, path, block, BLOCK_BYTES, length, &mut |_| {}));
     sums.collect()
 }
 
 fn block_of(
     file: &File,
     path: &Path,
-    (block, block_bytes): (u64, u64),
+    block: u64,
+    block_bytes: u64,
     length: u64,
     progress: &mut dyn FnMut(u64),
 ) -> Result<u32, StagedError> {

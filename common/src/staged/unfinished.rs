@@ -20,7 +20,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The journal's name.
 pub const PROGRESS: &str = "progress";
 /// The name of the rows' hashes.
 pub const HASHES: &str = "hashes";
@@ -34,7 +33,7 @@ pub fn is_for_another(name: &str) -> bool {
 
 /// How far one pass over the sources is.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Mark {
+pub struct ResumePoint {
     /// Which pass, from 0.
     pub pass: u32,
     /// Whether the pass is over.
@@ -47,7 +46,6 @@ pub struct Mark {
     pub before: u64,
     /// Source bytes read.
     pub bytes: u64,
-    /// Rows delivered.
     pub rows: u64,
     /// Rows delivered of each file.
     pub file_rows: Vec<u64>,
@@ -57,14 +55,12 @@ pub struct Mark {
     pub wrong_width: u64,
     /// Line of the first of them.
     pub wrong_width_line: Option<u64>,
-    /// What the layout keeps.
     pub kept: Kept,
 }
 
-/// What a layout needs to go on behind a mark.
+/// State that a layout needs to continue after a resume point.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Kept {
-    /// Nothing.
     #[default]
     None,
     /// Table rows that are samples.
@@ -83,7 +79,6 @@ pub enum Kept {
         /// In order of first appearance.
         words: Vec<Vec<String>>,
     },
-    /// Samples of arrays.
     Arrays {
         /// Rows whose hashes are kept.
         hashes: u64,
@@ -123,7 +118,7 @@ pub struct Journal {
 
 impl Journal {
     /// Opens that of a directory, or makes it: with the whole marks it has, its torn end cut off.
-    pub fn open(dir: &Path) -> Result<(Self, Vec<Mark>), FileError> {
+    pub fn open(dir: &Path) -> Result<(Self, Vec<ResumePoint>), FileError> {
         let path = dir.join(PROGRESS);
         let file = File::options().append(true).create(true).open(&path).map_err(FileError::of("create", &path))?;
         let text = fs::read(&path).map_err(FileError::of("read", &path))?;
@@ -141,7 +136,7 @@ impl Journal {
     }
 
     /// Appends a mark and makes it durable.
-    pub fn append(&mut self, mark: &Mark) -> Result<(), FileError> {
+    pub fn append(&mut self, mark: &ResumePoint) -> Result<(), FileError> {
         let json = serde_json::to_string(mark).map_err(|error| FileError::of("write", &self.path)(error.into()))?;
         let line = format!("{:08x} {json}\n", crc32c::crc32c(json.as_bytes()));
         self.file.write_all(line.as_bytes()).map_err(FileError::of("write", &self.path))?;
@@ -150,7 +145,7 @@ impl Journal {
 }
 
 /// The mark of a line; `None` where it is torn.
-fn parse(line: &[u8]) -> Option<Mark> {
+fn parse(line: &[u8]) -> Option<ResumePoint> {
     let line = line.strip_suffix(b"\n")?;
     let (sum, json) = line.split_at_checked(9)?;
     let sum = u32::from_str_radix(std::str::from_utf8(sum).ok()?.trim_end(), 16).ok()?;
@@ -161,9 +156,9 @@ fn parse(line: &[u8]) -> Option<Mark> {
 mod tests {
     use super::*;
 
-    fn mark(rows: u64) -> Mark {
+    fn mark(rows: u64) -> ResumePoint {
         let kept = Kept::Rows { words: vec![vec!["a\nb".into()]], names: vec![], has_text_keys: true, hashes: rows };
-        Mark { pass: 1, at: Some(rows * 10), rows, counts: vec![[1, 2, 3, 4]], kept, ..Mark::default() }
+        ResumePoint { pass: 1, at: Some(rows * 10), rows, counts: vec![[1, 2, 3, 4]], kept, ..ResumePoint::default() }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::HashMap};
 
-/// What all words of a column are, which says how they are written.
+/// Kind of all words of a column, which says how they are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
@@ -60,7 +60,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// What all of these words are, moments apart: whoever reads times knows them. Texts where the words differ, or there are none.
+/// Returns the kind of the words, except for moments, which the reader of times finds. Words that differ, or none, are texts.
 pub fn form(words: &[String]) -> Form {
     let all = |is: fn(&str) -> bool| !words.is_empty() && words.iter().all(|word| is(word));
     if all(|word| number(word).is_some()) {

@@ -5,8 +5,8 @@
 
 use super::{
     ArrayName, META, Staged, StagedError, StagedMeta, Sums,
-    npy::{Element, Header, NpyError},
-    unfinished::{Journal, Mark, PROGRESS, is_for_another},
+    npy::{Header, NpyElement, NpyError},
+    unfinished::{Journal, PROGRESS, ResumePoint, is_for_another},
 };
 use crate::fs::{
     FileError, atomic,
@@ -30,7 +30,7 @@ const TEMPORARY: &str = ".staging-";
 /// Times another process may win the race for the final name before we give up.
 const RENAMES_MAX: u32 = 3;
 
-/// What was left unfinished so long before anything else was done in its place is not come back to.
+/// Age from which an unfinished directory is deleted and not resumed.
 const LEFT_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Numbers the hidden directories of this process.
@@ -65,7 +65,7 @@ impl StagedWriter {
 
     /// Goes on with the directory of this digest that was left unfinished, or begins it: with the marks of what is there. While
     /// another process is at it, this is `create`.
-    pub fn resume(out: &Path, digest: &str) -> Result<(Self, Vec<Mark>), StagedError> {
+    pub fn resume(out: &Path, digest: &str) -> Result<(Self, Vec<ResumePoint>), StagedError> {
         fs::create_dir_all(out).map_err(FileError::of("make the directory", out))?;
         let dir = unfinished(out, digest);
         fs::create_dir_all(&dir).map_err(FileError::of("make the directory", &dir))?;
@@ -88,7 +88,7 @@ impl StagedWriter {
     }
 
     /// Keeps a mark. All it counts must be durable.
-    pub fn keep(&self, mark: &Mark) -> Result<(), StagedError> {
+    pub fn keep(&self, mark: &ResumePoint) -> Result<(), StagedError> {
         self.journal().as_mut().map_or(Ok(()), |journal| Ok(journal.append(mark)?))
     }
 
@@ -230,7 +230,7 @@ fn sweep(out: &Path) {
 pub struct ArrayWriter {
     file: File,
     path: PathBuf,
-    element: Element,
+    element: NpyElement,
     inner: Vec<u64>,
     row_bytes: u64,
     data_offset: u64,
@@ -238,12 +238,12 @@ pub struct ArrayWriter {
 
 impl ArrayWriter {
     /// Creates the file at `path`. `inner` is the shape of one row.
-    pub fn create(path: &Path, element: Element, inner: &[u64]) -> Result<Self, StagedError> {
+    pub fn create(path: &Path, element: NpyElement, inner: &[u64]) -> Result<Self, StagedError> {
         Self::open(path, element, inner, true)
     }
 
     /// Opens the file at `path`, `anew` without the rows it may have.
-    fn open(path: &Path, element: Element, inner: &[u64], anew: bool) -> Result<Self, StagedError> {
+    fn open(path: &Path, element: NpyElement, inner: &[u64], anew: bool) -> Result<Self, StagedError> {
         let row = inner.iter().try_fold(element.bytes() as u64, |bytes, size| bytes.checked_mul(*size));
         let row_bytes = row.ok_or_else(|| StagedError::Npy {
             path: path.to_path_buf(),
@@ -330,8 +330,8 @@ mod tests {
             let count: u64 = inner.iter().product();
             for row in (0..rows).rev() {
                 match name.element() {
-                    Element::F32 => array.write_rows(row, bytes_of(&vec![row as f32; count as usize]))?,
-                    Element::I64 => array.write_rows(row, bytes_of(&[row as i64 + 100]))?,
+                    NpyElement::F32 => array.write_rows(row, bytes_of(&vec![row as f32; count as usize]))?,
+                    NpyElement::I64 => array.write_rows(row, bytes_of(&[row as i64 + 100]))?,
                     _ => array.write_rows(row, &vec![u8::from(name != ArrayName::Split); count as usize])?,
                 }
             }
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(names(), 0, "without a mark nothing stays");
         let (writer, _) = StagedWriter::resume(out.path(), "d").unwrap();
         writer.array(ArrayName::X, &[2]).unwrap().write_rows(0, &[7; 16]).unwrap();
-        writer.keep(&Mark { rows: 2, ..Mark::default() }).unwrap();
+        writer.keep(&ResumePoint { rows: 2, ..ResumePoint::default() }).unwrap();
         let (second, none) = StagedWriter::resume(out.path(), "d").unwrap();
         assert!(none.is_empty() && !second.is_kept() && second.dir() != writer.dir(), "one at a time");
         drop((writer, second));
@@ -415,7 +415,7 @@ mod tests {
         );
         writer.start_over().unwrap();
         assert!(!writer.array(ArrayName::X, &[2]).unwrap().holds(1));
-        writer.keep(&Mark::default()).unwrap();
+        writer.keep(&ResumePoint::default()).unwrap();
         drop(writer);
         assert_eq!(names(), 1);
         discard(out.path(), "d");

@@ -33,11 +33,7 @@ const READ_BYTES: usize = 64 << 10;
 pub enum ClientError {
     /// No broker listens there.
     #[error("cannot connect to the broker at {path}: {source}")]
-    Connect {
-        /// Socket path.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Connect { path: PathBuf, source: io::Error },
     /// The socket broke while writing, or the broker did not read for `SEND_WAIT_MAX`.
     #[error("cannot send to the broker: {0}")]
     Send(#[source] io::Error),
@@ -70,7 +66,6 @@ impl Client {
         Ok(Self { sender, receiver: Receiver { socket: read, buffer: FrameBuffer::new() } })
     }
 
-    /// Sends one message.
     pub fn send(&self, message: &FromWorker) -> Result<(), ClientError> {
         self.sender.send(message)
     }
@@ -114,7 +109,6 @@ impl Sender {
     }
 }
 
-/// The reading half.
 #[derive(Debug)]
 pub struct Receiver {
     socket: UnixStream,

@@ -1,11 +1,10 @@
-//! What a person may ask of a run that is under way, and what is answered: one line of JSON each way.
+//! Requests of a user to a run that is under way, and their answers: one line of JSON each way.
 
 use serde::{Deserialize, Serialize};
 
 /// Longest line either side reads, bytes; the rest of a longer one is not looked at.
 pub const LINE_BYTES_MAX: usize = 16 << 10;
 
-/// A wish.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -25,24 +24,18 @@ pub enum Request {
     },
     /// Finish the step, save, end.
     Stop {},
-    /// Cut the link between a node and the head for a while, to see what the run does.
-    Cut {
-        node: String,
-        /// How long.
-        seconds: u32,
-    },
+    /// Cut the link between a node and the leader for a while, to see what the run does.
+    Cut { node: String, seconds: u32 },
 }
 
-/// What became of a wish.
+/// Answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
-    /// It is being done.
     Accepted {
-        /// What follows, one sentence.
+        /// Consequence, one sentence.
         says: String,
     },
-    /// It is not done.
     Refused {
         /// Why, with what was found.
         reason: String,

@@ -3,7 +3,7 @@
 //! ```text
 //! offset  field            writer     meaning
 //!      0  magic      u64   launcher   `MAGIC`
-//!      8  wishes     u32   launcher   bit 0 (1): finish the step, checkpoint and end; bit 1 (2): finish the step, leave the round,
+//!      8  requests   u32   launcher   bit 0 (1): finish the step, checkpoint and end; bit 1 (2): finish the step, leave the round,
 //!                                  say `Halted`; both: the end
 //!     12  phase      u32   worker     `Phase`
 //!     16  step       u64   worker     optimizer steps done
@@ -29,7 +29,7 @@ pub const PAGE_BYTES: usize = 4096;
 /// First eight bytes, little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ENNctl01");
 
-/// What a worker is doing; shown when a round fails ("what the others were doing").
+/// Activity of a worker; shown when a round fails ("what the others were doing").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Phase {
@@ -37,17 +37,13 @@ pub enum Phase {
     Boot = 0,
     /// Meeting the others in the store.
     Rendezvous = 1,
-    /// Reading a checkpoint.
     Load = 2,
-    /// Forward and backward.
     Compute = 3,
     /// Waiting in a collective.
     Collective = 4,
     Validate = 5,
-    /// Writing a checkpoint.
     Save = 6,
     Predict = 7,
-    /// Ending.
     Done = 8,
 }
 
@@ -65,7 +61,7 @@ impl Phase {
         Self::Done,
     ];
 
-    /// What the worker is doing, in words that follow "was".
+    /// Describes the activity in words that follow "was".
     pub fn words(self) -> &'static str {
         match self {
             Self::Boot => "starting",
@@ -84,7 +80,6 @@ impl Phase {
 /// A mapping that is no control page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    /// Too small.
     #[error("control page has {0} bytes, expected {PAGE_BYTES}")]
     Short(usize),
     /// Something else, or a launcher of another version.
@@ -94,8 +89,8 @@ pub enum ControlError {
 
 const WORD_BYTES: usize = size_of::<AtomicU64>();
 const WORD_MAGIC: usize = 0;
-/// The wishes are the low half, `phase` the high half.
-const WORD_WISHES_PHASE: usize = 1;
+/// The requests are the low half, `phase` the high half.
+const WORD_REQUESTS_PHASE: usize = 1;
 const WORD_STEP: usize = 2;
 const WORD_HEARTBEAT: usize = 3;
 const WORD_INTENT: usize = 5;
@@ -110,14 +105,13 @@ const WORD_SNAPSHOT: usize = WORD_STAGING + 1;
 pub const SNAPSHOTS_MAX: usize = 2;
 /// Bytes of the intent's text; a longer one is cut.
 pub const INTENT_BYTES_MAX: usize = TEXT_WORDS * WORD_BYTES;
-const WISHES_MASK: u64 = 0xffff_ffff;
-const WISH_STOP: u64 = 1;
-const WISH_REGROUP: u64 = 2;
+const REQUESTS_MASK: u64 = 0xffff_ffff;
+const REQUEST_STOP: u64 = 1;
+const REQUEST_REGROUP: u64 = 2;
 
 /// A kernel that was about to run for the first time on operands of a signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intent {
-    /// Operation.
     pub op: String,
     pub kernel: String,
     pub sig: u64,
@@ -159,46 +153,45 @@ impl<'a> ControlPage<'a> {
 
     /// Whether the launcher asked to finish the step, checkpoint and end.
     pub fn stop(self) -> bool {
-        self.words[WORD_WISHES_PHASE].load(Ordering::Relaxed) & WISH_STOP != 0
+        self.words[WORD_REQUESTS_PHASE].load(Ordering::Relaxed) & REQUEST_STOP != 0
     }
 
     /// Whether the launcher asked to finish the step and leave the round, so that others can join. The end comes first.
     pub fn regroup(self) -> bool {
-        let wishes = self.words[WORD_WISHES_PHASE].load(Ordering::Relaxed);
-        wishes & WISH_REGROUP != 0 && wishes & WISH_STOP == 0
+        let requests = self.words[WORD_REQUESTS_PHASE].load(Ordering::Relaxed);
+        requests & REQUEST_REGROUP != 0 && requests & REQUEST_STOP == 0
     }
 
     /// Launcher: ask for the end.
     pub fn set_stop(self) {
-        self.words[WORD_WISHES_PHASE].fetch_or(WISH_STOP, Ordering::Relaxed);
+        self.words[WORD_REQUESTS_PHASE].fetch_or(REQUEST_STOP, Ordering::Relaxed);
     }
 
     /// Launcher: ask to leave the round.
     pub fn set_regroup(self) {
-        self.words[WORD_WISHES_PHASE].fetch_or(WISH_REGROUP, Ordering::Relaxed);
+        self.words[WORD_REQUESTS_PHASE].fetch_or(REQUEST_REGROUP, Ordering::Relaxed);
     }
 
     /// Launcher: a new round begins, or nobody is to leave the old one any more.
     pub fn clear_regroup(self) {
-        self.words[WORD_WISHES_PHASE].fetch_and(!WISH_REGROUP, Ordering::Relaxed);
+        self.words[WORD_REQUESTS_PHASE].fetch_and(!REQUEST_REGROUP, Ordering::Relaxed);
     }
 
-    /// What the worker is doing; an unknown number reads as `Boot`.
+    /// Returns the worker's phase; an unknown number reads as `Boot`.
     pub fn phase(self) -> Phase {
-        let number = self.words[WORD_WISHES_PHASE].load(Ordering::Relaxed) >> 32;
+        let number = self.words[WORD_REQUESTS_PHASE].load(Ordering::Relaxed) >> 32;
         Phase::ALL.into_iter().find(|phase| *phase as u64 == number).unwrap_or(Phase::Boot)
     }
 
     /// Worker: say what it is doing now. `now_ns` is CLOCK_MONOTONIC.
     pub fn set_phase(self, phase: Phase, now_ns: u64) {
-        // The launcher may set a wish in the same word at the same time.
-        let _previous = self.words[WORD_WISHES_PHASE].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
-            Some((word & WISHES_MASK) | ((phase as u64) << 32))
+        // The launcher may set a request in the same word at the same time.
+        let _previous = self.words[WORD_REQUESTS_PHASE].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+            Some((word & REQUESTS_MASK) | ((phase as u64) << 32))
         });
         self.words[WORD_HEARTBEAT].store(now_ns, Ordering::Relaxed);
     }
 
-    /// Optimizer steps done.
     pub fn step(self) -> u64 {
         self.words[WORD_STEP].load(Ordering::Relaxed)
     }

@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
-/// Who runs an artifact inside libtorch.
+/// Engine that runs an artifact inside libtorch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Engine {
@@ -23,15 +23,13 @@ pub enum Engine {
 
 /// The first line to the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Begin {
+pub struct EngineSetup {
     /// `message::PROTOCOL`.
     pub protocol: u32,
-    /// What runs it.
     pub engine: Engine,
     pub artifact: PathBuf,
     /// "cpu" or "cuda".
     pub device: String,
-    /// Intra-op threads.
     pub threads: u32,
     /// Most memory that the worker may have, bytes.
     #[serde(default)]
@@ -40,31 +38,26 @@ pub struct Begin {
     pub scratch: PathBuf,
 }
 
-/// What to compute next.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Question {
+pub struct EngineQuestion {
     /// File of the inputs.
     pub inputs: PathBuf,
     /// File to write the outputs to.
     pub outputs: PathBuf,
 }
 
-/// What the worker says.
+/// Answer of the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reply {
+pub enum EngineReply {
     /// The artifact is loaded.
     Ready {
-        /// Of libtorch.
         version: String,
-        /// What the artifact says of itself, e.g. of which instruction set its code is.
+        /// Properties that the artifact states, e.g. of which instruction set its code is.
         about: BTreeMap<String, String>,
     },
     /// The outputs are written.
     Answered,
     /// The worker cannot go on and ends.
-    Failed {
-        /// The sentence.
-        error: String,
-    },
+    Failed { error: String },
 }

@@ -13,17 +13,16 @@ use std::path::PathBuf;
 /// Rows with the model's own answers, a safetensors file of f32: inputs under [`GIVEN`], outputs under [`ANSWERED`], both with the
 /// graph's names behind, rows first.
 pub const CASES: &str = "cases.safetensors";
-/// What comes before an input's name.
+/// Prefix of an input's name.
 pub const GIVEN: &str = "given.";
-/// What comes before an output's name.
+/// Prefix of an output's name.
 pub const ANSWERED: &str = "answered.";
 /// Mean and spread of the targets over the training rows, in the output's shape: what a difference is measured by.
 pub const CENTRE: &str = "centre";
 pub const SPREAD: &str = "spread";
 
-/// What to export.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Job {
+pub struct ExportJob {
     /// `message::PROTOCOL`.
     pub protocol: u32,
     /// Committed checkpoint; its best weights leave.
@@ -38,25 +37,22 @@ pub struct Job {
     pub quantiles: bool,
     /// Whether the state of a stream goes in and comes out.
     pub stream: bool,
-    /// Intra-op threads.
     pub threads: u32,
     /// Which numbers of each input are believed; empty: all that are finite.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bounds: Vec<Bounds>,
 }
 
-/// What the worker says.
+/// Answer of the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reply {
+pub enum ExportReply {
     /// Graph and cases are written.
     Exported {
         /// Where the rows of the cases come from: "test", "val" or "train", or "drawn" where no data are there.
         rows: String,
     },
-    /// The model stays.
     Failed {
-        /// The sentence.
         error: String,
     },
 }

@@ -17,29 +17,16 @@ pub enum FrameError {
     #[error(
         "frame of {bytes} bytes: at most {FRAME_BYTES_MAX} are allowed (does the other side speak another protocol?)"
     )]
-    TooLong {
-        /// Length found.
-        bytes: u64,
-    },
+    TooLong { bytes: u64 },
     /// The message has no encoding, e.g. a path that is not UTF-8.
     #[error("message cannot be encoded: {0}")]
     Encode(#[source] bincode::error::EncodeError),
     /// The payload is not the message expected.
     #[error("frame of {bytes} bytes is not a message of this protocol: {source}")]
-    Decode {
-        /// Payload length.
-        bytes: usize,
-        /// What the decoder found.
-        source: bincode::error::DecodeError,
-    },
+    Decode { bytes: usize, source: bincode::error::DecodeError },
     /// The payload holds a message and then something else.
     #[error("frame of {bytes} bytes has {rest} bytes after its message")]
-    Trailing {
-        /// Payload length.
-        bytes: usize,
-        /// Bytes left over.
-        rest: usize,
-    },
+    Trailing { bytes: usize, rest: usize },
 }
 
 /// A frame up to here is small: what it says of lengths is believed no further than such a frame can hold.
@@ -90,7 +77,6 @@ pub struct FrameBuffer {
 }
 
 impl FrameBuffer {
-    /// An empty buffer.
     pub fn new() -> Self {
         Self::default()
     }
@@ -139,14 +125,14 @@ impl FrameBuffer {
 mod tests {
     use super::*;
     use crate::{
-        checkpoint::table::{DType, ItemKind, ShardItem, ShardTable},
+        checkpoint::table::{ItemKind, ShardItem, ShardTable, TensorDType},
         wire::message::{FromWorker, PROTOCOL, ToWorker},
     };
     use proptest::prelude::*;
 
     fn shard_written() -> FromWorker {
         let kind = ItemKind::Tensor {
-            dtype: DType::F32,
+            dtype: TensorDType::F32,
             global: vec![4, 300],
             offsets: vec![0, 0],
             sizes: vec![4, 300],

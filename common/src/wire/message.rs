@@ -82,13 +82,10 @@ pub enum FromWorker {
 /// A share of a checkpoint in memory, laid out as the file that it is to become.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StagedShard {
-    /// Optimizer steps done.
     pub step: u64,
-    /// Epochs done.
     pub epoch: u64,
     /// The temporary directory of all ranks.
     pub dir: PathBuf,
-    /// Validation metric.
     pub metric: Option<f64>,
     /// The snapshot's ticket on the control page.
     pub ticket: u64,
@@ -125,7 +122,7 @@ pub enum ToWorker {
     Dismissed,
 }
 
-/// What a spare can prepare for.
+/// Setup for which a spare can prepare.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Standby {
     /// "cpu" or "cuda".
@@ -138,10 +135,8 @@ pub struct Standby {
     pub store_host: String,
     /// Port of the c10d store.
     pub store_port: u16,
-    /// Intra-op threads.
     pub threads: u32,
     pub run_dir: PathBuf,
-    /// Staged data.
     pub staged: PathBuf,
 }
 
@@ -149,7 +144,6 @@ pub struct Standby {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Assignment {
     pub round: u64,
-    /// Global rank.
     pub rank: u32,
     /// Workers in the round.
     pub world_size: u32,
@@ -163,20 +157,18 @@ pub struct Assignment {
     pub store_port: u16,
     /// "cpu" or "cuda".
     pub device: String,
-    /// Intra-op threads.
     pub threads: u32,
     pub run_dir: PathBuf,
     /// Kernels in quarantine, in force from the first step.
     pub kernels: Quarantined,
-    /// Into so many each micro-batch is cut, on all ranks alike: more than 1 after a rank ran out of memory.
+    /// Number of parts into which each micro-batch is split, on all ranks alike: more than 1 after a rank ran out of memory.
     pub split: u32,
-    /// What to do.
-    pub task: Task,
+    pub task: WorkerTask,
 }
 
-/// What a worker does.
+/// Task of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Task {
+pub enum WorkerTask {
     /// Train on `staged`, from `resume` when given (a committed checkpoint directory).
     Train { staged: PathBuf, resume: Option<PathBuf>, attempt: String },
     /// Predict every row of `staged` with the best weights of `checkpoint`, in chunks under `out`, the encoder in

@@ -16,7 +16,7 @@ use std::{fmt, time::Duration};
 pub const PROTOCOL: u32 = 3;
 /// First bytes of a node's connection.
 pub const PREFIX: [u8; 3] = *b"ENN";
-/// Bytes a stranger may send before it has proved itself.
+/// Limit on the bytes that an unauthenticated peer may send.
 pub const GREETING_BYTES_MAX: usize = 4 << 10;
 /// Bytes of a message after that: a failure with its last words.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
@@ -32,25 +32,39 @@ pub struct NodeId(pub u64);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ToHost {
     /// First message, right behind `PREFIX`.
-    Hello { protocol: u32, nonce: [u8; PROOF_BYTES] },
+    Hello {
+        protocol: u32,
+        nonce: [u8; PROOF_BYTES],
+    },
     /// Answer to `Challenge`; zeros when the node has no token.
-    Proof { proof: [u8; PROOF_BYTES] },
+    Proof {
+        proof: [u8; PROOF_BYTES],
+    },
     /// Answer to `Welcome`: who the node is.
-    Join(Box<Card>),
+    Join(Box<NodeDescription>),
     /// No worker of the last round lives here any more; the node wants to be in the next.
     Ready,
-    /// A worker failed.
-    Failed { round: u64, failure: Box<Failure> },
+    Failed {
+        round: u64,
+        failure: Box<Failure>,
+    },
     /// All workers of the node exited 0.
-    Finished { round: u64 },
+    Finished {
+        round: u64,
+    },
     /// The node was asked to stop.
-    Leave { why: String },
+    Leave {
+        why: String,
+    },
     /// The node lives; the last round it was told of, and how long ago a worker of it last made progress.
-    Alive { round: Option<u64>, idle: Duration },
+    Alive {
+        round: Option<u64>,
+        idle: Duration,
+    },
     /// The node heard nothing of the host for too long and looks for another one: it is not dead, but gone from here.
     Abandon,
-    /// For the program that the nodes run together; the rendezvous does not read it.
-    Letter(Vec<u8>),
+    /// Message of the program that the nodes run together; the rendezvous does not read it.
+    Message(Vec<u8>),
 }
 
 /// From the host of the rendezvous to a node.
@@ -73,7 +87,7 @@ pub enum FromHost {
     Waiting {
         reason: String,
     },
-    /// Who is in the round that `Begin` is about to start; the same bytes for all.
+    /// Members of the round that `Begin` is about to start; the same bytes for all.
     Roster(Box<Roster>),
     /// A round begins, with this rank for the node.
     Begin {
@@ -81,53 +95,46 @@ pub enum FromHost {
     },
     RoundEnded(RoundEnd),
     RunEnded(RunEnd),
-    /// The host lives.
     Alive,
     /// The host heard nothing of the node for too long and does not count it any more; the host is not dead.
     Dismissed {
         reason: String,
     },
-    /// As `ToHost::Letter`.
-    Letter(Vec<u8>),
+    /// As `ToHost::Message`.
+    Message(Vec<u8>),
     /// The host leaves the run. The others go on without it: one of these takes over.
     Left {
-        heirs: Vec<Heir>,
+        successors: Vec<Successor>,
     },
 }
 
 /// A node as it introduces itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Card {
-    /// The agent.
+pub struct NodeDescription {
     pub node: NodeId,
     /// Name of its host.
     pub host: String,
-    /// Workers it runs.
     pub local_world: u32,
-    /// Their role.
     pub role: String,
-    /// Its rank when that is fixed.
+    /// Rank of the node when it is fixed.
     pub node_rank: Option<u32>,
     /// Where it would serve when the host of the rendezvous dies.
-    pub standby: Option<Standby>,
-    /// What all nodes must have in common.
+    pub standby: Option<StandbyEndpoint>,
+    /// Settings that all nodes of a run share.
     pub terms: Terms,
     /// The round it comes from, when the host of the rendezvous died.
     pub last: Option<LastRound>,
 }
 
-/// What all nodes of a run must have in common.
+/// Settings that all nodes of a run share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// Name of the run.
     pub run_id: String,
-    /// Nodes needed.
     pub nodes_min: u32,
-    /// Nodes wanted.
     pub nodes_max: u32,
     /// Whether every node was given its rank.
     pub ranks_fixed: bool,
-    /// Restarts allowed.
     pub restarts_max: u32,
     /// A node silent for so long is lost.
     pub silence_max: Duration,
@@ -137,19 +144,18 @@ pub struct Terms {
 
 /// Where a member would serve the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standby {
+pub struct StandbyEndpoint {
     /// Name or address; empty: the one its connection comes from.
     pub host: String,
     /// Port it listens on.
     pub port: u16,
 }
 
-/// What a member brings along to the one that takes over.
+/// Round that a member reports to the successor of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastRound {
     /// Number of the round.
     pub round: u64,
-    /// Its rank in it.
     pub node_rank: u32,
     /// Ranks of nodes it knows to be dead, not only silent.
     pub dead: Vec<u32>,
@@ -166,25 +172,22 @@ pub struct Roster {
     pub members: Members,
     /// Rank of the node that hosts the rendezvous.
     pub host_rank: u32,
-    /// Who takes over when the host dies, in this order; a bounded number.
-    pub heirs: Vec<Heir>,
+    /// Members that take over when the host dies, in this order; a bounded number.
+    pub successors: Vec<Successor>,
 }
 
 /// A member that may take over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Heir {
+pub struct Successor {
     pub node_rank: u32,
-    /// Where it listens.
-    pub at: Standby,
+    pub at: StandbyEndpoint,
 }
 
 /// One node of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     pub host: String,
-    /// Workers it runs.
     pub local_world: u32,
-    /// Its workers' role.
     pub role: String,
 }
 
@@ -214,7 +217,6 @@ impl Members {
         packed
     }
 
-    /// How many.
     pub fn len(&self) -> usize {
         self.hosts.len()
     }

@@ -23,16 +23,14 @@ pub const NUMBERS_BYTES_MAX: u64 = 1 << 30;
 
 /// The first line to the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Begin {
+pub struct ServeSetup {
     /// `message::PROTOCOL`.
     pub protocol: u32,
-    /// Committed checkpoint.
     pub checkpoint: PathBuf,
     /// "cpu" or "cuda".
     pub device: String,
-    /// Intra-op threads.
     pub threads: u32,
-    /// What the encoder computes in.
+    /// Precision of the encoder.
     pub precision: Precision,
     /// Directory of what is exchanged, which the worker removes when its input ends, however whoever asked has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,22 +40,21 @@ pub struct Begin {
     pub stream: bool,
 }
 
-/// What to predict next.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Question {
+pub enum ServeQuestion {
     /// Every row of a staged directory.
     Staged {
         staged: PathBuf,
         /// Where the one chunk of answers goes.
         out: PathBuf,
     },
-    /// So many rows, whose inputs follow as they are staged: f32, row-major, NaN where missing.
+    /// Predict rows whose inputs follow as they are staged: f32, row-major, NaN where missing.
     Rows {
         /// At least 1.
         rows: u64,
     },
-    /// The next row of so many streams: the inputs follow as of [`Question::Rows`], then the states (rows, state) before it, all zero
+    /// The next row of so many streams: the inputs follow as of [`ServeQuestion::Rows`], then the states (rows, state) before it, all zero
     /// before the first.
     Stream {
         /// At least 1.
@@ -65,10 +62,10 @@ pub enum Question {
     },
 }
 
-/// What the worker says.
+/// Answer of the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reply {
+pub enum ServeReply {
     /// The model is loaded.
     Ready,
     /// The model is loaded, and a stream carries so many numbers.
@@ -77,10 +74,7 @@ pub enum Reply {
         state: u64,
     },
     /// Something the user should know.
-    Warned {
-        /// The sentence.
-        message: String,
-    },
+    Warned { message: String },
     /// The chunk is written.
     Answered {
         /// File of the predictions.
@@ -89,26 +83,23 @@ pub enum Reply {
         blake3: String,
     },
     /// The answers to so many rows follow: f32, row-major, the user's units; then a byte for each row, `RowStatus`.
-    Told {
+    #[serde(rename = "told")]
+    Predicted {
         /// As many as were asked for.
         rows: u64,
-        /// Of one row.
         numbers: u64,
     },
-    /// The answers to the rows of streams follow, as of [`Reply::Told`], and before the bytes the states (rows, state) after them.
-    Carried {
+    /// The answers to the rows of streams follow, as of [`ServeReply::Predicted`], and before the bytes the states (rows, state) after them.
+    #[serde(rename = "carried")]
+    StreamPredicted {
         /// As many as were asked for.
         rows: u64,
         /// Of one row's answer.
         numbers: u64,
-        /// Of one stream.
         state: u64,
     },
     /// The worker cannot go on and ends.
-    Failed {
-        /// The sentence.
-        error: String,
-    },
+    Failed { error: String },
 }
 
 /// Writes a line and flushes.
@@ -181,15 +172,15 @@ mod tests {
 
     #[test]
     fn lines_come_back_and_wrong_ones_are_told() {
-        let question = Question::Staged { staged: "/s".into(), out: "/o".into() };
+        let question = ServeQuestion::Staged { staged: "/s".into(), out: "/o".into() };
         let mut bytes = Vec::new();
         put(&mut bytes, &question).unwrap();
-        put(&mut bytes, &Reply::Ready).unwrap();
+        put(&mut bytes, &ServeReply::Ready).unwrap();
         let mut from = bytes.as_slice();
-        assert_eq!(get::<Question>(&mut from).unwrap(), Some(question));
-        assert_eq!(get::<Reply>(&mut from).unwrap(), Some(Reply::Ready));
-        assert_eq!(get::<Reply>(&mut from).unwrap(), None);
-        let kind = |bytes: &[u8]| get::<Reply>(&mut &*bytes).unwrap_err().kind();
+        assert_eq!(get::<ServeQuestion>(&mut from).unwrap(), Some(question));
+        assert_eq!(get::<ServeReply>(&mut from).unwrap(), Some(ServeReply::Ready));
+        assert_eq!(get::<ServeReply>(&mut from).unwrap(), None);
+        let kind = |bytes: &[u8]| get::<ServeReply>(&mut &*bytes).unwrap_err().kind();
         assert_eq!(kind(b"\"ready\""), io::ErrorKind::UnexpectedEof);
         assert_eq!(kind(b"{}\n"), io::ErrorKind::InvalidData);
         assert_eq!(kind(b"{\n"), io::ErrorKind::InvalidData);
@@ -199,10 +190,10 @@ mod tests {
     #[test]
     fn numbers_come_back_and_are_bounded() {
         let mut bytes = Vec::new();
-        put(&mut bytes, &Question::Rows { rows: 2 }).unwrap();
+        put(&mut bytes, &ServeQuestion::Rows { rows: 2 }).unwrap();
         put_numbers(&mut bytes, &[1.5, f32::NAN], &[7]).unwrap();
         let mut from = bytes.as_slice();
-        assert_eq!(get::<Question>(&mut from).unwrap(), Some(Question::Rows { rows: 2 }));
+        assert_eq!(get::<ServeQuestion>(&mut from).unwrap(), Some(ServeQuestion::Rows { rows: 2 }));
         let numbers = get_numbers(&mut from, 2).unwrap();
         assert!(numbers[0] == 1.5 && numbers[1].is_nan());
         assert_eq!(get_bytes(&mut from, 1).unwrap(), [7]);

@@ -3,7 +3,7 @@
 use crate::fixture::{checkpoint, draft, pattern, w, write_shards};
 use enn_common::{
     checkpoint::{
-        Checkpoint, DType, Region, commit, latest, name, prune,
+        Checkpoint, Region, TensorDType, commit, latest, name, prune,
         prune::{judge, judge_reading, remove},
         remove_leftovers,
         retain::Rule,
@@ -20,13 +20,13 @@ fn every_division_reads_back() {
         let path = checkpoint(root.path(), world, 12);
         let found = Checkpoint::open(&path).unwrap();
         let tensor = found.tensor("model.w").unwrap();
-        assert_eq!((tensor.dtype, tensor.shape.as_slice()), (DType::F32, &[7, 5][..]));
+        assert_eq!((tensor.dtype, tensor.shape.as_slice()), (TensorDType::F32, &[7, 5][..]));
         assert_eq!(tensor.bytes, w(12));
         assert_eq!(found.tensor("model.big").unwrap().bytes, pattern(13, 160_000));
         assert_eq!(found.tensor("progress.step").unwrap().bytes, 12u64.to_le_bytes());
         assert_eq!(found.tensor("model.empty").unwrap().shape, [0, 4]);
         assert_eq!(found.value("progress.note").unwrap().get("step").unwrap().as_int(), Some(12));
-        for &dtype in DType::ALL {
+        for &dtype in TensorDType::ALL {
             let tensor = found.tensor(&format!("types.{}", dtype.torch())).unwrap();
             assert_eq!((tensor.dtype, tensor.bytes.len() as u64), (dtype, 6 * dtype.bytes()));
         }

@@ -8,7 +8,7 @@
 use crate::fixture::{draft, pattern, w, write_shards};
 use enn_common::{
     checkpoint::{
-        self, DType, Layout, ShardTable, latest,
+        self, ShardLayout, ShardTable, TensorDType, latest,
         layout::BoxOf,
         name,
         write::{How, write_shard},
@@ -286,14 +286,14 @@ fn write_large(storage: &Crashing, temporary: &Path, step: u64) -> Result<ShardT
     let lengths = [5, 7, LARGE_BYTES];
     let part = |(index, &length): (usize, &u64)| {
         let fqn = format!("third.{index}");
-        BoxOf { fqn, dtype: DType::U8, global: vec![length], offsets: vec![0], sizes: vec![length] }
+        BoxOf { fqn, dtype: TensorDType::U8, global: vec![length], offsets: vec![0], sizes: vec![length] }
     };
-    let layout = Layout::of(lengths.iter().enumerate().map(part).collect()).unwrap();
+    let layout = ShardLayout::of(lengths.iter().enumerate().map(part).collect()).unwrap();
     let bytes: Vec<Vec<u8>> = lengths.iter().map(|&length| pattern(step, length as usize)).collect();
     let payloads: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
     // One thread, so that the k-th operation is the same one each time.
     let how = How { threads: 1, blake3: false };
-    write_shard(storage, (temporary, 2), (&layout, &payloads), how).map_err(|error| error.to_string())
+    write_shard(storage, temporary, 2, &layout, &payloads, how).map_err(|error| error.to_string())
 }
 
 fn machine() -> Crashing {

@@ -1,7 +1,7 @@
 //! A small checkpoint of every kind of tensor, divided over ranks.
 
 use enn_common::{
-    checkpoint::{DType, Draft, ShardTable, ShardWriter, TensorBox, Value, commit, name},
+    checkpoint::{Draft, ShardTable, ShardWriter, TensorBox, TensorDType, Value, commit, name},
     fs::{Disk, Storage},
 };
 use std::path::{Path, PathBuf};
@@ -26,23 +26,23 @@ pub(crate) fn write_shards(storage: &dyn Storage, dir: &Path, world: u32, step: 
         let end = rows[rank as usize + 1];
         let part = TensorBox {
             fqn: "model.w",
-            dtype: DType::F32,
+            dtype: TensorDType::F32,
             global: &[7, 5],
             offsets: &[begin, 0],
             sizes: &[end - begin, 5],
         };
         shard.tensor(&part, &all[begin as usize * 20..end as usize * 20]).unwrap();
         if rank == 0 {
-            shard.whole("model.big", DType::F32, &[40_000], &pattern(step + 1, 160_000)).unwrap();
+            shard.whole("model.big", TensorDType::F32, &[40_000], &pattern(step + 1, 160_000)).unwrap();
             shard.value("progress.note", &Value::dict([("step", Value::Int(step as i64))])).unwrap();
         }
         if rank + 1 == world {
-            for &dtype in DType::ALL {
+            for &dtype in TensorDType::ALL {
                 let name = format!("types.{}", dtype.torch());
                 shard.whole(&name, dtype, &[2, 3], &vec![1; 6 * dtype.bytes() as usize]).unwrap();
             }
-            shard.whole("progress.step", DType::I64, &[], &step.to_le_bytes()).unwrap();
-            shard.whole("model.empty", DType::F32, &[0, 4], &[]).unwrap();
+            shard.whole("progress.step", TensorDType::I64, &[], &step.to_le_bytes()).unwrap();
+            shard.whole("model.empty", TensorDType::F32, &[0, 4], &[]).unwrap();
         }
         shard.finish().unwrap()
     };

@@ -1,24 +1,24 @@
-//! A program under construction: names, constants, operations.
+//! A MIL program under construction: names, constants, operations.
 
 use super::{
     OPSET, RANK_MAX, RESERVED, TARGET, WEIGHTS, is_name,
-    mil::{self, Kind, Literal, Type},
+    mil::{self, Literal, MilKind, OpResult, Type},
     weights::{Weights, elements},
 };
 use crate::{ExportError, model::on_fewer_axes, proto::Message};
-use enn_common::graph::{Dim, Graph, Id, Value, told};
+use enn_common::graph::{Dim, Graph, GraphValue, Id, shape_text};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The program's one block.
+/// The program's only block.
 #[derive(Debug)]
 pub(super) struct Block<'a> {
     pub(super) graph: &'a Graph,
     pub(super) weights: Weights<'a>,
-    /// Values that have been made.
+    /// Names of the values that exist so far.
     names: BTreeMap<Id, String>,
     taken: BTreeSet<String>,
     ops: Vec<Message>,
-    /// The batch as a tensor of one integer, once it was asked for.
+    /// Name of a tensor of one integer that holds the batch, once it was requested.
     batch: Option<String>,
 }
 
@@ -32,12 +32,12 @@ pub(super) enum Arg<'n> {
     Bool(bool),
     Bools(Vec<bool>),
     Text(&'static str),
-    /// A number of an element type that holds fractions, or i32.
-    Number(Kind, f32),
+    /// A number of a floating-point element type, or i32.
+    Number(MilKind, f32),
 }
 
 impl<'a> Block<'a> {
-    /// The block of a graph, which has its inputs.
+    /// Makes the block of a graph, with its inputs.
     pub(super) fn of(graph: &'a Graph) -> Result<Self, ExportError> {
         let mut block = Self {
             graph,
@@ -59,10 +59,14 @@ impl<'a> Block<'a> {
         }
         for id in graph.inputs() {
             let value = graph.value(*id);
-            let name = if Kind::of(value.dtype) == Kind::Bool {
-                let ty = Type::new(Kind::Bool, &value.shape);
+            let name = if MilKind::of(value.dtype) == MilKind::Bool {
+                let ty = Type::new(MilKind::Bool, &value.shape);
                 let name = block.fresh(&format!("{}_bool", value.name));
-                block.op("cast", &[("x", Arg::Name(&value.name)), ("dtype", Arg::Text("bool"))], (&name, &ty));
+                block.op(
+                    "cast",
+                    &[("x", Arg::Name(&value.name)), ("dtype", Arg::Text("bool"))],
+                    OpResult::new(&name, &ty),
+                );
                 name
             } else {
                 value.name.clone()
@@ -72,9 +76,9 @@ impl<'a> Block<'a> {
         Ok(block)
     }
 
-    /// Whether Core ML has values like this one.
-    fn fits(&self, id: Id, value: &Value) -> Result<(), ExportError> {
-        // What makes it, or for a known one and an input what reads it first.
+    /// Checks that Core ML can hold a value.
+    fn fits(&self, id: Id, value: &GraphValue) -> Result<(), ExportError> {
+        // The node for the message: the one that makes the value, or for a constant or an input its first reader.
         let mut nodes = self.graph.nodes().iter();
         let node = nodes.clone().find(|node| node.out == id).or_else(|| nodes.find(|node| node.ins.contains(&id)));
         let (why, hint) = if value.shape.len() > RANK_MAX {
@@ -82,17 +86,17 @@ impl<'a> Block<'a> {
             ("values have at most five axes", hint)
         } else if value.shape.contains(&Dim::Fixed(0)) {
             ("values have at least one element", "leave out what is empty, or export it in pt2".to_owned())
-        } else if value.data.is_some() && Kind::of(value.dtype) == Kind::I32 && small(value).is_none() {
+        } else if value.data.is_some() && MilKind::of(value.dtype) == MilKind::I32 && small(value).is_none() {
             ("integers have 32 bits", "smaller numbers, or onnx, which has integers of 64 bits".to_owned())
         } else {
             return Ok(());
         };
         let (op, place) = node.map_or(("a port", "graph"), |node| (node.op.name(), &node.place));
-        let what = format!("{op} of {} {}", value.dtype.name(), told(&value.shape));
+        let what = format!("{op} of {} {}", value.dtype.name(), shape_text(&value.shape));
         Err(refused(&what, place, why, &hint))
     }
 
-    /// A name that nothing has, like this one.
+    /// Returns an unused name similar to `like`.
     pub(super) fn fresh(&mut self, like: &str) -> String {
         let mut name: String = like.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
         if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
@@ -107,7 +111,7 @@ impl<'a> Block<'a> {
         unique
     }
 
-    /// The name of a value: of a known one, once its constant stands there.
+    /// Returns the name of a value; a known value becomes a constant at its first use.
     pub(super) fn name(&mut self, id: Id) -> String {
         if let Some(name) = self.names.get(&id) {
             return name.clone();
@@ -119,20 +123,20 @@ impl<'a> Block<'a> {
         name
     }
 
-    /// A constant of a known value's elements in a shape.
-    pub(super) fn known(&mut self, value: &'a Value, shape: &[Dim], name: &str) {
+    /// Adds a constant with a known value's elements in a given shape.
+    pub(super) fn known(&mut self, value: &'a GraphValue, shape: &[Dim], name: &str) {
         if let Some(at) = self.weights.place(value) {
-            let ty = Type::new(Kind::of(value.dtype), shape);
+            let ty = Type::new(MilKind::of(value.dtype), shape);
             let val = mil::stored(&ty, WEIGHTS, at);
-            self.ops.push(mil::operation("const", &[], (name, &ty), Some(&val)));
+            self.ops.push(mil::operation("const", &[], OpResult::new(name, &ty), Some(&val)));
             return;
         }
         let bytes = elements(value);
-        let literal = match Kind::of(value.dtype) {
-            Kind::F16 => Literal::Halves(bytes.into_owned()),
-            Kind::I32 => Literal::Ints(small(value).expect("integers have been looked at")),
-            Kind::Bool => Literal::Bools(bytes.iter().map(|byte| *byte != 0).collect()),
-            Kind::F32 | Kind::Text => {
+        let literal = match MilKind::of(value.dtype) {
+            MilKind::F16 => Literal::Halves(bytes.into_owned()),
+            MilKind::I32 => Literal::Ints(small(value).expect("integers have been looked at")),
+            MilKind::Bool => Literal::Bools(bytes.iter().map(|byte| *byte != 0).collect()),
+            MilKind::F32 | MilKind::Text => {
                 Literal::Floats(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
             }
         };
@@ -141,10 +145,10 @@ impl<'a> Block<'a> {
 
     fn literal(&mut self, literal: Literal, shape: &[Dim], name: &str) {
         let (ty, val) = literal.typed(shape);
-        self.ops.push(mil::operation("const", &[], (name, &ty), Some(&val)));
+        self.ops.push(mil::operation("const", &[], OpResult::new(name, &ty), Some(&val)));
     }
 
-    /// The names of an argument: of what is no name a constant is made, called like `like`.
+    /// Returns the names of an argument; an argument that is no name becomes a constant with a name similar to `like`.
     pub(super) fn argument(&mut self, like: &str, arg: &Arg<'_>) -> Vec<String> {
         let row = |len: usize| vec![Dim::Fixed(len as u64)];
         let (literal, shape) = match arg {
@@ -155,10 +159,10 @@ impl<'a> Block<'a> {
             Arg::Bool(value) => (Literal::Bools(vec![*value]), Vec::new()),
             Arg::Bools(values) => (Literal::Bools(values.clone()), row(values.len())),
             Arg::Text(text) => (Literal::Text(text), Vec::new()),
-            Arg::Number(Kind::F16, value) => {
+            Arg::Number(MilKind::F16, value) => {
                 (Literal::Halves(half::f16::from_f32(*value).to_le_bytes().into()), Vec::new())
             }
-            Arg::Number(Kind::I32, value) => (Literal::Ints(vec![*value as i32]), Vec::new()),
+            Arg::Number(MilKind::I32, value) => (Literal::Ints(vec![*value as i32]), Vec::new()),
             Arg::Number(_, value) => (Literal::Floats(vec![*value]), Vec::new()),
         };
         let name = self.fresh(like);
@@ -166,47 +170,51 @@ impl<'a> Block<'a> {
         vec![name]
     }
 
-    /// Appends an operation that makes `out`. Constants among its arguments stand before it.
-    pub(super) fn op(&mut self, op: &str, args: &[(&'static str, Arg<'_>)], (out, ty): (&str, &Type)) {
+    /// Appends an operation with the result `out`, after the constants among its arguments.
+    pub(super) fn op(&mut self, op: &str, args: &[(&'static str, Arg<'_>)], out: OpResult<'_>) {
         let named = |(parameter, arg): &(&'static str, Arg<'_>)| {
-            (*parameter, self.argument(&format!("{out}_{parameter}"), arg))
+            (*parameter, self.argument(&format!("{}_{parameter}", out.name), arg))
         };
         let ins: Vec<_> = args.iter().map(named).collect();
-        self.ops.push(mil::operation(op, &ins, (out, ty), None));
+        self.ops.push(mil::operation(op, &ins, out, None));
     }
 
-    /// [`Block::op`] with a name of its own, like `like`.
-    pub(super) fn step(&mut self, op: &str, args: &[(&'static str, Arg<'_>)], (like, ty): (&str, &Type)) -> String {
-        let name = self.fresh(like);
-        self.op(op, args, (&name, ty));
+    /// Appends an operation as [`Block::op`] does, with a fresh result name similar to `like.name`.
+    pub(super) fn step(&mut self, op: &str, args: &[(&'static str, Arg<'_>)], like: OpResult<'_>) -> String {
+        let name = self.fresh(like.name);
+        self.op(op, args, like.named(&name));
         name
     }
 
-    /// Notes what a value is called.
-    pub(super) fn made(&mut self, id: Id, name: String) {
+    /// Records the name of a value.
+    pub(super) fn set_name(&mut self, id: Id, name: String) {
         self.names.insert(id, name);
     }
 
-    /// The batch, as a tensor of one integer.
+    /// Returns the name of a tensor of one integer that holds the batch.
     pub(super) fn batch(&mut self) -> Option<String> {
         if self.batch.is_none() {
             let open =
                 |id: &Id| self.graph.value(*id).shape.iter().position(|dim| *dim == Dim::BATCH).map(|axis| (*id, axis));
             let (id, axis) = self.graph.inputs().iter().find_map(open)?;
             let value = self.graph.value(id);
-            let row = |len: u64| Type::new(Kind::I32, &[Dim::Fixed(len)]);
-            let shape = self.step("shape", &[("x", Arg::Name(&value.name))], ("shape", &row(value.shape.len() as u64)));
+            let row = |len: u64| Type::new(MilKind::I32, &[Dim::Fixed(len)]);
+            let shape = self.step(
+                "shape",
+                &[("x", Arg::Name(&value.name))],
+                OpResult::new("shape", &row(value.shape.len() as u64)),
+            );
             let args = [
                 ("x", Arg::Name(shape.as_str())),
                 ("begin", Arg::Ints(vec![axis as i32])),
                 ("end", Arg::Ints(vec![axis as i32 + 1])),
             ];
-            self.batch = Some(self.step("slice_by_index", &args, ("batch", &row(1))));
+            self.batch = Some(self.step("slice_by_index", &args, OpResult::new("batch", &row(1))));
         }
         self.batch.clone()
     }
 
-    /// The program's function, with its outputs: each a result under its port's name. Truth values leave as integers.
+    /// Returns the program's function with its outputs, each a result under its port's name. Booleans are output as integers.
     pub(super) fn function(mut self) -> (Message, Weights<'a>) {
         for id in self.graph.outputs() {
             let value = self.graph.value(*id);
@@ -215,11 +223,13 @@ impl<'a> Block<'a> {
             }
             let name = self.name(*id);
             let ty = port(value);
-            match Kind::of(value.dtype) {
-                Kind::Bool => {
-                    self.op("cast", &[("x", Arg::Name(&name)), ("dtype", Arg::Text("int32"))], (&value.name, &ty))
-                }
-                _ => self.op("identity", &[("x", Arg::Name(&name))], (&value.name, &ty)),
+            match MilKind::of(value.dtype) {
+                MilKind::Bool => self.op(
+                    "cast",
+                    &[("x", Arg::Name(&name)), ("dtype", Arg::Text("int32"))],
+                    OpResult::new(&value.name, &ty),
+                ),
+                _ => self.op("identity", &[("x", Arg::Name(&name))], OpResult::new(&value.name, &ty)),
             }
         }
         let block =
@@ -231,21 +241,21 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The type of an input or output.
-pub(super) fn port(value: &Value) -> Type {
-    let kind = match Kind::of(value.dtype) {
-        Kind::Bool => Kind::I32,
+/// Returns the type of an input or output.
+pub(super) fn port(value: &GraphValue) -> Type {
+    let kind = match MilKind::of(value.dtype) {
+        MilKind::Bool => MilKind::I32,
         kind => kind,
     };
     Type::new(kind, &value.shape)
 }
 
-/// Known integers, if they have 32 bits.
-pub(super) fn small(value: &Value) -> Option<Vec<i32>> {
+/// Returns known integers, if all fit into 32 bits.
+pub(super) fn small(value: &GraphValue) -> Option<Vec<i32>> {
     value.integers().into_iter().map(|value| value.try_into().ok()).collect()
 }
 
-/// That something has no way out.
+/// Builds the error for a value or operation that the format cannot express.
 pub(super) fn refused(what: &str, place: &str, why: &str, hint: &str) -> ExportError {
     let place = if place.is_empty() { "graph" } else { place };
     ExportError::Unsupported {

@@ -1,11 +1,11 @@
-//! A package read again, without Apple's runtime: every file that the manifest names, every blob, every name and every element type.
+//! The check of a written package without Apple's runtime: every file of the manifest, every blob, every name and every element type.
 
 use super::{
     OPSET, RANK_MAX, SPECIFICATION, TARGET, WEIGHTS, is_name,
-    mil::Kind,
+    mil::MilKind,
     package::{DATA, MANIFEST, ML_PROGRAM, PROGRAM, WEIGHTS_DIR, WEIGHTS_FILE},
     weights::{ALIGN, MARK, VERSION},
-    wire::{Field, Part, varints},
+    wire::{Part, WireField, varints},
 };
 use crate::ExportError;
 use enn_common::{
@@ -20,77 +20,80 @@ use std::{
     path::Path,
 };
 
-/// Largest manifest that is read, bytes.
+/// Limit on the bytes of a manifest.
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
-/// Most elements of a value.
+/// Limit on the elements of a value.
 const ELEMENTS_MAX: u64 = 1 << 48;
-/// Largest program that is read, bytes; protocol buffers end there too.
+/// Limit on the bytes of a program, which is also that of protocol buffers.
 const PROGRAM_BYTES_MAX: u64 = 2 << 30;
 
-/// What was found in a package that holds together.
+/// Contents of a consistent package.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Checked {
-    /// Operations, constants among them.
+pub struct CheckedPackage {
+    /// Number of operations, constants included.
     pub operations: usize,
-    /// Blobs of the file of weights.
+    /// Number of blobs in the file of weights.
     pub weights: usize,
-    /// Names of the inputs.
     pub inputs: Vec<String>,
-    /// Names of the outputs.
     pub outputs: Vec<String>,
-    /// What the package says of its model.
+    /// Metadata of the model.
     pub about: BTreeMap<String, String>,
 }
 
-/// What the operation makes.
+/// Rule for an operation's result type.
 #[derive(Debug, Clone, Copy)]
-enum Made {
-    /// Elements of a parameter's type, which all these parameters have.
-    Like(Names),
-    /// Elements of this type.
-    Is(Kind),
-    /// What `dtype` says.
-    Said,
+enum ResultType {
+    /// The element type is that of these parameters, which must agree.
+    Like(ParameterNames),
+    /// The element type is fixed.
+    Is(MilKind),
+    /// The element type is the value of the parameter `dtype`.
+    FromDtype,
 }
 
-type Names = &'static [&'static str];
+type ParameterNames = &'static [&'static str];
 
-/// The operations that are written: what they take, what they may take beside it, and what comes out.
-const OPERATIONS: &[(Names, Names, Names, Made)] = &[
-    (&["exp", "sqrt", "abs", "sigmoid", "tanh", "identity"], &["x"], &[], Made::Like(&["x"])),
-    (&["log"], &["x", "epsilon"], &[], Made::Like(&["x", "epsilon"])),
-    (&["gelu"], &["x", "mode"], &[], Made::Like(&["x"])),
-    (&["add", "sub", "mul", "real_div", "maximum", "minimum"], &["x", "y"], &[], Made::Like(&["x", "y"])),
-    (&["less", "less_equal", "greater", "greater_equal"], &["x", "y"], &[], Made::Is(Kind::Bool)),
-    (&["logical_and", "logical_or"], &["x", "y"], &[], Made::Like(&["x", "y"])),
-    (&["logical_not"], &["x"], &[], Made::Is(Kind::Bool)),
-    (&["select"], &["cond", "a", "b"], &[], Made::Like(&["a", "b"])),
-    (&["cast"], &["x", "dtype"], &[], Made::Said),
-    (&["matmul"], &["x", "y", "transpose_x", "transpose_y"], &[], Made::Like(&["x", "y"])),
-    (&["linear"], &["x", "weight"], &["bias"], Made::Like(&["x", "weight", "bias"])),
-    (&["layer_norm"], &["x", "axes", "epsilon"], &["gamma", "beta"], Made::Like(&["x", "gamma", "beta", "epsilon"])),
-    (&["softmax"], &["x", "axis"], &[], Made::Like(&["x"])),
-    (&["reduce_sum", "reduce_mean", "reduce_max"], &["x", "axes", "keep_dims"], &[], Made::Like(&["x"])),
-    (&["reshape"], &["x", "shape"], &[], Made::Like(&["x"])),
-    (&["transpose"], &["x", "perm"], &[], Made::Like(&["x"])),
-    (&["tile"], &["x", "reps"], &[], Made::Like(&["x"])),
-    (&["slice_by_index"], &["x", "begin", "end"], &["begin_mask", "end_mask"], Made::Like(&["x"])),
-    (&["concat"], &["values", "axis", "interleave"], &[], Made::Like(&["values"])),
-    (&["gather"], &["x", "indices", "axis", "batch_dims", "validate_indices"], &[], Made::Like(&["x"])),
-    (&["shape"], &["x"], &[], Made::Is(Kind::I32)),
+/// Supported operations: names, required parameters, optional parameters, and result type.
+const OPERATIONS: &[(ParameterNames, ParameterNames, ParameterNames, ResultType)] = &[
+    (&["exp", "sqrt", "abs", "sigmoid", "tanh", "identity"], &["x"], &[], ResultType::Like(&["x"])),
+    (&["log"], &["x", "epsilon"], &[], ResultType::Like(&["x", "epsilon"])),
+    (&["gelu"], &["x", "mode"], &[], ResultType::Like(&["x"])),
+    (&["add", "sub", "mul", "real_div", "maximum", "minimum"], &["x", "y"], &[], ResultType::Like(&["x", "y"])),
+    (&["less", "less_equal", "greater", "greater_equal"], &["x", "y"], &[], ResultType::Is(MilKind::Bool)),
+    (&["logical_and", "logical_or"], &["x", "y"], &[], ResultType::Like(&["x", "y"])),
+    (&["logical_not"], &["x"], &[], ResultType::Is(MilKind::Bool)),
+    (&["select"], &["cond", "a", "b"], &[], ResultType::Like(&["a", "b"])),
+    (&["cast"], &["x", "dtype"], &[], ResultType::FromDtype),
+    (&["matmul"], &["x", "y", "transpose_x", "transpose_y"], &[], ResultType::Like(&["x", "y"])),
+    (&["linear"], &["x", "weight"], &["bias"], ResultType::Like(&["x", "weight", "bias"])),
+    (
+        &["layer_norm"],
+        &["x", "axes", "epsilon"],
+        &["gamma", "beta"],
+        ResultType::Like(&["x", "gamma", "beta", "epsilon"]),
+    ),
+    (&["softmax"], &["x", "axis"], &[], ResultType::Like(&["x"])),
+    (&["reduce_sum", "reduce_mean", "reduce_max"], &["x", "axes", "keep_dims"], &[], ResultType::Like(&["x"])),
+    (&["reshape"], &["x", "shape"], &[], ResultType::Like(&["x"])),
+    (&["transpose"], &["x", "perm"], &[], ResultType::Like(&["x"])),
+    (&["tile"], &["x", "reps"], &[], ResultType::Like(&["x"])),
+    (&["slice_by_index"], &["x", "begin", "end"], &["begin_mask", "end_mask"], ResultType::Like(&["x"])),
+    (&["concat"], &["values", "axis", "interleave"], &[], ResultType::Like(&["values"])),
+    (&["gather"], &["x", "indices", "axis", "batch_dims", "validate_indices"], &[], ResultType::Like(&["x"])),
+    (&["shape"], &["x"], &[], ResultType::Is(MilKind::I32)),
 ];
 
-type Found<T> = Result<T, String>;
+type CheckResult<T> = Result<T, String>;
 
-/// Reads a package and says what is in it.
+/// Reads a package and returns its contents.
 ///
 /// # Errors
-/// The first thing that contradicts the format, or another one.
-pub fn check(path: &Path) -> Result<Checked, ExportError> {
+/// The first contradiction to the format.
+pub fn check(path: &Path) -> Result<CheckedPackage, ExportError> {
     look(path).map_err(|why| ExportError::Refused { what: TARGET, path: path.to_owned(), why })
 }
 
-fn look(path: &Path) -> Found<Checked> {
+fn look(path: &Path) -> CheckResult<CheckedPackage> {
     let weights = manifest(path)?;
     let blobs = if weights { blobs(&path.join(DATA).join(WEIGHTS_DIR).join(WEIGHTS_FILE))? } else { BTreeMap::new() };
     let bytes = read(&path.join(DATA).join(PROGRAM), PROGRAM_BYTES_MAX)?;
@@ -99,7 +102,7 @@ fn look(path: &Path) -> Found<Checked> {
         return Err(format!("specification {:?}: expected {SPECIFICATION}", model.number(1)));
     }
     let mut program =
-        Program { blobs, used: BTreeSet::new(), values: BTreeMap::new(), texts: BTreeMap::new(), operations: 0 };
+        ProgramCheck { blobs, used: BTreeSet::new(), values: BTreeMap::new(), texts: BTreeMap::new(), operations: 0 };
     let whole = "a program with one function main and one block";
     let (inputs, outputs) = program.read(&model, whole)?;
     if program.used.len() != program.blobs.len() {
@@ -116,10 +119,10 @@ fn look(path: &Path) -> Found<Checked> {
             .collect()
     });
     let about = about.ok_or("no metadata")?;
-    Ok(Checked { operations: program.operations, weights: program.blobs.len(), inputs, outputs, about })
+    Ok(CheckedPackage { operations: program.operations, weights: program.blobs.len(), inputs, outputs, about })
 }
 
-fn read(path: &Path, bytes_max: u64) -> Found<Vec<u8>> {
+fn read(path: &Path, bytes_max: u64) -> CheckResult<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
     file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -130,8 +133,8 @@ fn read(path: &Path, bytes_max: u64) -> Found<Vec<u8>> {
     }
 }
 
-/// Whether there are weights beside the program.
-fn manifest(path: &Path) -> Found<bool> {
+/// Returns whether there is a file of weights beside the program.
+fn manifest(path: &Path) -> CheckResult<bool> {
     let json: Json = serde_json::from_slice(&read(&path.join(MANIFEST), MANIFEST_BYTES_MAX)?)
         .map_err(|error| format!("{MANIFEST}: {error}"))?;
     if json["fileFormatVersion"] != "1.0.0" {
@@ -154,8 +157,8 @@ fn manifest(path: &Path) -> Found<bool> {
     Ok(paths.contains_key(WEIGHTS_DIR))
 }
 
-/// Element type and bytes of every blob, by where it begins. They lie behind each other.
-fn blobs(path: &Path) -> Found<BTreeMap<u64, (u32, u64)>> {
+/// Returns element type and bytes of every blob, by its offset. Blobs are adjacent.
+fn blobs(path: &Path) -> CheckResult<BTreeMap<u64, (u32, u64)>> {
     let failed = |error: std::io::Error| format!("{WEIGHTS_FILE}: {error}");
     let mut file = File::open(path).map_err(failed)?;
     let end = file.metadata().map_err(failed)?.len();
@@ -188,20 +191,20 @@ fn blobs(path: &Path) -> Found<BTreeMap<u64, (u32, u64)>> {
     Ok(found)
 }
 
-/// A program as it is read, operation by operation.
-struct Program {
+/// A program while it is checked, operation by operation.
+struct ProgramCheck {
     blobs: BTreeMap<u64, (u32, u64)>,
     used: BTreeSet<u64>,
-    /// Element type and shape of what has been made.
-    values: BTreeMap<String, (Kind, Vec<Dim>)>,
+    /// Element types and shapes of the values that exist so far.
+    values: BTreeMap<String, (MilKind, Vec<Dim>)>,
     /// Constants that are texts.
     texts: BTreeMap<String, String>,
     operations: usize,
 }
 
-impl Program {
-    /// The function; the names of its inputs and outputs.
-    fn read(&mut self, model: &Part<'_>, whole: &str) -> Found<(Vec<String>, Vec<String>)> {
+impl ProgramCheck {
+    /// Checks the function; returns the names of its inputs and outputs.
+    fn read(&mut self, model: &Part<'_>, whole: &str) -> CheckResult<(Vec<String>, Vec<String>)> {
         let program = model.part(u64::from(ML_PROGRAM)).filter(|program| program.number(1) == Some(1)).ok_or(whole)?;
         let functions = program.entries(2).ok_or(whole)?;
         let [("main", function)] = functions.as_slice() else { return Err(whole.to_owned()) };
@@ -225,8 +228,8 @@ impl Program {
         Ok((inputs, outputs.into_iter().map(str::to_owned).collect()))
     }
 
-    /// Notes a name with its type; the name.
-    fn define(&mut self, named: &Part<'_>) -> Found<String> {
+    /// Records a name with its type; returns the name.
+    fn define(&mut self, named: &Part<'_>) -> CheckResult<String> {
         let name = named.text(1).filter(|name| is_name(name)).ok_or(format!("the name {:?}", named.text(1)))?;
         let ty =
             named.part(2).and_then(|ty| read_type(&ty)).ok_or(format!("{name}: no type of at most {RANK_MAX} axes"))?;
@@ -236,7 +239,7 @@ impl Program {
         Ok(name.to_owned())
     }
 
-    fn operation(&mut self, operation: &Part<'_>) -> Found<()> {
+    fn operation(&mut self, operation: &Part<'_>) -> CheckResult<()> {
         let op = operation.text(1).unwrap_or_default();
         let [out] =
             operation.parts(3).and_then(|outs| <[_; 1]>::try_from(outs).ok()).ok_or(format!("{op}: one result"))?;
@@ -267,9 +270,9 @@ impl Program {
         let name = self.define(&out)?;
         let kind = self.values[&name].0;
         let fits = match made {
-            Made::Is(expected) => kind == *expected,
-            Made::Said => self.texts.get(args["dtype"][0]).is_some_and(|dtype| dtype == kind.name()),
-            Made::Like(parameters) => {
+            ResultType::Is(expected) => kind == *expected,
+            ResultType::FromDtype => self.texts.get(args["dtype"][0]).is_some_and(|dtype| dtype == kind.name()),
+            ResultType::Like(parameters) => {
                 let names = parameters.iter().filter_map(|parameter| args.get(parameter)).flatten();
                 names.into_iter().all(|name| self.values[*name].0 == kind)
             }
@@ -277,8 +280,8 @@ impl Program {
         if fits { Ok(()) } else { Err(format!("{op}: {name} is {}, which its arguments do not make", kind.name())) }
     }
 
-    /// A constant's value: of its type, and as many elements as its shape says.
-    fn value(&mut self, name: &str, val: &Part<'_>) -> Found<()> {
+    /// Checks a constant's value: its type and number of elements.
+    fn value(&mut self, name: &str, val: &Part<'_>) -> CheckResult<()> {
         let (kind, shape) = self.values[name].clone();
         if val.part(2).and_then(|ty| read_type(&ty)) != Some((kind, shape.clone())) {
             return Err("the value has another type".to_owned());
@@ -296,11 +299,11 @@ impl Program {
         let tensor = val.part(3).and_then(|immediate| immediate.part(1)).ok_or("no value")?;
         let of = |field: u64| tensor.part(field).and_then(|values| values.bytes(1));
         let found = match kind {
-            Kind::F32 => of(1).map(|bytes| bytes.len() as u64 / 4),
-            Kind::I32 => of(2).and_then(varints).map(|all| all.len() as u64),
-            Kind::Bool => of(3).and_then(varints).map(|all| all.len() as u64),
-            Kind::F16 => of(7).map(|bytes| bytes.len() as u64 / 2),
-            Kind::Text => {
+            MilKind::F32 => of(1).map(|bytes| bytes.len() as u64 / 4),
+            MilKind::I32 => of(2).and_then(varints).map(|all| all.len() as u64),
+            MilKind::Bool => of(3).and_then(varints).map(|all| all.len() as u64),
+            MilKind::F16 => of(7).map(|bytes| bytes.len() as u64 / 2),
+            MilKind::Text => {
                 let text = tensor.part(4).and_then(|texts| texts.text(1)).ok_or("no text")?;
                 self.texts.insert(name.to_owned(), text.to_owned());
                 Some(1)
@@ -309,17 +312,17 @@ impl Program {
         if found == Some(count) { Ok(()) } else { Err(format!("{found:?} elements: expected {count}")) }
     }
 
-    /// Whether the ports that are described are those of the program.
-    fn ports(&self, described: &Part<'_>, field: u64, names: &[String]) -> Found<()> {
+    /// Checks that the described ports are those of the program.
+    fn ports(&self, described: &Part<'_>, field: u64, names: &[String]) -> CheckResult<()> {
         let ports = described.parts(field).ok_or("a description of ports")?;
-        let told: Vec<&str> = ports.iter().filter_map(|port| port.text(1)).collect();
-        if told != names {
-            return Err(format!("ports {told:?} are described: expected {names:?}"));
+        let described_names: Vec<&str> = ports.iter().filter_map(|port| port.text(1)).collect();
+        if described_names != names {
+            return Err(format!("ports {described_names:?} are described: expected {names:?}"));
         }
         for (port, name) in ports.iter().zip(names) {
             let (kind, shape) = &self.values[name];
             let array = port.part(3).and_then(|ty| ty.part(5)).ok_or(format!("{name}: no array is described"))?;
-            if array.number(2) != Some(kind.of_port()) || *kind == Kind::Bool {
+            if array.number(2) != Some(kind.of_port()) || *kind == MilKind::Bool {
                 return Err(format!("{name}: another element type is described"));
             }
             let sizes = array.bytes(1).and_then(varints).unwrap_or_default();
@@ -331,7 +334,7 @@ impl Program {
     }
 }
 
-/// Whether an input's usual sizes, and their range where one is open, are those of a shape.
+/// Returns whether an input's default sizes, and their range where a dimension is dynamic, match a shape.
 fn fits(sizes: &[u64], array: &Part<'_>, shape: &[Dim]) -> bool {
     let ranges = array.part(31).and_then(|range| range.parts(1)).unwrap_or_default();
     let is_open = shape.iter().any(|dim| dim.is_open());
@@ -347,16 +350,16 @@ fn fits(sizes: &[u64], array: &Part<'_>, shape: &[Dim]) -> bool {
     fixed && ranges.iter().zip(sizes).all(within)
 }
 
-/// Element type and shape; a size that is not known is the batch.
-fn read_type(ty: &Part<'_>) -> Option<(Kind, Vec<Dim>)> {
+/// Reads element type and shape; an unknown size stands for the batch.
+fn read_type(ty: &Part<'_>) -> Option<(MilKind, Vec<Dim>)> {
     let tensor = ty.part(1)?;
     let size = |dim: Part<'_>| match dim.part(1) {
         Some(constant) => constant.number(1).map(Dim::Fixed),
-        None => dim.all(2).next().map(|_: Field<'_>| Dim::BATCH),
+        None => dim.all(2).next().map(|_: WireField<'_>| Dim::BATCH),
     };
     let shape: Vec<Dim> = tensor.parts(3)?.into_iter().map(size).collect::<Option<_>>()?;
     let count =
         shape.iter().try_fold(1_u64, |count, dim| count.checked_mul(dim.of(1)).filter(|count| *count <= ELEMENTS_MAX));
     let is_rank = tensor.number(2)? == shape.len() as u64 && shape.len() <= RANK_MAX;
-    (is_rank && count.is_some()).then_some((Kind::numbered(tensor.number(1)?)?, shape))
+    (is_rank && count.is_some()).then_some((MilKind::numbered(tensor.number(1)?)?, shape))
 }

@@ -1,32 +1,32 @@
-//! Every operation of a graph in MIL.
+//! Emission of every graph operation in MIL.
 
 use super::{
     block::{Arg, Block, refused},
-    mil::{Kind, Type},
+    mil::{MilKind, OpResult, Type},
 };
 use crate::ExportError;
-use enn_common::graph::{Binary, Compare, Dim, Fold, Node, Op, Unary, Value};
+use enn_common::graph::{Binary, Compare, Dim, Fold, GraphValue, Node, Op, Unary};
 
-/// Most axes of what a `linear` takes.
+/// Limit on the axes of a `linear` operation's input.
 const LINEAR_RANK_MAX: usize = 3;
 
 impl Block<'_> {
-    /// Appends what computes a node.
+    /// Appends the operations that compute a node.
     pub(super) fn node(&mut self, node: &Node) -> Result<(), ExportError> {
         let graph = self.graph;
         let value = graph.value(node.out);
-        let ty = Type::new(Kind::of(value.dtype), &value.shape);
-        let is_port = graph.outputs().contains(&node.out) && ty.kind != Kind::Bool;
+        let ty = Type::new(MilKind::of(value.dtype), &value.shape);
+        let is_port = graph.outputs().contains(&node.out) && ty.kind != MilKind::Bool;
         let name = if is_port { value.name.clone() } else { self.fresh(&value.name) };
         let ins: Vec<String> = match node.op {
-            // It reads its operand's elements itself.
+            // `expand` reads its operand's elements itself.
             Op::Expand { .. } => Vec::new(),
             _ => node.ins.iter().map(|id| self.name(*id)).collect(),
         };
-        let operands: Vec<&Value> = node.ins.iter().map(|id| graph.value(*id)).collect();
+        let operands: Vec<&GraphValue> = node.ins.iter().map(|id| graph.value(*id)).collect();
         let x = || Arg::Name(&ins[0]);
         let y = || Arg::Name(&ins[1]);
-        let out = (name.as_str(), &ty);
+        let out = OpResult::new(&name, &ty);
         match &node.op {
             Op::Unary(f) => self.unary(*f, &ins[0], out),
             Op::Binary(f) => self.op(binary(*f), &[("x", x()), ("y", y())], out),
@@ -34,7 +34,7 @@ impl Block<'_> {
             Op::And => self.op("logical_and", &[("x", x()), ("y", y())], out),
             Op::Not => self.op("logical_not", &[("x", x())], out),
             Op::Where => self.choice(&ins, &operands, out),
-            Op::Cast { .. } if Kind::of(operands[0].dtype) == ty.kind => self.op("identity", &[("x", x())], out),
+            Op::Cast { .. } if MilKind::of(operands[0].dtype) == ty.kind => self.op("identity", &[("x", x())], out),
             Op::Cast { .. } => self.op("cast", &[("x", x()), ("dtype", Arg::Text(ty.kind.name()))], out),
             Op::MatMul => self.product(&ins, false, out),
             Op::Linear => self.linear(&ins, &operands, out),
@@ -47,7 +47,7 @@ impl Block<'_> {
             Op::Reshape { shape } => self.op("reshape", &[("x", x()), ("shape", sizes(shape))], out),
             Op::Permute { axes } => self.op("transpose", &[("x", x()), ("perm", Arg::Ints(ints(axes)))], out),
             Op::Expand { .. } => self.expand(node, out)?,
-            Op::Slice { axis, start, len } => self.slice(&ins[0], (*axis, *start, *len), out),
+            Op::Slice { axis, start, len } => self.slice(&ins[0], *axis, *start, *len, out),
             Op::Concat { axis } => {
                 let axis = Arg::Int(*axis as i32);
                 self.op(
@@ -58,16 +58,16 @@ impl Block<'_> {
             }
             Op::Gather { axis } => self.gather(&ins, operands[0], *axis, out),
         }
-        self.made(node.out, name);
+        self.set_name(node.out, name);
         Ok(())
     }
 
-    fn unary(&mut self, f: Unary, x: &str, out: (&str, &Type)) {
-        let kind = out.1.kind;
+    fn unary(&mut self, f: Unary, x: &str, out: OpResult<'_>) {
+        let kind = out.ty.kind;
         let (op, more) = match f {
             Unary::Neg => ("mul", Some(("y", Arg::Number(kind, -1.0)))),
             Unary::Exp => ("exp", None),
-            // The smallest number that is not zero, as coremltools writes it.
+            // The smallest positive number, as coremltools writes it.
             Unary::Log => ("log", Some(("epsilon", Arg::Number(kind, f32::from_bits(1))))),
             Unary::Sqrt => ("sqrt", None),
             Unary::Abs => ("abs", None),
@@ -80,16 +80,17 @@ impl Block<'_> {
         self.op(op, &args, out);
     }
 
-    /// A choice has the shape of what is chosen from, which is therefore stretched to the condition's where that is larger.
-    fn choice(&mut self, ins: &[String], operands: &[&Value], (name, ty): (&str, &Type)) {
+    /// Emits a choice. `select` has the shape of its alternatives, so one is broadcast to the condition's shape where that is larger.
+    fn choice(&mut self, ins: &[String], operands: &[&GraphValue], out: OpResult<'_>) {
+        let OpResult { name, ty } = out;
         let [cond, a, b] = [0, 1, 2].map(|at| ins[at].as_str());
         let xy = |x, y| [("x", Arg::Name(x)), ("y", Arg::Name(y))];
-        if ty.kind == Kind::Bool {
-            let taken = self.step("logical_and", &xy(cond, a), (name, ty));
-            let not = Type::new(Kind::Bool, &operands[0].shape);
-            let not = self.step("logical_not", &[("x", Arg::Name(cond))], (name, &not));
-            let left = self.step("logical_and", &xy(&not, b), (name, ty));
-            self.op("logical_or", &xy(&taken, &left), (name, ty));
+        if ty.kind == MilKind::Bool {
+            let taken = self.step("logical_and", &xy(cond, a), out);
+            let not = Type::new(MilKind::Bool, &operands[0].shape);
+            let not = self.step("logical_not", &[("x", Arg::Name(cond))], out.typed(&not));
+            let left = self.step("logical_and", &xy(&not, b), out);
+            self.op("logical_or", &xy(&taken, &left), out);
             return;
         }
         let full = operands[1..].iter().any(|operand| operand.shape == ty.shape);
@@ -98,49 +99,50 @@ impl Block<'_> {
         } else {
             let like = Type::new(ty.kind, &operands[0].shape);
             let mask =
-                self.step("cast", &[("x", Arg::Name(cond)), ("dtype", Arg::Text(ty.kind.name()))], (name, &like));
+                self.step("cast", &[("x", Arg::Name(cond)), ("dtype", Arg::Text(ty.kind.name()))], out.typed(&like));
             let args = [("x", Arg::Name(mask.as_str())), ("y", Arg::Number(ty.kind, 0.0))];
-            let zeros = self.step("mul", &args, (name, &like));
-            // What both stretch to, which is all of it once b is stretched too.
+            let zeros = self.step("mul", &args, out.typed(&like));
+            // The common shape of condition and alternative; broadcasting `b` completes it.
             let shape = stretched(&operands[1].shape, &operands[0].shape);
-            self.step("add", &xy(a, &zeros), (name, &Type::new(ty.kind, &shape)))
+            self.step("add", &xy(a, &zeros), OpResult::new(name, &Type::new(ty.kind, &shape)))
         };
-        self.op("select", &[("cond", Arg::Name(cond)), ("a", Arg::Name(&wide)), ("b", Arg::Name(b))], (name, ty));
+        self.op("select", &[("cond", Arg::Name(cond)), ("a", Arg::Name(&wide)), ("b", Arg::Name(b))], out);
     }
 
-    fn product(&mut self, ins: &[String], transposed: bool, out: (&str, &Type)) {
+    fn product(&mut self, ins: &[String], transposed: bool, out: OpResult<'_>) {
         let sides = [("transpose_x", Arg::Bool(false)), ("transpose_y", Arg::Bool(transposed))];
         self.op("matmul", &[&[("x", Arg::Name(&ins[0])), ("y", Arg::Name(&ins[1]))], &sides[..]].concat(), out);
     }
 
-    fn linear(&mut self, ins: &[String], operands: &[&Value], (name, ty): (&str, &Type)) {
+    fn linear(&mut self, ins: &[String], operands: &[&GraphValue], out: OpResult<'_>) {
         let known = operands[1..].iter().all(|operand| operand.data.is_some());
-        if known && (2..=LINEAR_RANK_MAX).contains(&ty.shape.len()) {
+        if known && (2..=LINEAR_RANK_MAX).contains(&out.ty.shape.len()) {
             let mut args = vec![("x", Arg::Name(&ins[0])), ("weight", Arg::Name(&ins[1]))];
             args.extend(ins.get(2).map(|bias| ("bias", Arg::Name(bias))));
-            return self.op("linear", &args, (name, ty));
+            return self.op("linear", &args, out);
         }
-        let Some(bias) = ins.get(2) else { return self.product(ins, true, (name, ty)) };
-        let made = self.fresh(name);
-        self.product(ins, true, (&made, ty));
-        self.op("add", &[("x", Arg::Name(&made)), ("y", Arg::Name(bias))], (name, ty));
+        let Some(bias) = ins.get(2) else { return self.product(ins, true, out) };
+        let made = self.fresh(out.name);
+        self.product(ins, true, out.named(&made));
+        self.op("add", &[("x", Arg::Name(&made)), ("y", Arg::Name(bias))], out);
     }
 
-    fn norm(&mut self, ins: &[String], eps: f32, operands: &[&Value], (name, ty): (&str, &Type)) {
+    fn norm(&mut self, ins: &[String], eps: f32, operands: &[&GraphValue], out: OpResult<'_>) {
         let mut args = vec![("x", Arg::Name(ins[0].as_str())), ("axes", Arg::Ints(vec![-1]))];
-        let eps = ("epsilon", Arg::Number(ty.kind, eps));
+        let eps = ("epsilon", Arg::Number(out.ty.kind, eps));
         if operands[1..].iter().all(|operand| operand.data.is_some()) {
             args.extend([("gamma", Arg::Name(&ins[1])), ("beta", Arg::Name(&ins[2])), eps]);
-            return self.op("layer_norm", &args, (name, ty));
+            return self.op("layer_norm", &args, out);
         }
         args.push(eps);
-        let plain = self.step("layer_norm", &args, (name, ty));
-        let scaled = self.step("mul", &[("x", Arg::Name(&plain)), ("y", Arg::Name(&ins[1]))], (name, ty));
-        self.op("add", &[("x", Arg::Name(&scaled)), ("y", Arg::Name(&ins[2]))], (name, ty));
+        let plain = self.step("layer_norm", &args, out);
+        let scaled = self.step("mul", &[("x", Arg::Name(&plain)), ("y", Arg::Name(&ins[1]))], out);
+        self.op("add", &[("x", Arg::Name(&scaled)), ("y", Arg::Name(&ins[2]))], out);
     }
 
-    /// A tile: so many copies along each axis that grows. The batch is read from an input's shape as it runs.
-    fn expand(&mut self, node: &Node, (name, ty): (&str, &Type)) -> Result<(), ExportError> {
+    /// Emits a tile with the number of copies along each axis. The batch is read from an input's shape at run time.
+    fn expand(&mut self, node: &Node, out: OpResult<'_>) -> Result<(), ExportError> {
+        let OpResult { name, ty } = out;
         let value = self.graph.value(node.ins[0]);
         let new = ty.shape.len() - value.shape.len();
         let from: Vec<Dim> = std::iter::repeat_n(Dim::ONE, new).chain(value.shape.iter().copied()).collect();
@@ -153,16 +155,16 @@ impl Block<'_> {
         } else {
             let x = self.name(node.ins[0]);
             let wide = Type::new(ty.kind, &from);
-            self.step("reshape", &[("x", Arg::Name(&x)), ("shape", sizes(&from))], (name, &wide))
+            self.step("reshape", &[("x", Arg::Name(&x)), ("shape", sizes(&from))], out.typed(&wide))
         };
         let copies: Vec<Dim> =
             from.iter().zip(&ty.shape).map(|(from, to)| if from == to { Dim::ONE } else { *to }).collect();
         if let Some(fixed) = copies.iter().map(|dim| dim.fixed().map(|size| size as i32)).collect::<Option<Vec<i32>>>()
         {
-            self.op("tile", &[("x", Arg::Name(&x)), ("reps", Arg::Ints(fixed))], (name, ty));
+            self.op("tile", &[("x", Arg::Name(&x)), ("reps", Arg::Ints(fixed))], out);
             return Ok(());
         }
-        let one = Type::new(Kind::I32, &[Dim::ONE]);
+        let one = Type::new(MilKind::I32, &[Dim::ONE]);
         let mut parts = Vec::new();
         for dim in &copies {
             parts.extend(match *dim {
@@ -171,14 +173,14 @@ impl Block<'_> {
                 Dim::Batch(times) => {
                     let rows = self.rows(node)?;
                     let args = [("x", Arg::Name(rows.as_str())), ("y", Arg::Int(times as i32))];
-                    vec![self.step("mul", &args, (name, &one))]
+                    vec![self.step("mul", &args, out.typed(&one))]
                 }
             });
         }
         let args = [("values", Arg::Names(parts)), ("axis", Arg::Int(0)), ("interleave", Arg::Bool(false))];
-        let row = Type::new(Kind::I32, &[Dim::Fixed(copies.len() as u64)]);
-        let reps = self.step("concat", &args, (name, &row));
-        self.op("tile", &[("x", Arg::Name(&x)), ("reps", Arg::Name(&reps))], (name, ty));
+        let row = Type::new(MilKind::I32, &[Dim::Fixed(copies.len() as u64)]);
+        let reps = self.step("concat", &args, out.typed(&row));
+        self.op("tile", &[("x", Arg::Name(&x)), ("reps", Arg::Name(&reps))], out);
         Ok(())
     }
 
@@ -187,8 +189,8 @@ impl Block<'_> {
         self.batch().ok_or_else(|| refused(node.op.name(), &node.place, why, "give the model an input of the batch"))
     }
 
-    /// Of truth values as integers: it takes no others.
-    fn gather(&mut self, ins: &[String], from: &Value, axis: usize, (name, ty): (&str, &Type)) {
+    /// Emits a gather. Booleans are gathered as integers: the operation takes no booleans.
+    fn gather(&mut self, ins: &[String], from: &GraphValue, axis: usize, out: OpResult<'_>) {
         let at = [
             ("indices", Arg::Name(&ins[1])),
             ("axis", Arg::Int(axis as i32)),
@@ -196,18 +198,18 @@ impl Block<'_> {
             ("validate_indices", Arg::Bool(false)),
         ];
         let of = |x| [&[("x", Arg::Name(x))], &at[..]].concat();
-        if ty.kind != Kind::Bool {
-            return self.op("gather", &of(&ins[0]), (name, ty));
+        if out.ty.kind != MilKind::Bool {
+            return self.op("gather", &of(&ins[0]), out);
         }
-        let [whole, wide] = [&ty.shape, &from.shape].map(|shape| Type::new(Kind::I32, shape));
-        let cast = |to: Kind, x| [("x", Arg::Name(x)), ("dtype", Arg::Text(to.name()))];
-        let x = self.step("cast", &cast(Kind::I32, ins[0].as_str()), (name, &wide));
-        let picked = self.step("gather", &of(&x), (name, &whole));
-        self.op("cast", &cast(Kind::Bool, picked.as_str()), (name, ty));
+        let [whole, wide] = [&out.ty.shape, &from.shape].map(|shape| Type::new(MilKind::I32, shape));
+        let cast = |to: MilKind, x| [("x", Arg::Name(x)), ("dtype", Arg::Text(to.name()))];
+        let x = self.step("cast", &cast(MilKind::I32, ins[0].as_str()), out.typed(&wide));
+        let picked = self.step("gather", &of(&x), out.typed(&whole));
+        self.op("cast", &cast(MilKind::Bool, picked.as_str()), out);
     }
 
-    fn slice(&mut self, x: &str, (axis, start, len): (usize, u64, u64), (name, ty): (&str, &Type)) {
-        let rank = ty.shape.len();
+    fn slice(&mut self, x: &str, axis: usize, start: u64, len: u64, out: OpResult<'_>) {
+        let rank = out.ty.shape.len();
         let only = |value: u64| (0..rank).map(|at| if at == axis { value as i32 } else { 0 }).collect();
         let others: Vec<bool> = (0..rank).map(|at| at != axis).collect();
         let args = [
@@ -217,11 +219,11 @@ impl Block<'_> {
             ("begin_mask", Arg::Bools(others.clone())),
             ("end_mask", Arg::Bools(others)),
         ];
-        self.op("slice_by_index", &args, (name, ty));
+        self.op("slice_by_index", &args, out);
     }
 }
 
-/// Sizes as a reshape takes them: −1 is what is left.
+/// Returns sizes as a reshape takes them; −1 stands for the remaining size.
 fn sizes(shape: &[Dim]) -> Arg<'static> {
     Arg::Ints(shape.iter().map(|dim| dim.fixed().map_or(-1, |size| size as i32)).collect())
 }
@@ -230,7 +232,7 @@ fn ints(axes: &[usize]) -> Vec<i32> {
     axes.iter().map(|axis| *axis as i32).collect()
 }
 
-/// The shape that two stretch to.
+/// Returns the shape to which two shapes broadcast.
 fn stretched(a: &[Dim], b: &[Dim]) -> Vec<Dim> {
     let rank = a.len().max(b.len());
     let size = |shape: &[Dim], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(Dim::ONE, |at| shape[at]);

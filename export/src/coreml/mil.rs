@@ -3,9 +3,9 @@
 use crate::proto::Message;
 use enn_common::graph::{DType, Dim};
 
-/// Element types, by their number in the file.
+/// Element types of MIL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MilKind {
     Bool,
     Text,
     F16,
@@ -13,8 +13,8 @@ pub(super) enum Kind {
     I32,
 }
 
-impl Kind {
-    /// What stands for an element type of a graph: integers have 32 bits there, and there is no bf16.
+impl MilKind {
+    /// Returns the element type for one of a graph: integers have 32 bits, and bf16 becomes f32.
     pub(super) const fn of(dtype: DType) -> Self {
         match dtype {
             DType::F32 | DType::Bf16 => Self::F32,
@@ -24,7 +24,7 @@ impl Kind {
         }
     }
 
-    /// In a type.
+    /// Returns the number in a type message.
     pub(super) const fn number(self) -> u64 {
         match self {
             Self::Bool => 1,
@@ -35,12 +35,12 @@ impl Kind {
         }
     }
 
-    /// By its number in a type.
+    /// Returns the element type with this number in a type message.
     pub(super) fn numbered(number: u64) -> Option<Self> {
         [Self::Bool, Self::Text, Self::F16, Self::F32, Self::I32].into_iter().find(|kind| kind.number() == number)
     }
 
-    /// In the file of weights, which holds floats.
+    /// Returns the number in the file of weights, which holds floats only.
     pub(super) const fn stored(self) -> Option<u32> {
         match self {
             Self::F16 => Some(1),
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// As an element type of a model's inputs and outputs, which have no truth values.
+    /// Returns the number for a model's inputs and outputs, which have no booleans.
     pub(super) const fn of_port(self) -> u64 {
         match self {
             Self::F16 => 65_552,
@@ -58,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// As a cast names it.
+    /// Returns the name in a cast.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Bool => "bool",
@@ -69,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     pub(super) const fn bytes(self) -> u64 {
         match self {
             Self::F32 | Self::I32 => 4,
@@ -82,12 +82,12 @@ impl Kind {
 /// The type of a value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Type {
-    pub(super) kind: Kind,
+    pub(super) kind: MilKind,
     pub(super) shape: Vec<Dim>,
 }
 
 impl Type {
-    pub(super) fn new(kind: Kind, shape: &[Dim]) -> Self {
+    pub(super) fn new(kind: MilKind, shape: &[Dim]) -> Self {
         Self { kind, shape: shape.to_vec() }
     }
 
@@ -101,11 +101,32 @@ impl Type {
     }
 }
 
-/// Elements that stand in the program itself.
+/// Name and type of an operation's result.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OpResult<'n> {
+    pub(super) name: &'n str,
+    pub(super) ty: &'n Type,
+}
+
+impl<'n> OpResult<'n> {
+    pub(super) const fn new(name: &'n str, ty: &'n Type) -> Self {
+        Self { name, ty }
+    }
+
+    pub(super) const fn named(self, name: &'n str) -> Self {
+        Self { name, ..self }
+    }
+
+    pub(super) const fn typed(self, ty: &'n Type) -> Self {
+        Self { ty, ..self }
+    }
+}
+
+/// Elements that are part of the program itself.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Literal {
     Floats(Vec<f32>),
-    /// f16, little-endian.
+    /// Elements of f16, little-endian.
     Halves(Vec<u8>),
     Ints(Vec<i32>),
     Bools(Vec<bool>),
@@ -113,17 +134,17 @@ pub(super) enum Literal {
 }
 
 impl Literal {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> MilKind {
         match self {
-            Self::Floats(_) => Kind::F32,
-            Self::Halves(_) => Kind::F16,
-            Self::Ints(_) => Kind::I32,
-            Self::Bools(_) => Kind::Bool,
-            Self::Text(_) => Kind::Text,
+            Self::Floats(_) => MilKind::F32,
+            Self::Halves(_) => MilKind::F16,
+            Self::Ints(_) => MilKind::I32,
+            Self::Bools(_) => MilKind::Bool,
+            Self::Text(_) => MilKind::Text,
         }
     }
 
-    /// A value of this shape.
+    /// Returns the type and message of a value with this shape.
     pub(super) fn typed(self, shape: &[Dim]) -> (Type, Message) {
         let ty = Type::new(self.kind(), shape);
         let tensor = match &self {
@@ -155,34 +176,29 @@ fn immediate(ty: &Type, tensor: &Message) -> Message {
     Message::new().message(2, &ty.message()).message(3, &Message::new().message(1, tensor))
 }
 
-/// A value in the file of weights.
+/// Builds the message of a value in the file of weights.
 pub(super) fn stored(ty: &Type, file: &str, offset: u64) -> Message {
     Message::new().message(2, &ty.message()).message(5, &Message::new().text(1, file).uint(2, offset))
 }
 
-/// A name with its type.
+/// Builds the message of a name with its type.
 pub(super) fn named(name: &str, ty: &Type) -> Message {
     Message::new().text(1, name).message(2, &ty.message())
 }
 
-/// An entry of a map.
+/// Builds an entry of a map.
 pub(super) fn entry(key: &str, value: &Message) -> Message {
     Message::new().text(1, key).message(2, value)
 }
 
-/// An operation that makes `name`: what it takes by parameter, and, of a constant, its value.
-pub(super) fn operation(
-    op: &str,
-    ins: &[(&str, Vec<String>)],
-    (name, ty): (&str, &Type),
-    val: Option<&Message>,
-) -> Message {
+/// Builds an operation with the result `out`: its operands by parameter, and the value of a constant.
+pub(super) fn operation(op: &str, ins: &[(&str, Vec<String>)], out: OpResult<'_>, val: Option<&Message>) -> Message {
     let ins = ins.iter().map(|(parameter, names)| {
         let bindings = names.iter().map(|name| Message::new().text(1, name));
         entry(parameter, &Message::new().messages(1, bindings))
     });
-    let itself = immediate(&Type::new(Kind::Text, &[]), &text_tensor(name));
-    let made = Message::new().text(1, op).messages(2, ins).message(3, &named(name, ty));
+    let itself = immediate(&Type::new(MilKind::Text, &[]), &text_tensor(out.name));
+    let made = Message::new().text(1, op).messages(2, ins).message(3, &named(out.name, out.ty));
     let made = val.into_iter().fold(made, |made, val| made.message(5, &entry("val", val)));
     made.message(5, &entry("name", &itself))
 }

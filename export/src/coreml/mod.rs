@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! NAME.mlpackage/  Manifest.json
-//!                  Data/com.apple.CoreML/model.mlmodel             the program, the ports, what is said of it
+//!                  Data/com.apple.CoreML/model.mlmodel             the program, the ports, the metadata
 //!                  Data/com.apple.CoreML/weights/weight.bin        weights of ten elements and more
 //! ```
-//! Integers have 32 bits there: i64 ports are INT32, and so are truth values, which ports do not have; bf16 is computed in f32.
-//! Known of its runtime and kept here: values have at most five axes, and at least one element.
+//! Integers have 32 bits there: i64 ports are INT32, and so are booleans, which ports do not support; bf16 is computed in f32.
+//! Limits of the runtime that are kept here: values have at most five axes, and at least one element.
 //!
-//! **Invariant:** equal models give equal bytes, the identifiers of the manifest too.
+//! **Invariant:** equal models give equal bytes, including the identifiers of the manifest.
 
 mod block;
 mod check;
@@ -18,26 +18,26 @@ mod package;
 mod weights;
 mod wire;
 
-pub use check::{Checked, check};
+pub use check::{CheckedPackage, check};
 pub use package::write;
 
-/// How this format is called in messages.
+/// Name of this format in messages.
 const TARGET: &str = "coreml";
-/// The specification's version.
+/// Version of the specification.
 const SPECIFICATION: u64 = 8;
-/// The operations that it has.
+/// Set of operations.
 const OPSET: &str = "CoreML7";
-/// The file of weights, as the program names it.
+/// Path of the file of weights in the program.
 const WEIGHTS: &str = "@model_path/weights/weight.bin";
-/// Most axes of a value.
+/// Limit on the axes of a value.
 pub(crate) const RANK_MAX: usize = 5;
-/// Words that name nothing in a program.
+/// Words that cannot be names in a program.
 const RESERVED: [&str; 24] = [
     "any", "bool", "program", "func", "tensor", "list", "dict", "tuple", "true", "false", "string", "state", "bf16",
     "fp16", "fp32", "fp64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
 ];
 
-/// Whether a program can name something so.
+/// Returns whether a text is a valid name in a program.
 fn is_name(name: &str) -> bool {
     let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'@';
     let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');

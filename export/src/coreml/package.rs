@@ -8,28 +8,28 @@ use super::{
 use crate::{Batch, ExportError, Model, proto::Message};
 use enn_common::{
     fs::{Disk, FileError, Storage, atomic},
-    graph::{Dim, Value},
+    graph::{Dim, GraphValue},
 };
 use serde_json::{Value as Json, json};
 use std::path::Path;
 
-/// Where the parts lie, below the package.
+/// Path of the manifest below the package.
 pub(super) const MANIFEST: &str = "Manifest.json";
-/// Below it lie the items, by their paths in the manifest.
+/// Directory of the items, which the manifest names relative to it.
 pub(super) const DATA: &str = "Data";
-/// The program.
+/// Path of the program.
 pub(super) const PROGRAM: &str = "com.apple.CoreML/model.mlmodel";
-/// The folder of weights.
+/// Folder of the weights.
 pub(super) const WEIGHTS_DIR: &str = "com.apple.CoreML/weights";
-/// The file in it.
+/// File of the weights in its folder.
 pub(super) const WEIGHTS_FILE: &str = "weight.bin";
 /// Field of the program in the model.
 pub(super) const ML_PROGRAM: u32 = 502;
 
-/// Writes the package `dir`, in place of one that is there.
+/// Writes the package `dir`, replacing an existing one.
 ///
 /// # Errors
-/// What Core ML does not have, before anything is written; a disk that does not take it; or a directory that is no package.
+/// Core ML lacks a feature of the model, before anything is written; the disk fails; or the directory is no package.
 pub fn write(model: &Model<'_>, dir: &Path) -> Result<(), ExportError> {
     let mut block = Block::of(model.graph)?;
     for node in model.graph.nodes() {
@@ -46,11 +46,11 @@ pub fn write(model: &Model<'_>, dir: &Path) -> Result<(), ExportError> {
         let source = std::io::Error::other("it is there, and is no package");
         return Err(ExportError::Io { path: dir.to_owned(), source });
     }
-    let beside = atomic::temporary(dir);
-    let made = fill(&beside, &bytes, &weights).and_then(|()| Ok(atomic::place_dir(&beside, dir)?));
+    let temporary = atomic::temporary(dir);
+    let made = fill(&temporary, &bytes, &weights).and_then(|()| Ok(atomic::place_dir(&temporary, dir)?));
     if made.is_err() {
-        // Half of a new one. What cannot be removed is hidden and harmless.
-        let _ = Disk.remove_dir(&beside);
+        // A leftover that cannot be removed is hidden and harmless.
+        let _ = Disk.remove_dir(&temporary);
     }
     made
 }
@@ -83,7 +83,7 @@ fn put(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     file.sync()
 }
 
-/// An identifier of the content: RFC 9562, version 8.
+/// Returns an identifier of the content: RFC 9562, version 8.
 fn uuid(hash: &blake3::Hash) -> String {
     let mut bytes: [u8; 16] = std::array::from_fn(|at| hash.as_bytes()[at]);
     bytes[6] = bytes[6] & 0x0f | 0x80;
@@ -92,22 +92,22 @@ fn uuid(hash: &blake3::Hash) -> String {
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
-/// The ports, and what is said of the model.
+/// Builds the description: the ports and the metadata.
 fn description(model: &Model<'_>) -> Message {
     let graph = model.graph;
-    let feature = |value: &Value, array: Message| {
+    let feature = |value: &GraphValue, array: Message| {
         Message::new().text(1, &value.name).message(3, &Message::new().message(5, &array))
     };
     let inputs = graph.inputs().iter().map(|id| graph.value(*id));
     let inputs = inputs.map(|value| feature(value, input(&port(value), model.batch)));
     let outputs = graph.outputs().iter().map(|id| graph.value(*id));
     let outputs = outputs.map(|value| feature(value, Message::new().uint(2, port(value).kind.of_port())));
-    let about = model.about.iter().map(|(key, said)| Message::new().text(1, key).text(2, said));
+    let about = model.about.iter().map(|(key, value)| Message::new().text(1, key).text(2, value));
     let metadata = Message::new().text(1, model.name).messages(100, about);
     Message::new().messages(1, inputs).messages(10, outputs).message(100, &metadata)
 }
 
-/// An input: its usual sizes, and, where they follow the batch, from where to where.
+/// Describes an input: its default sizes, and their range where they follow the batch.
 fn input(ty: &Type, batch: Batch) -> Message {
     let usual: Vec<i64> = ty.shape.iter().map(|dim| dim.of(batch.opt) as i64).collect();
     let array = Message::new().ints(1, &usual).uint(2, ty.kind.of_port());

@@ -67,9 +67,9 @@ fn element_types_without_a_port_or_a_file_of_weights_find_their_way() {
     let mask = g.input("mask", DType::Bool, batched(&[12]));
     let at = g.input("at", DType::I64, vec![Dim::Fixed(3)]);
     let half: Vec<u8> = [0x3c00_u16; 12].iter().flat_map(|bits| bits.to_le_bytes()).collect();
-    let weight = g.known("1.weight", (DType::F16, &[12]), Known::Parameter, half).unwrap();
+    let weight = g.known("1.weight", DType::F16, &[12], Known::Parameter, half).unwrap();
     let brain: Vec<u8> = [0x3f80_u16; 12].iter().flat_map(|bits| bits.to_le_bytes()).collect();
-    let brain = g.known("brain", (DType::Bf16, &[12]), Known::Parameter, brain).unwrap();
+    let brain = g.known("brain", DType::Bf16, &[12], Known::Parameter, brain).unwrap();
     let sum = g.node(Op::Binary(Binary::Add), &[x, weight], "m").unwrap();
     let log = g.node(Op::Unary(enn_common::graph::Unary::Log), &[sum], "m").unwrap();
     let wide = g.node(Op::Cast { to: DType::Bf16 }, &[log], "m").unwrap();

@@ -1,4 +1,4 @@
-//! The file of weights, version 2: a header, then blobs, each with what it is before it.
+//! The file of weights, version 2: a header, then blobs, each after a header of its own.
 //!
 //! ```text
 //! 0     u32 number of blobs, u32 version 2, zeros to 64
@@ -6,24 +6,24 @@
 //!       the elements, and zeros to a multiple of 64 unless they are the last
 //! ```
 
-use super::mil::Kind;
+use super::mil::MilKind;
 use crate::ExportError;
 use enn_common::{
     fs::{Disk, Storage},
-    graph::{DType, Value},
+    graph::{DType, GraphValue},
 };
 use std::{borrow::Cow, path::Path};
 
-/// What everything in the file begins at multiples of; also the size of the header and of what stands before a blob.
+/// Alignment of everything in the file; also the size of the header and of a blob's header.
 pub(super) const ALIGN: u64 = 64;
-/// The version that this is.
+/// Version of the file format.
 pub(super) const VERSION: u32 = 2;
-/// Begins what stands before a blob.
+/// First word of a blob's header.
 pub(super) const MARK: u32 = 0xDEAD_BEEF;
-/// Fewer elements stand in the program.
+/// Smallest number of elements in the file; smaller values are part of the program.
 const ELEMENTS_MIN: u64 = 10;
 
-/// What will be in the file.
+/// Contents of the file of weights.
 #[derive(Debug)]
 pub(super) struct Weights<'a> {
     blobs: Vec<Blob<'a>>,
@@ -32,7 +32,7 @@ pub(super) struct Weights<'a> {
 
 #[derive(Debug)]
 struct Blob<'a> {
-    value: &'a Value,
+    value: &'a GraphValue,
     element: u32,
     at: u64,
     bytes: u64,
@@ -43,9 +43,9 @@ impl<'a> Weights<'a> {
         Self { blobs: Vec::new(), end: ALIGN }
     }
 
-    /// The place of a known value's elements, if they belong into the file.
-    pub(super) fn place(&mut self, value: &'a Value) -> Option<u64> {
-        let kind = Kind::of(value.dtype);
+    /// Returns the offset of a known value's elements, if they belong into the file.
+    pub(super) fn place(&mut self, value: &'a GraphValue) -> Option<u64> {
+        let kind = MilKind::of(value.dtype);
         let count = enn_common::graph::numel(&value.shape);
         let element = kind.stored().filter(|_| count >= ELEMENTS_MIN)?;
         let at = self.end.next_multiple_of(ALIGN);
@@ -59,7 +59,7 @@ impl<'a> Weights<'a> {
         self.blobs.is_empty()
     }
 
-    /// Writes the file; its digest.
+    /// Writes the file; returns its digest.
     pub(super) fn write(&self, path: &Path) -> Result<blake3::Hash, ExportError> {
         let mut hasher = blake3::Hasher::new();
         let file = Disk.create_sized(path, self.end)?;
@@ -93,8 +93,8 @@ fn block(parts: &[&[u8]]) -> Vec<u8> {
     block
 }
 
-/// The elements of a known value as they are stored there: bf16 as f32.
-pub(super) fn elements(value: &Value) -> Cow<'_, [u8]> {
+/// Returns the elements of a known value as they are stored: bf16 as f32.
+pub(super) fn elements(value: &GraphValue) -> Cow<'_, [u8]> {
     let bytes: &[u8] = value.data.as_ref().map_or(&[], |data| &data.bytes);
     match value.dtype {
         DType::Bf16 => bytes.chunks_exact(2).flat_map(|half| [0, 0, half[0], half[1]]).collect(),

@@ -1,25 +1,25 @@
-//! Protocol buffers, read: a message, one level at a time. `None` is for bytes that are no such message.
+//! Decoding of protocol buffers, one level of messages at a time. `None` stands for bytes that are no valid message.
 
-/// A field as it stands there.
+/// Value of a field.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Field<'a> {
+pub(super) enum WireField<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-/// The fields of a message in their order.
-fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, Field<'_>)>> {
+/// Returns the fields of a message in their order.
+fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, WireField<'_>)>> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {
         let key = varint(&mut bytes)?;
         let field = match key & 7 {
-            0 => Field::Number(varint(&mut bytes)?),
-            1 => Field::Bytes(take(&mut bytes, 8)?),
+            0 => WireField::Number(varint(&mut bytes)?),
+            1 => WireField::Bytes(take(&mut bytes, 8)?),
             2 => {
                 let len = varint(&mut bytes)?;
-                Field::Bytes(take(&mut bytes, len.try_into().ok()?)?)
+                WireField::Bytes(take(&mut bytes, len.try_into().ok()?)?)
             }
-            5 => Field::Bytes(take(&mut bytes, 4)?),
+            5 => WireField::Bytes(take(&mut bytes, 4)?),
             _ => return None,
         };
         fields.push((key >> 3, field));
@@ -27,7 +27,7 @@ fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, Field<'_>)>> {
     Some(fields)
 }
 
-/// Numbers behind each other.
+/// Decodes a sequence of varints.
 pub(super) fn varints(mut bytes: &[u8]) -> Option<Vec<u64>> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
@@ -54,32 +54,32 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// A message that was read.
+/// A decoded message.
 #[derive(Debug, Clone)]
-pub(super) struct Part<'a>(Vec<(u64, Field<'a>)>);
+pub(super) struct Part<'a>(Vec<(u64, WireField<'a>)>);
 
 impl<'a> Part<'a> {
     pub(super) fn of(bytes: &'a [u8]) -> Option<Self> {
         fields(bytes).map(Self)
     }
 
-    /// The values of a repeated field.
-    pub(super) fn all(&self, field: u64) -> impl Iterator<Item = Field<'a>> {
+    /// Returns the values of a repeated field.
+    pub(super) fn all(&self, field: u64) -> impl Iterator<Item = WireField<'a>> {
         self.0.iter().filter(move |(number, _)| *number == field).map(|(_, value)| *value)
     }
 
-    /// A number; zero is left out in files.
+    /// Returns a number; an absent field is zero.
     pub(super) fn number(&self, field: u64) -> Option<u64> {
         match self.all(field).last() {
             None => Some(0),
-            Some(Field::Number(value)) => Some(value),
-            Some(Field::Bytes(_)) => None,
+            Some(WireField::Number(value)) => Some(value),
+            Some(WireField::Bytes(_)) => None,
         }
     }
 
     pub(super) fn bytes(&self, field: u64) -> Option<&'a [u8]> {
         match self.all(field).last() {
-            Some(Field::Bytes(bytes)) => Some(bytes),
+            Some(WireField::Bytes(bytes)) => Some(bytes),
             _ => None,
         }
     }
@@ -92,25 +92,25 @@ impl<'a> Part<'a> {
         Self::of(self.bytes(field)?)
     }
 
-    /// The messages of a repeated field.
+    /// Returns the messages of a repeated field.
     pub(super) fn parts(&self, field: u64) -> Option<Vec<Self>> {
         let each = |value| match value {
-            Field::Bytes(bytes) => Self::of(bytes),
-            Field::Number(_) => None,
+            WireField::Bytes(bytes) => Self::of(bytes),
+            WireField::Number(_) => None,
         };
         self.all(field).map(each).collect()
     }
 
-    /// The texts of a repeated field.
+    /// Returns the texts of a repeated field.
     pub(super) fn texts(&self, field: u64) -> Option<Vec<&'a str>> {
         let each = |value| match value {
-            Field::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
-            Field::Number(_) => None,
+            WireField::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
+            WireField::Number(_) => None,
         };
         self.all(field).map(each).collect()
     }
 
-    /// The entries of a map.
+    /// Returns the entries of a map.
     pub(super) fn entries(&self, field: u64) -> Option<Vec<(&'a str, Self)>> {
         self.parts(field)?.into_iter().map(|entry| Some((entry.text(1)?, entry.part(2)?))).collect()
     }

@@ -1,4 +1,4 @@
-//! Where a runtime's library lies: named itself, or in a directory, a `site-packages`, or an environment of Python.
+//! The search for a runtime's library: given itself, or in a directory, a `site-packages`, or a Python environment.
 
 use crate::ExportError;
 use std::{
@@ -6,35 +6,35 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A library that comes in a wheel.
+/// A library that is distributed in a wheel.
 pub(crate) struct Wheel {
-    /// The runtime, in error messages.
+    /// Name of the runtime in error messages.
     pub(crate) what: &'static str,
-    /// The format that it is of, as `enn export` calls it.
+    /// Format of the runtime, as `enn export` names it.
     pub(crate) format: &'static str,
-    /// The wheel.
+    /// Package name of the wheel.
     pub(crate) package: &'static str,
-    /// The directory in `site-packages`.
+    /// Directory in `site-packages`.
     pub(crate) dir: &'static str,
-    /// The library in that.
+    /// File in the directory.
     pub(crate) file: &'static str,
 }
 
-/// Places that are told where a library was not found.
-const PLACES_TOLD: usize = 6;
+/// Limit on the places in an error message.
+const PLACES_SHOWN: usize = 6;
 
-/// Where a library was looked for.
-pub(crate) fn looked_in(candidates: &[PathBuf]) -> String {
-    let told: Vec<String> = candidates.iter().take(PLACES_TOLD).map(|path| path.display().to_string()).collect();
-    match candidates.len().saturating_sub(PLACES_TOLD) {
-        _ if told.is_empty() => "there is no place to look in".to_owned(),
-        0 => format!("not in {}", told.join(", ")),
-        more => format!("not in {} and {more} more", told.join(", ")),
+/// Describes where a library was searched.
+pub(crate) fn searched_places(candidates: &[PathBuf]) -> String {
+    let places: Vec<String> = candidates.iter().take(PLACES_SHOWN).map(|path| path.display().to_string()).collect();
+    match candidates.len().saturating_sub(PLACES_SHOWN) {
+        _ if places.is_empty() => "there is no place to look in".to_owned(),
+        0 => format!("not in {}", places.join(", ")),
+        more => format!("not in {} and {more} more", places.join(", ")),
     }
 }
 
-/// What a user may do to have a library.
-pub(crate) fn how_to_get(format: &str, package: &str, file: &str) -> String {
+/// Describes how to install a library.
+pub(crate) fn install_hint(format: &str, package: &str, file: &str) -> String {
     format!(
         "`enn export --prepare {format}` installs it for enn alone, or `python3 -m pip install {package}` in your Python; or let \
          ENN_RUNTIMES name the path of {file}"
@@ -42,20 +42,19 @@ pub(crate) fn how_to_get(format: &str, package: &str, file: &str) -> String {
 }
 
 impl Wheel {
-    /// The library of the first candidate that has it.
+    /// Returns the library of the first candidate that has it.
     ///
     /// # Errors
-    /// Where it was looked for.
+    /// The library was not found; the error lists the places.
     pub(crate) fn library(&self, candidates: &[PathBuf]) -> Result<PathBuf, ExportError> {
         candidates.iter().find_map(|candidate| self.below(candidate)).ok_or_else(|| {
-            let why = format!("{} was not found: {}", self.file, looked_in(candidates));
+            let why = format!("{} was not found: {}", self.file, searched_places(candidates));
             ExportError::Unavailable { what: self.what, why, hint: self.hint() }
         })
     }
 
-    /// How to get it.
     pub(crate) fn hint(&self) -> String {
-        how_to_get(self.format, self.package, self.file)
+        install_hint(self.format, self.package, self.file)
     }
 
     fn below(&self, candidate: &Path) -> Option<PathBuf> {
@@ -71,7 +70,7 @@ impl Wheel {
         places.into_iter().find(|path| path.is_file())
     }
 
-    /// The version of the wheel that a library came with: what the library itself does not tell.
+    /// Returns the version of the wheel around a library: the library itself does not report it.
     pub(crate) fn version(&self, library: &Path) -> Option<String> {
         let packages = library.parent()?.parent()?;
         let start = format!("{}-", self.dir);

@@ -1,8 +1,8 @@
-//! Functions of a shared library, by their symbols.
+//! Functions of a shared library, found by their symbols.
 //!
-//! **Invariant:** a library is never unloaded: its threads go on, and what it gave away points into it.
+//! **Invariant:** a library is never unloaded: its threads continue, and pointers into it remain.
 
-/// A struct of functions, and `load`, which finds all of them or says which one is missing.
+/// Defines a struct of functions, and `load`, which finds all of them or names the missing one.
 macro_rules! functions {
     ($(#[$about:meta])* $name:ident { $($field:ident = $symbol:literal ($($argument:ty),*) $(-> $answer:ty)?;)* }) => {
         $(#[$about])*
@@ -12,7 +12,7 @@ macro_rules! functions {
 
         impl $name {
             pub(super) fn load(path: &std::path::Path) -> Result<&'static Self, String> {
-                // What the linker says stands behind the error.
+                // The linker's message is the source of the error.
                 let words = |error: libloading::Error| match std::error::Error::source(&error) {
                     Some(source) => format!("{error}: {source}"),
                     None => error.to_string(),

@@ -1,6 +1,6 @@
 //! The operators of LiteRT that are written: numbers of the schema (tflite/schema/schema.fbs), versions as its converter counts them.
 
-/// An operator: its number, and that of the table with its options, 0 where it has none.
+/// An operator: its number, and the number of its options' table, 0 without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Builtin(pub(super) i32, pub(super) u8);
 
@@ -40,22 +40,22 @@ pub(super) const SUM: Builtin = Builtin(74, 27);
 pub(super) const TANH: Builtin = Builtin(28, 0);
 pub(super) const TRANSPOSE: Builtin = Builtin(39, 26);
 
-/// What an operator's version depends on.
+/// Properties on which an operator's version depends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Use {
     pub(super) operands: usize,
-    /// The most axes of an operand.
+    /// Largest number of axes of an operand.
     pub(super) rank: usize,
-    /// Whether an operand is repeated to another one's shape.
+    /// Whether an operand is broadcast to another one's shape.
     pub(super) stretched: bool,
-    /// Whether the first operand holds truth values.
+    /// Whether the first operand is boolean.
     pub(super) truth: bool,
 }
 
-/// The oldest version that does this.
+/// Returns the oldest version with these properties.
 pub(super) fn version(op: Builtin, of: Use) -> i32 {
     match op {
-        // Two operands: no bias; otherwise axes are kept.
+        // Two operands mean that there is no bias; otherwise axes are kept.
         FULLY_CONNECTED => {
             if of.operands == 2 {
                 6
@@ -63,7 +63,7 @@ pub(super) fn version(op: Builtin, of: Use) -> i32 {
                 5
             }
         }
-        // Of half precision.
+        // Half precision needs version 3.
         DEQUANTIZE => 3,
         TRANSPOSE if of.rank > 6 => 8,
         TRANSPOSE if of.rank > 5 => 6,

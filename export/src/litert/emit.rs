@@ -1,53 +1,60 @@
-//! How each operation is said in LiteRT's operators.
+//! Emission of every graph operation in LiteRT's operators.
 
 use super::{
     AXES_MAX,
     builtin::{self as op, Builtin, Use, version},
-    flat::{Draft, Field, Kind, Operator, Tensor},
+    flat::{ModelDraft, Operator, OptionField, TensorDraft, TensorKind},
 };
 use crate::{ExportError, model::joined};
-use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Node, Op, Unary, Value};
+use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, GraphValue, Id, Node, Op, Unary};
 use std::{borrow::Cow, collections::HashMap};
 
-/// Of that of BATCH_MATMUL.
+/// Limit on the axes of BATCH_MATMUL.
 const MATMUL_AXES_MAX: usize = 5;
 
-/// Of that of STRIDED_SLICE, in its first version.
+/// Limit on the axes of STRIDED_SLICE in its first version.
 const SLICE_AXES_MAX: usize = 4;
 
-/// Position of a tensor.
+/// Index of a tensor.
 type At = i32;
 
-/// A graph on its way into a [`Draft`].
-pub(super) struct Emitter<'a> {
+/// Element type and shape of a tensor.
+#[derive(Debug, Clone)]
+struct TensorSpec {
+    kind: TensorKind,
+    shape: Vec<Dim>,
+}
+
+/// A writer that turns a graph into a [`ModelDraft`].
+pub(super) struct LiteRtEmitter<'a> {
     graph: &'a Graph,
-    pub(super) draft: Draft<'a>,
-    /// By value.
+    pub(super) draft: ModelDraft<'a>,
+    /// Tensor of each value.
     made: Vec<Option<At>>,
-    /// Constants that the operators need, by what they hold.
-    numbers: HashMap<(Kind, Vec<u64>, Vec<u8>), At>,
-    /// Masks of so many times the batch, false throughout.
+    /// Constants of the operators, by content.
+    numbers: HashMap<(TensorKind, Vec<u64>, Vec<u8>), At>,
+    /// Masks of a multiple of the batch, false throughout.
     rows: HashMap<u64, At>,
-    /// What is being written: its operation and place.
+    /// Operation and place of the node that is being written.
     at: (&'static str, &'a str),
 }
 
-/// The element type that stands for another one: single precision for half, and the integers that every runtime has.
-pub(super) const fn kind(dtype: DType) -> Kind {
+/// Returns the element type that is written: single precision for half, and 32-bit integers, which every runtime has.
+pub(super) const fn kind(dtype: DType) -> TensorKind {
     match dtype {
-        DType::F32 | DType::F16 | DType::Bf16 => Kind::Float32,
-        DType::I64 => Kind::Int32,
-        DType::Bool => Kind::Bool,
+        DType::F32 | DType::F16 | DType::Bf16 => TensorKind::Float32,
+        DType::I64 => TensorKind::Int32,
+        DType::Bool => TensorKind::Bool,
     }
 }
 
-impl<'a> Emitter<'a> {
-    /// With tensors for the inputs.
+impl<'a> LiteRtEmitter<'a> {
+    /// Makes an emitter with tensors for the inputs.
     pub(super) fn new(graph: &'a Graph) -> Self {
         let made = vec![None; graph.values().count()];
         let mut emitter = Self {
             graph,
-            draft: Draft::default(),
+            draft: ModelDraft::default(),
             made,
             numbers: HashMap::new(),
             rows: HashMap::new(),
@@ -62,24 +69,29 @@ impl<'a> Emitter<'a> {
         emitter
     }
 
-    /// The tensor of a value; one that is known is added at its first use.
+    /// Returns the tensor of a value; a known one is added at its first use.
     fn at(&mut self, id: Id) -> Result<At, ExportError> {
         if let Some(at) = self.made[id.0] {
             return Ok(at);
         }
         let value = self.graph.value(id);
-        let data = narrowed(value).map_err(|found| super::too_large(self.at, &value.name, found))?;
-        let stored = if value.dtype == DType::F16 { Kind::Float16 } else { kind(value.dtype) };
+        let data = narrowed(value).map_err(|found| super::too_large(self.at.0, self.at.1, &value.name, found))?;
+        let stored = if value.dtype == DType::F16 { TensorKind::Float16 } else { kind(value.dtype) };
         let mut at = self.tensor(value.name.clone(), stored, value.shape.clone(), Some(data));
-        if stored == Kind::Float16 {
-            // The form in which runtimes know weights in half precision: they may keep them so, or not.
-            at = self.put(op::DEQUANTIZE, &[at], (Kind::Float32, value.shape.clone()), &[]);
+        if stored == TensorKind::Float16 {
+            // Runtimes expect half-precision weights in this form: they may keep them so, or not.
+            at = self.put(
+                op::DEQUANTIZE,
+                &[at],
+                TensorSpec { kind: TensorKind::Float32, shape: value.shape.clone() },
+                &[],
+            );
         }
         self.made[id.0] = Some(at);
         Ok(at)
     }
 
-    /// Copies: an output may be an input, or known, or asked for twice.
+    /// Adds the outputs; one that is an input, known, or output twice is copied.
     pub(super) fn outputs(&mut self) -> Result<(), ExportError> {
         self.at = ("output", "output");
         for id in self.graph.outputs() {
@@ -95,7 +107,6 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// Writes a node.
     pub(super) fn node(&mut self, node: &'a Node) -> Result<(), ExportError> {
         self.at = (node.op.name(), &node.place);
         let ins = node.ins.iter().map(|id| self.at(*id)).collect::<Result<Vec<At>, _>>()?;
@@ -105,7 +116,7 @@ impl<'a> Emitter<'a> {
             return Err(super::too_many_axes(node, axes));
         }
         let x = ins[0];
-        let to = (kind(out.dtype), out.shape.clone());
+        let to = TensorSpec { kind: kind(out.dtype), shape: out.shape.clone() };
         let at = match &node.op {
             Op::Unary(f) => self.unary(*f, x, to),
             Op::Binary(f) => self.elementwise(binary(*f), &ins, to),
@@ -115,16 +126,16 @@ impl<'a> Emitter<'a> {
             Op::Where => self.elementwise(op::SELECT_V2, &ins, to),
             Op::Cast { .. } => self.cast(x, to),
             Op::MatMul => self.matmul(node, &ins, to)?,
-            Op::Linear => self.put(op::FULLY_CONNECTED, &ins, to, &[Field::Bool(2, true)]),
+            Op::Linear => self.put(op::FULLY_CONNECTED, &ins, to, &[OptionField::Bool(2, true)]),
             Op::LayerNorm { eps } => self.layer_norm(&ins, to, *eps),
-            Op::Softmax => self.put(op::SOFTMAX, &ins, to, &[Field::Float(0, 1.0)]),
+            Op::Softmax => self.put(op::SOFTMAX, &ins, to, &[OptionField::Float(0, 1.0)]),
             Op::Reduce { fold, axes, keep } => {
                 let fold = match fold {
                     Fold::Sum => op::SUM,
                     Fold::Mean => op::MEAN,
                     Fold::Max => op::REDUCE_MAX,
                 };
-                self.reduce(fold, x, to, (axes, *keep))
+                self.reduce(fold, x, to, axes, *keep)
             }
             Op::Reshape { shape } => self.reshape(x, shape),
             Op::Permute { axes } => {
@@ -132,9 +143,9 @@ impl<'a> Emitter<'a> {
                 self.put(op::TRANSPOSE, &[x, axes], to, &[])
             }
             Op::Expand { shape } => self.stretched(node, x, shape)?,
-            Op::Slice { axis, start, len } => self.slice(x, &to.1, (*axis, *start, *len)),
-            Op::Concat { axis } => self.put(op::CONCATENATION, &ins, to, &[Field::Int(0, *axis as i32)]),
-            Op::Gather { axis } => self.put(op::GATHER, &ins, to, &[Field::Int(0, *axis as i32)]),
+            Op::Slice { axis, start, len } => self.slice(x, &to.shape, *axis, *start, *len),
+            Op::Concat { axis } => self.put(op::CONCATENATION, &ins, to, &[OptionField::Int(0, *axis as i32)]),
+            Op::Gather { axis } => self.put(op::GATHER, &ins, to, &[OptionField::Int(0, *axis as i32)]),
         };
         if self.graph.outputs().contains(&node.out) {
             self.draft.tensors[at as usize].name.clone_from(&out.name);
@@ -143,8 +154,8 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    fn tensor(&mut self, name: String, kind: Kind, shape: Vec<Dim>, data: Option<Cow<'a, [u8]>>) -> At {
-        self.draft.tensors.push(Tensor { name, kind, shape, data });
+    fn tensor(&mut self, name: String, kind: TensorKind, shape: Vec<Dim>, data: Option<Cow<'a, [u8]>>) -> At {
+        self.draft.tensors.push(TensorDraft { name, kind, shape, data });
         self.draft.tensors.len() as At - 1
     }
 
@@ -152,14 +163,15 @@ impl<'a> Emitter<'a> {
         &self.draft.tensors[at as usize].shape
     }
 
-    /// An operator; its result.
-    fn put(&mut self, op: Builtin, ins: &[At], (kind, shape): (Kind, Vec<Dim>), options: &[Field]) -> At {
+    /// Appends an operator; returns its result.
+    fn put(&mut self, op: Builtin, ins: &[At], to: TensorSpec, options: &[OptionField]) -> At {
+        let TensorSpec { kind, shape } = to;
         let operands = ins.iter().map(|at| &self.draft.tensors[*at as usize]);
         let of = Use {
             operands: ins.len(),
             rank: operands.clone().map(|tensor| tensor.shape.len()).max().unwrap_or(0),
             stretched: operands.clone().any(|tensor| tensor.shape != shape),
-            truth: self.draft.tensors[ins[0] as usize].kind == Kind::Bool,
+            truth: self.draft.tensors[ins[0] as usize].kind == TensorKind::Bool,
         };
         let name = format!("{}/{}", self.at.1, self.draft.tensors.len());
         let out = self.tensor(name, kind, shape, None);
@@ -168,7 +180,7 @@ impl<'a> Emitter<'a> {
         out
     }
 
-    fn unary(&mut self, f: Unary, x: At, to: (Kind, Vec<Dim>)) -> At {
+    fn unary(&mut self, f: Unary, x: At, to: TensorSpec) -> At {
         let op = match f {
             Unary::Neg => op::NEG,
             Unary::Exp => op::EXP,
@@ -178,29 +190,31 @@ impl<'a> Emitter<'a> {
             Unary::Sigmoid => op::LOGISTIC,
             Unary::Tanh => op::TANH,
             Unary::Gelu | Unary::GeluTanh => {
-                return self.put(op::GELU, &[x], to, &[Field::Bool(0, f == Unary::GeluTanh)]);
+                return self.put(op::GELU, &[x], to, &[OptionField::Bool(0, f == Unary::GeluTanh)]);
             }
         };
         self.put(op, &[x], to, &[])
     }
 
-    /// An operator whose operands stretch to each other's shape.
-    fn elementwise(&mut self, op: Builtin, ins: &[At], to: (Kind, Vec<Dim>)) -> At {
+    /// Appends an operator whose operands broadcast to each other's shape.
+    fn elementwise(&mut self, op: Builtin, ins: &[At], to: TensorSpec) -> At {
         self.put(op, ins, to, &[])
     }
 
-    /// With its leading axes joined to one, where there are more than its kernel takes.
-    fn matmul(&mut self, node: &Node, ins: &[At], (kind, shape): (Kind, Vec<Dim>)) -> Result<At, ExportError> {
+    /// Emits a matrix product, with its leading axes joined to one where there are more than its kernel takes.
+    fn matmul(&mut self, node: &Node, ins: &[At], to: TensorSpec) -> Result<At, ExportError> {
+        let TensorSpec { kind, shape } = to;
         if shape.len() <= MATMUL_AXES_MAX {
-            return Ok(self.put(op::BATCH_MATMUL, ins, (kind, shape), &[]));
+            return Ok(self.put(op::BATCH_MATMUL, ins, TensorSpec { kind, shape }, &[]));
         }
         let (lead, square) = shape.split_at(shape.len() - 2);
         let flat = ins.iter().map(|at| self.flat(node, *at, lead)).collect::<Result<Vec<At>, _>>()?;
-        let made = self.put(op::BATCH_MATMUL, &flat, (kind, [&[joined(lead)], square].concat()), &[]);
+        let made =
+            self.put(op::BATCH_MATMUL, &flat, TensorSpec { kind, shape: [&[joined(lead)], square].concat() }, &[]);
         Ok(self.reshape(made, &shape))
     }
 
-    /// An operand of a product with its leading axes stretched to `lead` and joined to one; or with none.
+    /// Returns an operand of a product with its leading axes broadcast to `lead` and joined to one, or without leading axes.
     fn flat(&mut self, node: &Node, at: At, lead: &[Dim]) -> Result<At, ExportError> {
         let shape = self.shape(at).to_vec();
         let (own, square) = shape.split_at(shape.len() - 2);
@@ -211,43 +225,43 @@ impl<'a> Emitter<'a> {
         Ok(self.reshape(whole, &[&[joined(lead)], square].concat()))
     }
 
-    fn cast(&mut self, x: At, to: (Kind, Vec<Dim>)) -> At {
+    fn cast(&mut self, x: At, to: TensorSpec) -> At {
         let from = self.draft.tensors[x as usize].kind;
-        if from == to.0 {
+        if from == to.kind {
             return x;
         }
-        let options = [Field::Byte(0, from as i8), Field::Byte(1, to.0 as i8)];
+        let options = [OptionField::Byte(0, from as i8), OptionField::Byte(1, to.kind as i8)];
         self.put(op::CAST, &[x], to, &options)
     }
 
-    fn layer_norm(&mut self, ins: &[At], to: (Kind, Vec<Dim>), eps: f64) -> At {
-        let last = to.1.len() - 1;
+    fn layer_norm(&mut self, ins: &[At], to: TensorSpec, eps: f64) -> At {
+        let last = to.shape.len() - 1;
         let mut narrow = to.clone();
-        narrow.1[last] = Dim::ONE;
-        let mean = self.reduce(op::MEAN, ins[0], narrow.clone(), (&[last], true));
-        let apart = self.elementwise(op::SUB, &[ins[0], mean], to.clone());
-        let square = self.put(op::MUL, &[apart, apart], to.clone(), &[]);
-        let spread = self.reduce(op::MEAN, square, narrow.clone(), (&[last], true));
-        let eps = self.constant(Kind::Float32, &[], (eps as f32).to_le_bytes().to_vec());
-        let spread = self.put(op::ADD, &[spread, eps], narrow.clone(), &[]);
-        let scale = self.put(op::RSQRT, &[spread], narrow, &[]);
-        let normed = self.elementwise(op::MUL, &[apart, scale], to.clone());
+        narrow.shape[last] = Dim::ONE;
+        let mean = self.reduce(op::MEAN, ins[0], narrow.clone(), &[last], true);
+        let centred = self.elementwise(op::SUB, &[ins[0], mean], to.clone());
+        let square = self.put(op::MUL, &[centred, centred], to.clone(), &[]);
+        let variance = self.reduce(op::MEAN, square, narrow.clone(), &[last], true);
+        let eps = self.constant(TensorKind::Float32, &[], (eps as f32).to_le_bytes().to_vec());
+        let variance = self.put(op::ADD, &[variance, eps], narrow.clone(), &[]);
+        let scale = self.put(op::RSQRT, &[variance], narrow, &[]);
+        let normed = self.elementwise(op::MUL, &[centred, scale], to.clone());
         let normed = self.elementwise(op::MUL, &[normed, ins[1]], to.clone());
         self.elementwise(op::ADD, &[normed, ins[2]], to)
     }
 
-    fn reduce(&mut self, op: Builtin, x: At, to: (Kind, Vec<Dim>), (axes, keep): (&[usize], bool)) -> At {
+    fn reduce(&mut self, op: Builtin, x: At, to: TensorSpec, axes: &[usize], keep: bool) -> At {
         let axes = self.row(&axes.iter().map(|axis| *axis as i32).collect::<Vec<_>>());
-        self.put(op, &[x, axes], to, &[Field::Bool(0, keep)])
+        self.put(op, &[x, axes], to, &[OptionField::Bool(0, keep)])
     }
 
     fn reshape(&mut self, x: At, to: &[Dim]) -> At {
         let kind = self.draft.tensors[x as usize].kind;
         let shape = self.row(&to.iter().map(|dim| signed(*dim)).collect::<Vec<_>>());
-        self.put(op::RESHAPE, &[x, shape], (kind, to.to_vec()), &[])
+        self.put(op::RESHAPE, &[x, shape], TensorSpec { kind, shape: to.to_vec() }, &[])
     }
 
-    fn constant(&mut self, kind: Kind, shape: &[u64], bytes: Vec<u8>) -> At {
+    fn constant(&mut self, kind: TensorKind, shape: &[u64], bytes: Vec<u8>) -> At {
         let key = (kind, shape.to_vec(), bytes);
         if let Some(at) = self.numbers.get(&key) {
             return *at;
@@ -259,20 +273,20 @@ impl<'a> Emitter<'a> {
         at
     }
 
-    /// Sizes or axes, in a row.
+    /// Adds a constant vector of sizes or axes.
     fn row(&mut self, values: &[i32]) -> At {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.constant(Kind::Int32, &[values.len() as u64], bytes)
+        self.constant(TensorKind::Int32, &[values.len() as u64], bytes)
     }
 
-    /// Some positions of an axis. The other axes are told to be whole by masks, which also hold for another batch; as they are joined
-    /// where there are more than the kernel takes.
-    fn slice(&mut self, x: At, to: &[Dim], (axis, start, len): (usize, u64, u64)) -> At {
+    /// Emits a slice of one axis. Masks select the other axes whole, which also holds for another batch; they are joined
+    /// where there are more axes than the kernel takes.
+    fn slice(&mut self, x: At, to: &[Dim], axis: usize, start: u64, len: u64) -> At {
         let from = self.shape(x).to_vec();
         if from.len() > SLICE_AXES_MAX {
             let [before, after] = [joined(&from[..axis]), joined(&from[axis + 1..])];
             let flat = self.reshape(x, &[before, from[axis], after]);
-            let made = self.slice(flat, &[before, Dim::Fixed(len), after], (1, start, len));
+            let made = self.slice(flat, &[before, Dim::Fixed(len), after], 1, start, len);
             return self.reshape(made, to);
         }
         let along = |value: u64| (0..from.len()).map(|i| if i == axis { value as i32 } else { 0 }).collect::<Vec<_>>();
@@ -281,38 +295,38 @@ impl<'a> Emitter<'a> {
         let step = self.row(&vec![1; from.len()]);
         let whole = ((1 << from.len()) - 1) & !(1 << axis);
         let kind = self.draft.tensors[x as usize].kind;
-        let options = [Field::Int(0, whole), Field::Int(1, whole)];
-        self.put(op::STRIDED_SLICE, &[x, begin, end, step], (kind, to.to_vec()), &options)
+        let options = [OptionField::Int(0, whole), OptionField::Int(1, whole)];
+        self.put(op::STRIDED_SLICE, &[x, begin, end, step], TensorSpec { kind, shape: to.to_vec() }, &options)
     }
 
-    /// Repeated to a larger shape. The batch comes from choosing between the operand and itself by a mask of that many rows: so every
-    /// shape follows from those of the inputs before anything runs, which runtimes need to plan their memory.
+    /// Broadcasts a tensor to a larger shape. The batch axis comes from selecting between the operand and itself by a mask of that many
+    /// rows: so every shape follows from the inputs' shapes before anything runs, which runtimes need to plan their memory.
     fn stretched(&mut self, node: &Node, x: At, to: &[Dim]) -> Result<At, ExportError> {
         let kind = self.draft.tensors[x as usize].kind;
         let from = self.shape(x).to_vec();
         let own = |axis: usize| (axis + from.len()).checked_sub(to.len()).map_or(Dim::ONE, |axis| from[axis]);
-        // What the operand lacks: 1 where it lacks nothing.
+        // Sizes that the operand lacks: 1 where it lacks nothing.
         let lacks: Vec<Dim> =
             to.iter().enumerate().map(|(i, dim)| if own(i) == *dim { Dim::ONE } else { *dim }).collect();
         let mut made = x;
         let numbers: Vec<u64> = lacks.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
         if numbers.iter().any(|size| *size != 1) {
-            let mask = self.constant(Kind::Bool, &numbers, vec![0; numbers.iter().product::<u64>() as usize]);
+            let mask = self.constant(TensorKind::Bool, &numbers, vec![0; numbers.iter().product::<u64>() as usize]);
             let shape =
                 to.iter().enumerate().map(|(i, dim)| if lacks[i].is_open() { Dim::ONE } else { *dim }).collect();
-            made = self.put(op::SELECT_V2, &[mask, made, made], (kind, shape), &[]);
+            made = self.put(op::SELECT_V2, &[mask, made, made], TensorSpec { kind, shape }, &[]);
         }
         if let Some(axis) = lacks.iter().position(|dim| dim.is_open()) {
             let rows = self.rows(node, to[axis].of(1))?;
             let shape: Vec<Dim> = (0..to.len()).map(|i| if i == axis { to[i] } else { Dim::ONE }).collect();
             let mask = self.reshape(rows, &shape);
-            made = self.put(op::SELECT_V2, &[mask, made, made], (kind, to.to_vec()), &[]);
+            made = self.put(op::SELECT_V2, &[mask, made, made], TensorSpec { kind, shape: to.to_vec() }, &[]);
         }
-        // Where it lacks nothing, it may still have axes of size 1 to come.
+        // The result may still lack axes of size 1.
         Ok(if self.shape(made) == to { made } else { self.reshape(made, to) })
     }
 
-    /// A mask of `times` the batch, false throughout, from the first input that has the batch.
+    /// Returns a mask of `times` the batch, false throughout, made from the first input that has the batch.
     fn rows(&mut self, node: &Node, times: u64) -> Result<At, ExportError> {
         if let Some(rows) = self.rows.get(&times) {
             return Ok(*rows);
@@ -326,34 +340,39 @@ impl<'a> Emitter<'a> {
             let mut shape = self.shape(column).to_vec();
             if !shape[axis].is_open() && shape[axis] != Dim::ONE {
                 shape[axis] = Dim::ONE;
-                column = self.slice(column, &shape, (axis, 0, 1));
+                column = self.slice(column, &shape, axis, 0, 1);
             }
         }
         column = self.reshape(column, &[Dim::BATCH, Dim::Fixed(parts)]);
         if parts > 1 {
-            column = self.slice(column, &[Dim::BATCH, Dim::ONE], (1, 0, 1));
+            column = self.slice(column, &[Dim::BATCH, Dim::ONE], 1, 0, 1);
         }
-        // Nothing is less than the least.
+        // No number is less than the least.
         let (op, least): (Builtin, Vec<u8>) = match kind {
-            Kind::Float32 | Kind::Float16 => (op::LESS, f32::NEG_INFINITY.to_le_bytes().to_vec()),
-            Kind::Int32 => (op::LESS, i32::MIN.to_le_bytes().to_vec()),
-            Kind::Bool => (op::LOGICAL_AND, vec![0]),
+            TensorKind::Float32 | TensorKind::Float16 => (op::LESS, f32::NEG_INFINITY.to_le_bytes().to_vec()),
+            TensorKind::Int32 => (op::LESS, i32::MIN.to_le_bytes().to_vec()),
+            TensorKind::Bool => (op::LOGICAL_AND, vec![0]),
         };
         let least = self.constant(kind, &[times], least.repeat(times as usize));
-        let mask = self.put(op, &[column, least], (Kind::Bool, vec![Dim::BATCH, Dim::Fixed(times)]), &[]);
+        let mask = self.put(
+            op,
+            &[column, least],
+            TensorSpec { kind: TensorKind::Bool, shape: vec![Dim::BATCH, Dim::Fixed(times)] },
+            &[],
+        );
         let rows = self.reshape(mask, &[Dim::Batch(times)]);
         self.rows.insert(times, rows);
         Ok(rows)
     }
 }
 
-/// A size, −1 where it is open.
+/// Returns a size, −1 where it is dynamic.
 fn signed(dim: Dim) -> i32 {
     dim.fixed().map_or(-1, |size| size as i32)
 }
 
-/// Known elements in the element type that is written, or the number that it does not hold.
-fn narrowed(value: &Value) -> Result<Cow<'_, [u8]>, i64> {
+/// Returns known elements in the element type that is written, or the number that does not fit.
+fn narrowed(value: &GraphValue) -> Result<Cow<'_, [u8]>, i64> {
     let bytes = &value.data.as_ref().expect("operands come before their use").bytes;
     Ok(match value.dtype {
         DType::F32 | DType::F16 | DType::Bool => Cow::Borrowed(bytes),

@@ -5,18 +5,18 @@ use enn_common::graph::Dim;
 use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, TableFinishedWIPOffset, VOffsetT, Vector, WIPOffset};
 use std::borrow::Cow;
 
-/// Of the file's first bytes.
+/// Identifier among the file's first bytes.
 const IDENTIFIER: &str = "TFL3";
-/// Of the schema.
+/// Version of the schema.
 const SCHEMA: u32 = 3;
-/// Runtimes read tensors where they lie, as the schema demands.
+/// Alignment of tensors in bytes, which the schema demands: runtimes read them in place.
 const ALIGNMENT: usize = 16;
-/// Numbers of `BuiltinOperator` up to this one also stand in a field of one byte, for older runtimes.
+/// Largest number of `BuiltinOperator` that is also written in a field of one byte, for older runtimes.
 const OLD_CODE_MAX: i32 = 127;
 
-/// `TensorType`.
+/// Numbers of `TensorType` in the schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum TensorKind {
     Float32 = 0,
     Float16 = 1,
     Int32 = 2,
@@ -25,7 +25,7 @@ pub(super) enum Kind {
 
 /// A field of an operator's options: its number and value.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Field {
+pub(super) enum OptionField {
     Byte(u16, i8),
     Bool(u16, bool),
     Int(u16, i32),
@@ -33,9 +33,9 @@ pub(super) enum Field {
 }
 
 #[derive(Debug)]
-pub(super) struct Tensor<'a> {
+pub(super) struct TensorDraft<'a> {
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: TensorKind,
     pub(super) shape: Vec<Dim>,
     /// Elements, where they are known.
     pub(super) data: Option<Cow<'a, [u8]>>,
@@ -47,59 +47,58 @@ pub(super) struct Operator {
     pub(super) version: i32,
     pub(super) ins: Vec<i32>,
     pub(super) out: i32,
-    pub(super) options: Vec<Field>,
+    pub(super) options: Vec<OptionField>,
 }
 
-/// A port of the signature: its name, and its tensor.
-pub(super) type Port<'a> = (&'a str, i32);
+/// A port of the signature: its name and tensor.
+pub(super) type SignaturePort<'a> = (&'a str, i32);
 
-/// A model.
 #[derive(Debug, Default)]
-pub(super) struct Draft<'a> {
-    pub(super) tensors: Vec<Tensor<'a>>,
+pub(super) struct ModelDraft<'a> {
+    pub(super) tensors: Vec<TensorDraft<'a>>,
     pub(super) operators: Vec<Operator>,
-    pub(super) inputs: Vec<Port<'a>>,
-    pub(super) outputs: Vec<Port<'a>>,
+    pub(super) inputs: Vec<SignaturePort<'a>>,
+    pub(super) outputs: Vec<SignaturePort<'a>>,
 }
 
-/// The byte position of a field in a table's list of fields.
+/// Returns the byte position of a field in a table's vtable.
 const fn slot(number: u16) -> VOffsetT {
     4 + 2 * number
 }
 
-/// A table that has been written.
-type Table = WIPOffset<TableFinishedWIPOffset>;
+/// A finished table.
+type FinishedTable = WIPOffset<TableFinishedWIPOffset>;
 
-/// The file under construction, from its end to its beginning.
+/// The file under construction, written from its end to its beginning.
 struct File<'f>(FlatBufferBuilder<'f>);
 
 impl<'f> File<'f> {
-    /// A table with the fields that `fill` puts into it.
-    fn table(&mut self, fill: impl FnOnce(&mut FlatBufferBuilder<'f>)) -> Table {
+    /// Writes a table with the fields that `fill` adds.
+    fn table(&mut self, fill: impl FnOnce(&mut FlatBufferBuilder<'f>)) -> FinishedTable {
         let start = self.0.start_table();
         fill(&mut self.0);
         self.0.end_table(start)
     }
 
-    /// Bytes that lie at a multiple of [`ALIGNMENT`].
+    /// Writes bytes at a multiple of [`ALIGNMENT`].
     fn bytes(&mut self, bytes: &[u8]) -> WIPOffset<Vector<'f, u8>> {
         self.fill_up(bytes.len());
         self.0.create_vector(bytes)
     }
 
-    /// Fills up so that what is `more` bytes further lies at a multiple of [`ALIGNMENT`].
+    /// Pads so that the position `more` bytes further is a multiple of [`ALIGNMENT`].
     fn fill_up(&mut self, more: usize) {
         while !(self.0.unfinished_data().len() + more).is_multiple_of(ALIGNMENT) {
             self.0.push(0_u8);
         }
     }
 
-    fn buffer(&mut self, bytes: &[u8]) -> Table {
+    fn buffer(&mut self, bytes: &[u8]) -> FinishedTable {
         let data = self.bytes(bytes);
         self.table(|flat| flat.push_slot_always(slot(0), data))
     }
 
-    fn tensor(&mut self, tensor: &Tensor<'_>, buffer: u32) -> Table {
+    fn tensor(&mut self, tensor: &TensorDraft<'_>, buffer: u32) -> FinishedTable {
         let name = self.0.create_string(&tensor.name);
         let now: Vec<i32> = tensor.shape.iter().map(|dim| dim.of(1) as i32).collect();
         let shape = self.0.create_vector(&now);
@@ -117,7 +116,7 @@ impl<'f> File<'f> {
         })
     }
 
-    fn operator(&mut self, operator: &Operator, code: u32) -> Table {
+    fn operator(&mut self, operator: &Operator, code: u32) -> FinishedTable {
         let ins = self.0.create_vector(&operator.ins);
         let outs = self.0.create_vector(&[operator.out]);
         let Builtin(_, kind) = operator.op;
@@ -133,8 +132,9 @@ impl<'f> File<'f> {
         })
     }
 
-    /// `OperatorCode`.
-    fn code(&mut self, (Builtin(number, _), version): (Builtin, i32)) -> Table {
+    /// Writes an `OperatorCode`.
+    fn code(&mut self, op: Builtin, version: i32) -> FinishedTable {
+        let Builtin(number, _) = op;
         self.table(|flat| {
             flat.push_slot(slot(0), number.min(OLD_CODE_MAX) as i8, 0);
             flat.push_slot(slot(2), version, 1);
@@ -142,9 +142,9 @@ impl<'f> File<'f> {
         })
     }
 
-    /// A `TensorMap` for each port.
-    fn ports(&mut self, ports: &[Port<'_>]) -> WIPOffset<Vector<'f, ForwardsUOffset<TableFinishedWIPOffset>>> {
-        let maps: Vec<Table> = ports
+    /// Writes a `TensorMap` for each port.
+    fn ports(&mut self, ports: &[SignaturePort<'_>]) -> WIPOffset<Vector<'f, ForwardsUOffset<TableFinishedWIPOffset>>> {
+        let maps: Vec<FinishedTable> = ports
             .iter()
             .map(|(name, tensor)| {
                 let name = self.0.create_string(name);
@@ -157,8 +157,8 @@ impl<'f> File<'f> {
         self.0.create_vector(&maps)
     }
 
-    /// `SignatureDef`.
-    fn signature(&mut self, draft: &Draft<'_>) -> Table {
+    /// Writes the `SignatureDef`.
+    fn signature(&mut self, draft: &ModelDraft<'_>) -> FinishedTable {
         let inputs = self.ports(&draft.inputs);
         let outputs = self.ports(&draft.outputs);
         let key = self.0.create_string(SIGNATURE);
@@ -169,10 +169,10 @@ impl<'f> File<'f> {
         })
     }
 
-    /// `SubGraph`; tensors without elements share buffer 0, the others have those from 1 on.
-    fn subgraph(&mut self, draft: &Draft<'_>, codes: &[(Builtin, i32)]) -> Table {
+    /// Writes the `SubGraph`; tensors without elements share buffer 0, the others use the buffers from 1 on.
+    fn subgraph(&mut self, draft: &ModelDraft<'_>, codes: &[(Builtin, i32)]) -> FinishedTable {
         let mut buffers = 1..;
-        let tensors: Vec<Table> = draft
+        let tensors: Vec<FinishedTable> = draft
             .tensors
             .iter()
             .map(|tensor| {
@@ -180,7 +180,7 @@ impl<'f> File<'f> {
                 self.tensor(tensor, buffer)
             })
             .collect();
-        let operators: Vec<Table> = draft
+        let operators: Vec<FinishedTable> = draft
             .operators
             .iter()
             .map(|operator| {
@@ -188,7 +188,7 @@ impl<'f> File<'f> {
                 self.operator(operator, code.expect("a code for every operator") as u32)
             })
             .collect();
-        let of = |ports: &[Port<'_>]| ports.iter().map(|(_, tensor)| *tensor).collect::<Vec<_>>();
+        let of = |ports: &[SignaturePort<'_>]| ports.iter().map(|(_, tensor)| *tensor).collect::<Vec<_>>();
         let tensors = self.0.create_vector(&tensors);
         let operators = self.0.create_vector(&operators);
         let ins = self.0.create_vector(&of(&draft.inputs));
@@ -203,8 +203,8 @@ impl<'f> File<'f> {
         })
     }
 
-    /// `Metadata` entries, whose buffers follow those of the tensors.
-    fn metadata(&mut self, names: &[&str], first: u32) -> Vec<Table> {
+    /// Writes the `Metadata` entries, whose buffers follow those of the tensors.
+    fn metadata(&mut self, names: &[&str], first: u32) -> Vec<FinishedTable> {
         let entry = |(name, buffer): (&&str, u32)| {
             let name = self.0.create_string(name);
             self.table(|flat| {
@@ -216,7 +216,7 @@ impl<'f> File<'f> {
     }
 }
 
-impl Field {
+impl OptionField {
     fn push(self, flat: &mut FlatBufferBuilder<'_>) {
         match self {
             Self::Byte(number, value) => flat.push_slot(slot(number), value, 0),
@@ -227,8 +227,8 @@ impl Field {
     }
 }
 
-/// The file.
-pub(super) fn bytes(draft: &Draft<'_>, name: &str, metadata: &[(&str, &[u8])]) -> Vec<u8> {
+/// Returns the bytes of the file.
+pub(super) fn bytes(draft: &ModelDraft<'_>, name: &str, metadata: &[(&str, &[u8])]) -> Vec<u8> {
     let mut codes: Vec<(Builtin, i32)> = Vec::new();
     for Operator { op, version, .. } in &draft.operators {
         if !codes.contains(&(*op, *version)) {
@@ -242,7 +242,7 @@ pub(super) fn bytes(draft: &Draft<'_>, name: &str, metadata: &[(&str, &[u8])]) -
     let buffers = file.0.create_vector(&buffers);
     let subgraph = file.subgraph(draft, &codes);
     let subgraphs = file.0.create_vector(&[subgraph]);
-    let codes: Vec<Table> = codes.into_iter().map(|code| file.code(code)).collect();
+    let codes: Vec<FinishedTable> = codes.into_iter().map(|code| file.code(code.0, code.1)).collect();
     let codes = file.0.create_vector(&codes);
     let names: Vec<&str> = metadata.iter().map(|(name, _)| *name).collect();
     let metadata = file.metadata(&names, known.len() as u32 + 1);

@@ -1,8 +1,8 @@
 //! LiteRT (TensorFlow Lite): a `.tflite` file for phones, browsers and single-board computers.
 //!
-//! The signature is `serving_default`; what is said of the model is in the metadata buffer `enn.json`. Integers are written with 32
-//! bits, which all runtimes and accelerators have; half precision is computed in single, where weights in f16 are stored so. [`changed`]
-//! tells of which ports that is true.
+//! The signature is `serving_default`; the metadata buffer `enn.json` describes the model. Integers are written with 32 bits, which all
+//! runtimes and accelerators have; half precision is computed in single, where f16 weights are stored in half. [`changed`]
+//! lists the affected ports.
 //!
 //! **Invariant:** the file is whole or absent, and equal models give equal bytes.
 
@@ -12,35 +12,35 @@ mod flat;
 pub mod runtime;
 
 use crate::{ExportError, Model, model::on_fewer_axes};
-use emit::Emitter;
+use emit::LiteRtEmitter;
 use enn_common::{
     fs::atomic,
     graph::{DType, Graph, Node},
 };
 use std::path::Path;
 
-/// Of its kernels for CPUs.
+/// Limit on the axes of LiteRT's CPU kernels.
 pub(crate) const AXES_MAX: usize = 6;
-/// In error messages.
+/// Name of this format in error messages.
 const TARGET: &str = "litert";
-/// The only signature.
+/// Name of the only signature.
 pub const SIGNATURE: &str = "serving_default";
-/// The metadata buffer with what is said of the model.
+/// Name of the metadata buffer that describes the model.
 pub const ABOUT: &str = "enn.json";
-/// The most that a flatbuffer holds, bytes.
+/// Limit of a flatbuffer in bytes.
 const BYTES_MAX: usize = i32::MAX as usize;
-/// For the structure beside the weights: what an operator and its tensor take at most.
+/// Upper bound on the bytes of an operator and its tensor, for the structure beside the weights.
 const OPERATOR_BYTES_MAX: usize = 2048;
 
-/// Writes the file `path`, which is replaced when it is there.
+/// Writes the file `path`, replacing an existing one.
 ///
 /// # Errors
-/// What the format does not hold, or what the system says.
+/// The format cannot hold the model, or any error of the system.
 pub fn write(model: &Model<'_>, path: &Path) -> Result<(), ExportError> {
     Ok(atomic::write(path, &bytes(model)?)?)
 }
 
-/// Inputs and outputs whose element type in the file is another one than in the graph, with the two.
+/// Returns the inputs and outputs whose element type differs between graph and file, with both types.
 pub fn changed(graph: &Graph) -> Vec<(&str, &'static str, &'static str)> {
     let ports = graph.inputs().iter().chain(graph.outputs()).map(|id| graph.value(*id));
     ports
@@ -56,7 +56,7 @@ pub fn changed(graph: &Graph) -> Vec<(&str, &'static str, &'static str)> {
 }
 
 fn bytes(model: &Model<'_>) -> Result<Vec<u8>, ExportError> {
-    let mut emitter = Emitter::new(model.graph);
+    let mut emitter = LiteRtEmitter::new(model.graph);
     for node in model.graph.nodes() {
         emitter.node(node)?;
     }
@@ -77,7 +77,7 @@ fn bytes(model: &Model<'_>) -> Result<Vec<u8>, ExportError> {
     Ok(flat::bytes(&draft, model.name, &[(ABOUT, &about)]))
 }
 
-/// An operation on more axes than there are kernels for.
+/// Builds the error for an operation on more axes than the kernels take.
 fn too_many_axes(node: &Node, axes: usize) -> ExportError {
     ExportError::Unsupported {
         target: TARGET,
@@ -88,8 +88,8 @@ fn too_many_axes(node: &Node, axes: usize) -> ExportError {
     }
 }
 
-/// An integer that 32 bits do not hold.
-fn too_large((op, place): (&str, &str), name: &str, found: i64) -> ExportError {
+/// Builds the error for an integer that does not fit into 32 bits.
+fn too_large(op: &str, place: &str, name: &str, found: i64) -> ExportError {
     ExportError::Unsupported {
         target: TARGET,
         op: op.to_owned(),

@@ -66,7 +66,7 @@ fn every_sample_is_written_the_same_twice_and_its_bytes_are_aligned() {
 #[test]
 fn no_shape_depends_on_what_is_computed() {
     for sample in samples().iter().chain(&edges()).filter(|sample| !sample.name.ends_with("7 axes")) {
-        let mut emitter = Emitter::new(&sample.graph);
+        let mut emitter = LiteRtEmitter::new(&sample.graph);
         sample.graph.nodes().iter().for_each(|node| emitter.node(node).unwrap());
         for operator in &emitter.draft.operators {
             let by_value = [op::RESHAPE, op::STRIDED_SLICE, op::TRANSPOSE, op::SUM, op::MEAN, op::REDUCE_MAX];
@@ -85,7 +85,7 @@ fn integers_are_narrowed_and_told_of() {
     assert!(changed(&samples()[0].graph).is_empty());
     let mut g = Graph::new();
     let x = g.input("ids", DType::I64, vec![Dim::BATCH]);
-    let large = g.known("offset", (DType::I64, &[]), Known::Buffer, (1_i64 << 40).to_le_bytes()).unwrap();
+    let large = g.known("offset", DType::I64, &[], Known::Buffer, (1_i64 << 40).to_le_bytes()).unwrap();
     let y = g.node(Op::Binary(Binary::Add), &[x, large], "m").unwrap();
     g.output(y, "y");
     let error = bytes(&model(&g, &BTreeMap::new())).unwrap_err().to_string();
@@ -102,18 +102,19 @@ fn half_precision_is_stored_so_and_computed_in_single() {
         (DType::F16, [half::f16::from_f32(1.5), half::f16::from_f32(-2.0)].map(half::f16::to_le_bytes)),
         (DType::Bf16, [half::bf16::from_f32(1.5), half::bf16::from_f32(-2.0)].map(half::bf16::to_le_bytes)),
     ] {
-        let known = g.known(to.name(), (to, &[2]), Known::Buffer, bytes.concat()).unwrap();
+        let known = g.known(to.name(), to, &[2], Known::Buffer, bytes.concat()).unwrap();
         let half = g.node(Op::Cast { to }, &[x], "m").unwrap();
         let sum = g.node(Op::Binary(Binary::Add), &[half, known], "m").unwrap();
         g.output(sum, &format!("{} sum", to.name()));
     }
     assert_eq!(changed(&g), [("f16 sum", "f16", "f32"), ("bf16 sum", "bf16", "f32")]);
-    let mut emitter = Emitter::new(&g);
+    let mut emitter = LiteRtEmitter::new(&g);
     g.nodes().iter().for_each(|node| emitter.node(node).unwrap());
     let single: Vec<u8> = [1.5_f32, -2.0].iter().flat_map(|v| v.to_le_bytes()).collect();
     let half: Vec<u8> = [1.5, -2.0].map(half::f16::from_f32).iter().flat_map(|v| v.to_le_bytes()).collect();
     // There is no bf16.
-    for (name, kind, bytes) in [("f16", flat::Kind::Float16, &half), ("bf16", flat::Kind::Float32, &single)] {
+    for (name, kind, bytes) in [("f16", flat::TensorKind::Float16, &half), ("bf16", flat::TensorKind::Float32, &single)]
+    {
         let tensor = emitter.draft.tensors.iter().find(|tensor| tensor.name == name).unwrap();
         assert_eq!((tensor.kind, tensor.data.as_deref()), (kind, Some(&bytes[..])));
     }
@@ -139,7 +140,7 @@ fn what_is_refused_leaves_no_file() {
     let piece: Arc<[u8]> = vec![0; 4096 * 4096 * 4].into();
     let mut y = x;
     for layer in 0..32 {
-        let w = g.known(&format!("{layer}"), (DType::F32, &[4096, 4096]), Known::Parameter, piece.clone()).unwrap();
+        let w = g.known(&format!("{layer}"), DType::F32, &[4096, 4096], Known::Parameter, piece.clone()).unwrap();
         y = g.node(Op::Linear, &[y, w], "deep").unwrap();
     }
     g.output(y, "y");

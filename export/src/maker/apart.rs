@@ -1,4 +1,4 @@
-//! Runtimes whose libraries are loaded into a process of their own: they print what they like, start threads, and may end it.
+//! Runtimes whose libraries run in a process of their own: they print, start threads, and may crash it.
 
 use super::{
     Limits, Made, Working,
@@ -7,7 +7,7 @@ use super::{
     make, unix,
 };
 use crate::{
-    ExportError, Runner,
+    ExportError, Ports, Runner,
     litert::runtime::LiteRt,
     ort::{self, OrtRunner, Runtime},
     savedmodel::runtime::TensorFlow,
@@ -21,7 +21,7 @@ use std::{
     str::FromStr,
 };
 
-/// A library of another's that runs artifacts.
+/// A third-party library that runs artifacts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Library {
     OnnxRuntime,
@@ -30,7 +30,7 @@ pub enum Library {
 }
 
 impl Library {
-    /// Its name on a command line.
+    /// Returns the name on a command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::OnnxRuntime => "onnxruntime",
@@ -39,11 +39,11 @@ impl Library {
         }
     }
 
-    /// Loads the library into this process, and an artifact with it. `threads`: of a call, 0 as
-    /// many as it likes; only onnxruntime is told.
+    /// Loads the library into this process, and an artifact with it. `threads`: threads of a call, 0 for the library's default; only
+    /// onnxruntime uses it.
     ///
     /// # Errors
-    /// A library that is not there, or what it says of the artifact.
+    /// The library is not installed, or any error of it.
     pub fn open(self, library: &Path, artifact: &Path, threads: usize) -> Result<Box<dyn Runner>, ExportError> {
         Ok(match self {
             Self::OnnxRuntime => Box::new(OrtRunner::load(artifact, Runtime { library, threads })?),
@@ -52,46 +52,47 @@ impl Library {
         })
     }
 
-    /// Does the job that another process was started with by [`Library::start`] or [`convert`].
+    /// Does the job for which another process was started by [`Library::start`] or [`convert`].
     ///
     /// # Errors
     /// As [`serve`].
-    pub fn serve(self, (library, threads): (&Path, usize), from: impl BufRead, to: impl Write) -> io::Result<()> {
+    pub fn serve(self, library: &Path, threads: usize, from: impl BufRead, to: impl Write) -> io::Result<()> {
         let open = |artifact: &Path| self.open(library, artifact, threads);
         let convert = |onnx: &Path, out: &Path| ort::convert(onnx, out, library);
         exchange::serve(open, convert, from, to)
     }
 
-    /// The same in a process of its own: `command` is a program that calls [`Library::serve`]. Inputs and outputs have these names, in
-    /// their order; what is exchanged lies below `scratch`.
+    /// Loads an artifact in a process of its own: `command` is a program that calls [`Library::serve`]. Exchanged files lie below
+    /// `scratch`.
     ///
     /// # Errors
-    /// As [`Library::open`]; a limit.
+    /// As [`Library::open`]; a limit is exceeded.
     pub fn start(
         self,
         command: Command,
         artifact: &Path,
-        (inputs, outputs): (Vec<String>, Vec<String>),
+        ports: Ports,
         scratch: &Path,
         limits: Limits,
     ) -> Result<Exchange, ExportError> {
-        let job = json!({ "artifact": artifact, "inputs": inputs });
-        let mut working = self.begun(command, (artifact, None), job, limits)?;
+        let job = json!({ "artifact": artifact, "inputs": ports.inputs });
+        let mut working = self.start_process(command, artifact, None, job, limits)?;
         let version = working.ready()?;
-        Exchange::new(working, version, (inputs, outputs), scratch)
+        Exchange::new(working, version, ports, scratch)
     }
 
-    fn begun(
+    fn start_process(
         self,
         mut command: Command,
-        (path, log): (&Path, Option<File>),
+        path: &Path,
+        log: Option<File>,
         job: Value,
         limits: Limits,
     ) -> Result<Working, ExportError> {
-        // It needs no GPU, and words only where something is wrong.
+        // The process needs no GPU, and logs errors only.
         command.env("CUDA_VISIBLE_DEVICES", "").env("TF_CPP_MIN_LOG_LEVEL", "2");
-        // From 1.32 on onnxruntime writes numbers of this machine and user into their directories, and sends them with what it does to its
-        // maker, as soon as its environment is there: too soon for being told so by its interface.
+        // From 1.32 on onnxruntime sends telemetry about this machine and user as soon as its environment exists: too early for its interface
+        // to disable it.
         command.env("ORT_DISABLE_TELEMETRY", "1");
         unix::bind(&mut command);
         let (what, format, other) = match self {
@@ -102,17 +103,17 @@ impl Library {
         let lacks = format!("`enn export --prepare {format}` installs it where enn finds it");
         let task = Task { what, path: path.to_owned(), limits, lacks, other };
         let program = PathBuf::from(command.get_program());
-        Working::start(command, (task, log), job).map_err(|source| ExportError::Io { path: program, source })
+        Working::start(command, task, log, job).map_err(|source| ExportError::Io { path: program, source })
     }
 }
 
 /// Makes an `.ort` file of an `.onnx` file as [`ort::convert`] does, in a process of its own: `command` is a program that calls
-/// [`Library::serve`] of onnxruntime's. Where it fails, what it said is in the file that [`log_of`](super::log_of) names.
+/// [`Library::serve`] of onnxruntime. Where it fails, its output is in the file that [`log_of`](super::log_of) names.
 ///
 /// # Errors
-/// What onnxruntime says; a limit.
-pub fn convert(command: Command, (onnx, out): (&Path, &Path), limits: Limits) -> Result<Made, ExportError> {
-    make((onnx, out), json!({}), |job, log| Library::OnnxRuntime.begun(command, (onnx, Some(log)), job, limits))
+/// Any error of onnxruntime; a limit is exceeded.
+pub fn convert(command: Command, onnx: &Path, out: &Path, limits: Limits) -> Result<Made, ExportError> {
+    make(onnx, out, json!({}), |job, log| Library::OnnxRuntime.start_process(command, onnx, Some(log), job, limits))
 }
 
 impl FromStr for Library {

@@ -1,34 +1,33 @@
-//! Why a tool or a runtime failed, in our words: from its own, and from how it ended.
+//! The reason why a tool or a runtime failed, derived from its output and its exit.
 //!
-//! **Invariant:** pure. The last line that says something known counts: what comes before it may have been a warning.
+//! **Invariant:** pure. The last known line counts: earlier ones may be warnings.
 
 use super::Limits;
 use crate::ExportError;
 use nix::sys::signal::Signal;
 use std::{os::unix::process::ExitStatusExt, path::PathBuf, process::ExitStatus};
 
-/// Last lines that are told of one who has no log.
+/// Limit on the last lines that are shown of a tool without a log.
 const TOLD_LINES: usize = 12;
 
-/// What helps where memory is short.
+/// Hint for a lack of memory.
 const LESS: &str = "end what else takes memory, or export it for fewer rows of a call with --batch";
 
-/// Who is at work on what.
+/// A tool or runtime at work on a file.
 #[derive(Debug, Clone)]
 pub struct Task {
-    /// The tool or runtime.
+    /// Name of the tool or runtime.
     pub what: &'static str,
-    /// The file it works on.
+    /// File on which it works.
     pub path: PathBuf,
-    /// What it may take.
     pub limits: Limits,
-    /// How it gets what it lacks.
+    /// Hint for a missing dependency.
     pub lacks: String,
     /// Another format, which has every operation.
     pub other: &'static str,
 }
 
-/// What stood in the way.
+/// Known causes of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Disk,
@@ -41,7 +40,7 @@ enum Cause {
     Operation,
 }
 
-/// What is said of each, by the system, compilers, Python, PyTorch, ExecuTorch, TensorRT, onnxruntime, LiteRT and TensorFlow.
+/// Messages of each cause, from the system, compilers, Python, PyTorch, ExecuTorch, TensorRT, onnxruntime, LiteRT and TensorFlow.
 const WORDS: [(Cause, &[&str]); 8] = [
     (Cause::Disk, &["No space left on device", "Disk quota exceeded"]),
     (
@@ -97,12 +96,12 @@ const WORDS: [(Cause, &[&str]); 8] = [
     ),
 ];
 
-/// What stands before the name of an operation.
+/// Texts that precede the name of an operation.
 const BEFORE_OPERATIONS: [&str; 6] =
     ["operator: ", "registered for op: ", "implementation for ", "opcode '", "registered '", "aten"];
 
 impl Task {
-    /// That it refused, in our words where its own are known; `why` as it stands where they are not.
+    /// Builds the error for a refusal, in our words where the cause is known, else with `why` unchanged.
     pub fn refused(&self, why: String) -> ExportError {
         match self.known(&[why.as_str()]) {
             Some((why, hint)) => self.failed(why, hint),
@@ -110,14 +109,14 @@ impl Task {
         }
     }
 
-    /// That it gave up, which it told in words of its own.
+    /// Builds the error for a tool that gave up with a message of its own.
     pub(super) fn gave_up(&self, words: String) -> ExportError {
         let (why, hint) =
             self.known(&[words.as_str()]).unwrap_or_else(|| (format!("it gave up: {words}"), self.elsewhere()));
         self.failed(why, hint)
     }
 
-    /// That it has ended: how, and the last lines that it said.
+    /// Builds the error for a process that ended, from its exit and its last lines.
     pub(super) fn ended(&self, status: Option<ExitStatus>, last: &[String], is_logged: bool) -> ExportError {
         let lines: Vec<&str> = last.iter().map(String::as_str).collect();
         if let Some((why, hint)) = self.known(&lines) {
@@ -134,7 +133,7 @@ impl Task {
             }
         };
         let words = match lines.as_slice() {
-            [] => " without a word".to_owned(),
+            [] => " without any output".to_owned(),
             [.., last] if is_logged => format!(": {}", last.trim()),
             lines => {
                 let last = &lines[lines.len().saturating_sub(TOLD_LINES)..];
@@ -144,7 +143,7 @@ impl Task {
         self.failed(ended + &words, hint)
     }
 
-    /// That it said nothing in its time.
+    /// Builds the error for an exceeded time limit.
     pub(super) fn late(&self) -> ExportError {
         let why = format!("it was not done within {} s", self.limits.time.as_secs());
         self.failed(why, "try again when the machine has less to do, or export a smaller model".to_owned())
@@ -154,7 +153,7 @@ impl Task {
         ExportError::Failed { what: self.what, path: self.path.clone(), why, hint, log: None }
     }
 
-    /// What the last line that is known says, and what to do about it.
+    /// Returns reason and hint for the last line with a known cause.
     fn known(&self, lines: &[&str]) -> Option<(String, String)> {
         let cause_of = |line: &str| WORDS.iter().find(|(_, all)| all.iter().any(|words| line.contains(words)));
         let found = lines.iter().enumerate().rev();
@@ -195,12 +194,12 @@ impl Task {
     }
 }
 
-/// The first text between single quotes.
+/// Returns the first text between single quotes.
 fn quoted(text: &str) -> Option<&str> {
     text.split('\'').nth(1)
 }
 
-/// The program or library that was not found; `None` for a file of another kind.
+/// Returns the program or library that was not found; `None` for a file of another kind.
 fn missing(text: &str) -> Option<&str> {
     let line = text.lines().next()?;
     let name = match line.split_once("No such file or directory: ") {
@@ -213,7 +212,7 @@ fn missing(text: &str) -> Option<&str> {
     (!name.is_empty() && !name.contains('/')).then_some(name)
 }
 
-/// The name of an operation, as its maker spells it.
+/// Returns the name of an operation, as its tool spells it.
 fn operation(text: &str) -> Option<&str> {
     let from = BEFORE_OPERATIONS.iter().find_map(|before| {
         let at = text.find(before)?;
@@ -320,7 +319,10 @@ mod tests {
     #[test]
     fn what_is_not_known_is_told_by_how_it_ended_and_its_last_line() {
         let killed = told("", 9);
-        assert!(killed.contains("it was killed, as the system does where memory is short without a word"), "{killed}");
+        assert!(
+            killed.contains("it was killed, as the system does where memory is short without any output"),
+            "{killed}"
+        );
         let crashed = told("Fatal Python error: Segmentation fault", 11);
         assert!(crashed.contains("it crashed (SIGSEGV): Fatal Python error"), "{crashed}");
         let ended = told("first\nRuntimeError: no idea", 0x300);

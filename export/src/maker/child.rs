@@ -1,6 +1,6 @@
-//! A process in a group of its own, heard line by line; the whole group ends with its owner.
+//! A process in a group of its own, read line by line; the whole group ends with its owner.
 //!
-//! **Invariant:** every wait has a limit, and what is kept of what it prints has one.
+//! **Invariant:** every wait has a limit, and so has the stored output.
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use nix::{
@@ -16,44 +16,43 @@ use std::{
     time::Duration,
 };
 
-/// Longest line, bytes; what is longer is cut in two.
+/// Limit on the bytes of a line; a longer one is split.
 const LINE_BYTES_MAX: u64 = 1 << 20;
-/// Lines heard that wait for their owner.
+/// Limit on the lines that wait for their owner.
 const LINES_WAITING_MAX: usize = 64;
-/// Last lines of standard error that are kept, and bytes of each.
+/// Limits on the stored last lines of standard error, and on the bytes of each.
 const LAST_LINES: usize = 40;
 const LAST_LINE_BYTES_MAX: usize = 400;
-/// Largest log.
+/// Limit on the bytes of a log.
 const LOG_BYTES_MAX: u64 = 16 << 20;
-/// Longest wait for the end of a process that has closed its output.
+/// Longest wait for the exit of a process that has closed its output.
 const ENDING_WAIT_MAX: Duration = Duration::from_secs(1);
-/// Longest wait for the end of standard error, once nobody is left to write to it.
-const LAST_WORDS_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Longest wait for the end of standard error, once no process can write to it.
+const LAST_LINES_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Where standard error goes.
+/// Destination of standard error.
 #[derive(Debug)]
 pub(super) enum Errors {
-    /// Its last lines are kept, all of it in a log if there is one.
+    /// The last lines are stored, and all lines are logged if there is a log.
     Kept(Option<File>),
-    /// It is heard like standard output.
-    Heard,
+    /// Lines are received like those of standard output.
+    Received,
 }
 
-/// Why no line came.
+/// Reasons for which no line was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Silence {
-    /// The limit has passed.
-    Late,
-    /// There will be none.
+    /// The time limit has passed.
+    TimedOut,
+    /// The output has ended.
     Ended,
 }
 
-/// The process.
 #[derive(Debug)]
 pub(super) struct Child {
     process: process::Child,
-    /// Lines on their way to it; `None` once its input is closed, or where it has none.
-    said: Option<Sender<String>>,
+    /// Queue to standard input; `None` once it is closed, or without one.
+    input: Option<Sender<String>>,
     lines: Receiver<String>,
     ended: Receiver<()>,
     last_lines: Receiver<Vec<String>>,
@@ -61,92 +60,92 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Starts it. Where standard error is heard, standard input is empty.
+    /// Starts the process. Where standard error is received, standard input is empty.
     pub(super) fn start(mut command: Command, errors: Errors) -> io::Result<Self> {
         command.process_group(0);
         let (mut output, writer) = pipe()?;
-        let (say, lines) = bounded(LINES_WAITING_MAX);
-        let (tell, last_lines) = bounded(1);
+        let (send_line, lines) = bounded(LINES_WAITING_MAX);
+        let (send_last_lines, last_lines) = bounded(1);
         let (alive, ended) = bounded(0);
         let log = match errors {
             Errors::Kept(log) => {
                 command.stdin(Stdio::piped()).stderr(Stdio::piped());
                 log
             }
-            Errors::Heard => {
+            Errors::Received => {
                 command.stdin(Stdio::null()).stderr(writer.try_clone()?);
                 None
             }
         };
         let mut process = command.stdout(writer).spawn()?;
-        // It holds this side's ends of the pipe.
+        // The command holds this side's ends of the pipe.
         drop(command);
         std::thread::spawn(move || {
             let _alive: Sender<()> = alive;
             let mut output = BufReader::new(&mut output);
             while let Some(line) = line(&mut output) {
-                if say.send(line).is_err() {
+                if send_line.send(line).is_err() {
                     return;
                 }
             }
         });
         if let Some(errors) = process.stderr.take() {
-            std::thread::spawn(move || tell.send(last(errors, log)));
+            std::thread::spawn(move || send_last_lines.send(last(errors, log)));
         }
-        let said = process.stdin.take().map(writer_to);
-        Ok(Self { process, said, lines, ended, last_lines, alive: true })
+        let input = process.stdin.take().map(writer_to);
+        Ok(Self { process, input, lines, ended, last_lines, alive: true })
     }
 
-    /// Sends a line, and does not wait for it to be taken: of one that takes none, or has ended, that is heard.
+    /// Queues a line without waiting until it is read: a process that reads none, or has ended, is noticed when receiving.
     ///
     /// # Errors
-    /// The last line still lies there.
-    pub(super) fn say(&self, line: String) -> io::Result<()> {
-        match self.said.as_ref().map(|said| said.try_send(line)) {
+    /// The previous line is still queued.
+    pub(super) fn send(&self, line: String) -> io::Result<()> {
+        match self.input.as_ref().map(|input| input.try_send(line)) {
             Some(Err(TrySendError::Full(_))) => Err(io::ErrorKind::WouldBlock.into()),
             _ => Ok(()),
         }
     }
 
-    /// Is disconnected once it has closed its output.
+    /// Returns a channel that is disconnected once the process has closed its output.
     pub(super) const fn ended(&self) -> &Receiver<()> {
         &self.ended
     }
 
-    /// The next line.
-    pub(super) fn hear(&mut self, wait_max: Duration) -> Result<String, Silence> {
+    /// Receives the next line.
+    pub(super) fn receive(&mut self, wait_max: Duration) -> Result<String, Silence> {
         self.lines.recv_timeout(wait_max).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Silence::Late,
+            RecvTimeoutError::Timeout => Silence::TimedOut,
             RecvTimeoutError::Disconnected => Silence::Ended,
         })
     }
 
-    /// Ends the group, and gives how the process ended and the last lines of its standard error.
+    /// Ends the group; returns the exit and the last lines of standard error.
     pub(super) fn end(&mut self) -> (Option<process::ExitStatus>, Vec<String>) {
-        // Whoever ends by itself says how: its words are over once it has, or very soon will have.
-        let words = self.last_lines.recv_timeout(ENDING_WAIT_MAX).ok();
+        // A process that ends by itself reports its exit: its output is complete by then, or very soon.
+        let last_lines = self.last_lines.recv_timeout(ENDING_WAIT_MAX).ok();
         let own = self.process.try_wait().ok().flatten();
         self.kill();
-        let status = own.or_else(|| self.process.wait().ok().filter(|_| words.is_some()));
-        (status, words.unwrap_or_else(|| self.last_lines.recv_timeout(LAST_WORDS_WAIT_MAX).unwrap_or_default()))
+        let status = own.or_else(|| self.process.wait().ok().filter(|_| last_lines.is_some()));
+        (status, last_lines.unwrap_or_else(|| self.last_lines.recv_timeout(LAST_LINES_WAIT_MAX).unwrap_or_default()))
     }
 
-    /// Waits for the end of a process that has nothing more to say.
+    /// Waits for the exit of a process whose output has ended.
     pub(super) fn wait(&mut self) -> io::Result<process::ExitStatus> {
         let status = self.process.wait()?;
         self.kill();
         Ok(status)
     }
 
-    /// Closes this end of its standard input.
+    /// Closes this end of standard input.
     #[cfg(test)]
     pub(super) fn hang_up(&mut self) {
-        drop(self.said.take());
+        drop(self.input.take());
     }
 
     fn kill(&mut self) {
         if std::mem::take(&mut self.alive) {
-            // Nobody may be left in it.
+            // The group may be empty.
             let _ = killpg(Pid::from_raw(self.process.id().cast_signed()), Signal::SIGKILL);
             let _ = self.process.wait();
         }
@@ -159,9 +158,9 @@ impl Drop for Child {
     }
 }
 
-/// Writes lines as long as somebody says some and somebody reads them: a pipe that is full holds up nobody else.
+/// Starts a writer of lines for as long as lines come and are read: a full pipe blocks this thread only.
 fn writer_to(mut input: ChildStdin) -> Sender<String> {
-    let (said, lines) = bounded::<String>(1);
+    let (sender, lines) = bounded::<String>(1);
     std::thread::spawn(move || {
         for line in lines {
             if input.write_all((line + "\n").as_bytes()).is_err() {
@@ -169,10 +168,10 @@ fn writer_to(mut input: ChildStdin) -> Sender<String> {
             }
         }
     });
-    said
+    sender
 }
 
-/// The next line without its end; `None` when there is none, or it cannot be read.
+/// Reads the next line without its end; `None` when there is none, or it cannot be read.
 fn line(from: &mut impl BufRead) -> Option<String> {
     let mut line = Vec::new();
     from.take(LINE_BYTES_MAX).read_until(b'\n', &mut line).ok().filter(|read| *read > 0)?;
@@ -185,7 +184,7 @@ fn last(errors: impl Read, mut log: Option<File>) -> Vec<String> {
     let mut logged = 0;
     while let Some(mut line) = line(&mut errors) {
         logged += line.len() as u64 + 1;
-        // A log that cannot be written is none.
+        // A log that cannot be written is dropped.
         log = log.filter(|mut log| logged <= LOG_BYTES_MAX && writeln!(log, "{line}").is_ok());
         if line.is_empty() {
             continue;

@@ -1,4 +1,4 @@
-//! A runtime in a process of its own: it is given rows and answers them through two files, and what brings it down is an error here.
+//! A runtime in a process of its own: rows and answers are exchanged in two files, and a crash of the runtime is an error here.
 //!
 //! ```text
 //! enn ─► the job          runtime ─► {"ready": VERSION} | {"made": …} | {"refused": WHY}
@@ -6,10 +6,10 @@
 //!                                 ─► {"answered": SHAPES} | {"refused": WHY}      once for every call
 //!     ─► end of input             ─► ends
 //! ```
-//! Numbers are f32, little-endian, one tensor behind the other.
+//! Numbers are f32, little-endian, tensors one after the other.
 
 use super::{Made, Reply, Working};
-use crate::{ExportError, Runner, Tensor};
+use crate::{ExportError, Ports, Runner, Tensor};
 use crossbeam_channel::Receiver;
 use enn_common::fs::{atomic, memory};
 use serde_json::{Value, json};
@@ -21,24 +21,19 @@ use std::{
     time::Duration,
 };
 
-/// A runtime that has its artifact loaded.
+/// A runtime that has loaded its artifact.
 #[derive(Debug)]
 pub struct Exchange {
     working: Working,
     version: String,
-    ports: (Vec<String>, Vec<String>),
-    /// Of what is exchanged; its own, as others may be at work below the same one.
+    ports: Ports,
+    /// Directory for exchanged files; its own, as other runtimes may share the scratch directory.
     dir: PathBuf,
 }
 
 impl Exchange {
-    /// With one that has said its version. Inputs and outputs have these names, in their order; what is exchanged lies below `scratch`.
-    pub(super) fn new(
-        working: Working,
-        version: String,
-        ports: (Vec<String>, Vec<String>),
-        scratch: &Path,
-    ) -> Result<Self, ExportError> {
+    /// Makes an exchange with a runtime that is ready. Exchanged files lie below `scratch`.
+    pub(super) fn new(working: Working, version: String, ports: Ports, scratch: &Path) -> Result<Self, ExportError> {
         let dir = atomic::temporary(&scratch.join("runtime"));
         let made = DirBuilder::new().mode(0o700).create(&dir);
         made.map_err(|source| ExportError::Io { path: dir.clone(), source })?;
@@ -62,7 +57,7 @@ impl Runner for Exchange {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
         let mut bytes = Vec::new();
         let mut shapes = Vec::new();
-        for name in &self.ports.0 {
+        for name in &self.ports.inputs {
             let input = inputs.iter().find(|input| input.name == *name);
             let input = input.ok_or_else(|| self.working.task.refused(format!("input {name} was not given")))?;
             bytes.extend(input.values.iter().flat_map(|value| value.to_le_bytes()));
@@ -71,30 +66,31 @@ impl Runner for Exchange {
         let given = self.dir.join("inputs");
         let answered = self.dir.join("outputs");
         std::fs::write(&given, bytes).map_err(|source| ExportError::Io { path: given.clone(), source })?;
-        self.working.say(&json!({ "inputs": given, "outputs": answered, "shapes": shapes }))?;
-        let shapes = match self.working.hear()? {
-            Reply::Answered(shapes) if shapes.len() == self.ports.1.len() => shapes,
+        self.working.send(&json!({ "inputs": given, "outputs": answered, "shapes": shapes }))?;
+        let shapes = match self.working.receive()? {
+            Reply::Answered(shapes) if shapes.len() == self.ports.outputs.len() => shapes,
             other => {
                 return Err(self
                     .working
                     .task
-                    .refused(format!("it said {other:?}, expected {} outputs", self.ports.1.len())));
+                    .refused(format!("it sent {other:?}, expected {} outputs", self.ports.outputs.len())));
             }
         };
         let bytes = std::fs::read(&answered).map_err(|source| ExportError::Io { path: answered, source })?;
-        cut(&self.ports.1, shapes, &bytes).ok_or_else(|| self.working.task.refused("its outputs are cut".to_owned()))
+        split(&self.ports.outputs, shapes, &bytes)
+            .ok_or_else(|| self.working.task.refused("its outputs are cut".to_owned()))
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        // Whoever owns the directory above removes what is left.
+        // The owner of the directory above removes any leftover.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
-/// Tensors of these names and shapes, one behind the other; `None` where there are more or fewer numbers.
-fn cut(names: &[String], shapes: Vec<Vec<usize>>, bytes: &[u8]) -> Option<Vec<Tensor>> {
+/// Splits numbers into tensors of these names and shapes; `None` where there are more or fewer numbers.
+fn split(names: &[String], shapes: Vec<Vec<usize>>, bytes: &[u8]) -> Option<Vec<Tensor>> {
     let mut values = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
     let tensor = |(name, shape): (&String, Vec<usize>)| {
         let count = shape.iter().try_fold(1_usize, |all, size| all.checked_mul(*size))?;
@@ -105,11 +101,11 @@ fn cut(names: &[String], shapes: Vec<Vec<usize>>, bytes: &[u8]) -> Option<Vec<Te
     if values.next().is_some() { None } else { tensors }
 }
 
-/// The other side: the job's artifact is opened by `open`, and answers until the input ends; or what is asked for is made by `make` of its
-/// source. Memory is limited as the job says before either is called.
+/// Runs the runtime's side: `open` opens the job's artifact, which answers until the input ends; or `make` makes an artifact from the
+/// job's source. The job's memory limit is applied before either is called.
 ///
 /// # Errors
-/// A pipe that closes before its time; a line that is none of these.
+/// A pipe closes too early, or a line is malformed.
 pub fn serve(
     open: impl FnOnce(&Path) -> Result<Box<dyn Runner>, ExportError>,
     make: impl FnOnce(&Path, &Path) -> Result<Made, ExportError>,
@@ -117,16 +113,16 @@ pub fn serve(
     mut to: impl Write,
 ) -> io::Result<()> {
     let mut lines = from.lines();
-    let mut hear = || -> io::Result<Option<Value>> {
+    let mut receive = || -> io::Result<Option<Value>> {
         lines.next().map(|line| serde_json::from_str(&line?).map_err(io::Error::other)).transpose()
     };
-    let mut say = |line: Value| writeln!(to, "{line}").and_then(|()| to.flush());
-    let Some(job) = hear()? else { return Ok(()) };
+    let mut send = |line: Value| writeln!(to, "{line}").and_then(|()| to.flush());
+    let Some(job) = receive()? else { return Ok(()) };
     job["memory_bytes"].as_u64().map_or(Ok(()), memory::limit)?;
     if let (Some(source), Some(out)) = (job["source"].as_str(), job["out"].as_str()) {
-        return say(match make(Path::new(source), Path::new(out)) {
+        return send(match make(Path::new(source), Path::new(out)) {
             Ok(Made { versions, about }) => json!({ "made": { "versions": versions, "about": about } }),
-            Err(error) => json!({ "refused": words(error) }),
+            Err(error) => json!({ "refused": error_text(error) }),
         });
     }
     let artifact = job["artifact"].as_str().ok_or_else(|| io::Error::other("a job without an artifact"))?;
@@ -134,27 +130,27 @@ pub fn serve(
     let names: Vec<String> = names.filter_map(|name| Some(name.as_str()?.to_owned())).collect();
     let mut runner = match open(Path::new(artifact)) {
         Ok(runner) => runner,
-        Err(error) => return say(json!({ "refused": words(error) })),
+        Err(error) => return send(json!({ "refused": error_text(error) })),
     };
-    say(json!({ "ready": runner.version() }))?;
-    while let Some(question) = hear()? {
-        match answered(runner.as_mut(), &names, &question) {
-            Ok(shapes) => say(json!({ "answered": shapes }))?,
-            Err(why) => say(json!({ "refused": why }))?,
+    send(json!({ "ready": runner.version() }))?;
+    while let Some(question) = receive()? {
+        match answer(runner.as_mut(), &names, &question) {
+            Ok(shapes) => send(json!({ "answered": shapes }))?,
+            Err(why) => send(json!({ "refused": why }))?,
         }
     }
     Ok(())
 }
 
-/// What an error says beside what the other side knows.
-fn words(error: ExportError) -> String {
+/// Returns the part of an error that the other side does not know.
+fn error_text(error: ExportError) -> String {
     match error {
         ExportError::Refused { why, .. } => why,
         other => other.to_string(),
     }
 }
 
-fn answered(runner: &mut dyn Runner, names: &[String], question: &Value) -> Result<Vec<Vec<usize>>, String> {
+fn answer(runner: &mut dyn Runner, names: &[String], question: &Value) -> Result<Vec<Vec<usize>>, String> {
     let path = |key: &str| question[key].as_str().map(Path::new).ok_or_else(|| format!("a question without {key}"));
     let given = path("inputs")?;
     let answers = path("outputs")?;
@@ -164,8 +160,8 @@ fn answered(runner: &mut dyn Runner, names: &[String], question: &Value) -> Resu
     let shapes: Option<Vec<Vec<usize>>> =
         question["shapes"].as_array().and_then(|shapes| shapes.iter().map(shape).collect());
     let shapes = shapes.filter(|shapes| shapes.len() == names.len()).ok_or("a question without its shapes")?;
-    let inputs = cut(names, shapes, &bytes).ok_or("the inputs are cut")?;
-    let outputs = runner.run(&inputs).map_err(words)?;
+    let inputs = split(names, shapes, &bytes).ok_or("the inputs are cut")?;
+    let outputs = runner.run(&inputs).map_err(error_text)?;
     let bytes: Vec<u8> = outputs.iter().flat_map(|output| &output.values).flat_map(|v| v.to_le_bytes()).collect();
     std::fs::write(answers, bytes).map_err(|error| format!("{}: {error}", answers.display()))?;
     Ok(outputs.into_iter().map(|output| output.shape).collect())
@@ -210,7 +206,7 @@ mod tests {
         assert_eq!(said[..2], [json!({"ready": "double 1"}), json!({"answered": [[2, 2]]})]);
         assert!(said[2]["refused"].as_str().unwrap().contains("odd rows"), "{said:?}");
         assert_eq!(said[3], json!({"refused": "the inputs are cut"}));
-        let answer = cut(&["x".to_owned()], vec![vec![4]], &std::fs::read(&answers).unwrap()).unwrap();
+        let answer = split(&["x".to_owned()], vec![vec![4]], &std::fs::read(&answers).unwrap()).unwrap();
         assert_eq!(answer[0].values, [2.0, 4.0, 6.0, 8.0]);
         assert!(serve(|_| Ok(Box::new(Double)), nothing, &b"no job\n"[..], Vec::new()).is_err());
         serve(|_| Ok(Box::new(Double)), nothing, &b""[..], Vec::new()).unwrap();

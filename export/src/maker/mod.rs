@@ -1,14 +1,14 @@
-//! What only its makers' tools can make: packages of AOTInductor and programs of ExecuTorch, from a PT2 archive; engines of TensorRT, from
-//! an ONNX file.
+//! Artifacts that only third-party tools can make: packages of AOTInductor and programs of ExecuTorch, from a PT2 archive; engines of
+//! TensorRT, from an ONNX file.
 //!
 //! ```text
-//! enn ─► python -I -W ignore -c SCRIPT      a line of JSON each way: the job, then what was made
+//! enn ─► python -I -W ignore -c SCRIPT      a line of JSON each way: the job, then the result
 //! ```
-//! An interpreter is given by whoever asks, or made once by [`prepare`]. Its packages must be of the versions that go together: those
-//! are looked at before anything else is done.
+//! An interpreter is given by the caller, or made once by [`prepare`]. Its packages must have the pinned versions, which are
+//! checked before anything else is done.
 //!
 //! **Invariant:** a tool is a process group that ends with its owner, by itself, at a limit, or when the other end of its pipe
-//! closes; a file is whole or absent. The first line to a process says how much memory it may have, and it sees to that itself before it
+//! closes; a file is whole or absent. The first line to a process states its memory limit, which it applies to itself before it
 //! loads anything.
 
 pub mod aoti;
@@ -23,7 +23,7 @@ pub mod tensorrt;
 mod tests;
 mod unix;
 
-use crate::ExportError;
+use crate::{ExportError, Ports};
 use cause::Task;
 use child::{Child, Errors, Silence};
 use enn_common::{fs::atomic, secrets};
@@ -40,68 +40,68 @@ use std::{
     time::Duration,
 };
 
-/// Begins every script.
+/// Code that begins every script.
 const PREAMBLE: &str = include_str!("preamble.py");
 
-/// A package and the one version of it that is used.
+/// A package and its only accepted version.
 pub type Pin = (&'static str, &'static str);
 
-/// PyTorch, of the release that libtorch is.
+/// PyTorch, of libtorch's release.
 pub const TORCH: Pin = ("torch", "2.11.0");
 
-/// What a tool may take.
+/// Limits of a tool.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Longest time for one job.
     pub time: Duration,
-    /// Most memory of each of its processes, bytes.
+    /// Memory of each process in bytes.
     pub memory_bytes: u64,
 }
 
 impl Limits {
-    /// Of what makes artifacts.
+    /// Default limits of tools that make artifacts.
     pub const MAKES: Self = Self { time: Duration::from_secs(1800), memory_bytes: 64 << 30 };
 }
 
-/// Beside what could not be made: what its maker said.
+/// Extension of the file with a failed tool's output.
 pub const LOG: &str = "log";
 
-/// What a tool says of what it has made.
+/// Result of a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Made {
-    /// Of the tool and what it stands on.
+    /// Versions of the tool and its dependencies.
     pub versions: BTreeMap<String, String>,
-    /// Of the artifact, e.g. of which instruction set its code is.
+    /// Properties of the artifact, e.g. the instruction set of its code.
     pub about: BTreeMap<String, String>,
 }
 
 impl Made {
-    /// Of a tool that has nothing to say.
+    /// Makes the empty result.
     pub const fn nothing() -> Self {
         Self { versions: BTreeMap::new(), about: BTreeMap::new() }
     }
 }
 
-/// What a script says.
+/// Message of a script.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Reply {
     Unavailable(String),
     Refused(String),
-    /// In the words of another.
+    /// The tool gave up, with its own message.
     GaveUp(String),
     Made(Made),
     Ready(String),
     Answered(Vec<Vec<usize>>),
 }
 
-/// A tool: its script, and what its interpreter must have.
+/// A tool: its script, and the requirements on its interpreter.
 struct Tool {
     what: &'static str,
     script: &'static str,
     pins: &'static [Pin],
     backend: prepare::Backend,
-    /// The format of what it is made from, and of what else runs it.
+    /// Format of the source, or another format with a runtime.
     other: &'static str,
 }
 
@@ -110,24 +110,25 @@ struct Tool {
 struct Working {
     task: Task,
     child: Child,
-    /// Whether all that it says is kept.
+    /// Whether all of the output is kept.
     is_logged: bool,
 }
 
 impl Tool {
-    /// Starts it on a job about `path`; what it says is kept in `log`.
+    /// Starts the tool on a job about `path`; its output is kept in `log`.
     fn start(
         &self,
         python: &Path,
-        (path, log): (&Path, Option<File>),
+        path: &Path,
+        log: Option<File>,
         mut job: Value,
         limits: Limits,
     ) -> Result<Working, ExportError> {
         let mut command = secrets::command(python);
-        // Its libraries are its own: another libtorch found first would be half of each.
+        // The tool uses its own libraries: another libtorch found first would mix the two.
         command.env_remove("LD_LIBRARY_PATH");
         command.args(["-I", "-W", "ignore", "-c", &format!("{PREAMBLE}\n{}", self.script)]);
-        // A maker, which starts others, hears the end of its input and ends with them.
+        // A maker, which starts other processes, notices the end of its input and ends with them.
         if job.get("artifact").is_some() {
             unix::bind(&mut command);
         }
@@ -138,22 +139,23 @@ impl Tool {
         let task = Task { what, path, limits, lacks, other };
         job["pins"] = json!(self.pins.iter().copied().collect::<BTreeMap<_, _>>());
         let unavailable = |source| self.unavailable(format!("{}: {source}", python.display()));
-        Working::start(command, (task, log), job).map_err(unavailable)
+        Working::start(command, task, log, job).map_err(unavailable)
     }
 
-    /// Starts it on an artifact whose inputs and outputs have these names, in their order. What is exchanged lies below `scratch`.
+    /// Starts the tool on an artifact. Exchanged files lie below `scratch`.
     fn run(
         &self,
         python: &Path,
-        (artifact, scratch): (&Path, &Path),
-        ports: (Vec<String>, Vec<String>),
+        artifact: &Path,
+        scratch: &Path,
+        ports: Ports,
         mut job: Value,
         limits: Limits,
     ) -> Result<Exchange, ExportError> {
         job["artifact"] = json!(artifact);
-        job["inputs"] = json!(ports.0);
-        job["outputs"] = json!(ports.1);
-        let mut working = self.start(python, (artifact, None), job, limits)?;
+        job["inputs"] = json!(ports.inputs);
+        job["outputs"] = json!(ports.outputs);
+        let mut working = self.start(python, artifact, None, job, limits)?;
         let version = format!("{} {}", self.what.to_lowercase(), working.ready()?);
         Exchange::new(working, version, ports, scratch)
     }
@@ -169,21 +171,16 @@ impl Tool {
         format!("`enn export --prepare {name}` makes a Python for it, or let PYTHON_EXEC name one that has {pins}")
     }
 
-    /// Makes `path` from `source`: whole or not at all. Where it fails, what it said is in the file of this name that ends in [`LOG`].
-    fn make(
-        &self,
-        python: &Path,
-        (source, path): (&Path, &Path),
-        job: Value,
-        limits: Limits,
-    ) -> Result<Made, ExportError> {
-        make((source, path), job, |job, log| self.start(python, (source, Some(log)), job, limits))
+    /// Makes `path` from `source`, whole or not at all. Where it fails, the tool's output is in the file that [`log_of`] names.
+    fn make(&self, python: &Path, source: &Path, path: &Path, job: Value, limits: Limits) -> Result<Made, ExportError> {
+        make(source, path, job, |job, log| self.start(python, source, Some(log), job, limits))
     }
 }
 
-/// Makes `path` from `source` by what `begin` starts on a job with a log: whole or not at all.
+/// Makes `path` from `source` with the process that `begin` starts on a job with a log: whole or not at all.
 fn make(
-    (source, path): (&Path, &Path),
+    source: &Path,
+    path: &Path,
     mut job: Value,
     begin: impl FnOnce(Value, File) -> Result<Working, ExportError>,
 ) -> Result<Made, ExportError> {
@@ -199,20 +196,20 @@ fn make(
     job["out"] = json!(out);
     job["scratch"] = json!(scratch);
     let begun = File::create(&log).map_err(io(&log)).and_then(|log| begin(job, log));
-    let made = begun.and_then(|mut working| match working.hear()? {
+    let made = begun.and_then(|mut working| match working.receive()? {
         Reply::Made(made) => {
             atomic::place(&out, path)?;
             Ok(made)
         }
-        other => Err(working.task.refused(format!("it said {other:?} instead of what it has made"))),
+        other => Err(working.task.refused(format!("it sent {other:?} instead of a result"))),
     });
     let made = made.map_err(|error| error.logged(&log, &log_of(path)));
-    // What is left has a name that nobody asks for.
+    // A leftover has a name that nothing uses.
     let _ = std::fs::remove_dir_all(&scratch);
     made
 }
 
-/// Where the words of a maker are kept that could not make `path`.
+/// Returns the path of the output of a tool that could not make `path`.
 pub fn log_of(path: &Path) -> PathBuf {
     let mut log = path.as_os_str().to_owned();
     log.push(".");
@@ -222,31 +219,31 @@ pub fn log_of(path: &Path) -> PathBuf {
 
 impl Working {
     /// Starts a process on a job.
-    fn start(command: Command, (task, log): (Task, Option<File>), mut job: Value) -> io::Result<Self> {
+    fn start(command: Command, task: Task, log: Option<File>, mut job: Value) -> io::Result<Self> {
         let is_logged = log.is_some();
         let child = Child::start(command, Errors::Kept(log))?;
         job["memory_bytes"] = json!(task.limits.memory_bytes);
-        child.say(job.to_string())?;
+        child.send(job.to_string())?;
         Ok(Self { task, child, is_logged })
     }
 
-    fn say(&self, line: &Value) -> Result<(), ExportError> {
-        let full = |_| self.task.refused("it has not taken what it was told last".to_owned());
-        self.child.say(line.to_string()).map_err(full)
+    fn send(&self, line: &Value) -> Result<(), ExportError> {
+        let full = |_| self.task.refused("it has not read the previous line".to_owned());
+        self.child.send(line.to_string()).map_err(full)
     }
 
-    /// The version of a runtime that has its artifact.
+    /// Waits until a runtime has loaded its artifact; returns its version.
     fn ready(&mut self) -> Result<String, ExportError> {
-        match self.hear()? {
+        match self.receive()? {
             Reply::Ready(version) => Ok(version),
-            other => Err(self.task.refused(format!("it said {other:?} before it was asked"))),
+            other => Err(self.task.refused(format!("it sent {other:?} before any question"))),
         }
     }
 
-    /// The next reply; one of a maker is the last.
-    fn hear(&mut self) -> Result<Reply, ExportError> {
+    /// Receives the next reply; a maker sends only one.
+    fn receive(&mut self) -> Result<Reply, ExportError> {
         let task = &self.task;
-        match self.child.hear(task.limits.time) {
+        match self.child.receive(task.limits.time) {
             Ok(line) => match serde_json::from_str(&line) {
                 Ok(Reply::Unavailable(why)) => {
                     Err(ExportError::Unavailable { what: task.what, why, hint: task.lacks.clone() })
@@ -260,13 +257,13 @@ impl Working {
                     Err(error)
                 }
                 Ok(reply) => Ok(reply),
-                Err(error) => Err(task.refused(format!("it said {line}: {error}"))),
+                Err(error) => Err(task.refused(format!("it sent {line}: {error}"))),
             },
-            Err(Silence::Late) if self.is_logged => {
+            Err(Silence::TimedOut) if self.is_logged => {
                 self.child.end();
                 Err(self.task.late())
             }
-            Err(Silence::Late) => {
+            Err(Silence::TimedOut) => {
                 let what = task.what;
                 let path = task.path.clone();
                 let time = task.limits.time;

@@ -1,6 +1,6 @@
 //! Private Python environments of the tools, each made once: `ROOT/aoti-2.11.0/bin/python`.
 //!
-//! **Invariant:** an environment that is found is whole: what says so is written last, and one that does not is made anew. Nothing
+//! **Invariant:** an environment that is found is whole: its marker is written last, and one without it is made anew. Nothing
 //! outside its directory changes.
 
 use super::{
@@ -24,32 +24,32 @@ use std::{
     time::Duration,
 };
 
-/// Longest time in which an installer says nothing: it may be fetching gigabytes.
+/// Longest silence of an installer: it may be fetching gigabytes.
 const SILENCE_MAX: Duration = Duration::from_secs(3600);
-/// Lines of an installer that failed, in the error.
+/// Number of a failed installer's last lines in the error.
 const LAST_LINES: usize = 12;
-/// Which packages an environment is made of, as the installer reads it.
+/// File with the packages of an environment, as the installer reads it.
 const PINNED: &str = "pinned.txt";
-/// Says which packages an environment has, once it has them.
+/// Marker file that lists an environment's packages once they are installed.
 const COMPLETE: &str = ".complete";
 
-/// Whose tools an environment is for.
+/// Tools for which an environment is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     Aoti,
     ExecuTorch,
-    /// onnxruntime: its library.
+    /// The library of onnxruntime.
     OnnxRuntime,
-    /// LiteRT: its library.
+    /// The library of LiteRT.
     LiteRt,
-    /// TensorFlow: its libraries.
+    /// The libraries of TensorFlow.
     TensorFlow,
-    /// TensorRT, where its packages can be had.
+    /// TensorRT, where its packages are available.
     TensorRt,
 }
 
 impl Backend {
-    /// All of them.
+    /// Every backend.
     pub const ALL: [Self; 6] =
         [Self::Aoti, Self::ExecuTorch, Self::OnnxRuntime, Self::LiteRt, Self::TensorFlow, Self::TensorRt];
 
@@ -64,7 +64,7 @@ impl Backend {
         }
     }
 
-    /// What is installed; the first one's version is the environment's.
+    /// Returns the packages to install; the first one's version is the environment's.
     const fn packages(self) -> &'static [Pin] {
         match self {
             Self::Aoti => &[TORCH, ("numpy", "2.4.6")],
@@ -76,13 +76,13 @@ impl Backend {
         }
     }
 
-    /// Whether a directory of packages has the first of what is needed, in the version that is used.
+    /// Returns whether a package directory has the first package in the pinned version.
     pub fn fits(self, packages: &Path) -> bool {
         let (name, version) = self.packages()[0];
         is_installed(packages, name, version)
     }
 
-    /// The same in any version.
+    /// Returns whether a package directory has the first package in any version.
     pub fn is_in(self, packages: &Path) -> bool {
         is_installed(packages, self.packages()[0].0, "")
     }
@@ -95,7 +95,7 @@ impl Backend {
         self.packages().iter().map(|(name, version)| format!("{name}=={version}")).collect()
     }
 
-    /// Every package that is installed, with its version and the SHA-256 of its files. pins/renew.py writes them.
+    /// Returns all installed packages with versions and SHA-256 of their files, as written by pins/renew.py.
     const fn pinned(self) -> &'static str {
         match self {
             Self::Aoti => include_str!("pins/aoti.txt"),
@@ -107,13 +107,13 @@ impl Backend {
         }
     }
 
-    /// Whether its packages are installed without running code of theirs. TensorRT's are archives whose code fetches the rest.
+    /// Returns whether its packages are installed without running their code. TensorRT's are archives whose code fetches the rest.
     const fn is_of_wheels(self) -> bool {
         !matches!(self, Self::TensorRt)
     }
 }
 
-/// Whether a package is described among others, in a version that begins so: `torch-2.11.0+cu130.dist-info`.
+/// Returns whether a package is installed in a version with this prefix: `torch-2.11.0+cu130.dist-info`.
 fn is_installed(packages: &Path, package: &str, version: &str) -> bool {
     let is_it = |name: String| {
         let (found, of) = name.strip_suffix(".dist-info")?.split_once('-')?;
@@ -125,25 +125,25 @@ fn is_installed(packages: &Path, package: &str, version: &str) -> bool {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Installers<'a> {
-    /// uv, which is the quicker one, where it is there.
+    /// The faster installer uv, if available.
     pub uv: Option<&'a Path>,
     /// A Python with venv and pip.
     pub python: &'a Path,
 }
 
-/// The interpreter of the environment below `root`, if it was made.
+/// Returns the interpreter of the environment below `root`, if it was made.
 pub fn prepared(backend: Backend, root: &Path) -> Option<PathBuf> {
-    // What lies in a directory that others may write to is not run.
+    // Files in a directory that other users can write to are not run.
     private::check(&root.canonicalize().ok()?).ok()?;
     let dir = backend.dir(root);
     let found = fs::read_to_string(dir.join(COMPLETE)).ok()?;
     (found == backend.requirements().join("\n")).then(|| dir.join("bin/python"))
 }
 
-/// Makes the environment below `root`, unless it is there; its interpreter. `progress` hears what the installer says.
+/// Makes the environment below `root`, unless it exists; returns its interpreter. `progress` receives the installer's output.
 ///
 /// # Errors
-/// What the installer says last; what the system says.
+/// Any error of the installer, with its last lines, or of the system.
 pub fn prepare(
     backend: Backend,
     root: &Path,
@@ -162,7 +162,7 @@ pub fn prepare(
     private::check(&real).map_err(|error| ExportError::Io { path: error.path, source: error.source })?;
     let lock = root.join(format!(".{}.lock", backend.name()));
     let file = File::create(&lock).map_err(io(&lock))?;
-    // Someone else may be making it; then it is there when they let go.
+    // Another process may be making it; then it exists when the lock is released.
     let _lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| io(&lock)(error.into()))?;
     if let Some(python) = prepared(backend, root) {
         return Ok(python);
@@ -178,7 +178,7 @@ pub fn prepare(
         Ok(python)
     });
     if python.is_err() {
-        // The error that is told is the first one; the next call begins by removing it.
+        // The first error is returned; the next call begins with removing the leftover.
         let _ = fs::remove_dir_all(&dir);
     }
     python
@@ -222,23 +222,25 @@ fn install(
     Ok(python)
 }
 
-/// Runs an installer to its end; its last lines where it fails.
+/// Runs an installer to its end; returns its last lines where it fails.
 fn run(command: Command, progress: &mut dyn FnMut(&str)) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let mut child = Child::start(command, Errors::Heard).map_err(|error| format!("{name}: {error}"))?;
-    let mut said = Vec::new();
+    let mut child = Child::start(command, Errors::Received).map_err(|error| format!("{name}: {error}"))?;
+    let mut output = Vec::new();
     loop {
-        match child.hear(SILENCE_MAX) {
+        match child.receive(SILENCE_MAX) {
             Ok(line) => {
                 progress(&line);
-                said.push(line);
+                output.push(line);
             }
-            Err(Silence::Late) => return Err(format!("{name} has said nothing for {} s", SILENCE_MAX.as_secs())),
+            Err(Silence::TimedOut) => {
+                return Err(format!("{name} has printed nothing for {} s", SILENCE_MAX.as_secs()));
+            }
             Err(Silence::Ended) => break,
         }
     }
     let status = child.wait().map_err(|error| format!("{name}: {error}"))?;
-    let last = said[said.len().saturating_sub(LAST_LINES)..].join("\n  ");
+    let last = output[output.len().saturating_sub(LAST_LINES)..].join("\n  ");
     if status.success() { Ok(()) } else { Err(format!("{name} ended with {status}:\n  {last}")) }
 }
 

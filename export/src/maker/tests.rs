@@ -30,7 +30,7 @@ fn make(script: &'static str, limits: Limits) -> (Result<super::Made, ExportErro
     let source = dir.path().join("source");
     let path = dir.path().join("made");
     fs::write(&source, "contents").unwrap();
-    let made = tool(script, &[]).make(python(), (&source, &path), json!({ "device": "cpu" }), limits);
+    let made = tool(script, &[]).make(python(), &source, &path, json!({ "device": "cpu" }), limits);
     fs::remove_file(&source).unwrap();
     let mut left: Vec<PathBuf> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     if left == [path.clone()] {
@@ -62,10 +62,10 @@ fn failed(script: &'static str, limits: Limits) -> (String, String) {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
     let path = dir.path().join("made");
-    let error = tool(script, &[]).make(python(), (&source, &path), json!({}), limits).unwrap_err().to_string();
+    let error = tool(script, &[]).make(python(), &source, &path, json!({}), limits).unwrap_err().to_string();
     let log = log_of(&path);
     let said = fs::read_to_string(&log).unwrap_or_default();
-    assert_eq!(error.contains(&format!("; its own words are in {}\nhint: ", log.display())), log.exists(), "{error}");
+    assert_eq!(error.contains(&format!("; its output is in {}\nhint: ", log.display())), log.exists(), "{error}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), usize::from(log.exists()), "nothing else is left");
     (error, said)
 }
@@ -80,7 +80,7 @@ raise RuntimeError("no way to frobnicate")
 "#;
     let (error, said) = failed(script, LIMITS);
     assert!(error.starts_with("the tool failed on ") && error.lines().count() == 2, "{error}");
-    assert!(error.contains("it ended with exit status: 1: RuntimeError: no way to frobnicate; its own"), "{error}");
+    assert!(error.contains("it ended with exit status: 1: RuntimeError: no way to frobnicate; its output"), "{error}");
     assert!(said.starts_with("line 0\nline 1\n") && said.ends_with("RuntimeError: no way to frobnicate\n"), "{said}");
 }
 
@@ -120,12 +120,12 @@ fn each_way_to_fail_is_told_in_a_sentence_of_ours_with_what_helps() {
     // What a maker gives up with itself, and a limit of time.
     let script = "print('[TRT] error'); say({'gave_up': 'No importer registered for op: NonZero'})";
     let (error, said) = failed(script, LIMITS);
-    assert!(error.contains(": it has no operation NonZero; its own words") && said.contains("[TRT] error"), "{error}");
+    assert!(error.contains(": it has no operation NonZero; its output") && said.contains("[TRT] error"), "{error}");
     let (error, _) = failed("say({'gave_up': 'tactics are out'})", LIMITS);
     assert!(error.contains(": it gave up: tactics are out\nhint: another release"), "{error}");
     let script = "print('at work', flush=True)\nimport time\ntime.sleep(1000)";
     let (error, said) = failed(script, Limits { time: Duration::from_secs(15), ..LIMITS });
-    assert!(error.contains(": it was not done within 15 s; its own words") && said == "at work\n", "{error}: {said}");
+    assert!(error.contains(": it was not done within 15 s; its output") && said == "at work\n", "{error}: {said}");
 }
 
 #[test]
@@ -141,12 +141,12 @@ child.wait()
     let source = dir.path().join("source");
     let tool = tool(script, &[]);
     let limits = Limits { time: LIMITS.time, ..LIMITS };
-    let mut working = tool.start(python(), (&source, None), json!({ "source": source }), limits).unwrap();
-    assert!(matches!(working.hear(), Ok(Reply::Ready(_))));
+    let mut working = tool.start(python(), &source, None, json!({ "source": source }), limits).unwrap();
+    assert!(matches!(working.receive(), Ok(Reply::Ready(_))));
     let pid: i32 = fs::read_to_string(dir.path().join("source.pid")).unwrap().parse().unwrap();
     kill(Pid::from_raw(pid), None).unwrap();
     working.task.limits.time = Duration::from_millis(100);
-    let error = working.hear().unwrap_err().to_string();
+    let error = working.receive().unwrap_err().to_string();
     assert!(error.contains("no answer within 0 s\nhint: "), "{error}");
     drop(working);
     gone(pid);
@@ -171,8 +171,8 @@ while True: time.sleep(1)
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
     let tool = tool(script, &[]);
-    let mut working = tool.start(python(), (&source, None), json!({ "source": source }), LIMITS).unwrap();
-    assert!(matches!(working.hear(), Ok(Reply::Ready(_))));
+    let mut working = tool.start(python(), &source, None, json!({ "source": source }), LIMITS).unwrap();
+    assert!(matches!(working.receive(), Ok(Reply::Ready(_))));
     let pid = fs::read_to_string(dir.path().join("source.pid")).unwrap().parse().unwrap();
     // As when its owner was killed: the pipe closes, and nobody ends it.
     working.child.hang_up();
@@ -184,8 +184,8 @@ fn a_python_without_the_packages_is_unavailable_and_says_how_to_get_them() {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
     let start = |tool: &Tool, python: &Path| {
-        let mut working = tool.start(python, (&source, None), json!({}), LIMITS)?;
-        working.hear()
+        let mut working = tool.start(python, &source, None, json!({}), LIMITS)?;
+        working.receive()
     };
     let lacking = tool("say({'ready': '1'})", &[("no-such-package-of-enn", "1.0")]);
     let error = start(&lacking, python()).unwrap_err().to_string();

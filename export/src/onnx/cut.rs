@@ -1,29 +1,29 @@
-//! Products that are read in slices, as queries, keys and gates are: each slice is a product of its own with its part of the weight, so
-//! that no runtime computes them together to copy them apart (a tenth of a call's time in onnxruntime).
+//! Products whose results are read in slices, as queries, keys and gates are: each slice becomes a product of its own with its part of
+//! the weight, so that no runtime computes them together to copy them apart (a tenth of a call's time in onnxruntime).
 
 use enn_common::graph::{Graph, Id, Node, Op};
 use std::collections::{HashMap, HashSet};
 
-/// The [`Op::Linear`]s that are written as their slices, by their results. Nothing else reads them, nor their weights.
+/// Returns the [`Op::Linear`]s that are written as their slices, by result. Nothing else reads their results or weights.
 pub(super) fn cuts(graph: &Graph) -> HashMap<Id, &Node> {
     let mut readers: HashMap<Id, Vec<&Node>> = HashMap::new();
     for node in graph.nodes() {
         node.ins.iter().for_each(|id| readers.entry(*id).or_default().push(node));
     }
-    let answered: HashSet<&Id> = graph.outputs().iter().collect();
+    let outputs: HashSet<&Id> = graph.outputs().iter().collect();
     let is_cut = |node: &&Node| {
         let known = |id: &Id| graph.value(*id).data.is_some();
         let axis = graph.value(node.out).shape.len() - 1;
         node.op == Op::Linear
             && node.ins[1..].iter().all(known)
-            && !answered.contains(&node.out)
-            && readers.get(&node.out).is_some_and(|readers| apart(readers, axis))
+            && !outputs.contains(&node.out)
+            && readers.get(&node.out).is_some_and(|readers| are_disjoint(readers, axis))
     };
     let mut found: HashMap<Id, &Node> = graph.nodes().iter().filter(is_cut).map(|node| (node.out, node)).collect();
-    // A weight that something else needs whole would be there twice.
+    // A weight that another reader needs whole would be stored twice.
     let shared = |node: &Node| {
         let whole = |reader: &&Node| !found.contains_key(&reader.out);
-        answered.contains(&node.ins[1]) || readers[&node.ins[1]].iter().any(whole)
+        outputs.contains(&node.ins[1]) || readers[&node.ins[1]].iter().any(whole)
     };
     let whole: Vec<Id> = found.values().filter(|node| shared(node)).map(|node| node.out).collect();
     whole.iter().for_each(|id| {
@@ -32,8 +32,8 @@ pub(super) fn cuts(graph: &Graph) -> HashMap<Id, &Node> {
     found
 }
 
-/// Whether all of them take slices of an axis that have nothing in common.
-fn apart(readers: &[&Node], of: usize) -> bool {
+/// Returns whether all readers take disjoint slices of an axis.
+fn are_disjoint(readers: &[&Node], of: usize) -> bool {
     let range = |node: &&Node| match node.op {
         Op::Slice { axis, start, len } if axis == of => Some((start, start + len)),
         _ => None,

@@ -1,8 +1,8 @@
-//! A file while its nodes are being put together: names, tensors, and sizes that follow the batch.
+//! A file while its nodes are assembled: names, tensors, and sizes that follow the batch.
 
 use super::{
     cut::cuts,
-    tensor::{Tensor, code},
+    tensor::{Initializer, code},
 };
 use crate::{ExportError, proto::Message};
 use enn_common::graph::{DType, Dim, Graph, Id, Node, Op, infer::GraphError};
@@ -12,9 +12,9 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
 };
 
-/// A setting of a node.
+/// An attribute of a node.
 #[derive(Debug)]
-pub(super) enum Attribute {
+pub(super) enum NodeAttribute {
     Int(&'static str, i64),
     Ints(&'static str, Vec<i64>),
     Float(&'static str, f32),
@@ -24,33 +24,32 @@ pub(super) enum Attribute {
 
 /// Nodes and tensors so far.
 #[derive(Debug)]
-pub(super) struct Draft<'a> {
+pub(super) struct OnnxDraft<'a> {
     pub graph: &'a Graph,
     pub nodes: Vec<Message>,
-    pub tensors: Vec<Tensor<'a>>,
-    /// Of values, each one's own.
+    pub tensors: Vec<Initializer<'a>>,
+    /// Names in use.
     names: HashSet<String>,
     /// Known tensors of the graph that are in the file.
     there: HashSet<Id>,
     /// Matrices that are stored, or computed, transposed.
-    turned: HashMap<Id, String>,
-    /// Known matrices that are stored transposed and in no other way.
-    only_turned: HashSet<Id>,
+    transposes: HashMap<Id, String>,
+    /// Known matrices that are stored transposed only.
+    only_transposed: HashSet<Id>,
     /// Products that are written as their slices.
     cuts: HashMap<Id, &'a Node>,
-    /// Their parts of known tensors, by the first row and the number of rows, and whether they are transposed.
+    /// Row ranges of known tensors by first row, number of rows, and whether they are transposed.
     parts: HashMap<(Id, u64, u64, bool), String>,
-    /// Constants of our own, by what they hold.
+    /// Constants that the writer adds, by content.
     constants: HashMap<(DType, Vec<u64>, Vec<u8>), String>,
-    /// Vectors of one element: so many times the batch.
+    /// Vectors of one element that hold a multiple of the batch.
     rows: BTreeMap<u64, String>,
     /// Name of the graph's node that is being written, and of its result.
     stem: String,
     result: String,
 }
 
-impl<'a> Draft<'a> {
-    /// An empty one.
+impl<'a> OnnxDraft<'a> {
     pub(super) fn new(graph: &'a Graph) -> Result<Self, ExportError> {
         let mut names = HashSet::new();
         for (_, value) in graph.values() {
@@ -58,8 +57,8 @@ impl<'a> Draft<'a> {
                 return Err(structure("value", &value.name, "a name of its own").into());
             }
         }
-        let mut answered = HashSet::new();
-        if let Some(id) = graph.outputs().iter().find(|id| !answered.insert(**id)) {
+        let mut seen = HashSet::new();
+        if let Some(id) = graph.outputs().iter().find(|id| !seen.insert(**id)) {
             return Err(structure("output", &graph.value(*id).name, "one that is answered once").into());
         }
         Ok(Self {
@@ -68,8 +67,8 @@ impl<'a> Draft<'a> {
             tensors: Vec::new(),
             names,
             there: HashSet::new(),
-            turned: HashMap::new(),
-            only_turned: only_turned(graph),
+            transposes: HashMap::new(),
+            only_transposed: only_transposed(graph),
             cuts: cuts(graph),
             parts: HashMap::new(),
             constants: HashMap::new(),
@@ -79,7 +78,7 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// What follows is the graph's node `at`.
+    /// Begins the graph's node `at`.
     pub(super) fn begin(&mut self, at: usize, node: &Node) {
         let place = &node.place;
         let op = node.op.name();
@@ -92,20 +91,20 @@ impl<'a> Draft<'a> {
         self.result.clone_from(&self.graph.value(node.out).name);
     }
 
-    /// After the last node: what is answered is in the file.
+    /// Adds the outputs to the file after the last node.
     pub(super) fn finish(&mut self) {
         for id in self.graph.outputs() {
             self.operand(*id);
         }
     }
 
-    /// The name of a value; if it is known, it comes into the file with its first use.
+    /// Returns the name of a value; a known one is added to the file at its first use.
     pub(super) fn operand(&mut self, id: Id) -> String {
         let value = self.graph.value(id);
         if let Some(data) = &value.data
             && self.there.insert(id)
         {
-            self.tensors.push(Tensor {
+            self.tensors.push(Initializer {
                 name: value.name.clone(),
                 dtype: value.dtype,
                 shape: value.shape.iter().map(|dim| dim.of(1)).collect(),
@@ -115,17 +114,17 @@ impl<'a> Draft<'a> {
         value.name.clone()
     }
 
-    /// A matrix, transposed: stored so where nothing else needs it as it is, otherwise by a node.
-    pub(super) fn turned(&mut self, id: Id) -> String {
-        if let Some(name) = self.turned.get(&id) {
+    /// Returns the name of a transposed matrix: stored so where nothing else needs the original, otherwise transposed by a node.
+    pub(super) fn transposed_operand(&mut self, id: Id) -> String {
+        if let Some(name) = self.transposes.get(&id) {
             return name.clone();
         }
         let value = self.graph.value(id);
         let name = self.free(format!("{}.T", value.name));
         match &value.data {
-            Some(data) if self.only_turned.contains(&id) => {
+            Some(data) if self.only_transposed.contains(&id) => {
                 let [rows, columns] = [0, 1].map(|axis| value.shape[axis].of(1));
-                self.tensors.push(Tensor {
+                self.tensors.push(Initializer {
                     name: name.clone(),
                     dtype: value.dtype,
                     shape: vec![columns, rows],
@@ -134,37 +133,37 @@ impl<'a> Draft<'a> {
             }
             _ => {
                 let matrix = self.operand(id);
-                self.node("Transpose", (&name, &name), &[&matrix], &[Attribute::Ints("perm", vec![1, 0])]);
+                self.node("Transpose", &name, &name, &[&matrix], &[NodeAttribute::Ints("perm", vec![1, 0])]);
             }
         }
-        self.turned.insert(id, name.clone());
+        self.transposes.insert(id, name.clone());
         name
     }
 
-    /// Whether a matrix is in the file transposed only.
-    pub(super) fn is_only_turned(&self, id: Id) -> bool {
-        self.only_turned.contains(&id)
+    /// Returns whether a matrix is in the file transposed only.
+    pub(super) fn is_only_transposed(&self, id: Id) -> bool {
+        self.only_transposed.contains(&id)
     }
 
-    /// The product that is written as its slices, by its result.
+    /// Returns the product that is written as its slices, by its result.
     pub(super) fn cut(&self, id: Id) -> Option<&'a Node> {
         self.cuts.get(&id).copied()
     }
 
-    /// Rows of a known matrix or vector; `turned`: as columns.
-    pub(super) fn rows_of(&mut self, id: Id, (start, len): (u64, u64), turned: bool) -> String {
-        let key = (id, start, len, turned);
+    /// Returns the name of a row range of a known matrix or vector; `is_transposed` transposes it.
+    pub(super) fn rows_of(&mut self, id: Id, start: u64, len: u64, is_transposed: bool) -> String {
+        let key = (id, start, len, is_transposed);
         if let Some(name) = self.parts.get(&key) {
             return name.clone();
         }
         let value = self.graph.value(id);
-        let end = if turned { ".T" } else { "" };
+        let end = if is_transposed { ".T" } else { "" };
         let name = self.free(format!("{}{end}[{start}:{}]", value.name, start + len));
         let width: u64 = value.shape[1..].iter().map(|dim| dim.of(1)).product();
         let row = width as usize * value.dtype.bytes();
         let bytes = value.data.as_ref().map_or(&[][..], |data| &data.bytes);
         let own = &bytes[start as usize * row..(start + len) as usize * row];
-        let (shape, bytes) = match (value.shape.len(), turned) {
+        let (shape, bytes) = match (value.shape.len(), is_transposed) {
             (1, _) => (vec![len], Cow::Borrowed(own)),
             (_, false) => (vec![len, width], Cow::Borrowed(own)),
             (_, true) => {
@@ -172,12 +171,12 @@ impl<'a> Draft<'a> {
                 (vec![width, len], Cow::Owned(bytes))
             }
         };
-        self.tensors.push(Tensor { name: name.clone(), dtype: value.dtype, shape, bytes });
+        self.tensors.push(Initializer { name: name.clone(), dtype: value.dtype, shape, bytes });
         self.parts.insert(key, name.clone());
         name
     }
 
-    /// A number, as a tensor without axes.
+    /// Adds a number as a tensor without axes.
     pub(super) fn number(&mut self, dtype: DType, value: f32) -> String {
         let bytes = match dtype {
             DType::F16 => f16::from_f32(value).to_le_bytes().to_vec(),
@@ -187,7 +186,7 @@ impl<'a> Draft<'a> {
         self.constant(dtype, Vec::new(), bytes)
     }
 
-    /// A vector of integers.
+    /// Adds a vector of integers.
     pub(super) fn integers(&mut self, values: &[i64]) -> String {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.constant(DType::I64, vec![values.len() as u64], bytes)
@@ -200,12 +199,12 @@ impl<'a> Draft<'a> {
         }
         let name = self.free(format!("constant_{}", self.constants.len()));
         let (_, shape, bytes) = key.clone();
-        self.tensors.push(Tensor { name: name.clone(), dtype, shape, bytes: Cow::Owned(bytes) });
+        self.tensors.push(Initializer { name: name.clone(), dtype, shape, bytes: Cow::Owned(bytes) });
         self.constants.insert(key, name.clone());
         name
     }
 
-    /// A vector of one element, so many times the batch, read off an input. `None` when no input has the batch.
+    /// Adds a vector of one element with a multiple of the batch, read from an input's shape. `None` when no input has the batch.
     pub(super) fn rows(&mut self, times: u64) -> Option<String> {
         if let Some(name) = self.rows.get(&times) {
             return Some(name.clone());
@@ -222,12 +221,12 @@ impl<'a> Draft<'a> {
                 Dim::Fixed(_) => None,
             })
         };
-        // The one that is the batch itself, if there is one, needs no division.
+        // An input that has the batch itself needs no division.
         let (input, axis, of) = self.graph.inputs().iter().filter_map(follows).min_by_key(|(_, _, times)| *times)?;
         let input = self.operand(input);
         let axis = self.integers(&[axis as i64]);
         let sizes = self.free("batch.sizes".to_owned());
-        self.node("Shape", (&sizes, &sizes), &[&input], &[]);
+        self.node("Shape", &sizes, &sizes, &[&input], &[]);
         if of == 1 {
             return Some(self.remembered(1, "Gather", &[&sizes, &axis]));
         }
@@ -238,39 +237,39 @@ impl<'a> Draft<'a> {
 
     fn remembered(&mut self, times: u64, op: &str, ins: &[&str]) -> String {
         let name = self.free(format!("batch.times_{times}"));
-        self.node(op, (&name, &name), ins, &[]);
+        self.node(op, &name, &name, ins, &[]);
         self.rows.insert(times, name.clone());
         name
     }
 
-    /// A node on the way to the result; the name of what it gives.
+    /// Adds an intermediate node; returns the name of its result.
     pub(super) fn part(&mut self, op: &str, ins: &[&str]) -> String {
         let name = self.free(format!("{}.{}", self.stem, op.to_lowercase()));
-        self.node(op, (&name, &name), ins, &[]);
+        self.node(op, &name, &name, ins, &[]);
         name
     }
 
-    /// Vectors behind each other.
+    /// Concatenates vectors.
     pub(super) fn joined(&mut self, parts: &[&str]) -> String {
         let name = self.free(format!("{}.sizes", self.stem));
-        self.node("Concat", (&name, &name), parts, &[Attribute::Int("axis", 0)]);
+        self.node("Concat", &name, &name, parts, &[NodeAttribute::Int("axis", 0)]);
         name
     }
 
-    /// The node that gives the result.
-    pub(super) fn last(&mut self, op: &str, ins: &[&str], attributes: &[Attribute]) {
+    /// Adds the node with the final result.
+    pub(super) fn last(&mut self, op: &str, ins: &[&str], attributes: &[NodeAttribute]) {
         let stem = self.stem.clone();
         let result = self.result.clone();
-        self.node(op, (&stem, &result), ins, attributes);
+        self.node(op, &stem, &result, ins, attributes);
     }
 
-    fn node(&mut self, op: &str, (name, out): (&str, &str), ins: &[&str], attributes: &[Attribute]) {
+    fn node(&mut self, op: &str, name: &str, out: &str, ins: &[&str], attributes: &[NodeAttribute]) {
         let node = ins.iter().fold(Message::new(), |node, name| node.text(1, name));
         let node = node.text(2, out).text(3, name).text(4, op);
-        self.nodes.push(node.messages(5, attributes.iter().map(Attribute::message)));
+        self.nodes.push(node.messages(5, attributes.iter().map(NodeAttribute::message)));
     }
 
-    /// `name`, with a number behind it if a value is called that already.
+    /// Reserves `name`, with a number appended if it is taken.
     fn free(&mut self, name: String) -> String {
         let numbered = (2..).map(|n| format!("{name}_{n}"));
         let mut names = std::iter::once(name.clone()).chain(numbered);
@@ -280,7 +279,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-impl Attribute {
+impl NodeAttribute {
     fn message(&self) -> Message {
         let (name, kind) = match self {
             Self::Float(name, _) => (name, 1),
@@ -302,21 +301,21 @@ fn structure(what: &'static str, found: &str, expected: &'static str) -> GraphEr
     GraphError::Structure { what, found: found.to_owned(), expected }
 }
 
-/// Known matrices that nothing but [`Op::Linear`] reads, and one of more, or fewer, than two axes among them.
-fn only_turned(graph: &Graph) -> HashSet<Id> {
-    let mut turned = HashSet::new();
+/// Returns the known matrices that only [`Op::Linear`]s with an input of more or fewer than two axes read.
+fn only_transposed(graph: &Graph) -> HashSet<Id> {
+    let mut transposed = HashSet::new();
     let mut as_they_are: HashSet<Id> = graph.outputs().iter().copied().collect();
     for node in graph.nodes() {
         for (at, id) in node.ins.iter().enumerate() {
             if node.op != Op::Linear || at != 1 {
                 as_they_are.insert(*id);
             } else if graph.value(*id).data.is_some() && graph.value(node.ins[0]).shape.len() != 2 {
-                turned.insert(*id);
+                transposed.insert(*id);
             }
         }
     }
-    turned.retain(|id| !as_they_are.contains(id));
-    turned
+    transposed.retain(|id| !as_they_are.contains(id));
+    transposed
 }
 
 fn transposed(bytes: &[u8], rows: usize, columns: usize, size: usize) -> Vec<u8> {

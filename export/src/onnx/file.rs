@@ -2,8 +2,8 @@
 
 use super::{
     IR_VERSION, OPSET,
-    draft::Draft,
-    tensor::{Outside, Tensor, entry, typed},
+    draft::OnnxDraft,
+    tensor::{Initializer, Outside, entry, typed},
 };
 use crate::{ExportError, Model, proto::Message};
 use enn_common::fs::atomic;
@@ -13,17 +13,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What stands in the file of tensors begins at multiples of this, so that it can be mapped.
+/// Alignment in the file of tensors, so that it can be mapped.
 const ALIGN: u64 = 64;
 /// Smaller tensors stay in the model's own file: shapes follow from them.
 const OUTSIDE_BYTES_MIN: usize = 1024;
-/// End of the name of a file of tensors, behind so many digits of what is in it.
+/// Extension of a file of tensors, after this many digits of its digest.
 const DATA: &str = ".data";
 const DATA_DIGITS: usize = 16;
 
-/// Writes what was drafted; the files, the model's own first.
+/// Writes the draft; returns the files, the model's own first.
 pub(super) fn write(
-    draft: &Draft<'_>,
+    draft: &OnnxDraft<'_>,
     model: &Model<'_>,
     path: &Path,
     file_bytes_max: u64,
@@ -42,7 +42,7 @@ pub(super) fn write(
     Ok(vec![path.to_owned(), data])
 }
 
-/// The file of tensors of a model: named by what is in it, so that a model never meets the tensors of another one that was there before.
+/// Returns the path of a model's file of tensors: named by its content, so that a model never reads the tensors of an older one.
 fn data_path(model: &Path, parts: &[&[u8]]) -> PathBuf {
     let mut hasher = blake3::Hasher::new();
     parts.iter().for_each(|part| _ = hasher.update(part));
@@ -51,10 +51,10 @@ fn data_path(model: &Path, parts: &[&[u8]]) -> PathBuf {
     model.with_file_name(name)
 }
 
-/// Files of tensors that lie beside a model: its own, and those that older ones of its name left.
+/// Returns the files of tensors beside a model: its own, and those of older models of its name.
 ///
 /// # Errors
-/// What the system says of the directory.
+/// The directory cannot be read.
 pub fn data_files(model: &Path) -> io::Result<Vec<PathBuf>> {
     let name = model.file_name().unwrap_or_default().to_string_lossy();
     let is_data = |found: &str| {
@@ -73,8 +73,8 @@ pub fn data_files(model: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Where each tensor lies in the file of tensors, and that file.
-fn outside<'a>(tensors: &'a [Tensor<'_>]) -> (Vec<Option<u64>>, Vec<&'a [u8]>) {
+/// Returns the offset of each tensor in the file of tensors, and that file's parts.
+fn outside<'a>(tensors: &'a [Initializer<'_>]) -> (Vec<Option<u64>>, Vec<&'a [u8]>) {
     let mut at = 0_u64;
     let mut parts = Vec::new();
     let places = tensors.iter().map(|tensor| {
@@ -90,8 +90,8 @@ fn outside<'a>(tensors: &'a [Tensor<'_>]) -> (Vec<Option<u64>>, Vec<&'a [u8]>) {
     (places.collect(), parts)
 }
 
-/// The model's own file in parts.
-fn assembled<'a>(draft: &'a Draft<'_>, model: &Model<'_>, places: &[Option<Outside<'_>>]) -> Vec<Cow<'a, [u8]>> {
+/// Returns the model's own file in parts.
+fn assembled<'a>(draft: &'a OnnxDraft<'_>, model: &Model<'_>, places: &[Option<Outside<'_>>]) -> Vec<Cow<'a, [u8]>> {
     let graph = draft.graph;
     let name = if model.name.is_empty() { "model" } else { model.name };
     let mut body: Vec<Cow<'_, [u8]>> = Vec::with_capacity(2 * draft.tensors.len() + 4);
@@ -112,7 +112,7 @@ fn assembled<'a>(draft: &'a Draft<'_>, model: &Model<'_>, places: &[Option<Outsi
     let ports = Message::new()
         .messages(11, graph.inputs().iter().map(|id| port(*id, true)))
         .messages(12, graph.outputs().iter().map(|id| port(*id, true)))
-        // Where it knows that two are of one size, onnxruntime makes a sum and the norm behind it one operator, which takes several times
+        // Where onnxruntime knows that two sizes are equal, it fuses a sum and the norm after it into one operator, which takes several times
         // as long as both.
         .messages(13, between.map(|id| port(id, false)));
     body.push(Cow::Owned(ports.into_bytes()));

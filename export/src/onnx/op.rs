@@ -1,11 +1,11 @@
-//! The operations in ONNX's words.
+//! Emission of every graph operation in ONNX operators.
 
-use super::draft::{Attribute, Draft};
+use super::draft::{NodeAttribute, OnnxDraft};
 use crate::ExportError;
 use enn_common::graph::{Binary, Compare, Dim, Fold, Node, Op, Unary};
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 
-/// The operator of the same operands in the same order, without settings; `None` for one that is written otherwise.
+/// Returns the operator with the same operands in the same order and no attributes; `None` for other operations.
 const fn plain(op: &Op) -> Option<&'static str> {
     Some(match op {
         Op::Unary(Unary::Neg) => "Neg",
@@ -44,8 +44,8 @@ const fn plain(op: &Op) -> Option<&'static str> {
     })
 }
 
-/// Writes a node of the graph as one or several of ONNX's.
-pub(super) fn emit(draft: &mut Draft<'_>, node: &Node) -> Result<(), ExportError> {
+/// Writes a node of the graph as one or several of ONNX.
+pub(super) fn emit(draft: &mut OnnxDraft<'_>, node: &Node) -> Result<(), ExportError> {
     if node.op == Op::Linear {
         if draft.cut(node.out).is_none() {
             linear(draft, node);
@@ -55,7 +55,7 @@ pub(super) fn emit(draft: &mut Draft<'_>, node: &Node) -> Result<(), ExportError
     if let Op::Slice { start, len, .. } = node.op
         && let Some(product) = draft.cut(node.ins[0])
     {
-        part(draft, product, (start, len));
+        part(draft, product, start, len);
         return Ok(());
     }
     let ins: Vec<String> = node.ins.iter().map(|id| draft.operand(*id)).collect();
@@ -67,14 +67,14 @@ pub(super) fn emit(draft: &mut Draft<'_>, node: &Node) -> Result<(), ExportError
     match &node.op {
         Op::Unary(Unary::GeluTanh) => gelu_tanh(draft, node, ins[0]),
         Op::Unary(Unary::Gelu) => gelu(draft, node, ins[0]),
-        Op::Cast { to } => draft.last("Cast", &ins, &[Attribute::Type("to", *to)]),
+        Op::Cast { to } => draft.last("Cast", &ins, &[NodeAttribute::Type("to", *to)]),
         Op::LayerNorm { eps } => {
-            draft.last("LayerNormalization", &ins, &[axis(-1), Attribute::Float("epsilon", *eps as f32)]);
+            draft.last("LayerNormalization", &ins, &[axis(-1), NodeAttribute::Float("epsilon", *eps as f32)]);
         }
         Op::Softmax => draft.last("Softmax", &ins, &[axis(-1)]),
-        Op::Reduce { fold, axes, keep } => reduce(draft, ins[0], *fold, (axes, *keep)),
+        Op::Reduce { fold, axes, keep } => reduce(draft, ins[0], *fold, axes, *keep),
         Op::Reshape { shape } => return reshape(draft, node, ins[0], shape),
-        Op::Permute { axes } => draft.last("Transpose", &ins, &[Attribute::Ints("perm", signed(axes))]),
+        Op::Permute { axes } => draft.last("Transpose", &ins, &[NodeAttribute::Ints("perm", signed(axes))]),
         Op::Expand { shape } => return expand(draft, node, ins[0], shape),
         Op::Slice { axis, start, len } => {
             let ends = [*start, start + len, *axis as u64].map(|at| draft.integers(&[at.cast_signed()]));
@@ -90,8 +90,8 @@ pub(super) fn emit(draft: &mut Draft<'_>, node: &Node) -> Result<(), ExportError
     Ok(())
 }
 
-fn axis(at: i64) -> Attribute {
-    Attribute::Int("axis", at)
+fn axis(at: i64) -> NodeAttribute {
+    NodeAttribute::Int("axis", at)
 }
 
 fn signed(values: &[usize]) -> Vec<i64> {
@@ -108,38 +108,39 @@ fn unsupported(node: &Node, why: &str, hint: &str) -> ExportError {
     }
 }
 
-/// Of two axes `Gemm`, which takes the weight either way round; otherwise a product with the transposed weight, and a sum.
-fn linear(draft: &mut Draft<'_>, node: &Node) {
+/// Writes a linear layer: with two axes as `Gemm`, which takes the weight either way round; otherwise as a product with the transposed
+/// weight, and a sum.
+fn linear(draft: &mut OnnxDraft<'_>, node: &Node) {
     let x = draft.operand(node.ins[0]);
     let weight = node.ins[1];
     let is_matrix = draft.graph.value(node.ins[0]).shape.len() == 2;
-    let as_it_is = is_matrix && !draft.is_only_turned(weight);
-    let weight = if as_it_is { draft.operand(weight) } else { draft.turned(weight) };
+    let as_it_is = is_matrix && !draft.is_only_transposed(weight);
+    let weight = if as_it_is { draft.operand(weight) } else { draft.transposed_operand(weight) };
     let bias = node.ins.get(2).map(|bias| draft.operand(*bias));
     match is_matrix {
-        true => gemm(draft, (&x, &weight), bias.as_deref(), as_it_is),
-        false => product(draft, (&x, &weight), bias.as_deref()),
+        true => gemm(draft, &x, &weight, bias.as_deref(), as_it_is),
+        false => product(draft, &x, &weight, bias.as_deref()),
     }
 }
 
-/// Some columns of a [`linear`]: a product with these rows of its weight.
-fn part(draft: &mut Draft<'_>, node: &Node, rows: (u64, u64)) {
+/// Writes some columns of a [`linear`] layer: a product with these rows of its weight.
+fn part(draft: &mut OnnxDraft<'_>, node: &Node, start: u64, len: u64) {
     let x = draft.operand(node.ins[0]);
     let is_matrix = draft.graph.value(node.ins[0]).shape.len() == 2;
-    let weight = draft.rows_of(node.ins[1], rows, !is_matrix);
-    let bias = node.ins.get(2).map(|bias| draft.rows_of(*bias, rows, false));
+    let weight = draft.rows_of(node.ins[1], start, len, !is_matrix);
+    let bias = node.ins.get(2).map(|bias| draft.rows_of(*bias, start, len, false));
     match is_matrix {
-        true => gemm(draft, (&x, &weight), bias.as_deref(), true),
-        false => product(draft, (&x, &weight), bias.as_deref()),
+        true => gemm(draft, &x, &weight, bias.as_deref(), true),
+        false => product(draft, &x, &weight, bias.as_deref()),
     }
 }
 
-fn gemm(draft: &mut Draft<'_>, (x, weight): (&str, &str), bias: Option<&str>, is_turned: bool) {
+fn gemm(draft: &mut OnnxDraft<'_>, x: &str, weight: &str, bias: Option<&str>, is_transposed: bool) {
     let ins: Vec<&str> = [x, weight].into_iter().chain(bias).collect();
-    draft.last("Gemm", &ins, &[Attribute::Int("transB", is_turned.into())]);
+    draft.last("Gemm", &ins, &[NodeAttribute::Int("transB", is_transposed.into())]);
 }
 
-fn product(draft: &mut Draft<'_>, (x, weight): (&str, &str), bias: Option<&str>) {
+fn product(draft: &mut OnnxDraft<'_>, x: &str, weight: &str, bias: Option<&str>) {
     match bias {
         None => draft.last("MatMul", &[x, weight], &[]),
         Some(bias) => {
@@ -149,8 +150,8 @@ fn product(draft: &mut Draft<'_>, (x, weight): (&str, &str), bias: Option<&str>)
     }
 }
 
-/// In the order of operations that onnxruntime and TensorRT know as one.
-fn gelu(draft: &mut Draft<'_>, node: &Node, x: &str) {
+/// Writes GELU in the order of operations that onnxruntime and TensorRT fuse.
+fn gelu(draft: &mut OnnxDraft<'_>, node: &Node, x: &str) {
     let dtype = draft.graph.value(node.out).dtype;
     let [root, one, half] = [SQRT_2, 1.0, 0.5].map(|value| draft.number(dtype, value));
     let scaled = draft.part("Div", &[x, &root]);
@@ -160,8 +161,8 @@ fn gelu(draft: &mut Draft<'_>, node: &Node, x: &str) {
     draft.last("Mul", &[&part, &half], &[]);
 }
 
-/// x/2·(1 + tanh(√(2/π)·x·(1 + 0.044715·x²))), in the order of operations that onnxruntime knows as one.
-fn gelu_tanh(draft: &mut Draft<'_>, node: &Node, x: &str) {
+/// Writes x/2·(1 + tanh(√(2/π)·x·(1 + 0.044715·x²))), in the order of operations that onnxruntime fuses.
+fn gelu_tanh(draft: &mut OnnxDraft<'_>, node: &Node, x: &str) {
     let dtype = draft.graph.value(node.out).dtype;
     let numbers = [0.044_715, FRAC_2_SQRT_PI * FRAC_1_SQRT_2, 1.0, 0.5];
     let [cubic, root, one, half] = numbers.map(|value| draft.number(dtype, value));
@@ -176,9 +177,9 @@ fn gelu_tanh(draft: &mut Draft<'_>, node: &Node, x: &str) {
     draft.last("Mul", &[&part, &share], &[]);
 }
 
-fn reduce(draft: &mut Draft<'_>, x: &str, fold: Fold, (axes, keep): (&[usize], bool)) {
+fn reduce(draft: &mut OnnxDraft<'_>, x: &str, fold: Fold, axes: &[usize], keep: bool) {
     if axes.is_empty() {
-        // An empty list of axes means all of them.
+        // An empty list of axes would mean all of them.
         draft.last("Identity", &[x], &[]);
         return;
     }
@@ -188,26 +189,26 @@ fn reduce(draft: &mut Draft<'_>, x: &str, fold: Fold, (axes, keep): (&[usize], b
         Fold::Max => "ReduceMax",
     };
     let axes = draft.integers(&signed(axes));
-    draft.last(op, &[x, &axes], &[Attribute::Int("keepdims", keep.into())]);
+    draft.last(op, &[x, &axes], &[NodeAttribute::Int("keepdims", keep.into())]);
 }
 
-fn reshape(draft: &mut Draft<'_>, node: &Node, x: &str, to: &[Dim]) -> Result<(), ExportError> {
+fn reshape(draft: &mut OnnxDraft<'_>, node: &Node, x: &str, to: &[Dim]) -> Result<(), ExportError> {
     let sizes: Vec<i64> = to.iter().map(|dim| dim.fixed().map_or(-1, u64::cast_signed)).collect();
     let empty = sizes.contains(&0);
     if empty && sizes.contains(&-1) {
         return Err(unsupported(node, "the result has no elements", "leave out what is empty"));
     }
     let sizes = draft.integers(&sizes);
-    // Without it 0 means: as it was.
-    let attributes: &[Attribute] = if empty { &[Attribute::Int("allowzero", 1)] } else { &[] };
+    // Without `allowzero` a size of 0 keeps the old size.
+    let attributes: &[NodeAttribute] = if empty { &[NodeAttribute::Int("allowzero", 1)] } else { &[] };
     draft.last("Reshape", &[x, &sizes], attributes);
     Ok(())
 }
 
-fn expand(draft: &mut Draft<'_>, node: &Node, x: &str, to: &[Dim]) -> Result<(), ExportError> {
+fn expand(draft: &mut OnnxDraft<'_>, node: &Node, x: &str, to: &[Dim]) -> Result<(), ExportError> {
     let from = &draft.graph.value(node.ins[0]).shape;
     let new = to.len() - from.len();
-    // An axis that follows the batch already stays as it is beside a 1.
+    // An axis that already follows the batch stays unchanged beside a 1.
     let follows = |(axis, dim): (usize, &Dim)| match dim {
         Dim::Batch(_) if axis >= new && from[axis - new] == *dim => Dim::ONE,
         dim => *dim,

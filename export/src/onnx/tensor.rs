@@ -4,23 +4,23 @@ use crate::proto::Message;
 use enn_common::graph::{DType, Dim};
 use std::borrow::Cow;
 
-/// A tensor that is known beforehand.
+/// A tensor with known elements.
 #[derive(Debug)]
-pub(super) struct Tensor<'a> {
+pub(super) struct Initializer<'a> {
     pub name: String,
     pub dtype: DType,
     pub shape: Vec<u64>,
     pub bytes: Cow<'a, [u8]>,
 }
 
-/// Where a tensor's elements lie in the file of tensors.
+/// Position of a tensor's elements in the file of tensors.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outside<'a> {
     pub file: &'a str,
     pub offset: u64,
 }
 
-/// The number of an element type.
+/// Returns the number of an element type.
 pub(super) const fn code(dtype: DType) -> u64 {
     match dtype {
         DType::F32 => 1,
@@ -31,8 +31,8 @@ pub(super) const fn code(dtype: DType) -> u64 {
     }
 }
 
-impl Tensor<'_> {
-    /// Its message without the elements, which follow unless they are outside.
+impl Initializer<'_> {
+    /// Builds the tensor's message without the elements, which follow unless they are outside.
     pub(super) fn head(&self, outside: Option<Outside<'_>>) -> Message {
         let shape: Vec<i64> = self.shape.iter().map(|size| size.cast_signed()).collect();
         let head = Message::new().ints(1, &shape).uint(2, code(self.dtype)).text(8, &self.name);
@@ -43,12 +43,12 @@ impl Tensor<'_> {
     }
 }
 
-/// A key with its value (`StringStringEntryProto`).
+/// Builds a `StringStringEntryProto`.
 pub(super) fn entry(key: &str, value: &str) -> Message {
     Message::new().text(1, key).text(2, value)
 }
 
-/// A name with its element type and sizes.
+/// Builds a `ValueInfoProto` of a name, element type and sizes.
 pub(super) fn typed(name: &str, dtype: DType, shape: &[Dim], names_batch: bool) -> Message {
     let sizes = shape.iter().map(|dim| match dim {
         Dim::Fixed(size) => Message::new().uint(1, *size),

@@ -52,7 +52,7 @@ fn bytes_of(graph: &Graph) -> Vec<u8> {
 
 fn matrix(graph: &mut Graph, name: &str, [rows, columns]: [u64; 2]) -> Id {
     let bytes: Vec<u8> = (0..rows * columns).flat_map(|value| (value as f32).to_le_bytes()).collect();
-    graph.known(name, (DType::F32, &[rows, columns]), Known::Parameter, bytes).unwrap()
+    graph.known(name, DType::F32, &[rows, columns], Known::Parameter, bytes).unwrap()
 }
 
 /// x (B, 2, 3) and y (B, 3) through the linears of a weight.

@@ -1,23 +1,23 @@
-//! Where onnxruntime's library lies: among the files of a Python that has the package, or of an unpacked release.
+//! The search for onnxruntime's library: among the files of a Python that has the package, or of an unpacked release.
 
 use super::library::NAME;
 use crate::{
     ExportError,
-    foreign::{how_to_get, looked_in},
+    foreign::{install_hint, searched_places},
 };
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Where it lies below a directory; `*` is any name that begins so.
+/// Directories below a candidate; `*` stands for any suffix.
 const BELOW: [&str; 5] = ["", "lib", "capi", "onnxruntime/capi", "lib/python3*/site-packages/onnxruntime/capi"];
 
-/// The first one among `candidates`: the library itself, a directory that holds it, a `site-packages`, or an environment of Python.
+/// Returns the first library among `candidates`: given itself, in a directory, in a `site-packages`, or in a Python environment.
 /// In a directory the newest one counts.
 ///
 /// # Errors
-/// Where it was looked for.
+/// The library was not found; the error lists the places.
 pub fn library(candidates: &[PathBuf]) -> Result<PathBuf, ExportError> {
     let found = candidates.iter().find_map(|candidate| {
         if candidate.is_file() {
@@ -27,8 +27,8 @@ pub fn library(candidates: &[PathBuf]) -> Result<PathBuf, ExportError> {
         }
     });
     found.ok_or_else(|| {
-        let why = format!("libonnxruntime.so was not found: {}", looked_in(candidates));
-        ExportError::Unavailable { what: NAME, why, hint: how_to_get("onnx", "onnxruntime", "libonnxruntime.so") }
+        let why = format!("libonnxruntime.so was not found: {}", searched_places(candidates));
+        ExportError::Unavailable { what: NAME, why, hint: install_hint("onnx", "onnxruntime", "libonnxruntime.so") }
     })
 }
 
@@ -44,7 +44,7 @@ fn newest(dir: &Path, below: &str) -> Option<PathBuf> {
     libraries.filter(|path| path.is_file() && is_shared(path)).max_by_key(|path| numbers(path))
 }
 
-/// What lies in a directory and has a name that begins so.
+/// Returns the entries of a directory whose names begin with `start`.
 fn beginning(dir: &Path, start: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries
@@ -55,7 +55,7 @@ fn beginning(dir: &Path, start: &str) -> Vec<PathBuf> {
     found
 }
 
-/// `libonnxruntime.so`, `libonnxruntime.so.1.31.1`, `libonnxruntime.1.31.1.dylib`.
+/// Returns whether a path is a shared library: `libonnxruntime.so`, `libonnxruntime.so.1.31.1`, `libonnxruntime.1.31.1.dylib`.
 fn is_shared(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.split('.').any(|part| part == "so" || part == "dylib")

@@ -1,7 +1,7 @@
-//! onnxruntime's library in this process: one, loaded once.
+//! onnxruntime's library in this process: a single one, loaded once.
 
 use super::sys;
-use crate::{ExportError, foreign::how_to_get};
+use crate::{ExportError, foreign::install_hint};
 use enn_common::panics;
 use ort::environment::Environment;
 use std::{
@@ -9,12 +9,12 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// In messages.
+/// Name of the library in messages.
 pub(super) const NAME: &str = "onnxruntime";
-/// The oldest release that has what crate `ort` asks for, of major version 1.
+/// Oldest minor release of major version 1 that crate `ort` supports.
 const MINOR_MIN: u32 = 22;
 
-/// The library at work.
+/// The loaded library.
 #[derive(Debug, Clone)]
 pub(super) struct Loaded {
     library: PathBuf,
@@ -24,18 +24,18 @@ pub(super) struct Loaded {
 
 static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
 
-/// Loads it, or finds it loaded.
+/// Loads the library, or returns the loaded one.
 pub(super) fn load(library: &Path) -> Result<Loaded, ExportError> {
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     match &*loaded {
         Some(there) if there.library == library => return Ok(there.clone()),
         Some(there) => {
-            let why = format!("{} is asked for, and {} is loaded", library.display(), there.library.display());
+            let why = format!("{} is requested, and {} is loaded", library.display(), there.library.display());
             return Err(unavailable(why, "a process works with one library: name the same one each time"));
         }
         None => {}
     }
-    let install = &how_to_get("onnx", "onnxruntime", "another libonnxruntime.so");
+    let install = &install_hint("onnx", "onnxruntime", "another libonnxruntime.so");
     let version = sys::version(library).map_err(|why| unavailable(why, install))?;
     if !suits(&version) {
         let why = format!("{} is version {version}, expected 1.{MINOR_MIN} or newer", library.display());
@@ -43,7 +43,7 @@ pub(super) fn load(library: &Path) -> Result<Loaded, ExportError> {
     }
     let environment = guarded(|| {
         let builder = ort::init_from(library).map_err(|error| error.to_string())?;
-        // What it logs comes back as errors, too.
+        // Logged errors are also returned.
         let silent = Arc::new(|_, _: &str, _: &str, _: &str, _: &str| {});
         builder.with_name("enn").with_telemetry(false).with_logger(silent).build().map_err(|error| error.to_string())
     })
@@ -53,7 +53,7 @@ pub(super) fn load(library: &Path) -> Result<Loaded, ExportError> {
     Ok(there)
 }
 
-/// What `f` says, or what it panicked with: the crate panics where the library gives what it never should.
+/// Returns the result of `f`, or its panic as an error: the crate panics where the library returns invalid values.
 pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     panics::caught(NAME, f).unwrap_or_else(|panic| Err(panic.to_string()))
 }

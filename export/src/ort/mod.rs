@@ -1,4 +1,4 @@
-//! onnxruntime: runs ONNX files, and makes `.ort` files of them. Its library is loaded at run time; no Python takes part.
+//! onnxruntime: runs ONNX files, and makes `.ort` files of them. Its library is loaded at run time, without Python.
 
 pub mod find;
 mod library;
@@ -21,12 +21,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How onnxruntime is to work.
+/// Settings of onnxruntime.
 #[derive(Debug, Clone, Copy)]
 pub struct Runtime<'a> {
-    /// `libonnxruntime.so`; [`find::library`] finds it.
+    /// Path of `libonnxruntime.so`; [`find::library`] finds it.
     pub library: &'a Path,
-    /// Threads of a session; 0: as many as it thinks right.
+    /// Threads of a session; 0: the library's default.
     pub threads: usize,
 }
 
@@ -42,10 +42,10 @@ impl OrtRunner {
     /// Loads a file.
     ///
     /// # Errors
-    /// When the library cannot be used, or refuses the file.
+    /// The library cannot be used, or refuses the file.
     pub fn load(path: &Path, runtime: Runtime<'_>) -> Result<Self, ExportError> {
         let loaded = library::load(runtime.library)?;
-        let session = guarded(|| session(&loaded, runtime.threads, Ok)?.commit_from_file(path).map_err(told));
+        let session = guarded(|| session(&loaded, runtime.threads, Ok)?.commit_from_file(path).map_err(single_line));
         let session = session.map_err(|why| refused(path, why))?;
         Ok(Self { loaded, session, path: path.to_owned() })
     }
@@ -64,13 +64,13 @@ impl Runner for OrtRunner {
 
 fn answer(session: &mut Session, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
     let held = inputs.iter().map(|input| {
-        let value = Value::from_array((input.shape.clone(), input.values.clone())).map_err(told)?;
+        let value = Value::from_array((input.shape.clone(), input.values.clone())).map_err(single_line)?;
         Ok((input.name.as_str(), value))
     });
-    // To the end: an output that is an input shares its memory.
+    // The values live to the end: an output that is an input shares its memory.
     let held: Vec<(&str, Value<f32>)> = held.collect::<Result<_, String>>()?;
     let given: Vec<(&str, SessionInputValue<'_>)> = held.iter().map(|(name, value)| (*name, value.into())).collect();
-    let outputs = session.run(given).map_err(told)?;
+    let outputs = session.run(given).map_err(single_line)?;
     let read = outputs.iter().map(|(name, value)| {
         let (shape, values) = value.try_extract_tensor::<f32>().map_err(|error| format!("output {name}: {error}"))?;
         let shape = shape.iter().map(|size| *size as usize).collect();
@@ -79,24 +79,24 @@ fn answer(session: &mut Session, inputs: &[Tensor]) -> Result<Vec<Tensor>, Strin
     read.collect()
 }
 
-/// Makes an `.ort` file of an `.onnx` file: optimised as far as it still runs on every processor of a kind. The versions that were at work.
+/// Makes an `.ort` file of an `.onnx` file, optimised as far as it still runs on every processor of a kind. Returns the versions used.
 ///
 /// # Errors
-/// When the library cannot be used, or refuses the model; when the file cannot be written.
+/// The library cannot be used, or refuses the model; or the file cannot be written.
 pub fn convert(onnx: &Path, out: &Path, library: &Path) -> Result<Made, ExportError> {
     let loaded = library::load(library)?;
-    let beside = atomic::temporary(out);
+    let temporary = atomic::temporary(out);
     let to_ort = |builder: SessionBuilder| {
-        let builder = builder.with_optimization_level(GraphOptimizationLevel::Level2).map_err(told)?;
-        let builder = builder.with_optimized_model_path(&beside).map_err(told)?;
-        builder.with_config_entry("session.save_model_format", "ORT").map_err(told)
+        let builder = builder.with_optimization_level(GraphOptimizationLevel::Level2).map_err(single_line)?;
+        let builder = builder.with_optimized_model_path(&temporary).map_err(single_line)?;
+        builder.with_config_entry("session.save_model_format", "ORT").map_err(single_line)
     };
-    let done = guarded(|| session(&loaded, 1, to_ort)?.commit_from_file(onnx).map_err(told));
+    let done = guarded(|| session(&loaded, 1, to_ort)?.commit_from_file(onnx).map_err(single_line));
     if let Err(why) = done {
-        let _absent = fs::remove_file(&beside);
+        let _absent = fs::remove_file(&temporary);
         return Err(refused(onnx, why));
     }
-    atomic::place(&beside, out)?;
+    atomic::place(&temporary, out)?;
     Ok(Made { versions: BTreeMap::from([(NAME.to_owned(), loaded.version)]), ..Made::nothing() })
 }
 
@@ -105,12 +105,12 @@ fn session(
     threads: usize,
     more: impl FnOnce(SessionBuilder) -> Result<SessionBuilder, String>,
 ) -> Result<SessionBuilder, String> {
-    let builder = Session::builder(&loaded.environment).map_err(told)?;
-    more(builder.with_intra_threads(threads).map_err(told)?)
+    let builder = Session::builder(&loaded.environment).map_err(single_line)?;
+    more(builder.with_intra_threads(threads).map_err(single_line)?)
 }
 
-/// On one line.
-fn told(error: impl Display) -> String {
+/// Formats an error on one line.
+fn single_line(error: impl Display) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

@@ -1,4 +1,4 @@
-//! The one question to onnxruntime's library that crate `ort` does not ask: which version it is.
+//! The one query of onnxruntime's library that crate `ort` does not offer: its version.
 
 use libloading::Library;
 use ort::sys::OrtApiBase;
@@ -6,14 +6,14 @@ use std::{error::Error, ffi::CStr, path::Path};
 
 type Base = unsafe extern "C" fn() -> *const OrtApiBase;
 
-/// The version of a library, which stays loaded.
+/// Returns the version of a library, which stays loaded.
 ///
 /// # Errors
-/// Why it is no onnxruntime, in words.
+/// The reason why it is no onnxruntime, in words.
 pub(super) fn version(library: &Path) -> Result<String, String> {
     // SAFETY: loading runs the library's initialisers; the caller was told by the user that it is onnxruntime.
     let loaded = unsafe { Library::new(library) }.map_err(|error| match error.source() {
-        // The system's own words, which name the file.
+        // The system's own message, which names the file.
         Some(why) => why.to_string(),
         None => format!("{}: {error}", library.display()),
     })?;
@@ -24,7 +24,7 @@ pub(super) fn version(library: &Path) -> Result<String, String> {
     let base = unsafe { base().as_ref() }.ok_or("OrtGetApiBase gave nothing")?;
     // SAFETY: the table's function gives a text that lives as long as the library.
     let version = unsafe { CStr::from_ptr((base.GetVersionString)()) }.to_string_lossy().into_owned();
-    // What it started, threads and its own tables, does not survive being unloaded.
+    // Its threads and tables do not survive unloading.
     std::mem::forget(loaded);
     Ok(version)
 }

@@ -1,20 +1,20 @@
-//! Nodes whose operands are all known become known tensors: computed in f64, from operand to operand without rounding, and rounded once.
+//! Constant folding: nodes with known operands become known tensors, computed in f64 from operand to operand and rounded once.
 
 use enn_common::graph::{
-    DType, Graph, Id, Known, Value,
+    DType, Graph, GraphValue, Id, Known,
     eval::{Array, apply, known},
     infer::GraphError,
 };
 use std::collections::HashMap;
 
-/// Elements of a folded tensor at most.
+/// Limit on the elements of a folded tensor.
 const ELEMENTS_MAX: usize = 1 << 24;
-/// Elements that may be folded whatever they are made of, and how many times as many as those of their operands beyond: what is made
-/// large by repeating stays a repetition.
+/// Number of elements that may always be folded, and the largest growth over the operands beyond that: a value that is
+/// large by repetition stays a repetition.
 const ELEMENTS_FREE: usize = 1 << 14;
 const GROWTH_MAX: usize = 4;
 
-/// The graph with what is known computed.
+/// Returns the graph with its known values computed.
 pub(super) fn folded(graph: &Graph) -> Result<Graph, GraphError> {
     let mut arrays: HashMap<Id, Array> = HashMap::new();
     let mut out = Graph::new();
@@ -26,13 +26,13 @@ pub(super) fn folded(graph: &Graph) -> Result<Graph, GraphError> {
     for (id, value) in graph.values() {
         if let Some(data) = &value.data {
             let shape: Vec<u64> = value.shape.iter().map(|dim| dim.of(1)).collect();
-            places.insert(id, out.known(&value.name, (value.dtype, &shape), data.known, data.bytes.clone())?);
+            places.insert(id, out.known(&value.name, value.dtype, &shape, data.known, data.bytes.clone())?);
         }
     }
     for node in graph.nodes() {
         let value = graph.value(node.out);
         let given = |id: &Id| arrays.get(id).cloned().or_else(|| known(graph.value(*id)));
-        // What is stored in half precision stays so.
+        // Weights that are stored in half precision stay so.
         let single = node.ins.iter().all(|id| !graph.value(*id).dtype.is_half());
         let ins = if single && is_small(value, 0) {
             node.ins.iter().map(given).collect::<Option<Vec<Array>>>()
@@ -43,11 +43,11 @@ pub(super) fn folded(graph: &Graph) -> Result<Graph, GraphError> {
         let made = match ins.filter(|ins| is_small(value, elements(ins))) {
             Some(ins) => {
                 let kinds: Vec<DType> = node.ins.iter().map(|id| graph.value(*id).dtype).collect();
-                let array = apply(&node.op, &ins.iter().collect::<Vec<_>>(), &kinds, (value, 1));
+                let array = apply(&node.op, &ins.iter().collect::<Vec<_>>(), &kinds, value, 1);
                 let shape: Vec<u64> = array.shape.iter().map(|size| *size as u64).collect();
                 let bytes = bytes(&array, value.dtype);
                 arrays.insert(node.out, array);
-                out.known(&value.name, (value.dtype, &shape), Known::Constant, bytes)?
+                out.known(&value.name, value.dtype, &shape, Known::Constant, bytes)?
             }
             None => {
                 out.node(node.op.clone(), &node.ins.iter().map(|id| places[id]).collect::<Vec<_>>(), &node.place)?
@@ -61,8 +61,8 @@ pub(super) fn folded(graph: &Graph) -> Result<Graph, GraphError> {
     Ok(out)
 }
 
-/// Whether a result may be kept whole beside `given` elements that it is made of.
-fn is_small(value: &Value, given: usize) -> bool {
+/// Returns whether a result may be stored whole, given the number of elements of its operands.
+fn is_small(value: &GraphValue, given: usize) -> bool {
     let Some(sizes) = value.fixed().filter(|_| !value.dtype.is_half()) else { return false };
     let size = sizes.iter().product::<u64>() as usize;
     size <= ELEMENTS_FREE || (size <= ELEMENTS_MAX && (given == 0 || size <= GROWTH_MAX * given))

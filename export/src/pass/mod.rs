@@ -1,18 +1,18 @@
-//! What happens to a graph before it is written: what is known is computed, what is computed twice is computed once, and what changes
-//! nothing, or nobody reads, goes.
+//! Passes over a graph before it is written: known values are computed, common subexpressions are computed once, and
+//! nodes without effect or readers are removed.
 //!
-//! **Invariant:** the function stays the same; a graph that has been through once comes through unchanged.
+//! **Invariant:** the function is preserved; a second pass changes nothing.
 
 mod axes;
 mod fold;
 mod precision;
 
 pub use axes::within;
-use enn_common::graph::{DType, Data, Dim, Graph, Id, Known, Node, Op, Value, infer::GraphError};
+use enn_common::graph::{DType, Data, Dim, Graph, GraphValue, Id, Known, Node, Op, infer::GraphError};
 pub use precision::{ReduceError, reduced};
 use std::collections::{HashMap, HashSet};
 
-/// All passes.
+/// Applies all passes.
 ///
 /// # Errors
 /// Never, for a graph that was checked where it was built.
@@ -33,7 +33,7 @@ pub fn prepared(graph: &Graph) -> Result<Graph, GraphError> {
     out.finished(&folded)
 }
 
-/// Values that an output depends on.
+/// Returns the values that an output depends on.
 fn read(graph: &Graph) -> HashSet<Id> {
     let mut live: HashSet<Id> = graph.outputs().iter().copied().collect();
     for node in graph.nodes().iter().rev() {
@@ -44,10 +44,10 @@ fn read(graph: &Graph) -> HashSet<Id> {
     live
 }
 
-/// Whether a node that has its operand's shape gives the operand itself. What is answered has a name of its own, and so a node.
+/// Returns whether a node returns its operand unchanged. An output has a name of its own, and so needs a node.
 fn moves_nothing(graph: &Graph, node: &Node) -> bool {
     let is_all =
-        |index: &Value| index.data.is_some() && index.integers().into_iter().eq(0..index.integers().len() as i64);
+        |index: &GraphValue| index.data.is_some() && index.integers().into_iter().eq(0..index.integers().len() as i64);
     let stays = match &node.op {
         Op::Reshape { .. } | Op::Expand { .. } | Op::Slice { .. } => true,
         Op::Permute { axes } => axes.is_sorted(),
@@ -57,13 +57,13 @@ fn moves_nothing(graph: &Graph, node: &Node) -> bool {
     stays && graph.value(node.out).shape == graph.value(node.ins[0]).shape && !graph.outputs().contains(&node.out)
 }
 
-/// A graph that is made of another's parts: inputs first, known tensors where they are first read.
+/// A graph that is made of another's parts: inputs first, known tensors at their first reader.
 struct Copy {
     graph: Graph,
     places: HashMap<Id, Id>,
-    /// Known tensors by what they hold.
+    /// Known tensors by content.
     tensors: HashMap<(DType, Vec<Dim>, blake3::Hash), Id>,
-    /// Nodes by what they compute.
+    /// Nodes by computation.
     nodes: HashMap<(String, Vec<Id>), Id>,
     constants: usize,
 }
@@ -79,7 +79,7 @@ impl Copy {
         Self { graph, places, tensors: HashMap::new(), nodes: HashMap::new(), constants: 0 }
     }
 
-    /// Where a value of the other graph is in this one.
+    /// Returns the id in this graph of a value of the other one.
     fn place(&mut self, other: &Graph, id: Id) -> Result<Id, GraphError> {
         if let Some(place) = self.places.get(&id) {
             return Ok(*place);
@@ -89,12 +89,12 @@ impl Copy {
         Ok(place)
     }
 
-    /// A known tensor; constants of the same content are one.
-    fn tensor(&mut self, value: &Value) -> Result<Id, GraphError> {
+    /// Adds a known tensor; constants with the same content are merged.
+    fn tensor(&mut self, value: &GraphValue) -> Result<Id, GraphError> {
         let data: &Data = value.data.as_ref().expect("what no node gives is known");
         let shape: Vec<u64> = value.shape.iter().map(|dim| dim.of(1)).collect();
         if data.known != Known::Constant {
-            return self.graph.known(&value.name, (value.dtype, &shape), data.known, data.bytes.clone());
+            return self.graph.known(&value.name, value.dtype, &shape, data.known, data.bytes.clone());
         }
         let key = (value.dtype, value.shape.clone(), blake3::hash(&data.bytes));
         if let Some(known) = self.tensors.get(&key) {
@@ -102,7 +102,7 @@ impl Copy {
         }
         self.constants += 1;
         let name = format!("constant_{}", self.constants);
-        let id = self.graph.known(&name, (value.dtype, &shape), Known::Constant, data.bytes.clone())?;
+        let id = self.graph.known(&name, value.dtype, &shape, Known::Constant, data.bytes.clone())?;
         self.tensors.insert(key, id);
         Ok(id)
     }

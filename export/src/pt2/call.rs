@@ -1,41 +1,37 @@
-//! What each operation is in aten: the one table of the format.
+//! The aten operator of each graph operation.
 
 use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Node, Op, Unary};
 
 /// An argument, under its name in the operator's schema.
-pub(super) enum Argument<'a> {
+pub(super) enum CallArgument<'a> {
     Tensor(Id),
     /// A list of tensors.
     Tensors(&'a [Id]),
-    /// A list of so many nothings, then a tensor.
+    /// A list of this many `None`s, then a tensor.
     Behind(usize, Id),
-    /// A number.
     Int(u64),
-    /// Numbers.
     Ints(Vec<u64>),
-    /// Sizes, of which the batch may be one.
+    /// Sizes, one of which may be the batch.
     Sizes(&'a [Dim]),
-    /// A fraction.
     Float(f64),
-    /// A truth value.
     Bool(bool),
     /// An element type.
     Kind(DType),
-    /// Text that is given by name only.
+    /// Text that is given by keyword only.
     Keyword(&'static str),
 }
 
-/// A call; what the schema has as default is left out.
+/// A call; arguments that equal the schema's default are left out.
 pub(super) struct Call<'a> {
     /// Operator and overload.
     pub(super) target: &'static str,
     /// Arguments in the schema's order.
-    pub(super) arguments: Vec<(&'static str, Argument<'a>)>,
+    pub(super) arguments: Vec<(&'static str, CallArgument<'a>)>,
 }
 
-/// The call that computes a node.
+/// Returns the call that computes a node.
 pub(super) fn call<'a>(node: &'a Node, graph: &Graph) -> Call<'a> {
-    use Argument::{Behind, Bool, Float, Int, Ints, Keyword, Kind, Sizes, Tensor, Tensors};
+    use CallArgument::{Behind, Bool, Float, Int, Ints, Keyword, Kind, Sizes, Tensor, Tensors};
     let ins = &node.ins;
     let first = || ("self", Tensor(ins[0]));
     let two = |target| (target, vec![first(), ("other", Tensor(ins[1]))]);
@@ -70,7 +66,7 @@ pub(super) fn call<'a>(node: &'a Node, graph: &Graph) -> Call<'a> {
             )
         }
         Op::Softmax => ("softmax.int", vec![first(), ("dim", Int(shape(0).len() as u64 - 1))]),
-        // No axes would mean all of them.
+        // An empty list of axes would mean all of them.
         Op::Reduce { axes, .. } if axes.is_empty() => ("clone.default", vec![first()]),
         Op::Reduce { fold, axes: along, keep } => {
             let target = match fold {

@@ -1,8 +1,8 @@
-//! Whether an archive says what libtorch can follow. Libtorch's own runtime trusts what it reads: an archive that contradicts itself
-//! brings it down, and a table may ask it to unpickle.
+//! The check that libtorch can follow an archive. Libtorch's own runtime trusts its input: an archive that contradicts itself
+//! crashes it, and a table may ask it to unpickle.
 //!
-//! **Invariant:** what passes names nothing before it is there, has every tensor it names, in storages that are long enough, and
-//! nothing pickled.
+//! **Invariant:** an accepted archive names no value before it exists, has every tensor it names, in storages that are long enough, and
+//! contains nothing pickled.
 
 use super::MODEL;
 use crate::ExportError;
@@ -17,9 +17,9 @@ use std::{
     path::Path,
 };
 
-/// Largest JSON that is read.
+/// Limit on the bytes of a JSON file.
 const JSON_BYTES_MAX: usize = 256 << 20;
-/// The schema that is understood.
+/// Major version of the supported schema.
 const SCHEMA_MAJOR: u64 = 8;
 
 #[derive(Deserialize)]
@@ -88,7 +88,7 @@ enum Optional {
 #[expect(
     dead_code,
     clippy::enum_variant_names,
-    reason = "what is no name is read for its type alone; names are the schema's"
+    reason = "values other than names are read for their type alone; names are the schema's"
 )]
 enum Argument {
     AsNone(bool),
@@ -151,11 +151,11 @@ struct Tree {
 
 #[derive(Deserialize)]
 struct Config {
-    config: BTreeMap<String, Row>,
+    config: BTreeMap<String, TensorRow>,
 }
 
 #[derive(Deserialize)]
-struct Row {
+struct TensorRow {
     path_name: String,
     use_pickle: bool,
     tensor_meta: Meta,
@@ -176,10 +176,10 @@ enum Size {
     AsExpr(IgnoredAny),
 }
 
-/// Checks an archive whole, its checksums too.
+/// Checks a whole archive, including its checksums.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// The first contradiction found.
 pub fn check(path: &Path) -> Result<(), ExportError> {
     let map = ReadMap::open(path)?;
     let refuse = |why| ExportError::Refused { what: "enn", path: path.to_owned(), why };
@@ -206,10 +206,10 @@ impl Archive<'_> {
             return Err(format!("its schema is {}, expected {SCHEMA_MAJOR}", program.schema_version.major));
         }
         let module = program.graph_module;
-        follow(&module.graph)?;
+        check_nodes(&module.graph)?;
         let weights = self.tensors("weights")?;
         let constants = self.tensors("constants")?;
-        sign(&module, &weights, &constants)
+        check_signature(&module, &weights, &constants)
     }
 
     fn record(&self, name: &str) -> Checked<&Record> {
@@ -226,7 +226,7 @@ impl Archive<'_> {
         serde_json::from_slice(&self.bytes[record.at.clone()]).map_err(|error| format!("{name}: {error}"))
     }
 
-    /// Names of the tensors of a folder, each with a storage that holds it.
+    /// Returns the names of a folder's tensors, each with a storage that holds it.
     fn tensors(&self, folder: &str) -> Checked<HashSet<String>> {
         let table: Config = self.json(&format!("data/{folder}/{MODEL}_{folder}_config.json"))?;
         for (name, row) in &table.config {
@@ -245,7 +245,7 @@ impl Archive<'_> {
 }
 
 impl Meta {
-    /// Bytes of a storage up to the last element.
+    /// Returns the bytes of a storage up to the last element.
     fn bytes(&self) -> Option<u64> {
         let width = match self.dtype {
             1 | 2 | 12 => 1,
@@ -284,7 +284,7 @@ impl Optional {
 }
 
 impl Argument {
-    /// Names of values in it.
+    /// Returns the names of values in the argument.
     fn names(&self) -> Vec<&str> {
         match self {
             Self::AsTensor(tensor) => vec![&tensor.name],
@@ -297,8 +297,8 @@ impl Argument {
     }
 }
 
-/// Whether nodes name only what is there, and give only what is new and described.
-fn follow(graph: &Graph) -> Checked {
+/// Checks that nodes name only existing values, and define only new and described ones.
+fn check_nodes(graph: &Graph) -> Checked {
     let mut there = HashSet::new();
     let mut give = |argument: &Argument| {
         let numbers = matches!(argument, Argument::AsSymInt(_));
@@ -338,8 +338,8 @@ fn follow(graph: &Graph) -> Checked {
     graph.outputs.iter().try_for_each(|output| named(&known, output, "answer"))
 }
 
-/// Whether the signature is that of the graph, with tensors that are there and trees that have as many leaves.
-fn sign(module: &GraphModule, weights: &HashSet<String>, constants: &HashSet<String>) -> Checked {
+/// Checks that the signature is that of the graph, with existing tensors and trees that have as many leaves.
+fn check_signature(module: &GraphModule, weights: &HashSet<String>, constants: &HashSet<String>) -> Checked {
     let mut given = 0;
     let mut names = Vec::new();
     for input in &module.signature.input_specs {
@@ -367,7 +367,7 @@ fn sign(module: &GraphModule, weights: &HashSet<String>, constants: &HashSet<Str
         return Err("its signature has other outputs than its graph".to_owned());
     }
     let whole = module.module_call_graph.iter().find(|module| module.fqn.is_empty());
-    let call = whole.and_then(|whole| whole.signature.as_ref()).ok_or("it does not say how it is called")?;
+    let call = whole.and_then(|whole| whole.signature.as_ref()).ok_or("it does not describe its call")?;
     for (spec, what, expected) in
         [(&call.in_spec, "inputs", given), (&call.out_spec, "outputs", module.graph.outputs.len())]
     {

@@ -1,13 +1,13 @@
-//! PT2 archives: what `torch.export.load` reads and libtorch runs by itself, written without either.
+//! PT2 archives, the format that `torch.export.load` reads and libtorch runs by itself, written without either.
 //!
 //! ```text
-//! root/archive_format, archive_version, .data/version, byteorder      what the file is
+//! root/archive_format, archive_version, .data/version, byteorder      identification of the file
 //!      models/model.json                                              the program: aten calls in order, and their signature
 //!      data/weights/…, data/constants/…                               a table of names, and one record per storage
 //!      data/sample_inputs/model.pt                                    zeros, for compilers that trace
-//!      extra/…                                                        what is said of the model
+//!      extra/…                                                        metadata of the model
 //! ```
-//! **Invariant:** equal models give equal bytes; only what PyTorch compares is stated of versions (schema 8, archive 0).
+//! **Invariant:** equal models give equal bytes; of the versions only those that PyTorch compares are stated (schema 8, archive 0).
 
 mod call;
 pub mod check;
@@ -27,15 +27,13 @@ use names::{Names, identifier};
 use size::Sizes;
 use std::path::Path;
 
-/// The one program of an archive; `torch.export.load` looks for this name.
+/// Name of the archive's only program, for which `torch.export.load` looks.
 const MODEL: &str = "model";
-/// Alignment of storages, so that they can be mapped.
+/// Alignment of storages in bytes, so that they can be mapped.
 const ALIGN_BYTES: u64 = 64;
 
-/// Writes a model.
-///
 /// # Errors
-/// A size that the format cannot say, before anything is written; what the system says.
+/// A size cannot be expressed in the format, before anything is written; or any error of the system.
 pub fn write(model: &Model<'_>, path: &Path) -> Result<(), ExportError> {
     let sizes = Sizes::of(model)?;
     let program = program::program(model.graph, Names::of(model.graph), &sizes).to_string();
@@ -44,7 +42,7 @@ pub fn write(model: &Model<'_>, path: &Path) -> Result<(), ExportError> {
     let samples = tensors::zeros(model.graph, &sizes);
     let sample: Vec<_> =
         samples.iter().map(|(dtype, shape, bytes)| (*dtype, shape.as_slice(), bytes.as_slice())).collect();
-    let beside = atomic::temporary(path);
+    let temporary = atomic::temporary(path);
     let put = |archive: &mut Archive| {
         archive.small("archive_format", b"pt2")?;
         archive.small("archive_version", b"0")?;
@@ -52,8 +50,8 @@ pub fn write(model: &Model<'_>, path: &Path) -> Result<(), ExportError> {
         archive.small("byteorder", b"little")?;
         archive.small(&format!("models/{MODEL}.json"), program.as_bytes())?;
         for (folder, table) in [("weights", &weights), ("constants", &constants)] {
-            let told = table.told(&sizes).to_string();
-            archive.small(&format!("data/{folder}/{MODEL}_{folder}_config.json"), told.as_bytes())?;
+            let config = table.config(&sizes).to_string();
+            archive.small(&format!("data/{folder}/{MODEL}_{folder}_config.json"), config.as_bytes())?;
             for (name, bytes) in &table.storages {
                 archive.storage(&format!("data/{folder}/{name}"), bytes)?;
             }
@@ -61,20 +59,20 @@ pub fn write(model: &Model<'_>, path: &Path) -> Result<(), ExportError> {
         archive.small(&format!("data/sample_inputs/{MODEL}.pt"), &arguments(&sample))?;
         model.about.iter().try_for_each(|(name, text)| archive.small(&format!("extra/{name}"), text.as_bytes()))
     };
-    let written = Archive::create(&beside, identifier(model.name)).and_then(|mut archive| {
+    let written = Archive::create(&temporary, identifier(model.name)).and_then(|mut archive| {
         put(&mut archive)?;
         archive.finish()?;
-        Ok(Disk.rename(&beside, path)?)
+        Ok(Disk.rename(&temporary, path)?)
     });
     if written.is_err() {
-        // The error that is told is the first one; the leftover is hidden and named so that nobody reads it.
-        let _ = std::fs::remove_file(&beside);
+        // The first error is returned; the leftover has a hidden name that nothing reads.
+        let _ = std::fs::remove_file(&temporary);
         return written;
     }
     Ok(Disk.sync_dir(atomic::parent(path))?)
 }
 
-/// A file being written, record by record.
+/// A file that is being written, record by record.
 struct Archive {
     file: Box<dyn StorageFile>,
     zip: Builder,

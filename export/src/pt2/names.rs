@@ -1,4 +1,4 @@
-//! Names of values in a program: Python identifiers, each once.
+//! Names of values in a program: unique Python identifiers.
 
 use enn_common::graph::{Graph, Id, Known};
 use std::collections::HashSet;
@@ -10,7 +10,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Inputs come first, so that they keep their names whatever else has them; what nodes give is called by the operation.
+    /// Assigns names. Inputs come first, so that they keep their names; results of nodes are named by their operation.
     pub(super) fn of(graph: &Graph) -> Self {
         let mut names = Self { of: vec![String::new(); graph.values().count()], taken: HashSet::new() };
         for id in graph.inputs() {
@@ -26,46 +26,46 @@ impl Names {
             names.of[id.0] = names.fresh(&format!("{prefix}{}", value.name));
         }
         for node in graph.nodes() {
-            let answered = graph.outputs().contains(&node.out);
-            let wish = if answered { &graph.value(node.out).name } else { node.op.name() };
-            names.of[node.out.0] = names.fresh(wish);
+            let is_output = graph.outputs().contains(&node.out);
+            let name = if is_output { &graph.value(node.out).name } else { node.op.name() };
+            names.of[node.out.0] = names.fresh(name);
         }
         names
     }
 
-    /// The name of a value.
+    /// Returns the name of a value.
     pub(super) fn get(&self, id: Id) -> &str {
         &self.of[id.0]
     }
 
-    /// A name that nothing has yet.
-    pub(super) fn fresh(&mut self, wish: &str) -> String {
-        let wish = identifier(wish);
-        let numbered = (1..).map(|number| format!("{wish}_{number}"));
-        let free = std::iter::once(wish.clone()).chain(numbered).find(|name| !self.taken.contains(name));
-        let name = free.unwrap_or(wish);
+    /// Reserves an unused name similar to `like`.
+    pub(super) fn fresh(&mut self, like: &str) -> String {
+        let base = identifier(like);
+        let numbered = (1..).map(|number| format!("{base}_{number}"));
+        let free = std::iter::once(base.clone()).chain(numbered).find(|name| !self.taken.contains(name));
+        let name = free.unwrap_or(base);
         self.taken.insert(name.clone());
         name
     }
 }
 
-/// A name as Python has them, and none that libtorch makes up for itself: v0, v1, …
+/// Turns a name into a Python identifier that is none of libtorch's own: v0, v1, …
 pub(super) fn identifier(name: &str) -> String {
     let letters: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    let made_up = letters.strip_prefix('v').is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()));
+    let reserved = letters.strip_prefix('v').is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()));
     let begins = letters.starts_with(|c: char| !c.is_ascii_digit());
-    if begins && !made_up { letters } else { format!("_{letters}") }
+    if begins && !reserved { letters } else { format!("_{letters}") }
 }
 
-/// Words that Python keeps for itself.
+/// Reserved words of Python.
 const KEYWORDS: [&str; 35] = [
     "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def", "del",
     "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is", "lambda", "nonlocal",
     "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
 ];
 
-/// The path of a tensor as attributes of Python's: a part that is a keyword gets an underscore behind it, as `feed.in_.weight`, and one that
-/// is called so already another, so that different paths stay different.
+/// Returns the path of a tensor as Python attributes: an underscore is appended to a part that is a keyword, as in `feed.in_.weight`, and
+/// to one that is already named so, so that different paths stay different.
 pub(super) fn attributes(path: &str) -> String {
     let is_keyword = |part: &str| KEYWORDS.contains(&part.trim_end_matches('_'));
     let part = |part: &str| if is_keyword(part) { format!("{part}_") } else { part.to_owned() };
@@ -80,8 +80,8 @@ mod tests {
     #[test]
     fn names_are_identifiers_and_unique() {
         let mut g = Graph::new();
-        let w = g.known("head.weight", (DType::F32, &[1]), Known::Parameter, vec![0; 4]).unwrap();
-        let again = g.known("head_weight", (DType::F32, &[1]), Known::Parameter, vec![0; 4]).unwrap();
+        let w = g.known("head.weight", DType::F32, &[1], Known::Parameter, vec![0; 4]).unwrap();
+        let again = g.known("head_weight", DType::F32, &[1], Known::Parameter, vec![0; 4]).unwrap();
         let x = g.input("p_head_weight", DType::F32, vec![Dim::BATCH]);
         let names = Names::of(&g);
         assert_eq!([x, w, again].map(|id| names.get(id)), ["p_head_weight", "p_head_weight_1", "p_head_weight_2"]);

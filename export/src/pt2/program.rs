@@ -1,7 +1,7 @@
 //! The program of an archive: `models/model.json`, an `ExportedProgram` of PyTorch's export schema 8.
 
 use super::{
-    call::{Argument, Call, call},
+    call::{Call, CallArgument, call},
     names::{Names, attributes},
     size::Sizes,
     tensors::{code, is_parameter},
@@ -10,9 +10,9 @@ use enn_common::graph::{Dim, Graph, Id, Known, Op};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// Of the schema that is written; readers compare the first number.
+/// Version of the schema that is written; readers compare the first number.
 const SCHEMA: (u64, u64) = (8, 17);
-/// Where a node says that it is: in the root, without which the program cannot be made a module again.
+/// Module stack of every node: the root, without which the program cannot be converted back to a module.
 const STACK: &str = "L__self__,,enn.Model";
 
 pub(super) fn program(graph: &Graph, names: Names, sizes: &Sizes) -> Value {
@@ -60,7 +60,7 @@ struct Writer<'a> {
     numbers: Map<String, Value>,
 }
 
-/// Names of the values that are so many times the batch.
+/// Names of the values that are a multiple of the batch.
 type Multiples = BTreeMap<u64, String>;
 
 fn tensor(name: &str) -> Value {
@@ -71,13 +71,13 @@ fn number(name: &str) -> Value {
     json!({ "as_sym_int": { "as_name": name } })
 }
 
-/// An argument; those that follow a `*` in the schema go by name only.
+/// Builds an argument; arguments after a `*` in the schema go by keyword only.
 fn argument(name: &str, value: Value, by_name: bool) -> Value {
     json!({ "name": name, "arg": value, "kind": if by_name { 2 } else { 1 } })
 }
 
 impl Writer<'_> {
-    fn push(&mut self, target: &str, inputs: Vec<Value>, output: Value, (name, place): (&str, &str)) {
+    fn push(&mut self, target: &str, inputs: Vec<Value>, output: Value, name: &str, place: &str) {
         self.nodes.push(json!({
             "target": target,
             "inputs": inputs,
@@ -88,7 +88,7 @@ impl Writer<'_> {
         }));
     }
 
-    /// Nodes that ask for the batch and multiply it, for the shapes that need it.
+    /// Adds nodes that read the batch and multiply it, for the shapes that need it.
     fn multiples(&mut self) -> Multiples {
         let mut wanted = BTreeSet::new();
         for node in self.graph.nodes() {
@@ -102,8 +102,8 @@ impl Writer<'_> {
         }
         let size = self.names.fresh("sym_size_int");
         let (source, axis, there) = self.sizes.source();
-        let asked = [("self", tensor(self.names.get(source))), ("dim", json!({ "as_int": axis }))];
-        self.number("torch.ops.aten.sym_size.int", asked, &size, there);
+        let inputs = [("self", tensor(self.names.get(source))), ("dim", json!({ "as_int": axis }))];
+        self.number("torch.ops.aten.sym_size.int", inputs, &size, there);
         let by = |number_of: &str, by: u64| [("a", number(number_of)), ("b", json!({ "as_int": by }))];
         let mut batch = size;
         if there > 1 {
@@ -120,72 +120,72 @@ impl Writer<'_> {
         multiples
     }
 
-    /// A node that gives so many times the batch.
+    /// Adds a node whose result is `times` the batch.
     fn number(&mut self, target: &str, given: [(&str, Value); 2], name: &str, times: u64) {
         let given = given.map(|(name, value)| argument(name, value, false)).to_vec();
-        self.push(target, given, number(name), (name, "batch"));
+        self.push(target, given, number(name), name, "batch");
         self.numbers.insert(name.to_owned(), self.sizes.size(Dim::Batch(times)));
     }
 
     fn node(&mut self, call: &Call<'_>, out: Id, place: &str, multiples: &Multiples) {
-        let value = |argument: &Argument<'_>| self.value(argument, multiples);
-        let told = call.arguments.iter();
-        let told = told.map(|(name, a)| argument(name, value(a), matches!(a, Argument::Keyword(_)))).collect();
+        let value = |argument: &CallArgument<'_>| self.value(argument, multiples);
+        let inputs = call.arguments.iter();
+        let inputs = inputs.map(|(name, a)| argument(name, value(a), matches!(a, CallArgument::Keyword(_)))).collect();
         let name = self.names.get(out).to_owned();
-        self.push(&format!("torch.ops.aten.{}", call.target), told, tensor(&name), (&name, place));
+        self.push(&format!("torch.ops.aten.{}", call.target), inputs, tensor(&name), &name, place);
     }
 
-    fn value(&self, argument: &Argument<'_>, multiples: &Multiples) -> Value {
+    fn value(&self, argument: &CallArgument<'_>, multiples: &Multiples) -> Value {
         let name = |id: &Id| json!({ "name": self.names.get(*id) });
         match argument {
-            Argument::Tensor(id) => json!({ "as_tensor": name(id) }),
-            Argument::Tensors(ids) => json!({ "as_tensors": ids.iter().map(name).collect::<Vec<_>>() }),
-            Argument::Behind(0, id) => json!({ "as_tensors": [name(id)] }),
-            Argument::Behind(nothings, id) => {
+            CallArgument::Tensor(id) => json!({ "as_tensor": name(id) }),
+            CallArgument::Tensors(ids) => json!({ "as_tensors": ids.iter().map(name).collect::<Vec<_>>() }),
+            CallArgument::Behind(0, id) => json!({ "as_tensors": [name(id)] }),
+            CallArgument::Behind(nothings, id) => {
                 let mut list = vec![json!({ "as_none": true }); *nothings];
                 list.push(json!({ "as_tensor": name(id) }));
                 json!({ "as_optional_tensors": list })
             }
-            Argument::Int(int) => json!({ "as_int": int }),
-            Argument::Ints(ints) => json!({ "as_ints": ints }),
-            Argument::Sizes(sizes) if sizes.iter().any(|dim| self.sizes.is_open(*dim)) => {
+            CallArgument::Int(int) => json!({ "as_int": int }),
+            CallArgument::Ints(ints) => json!({ "as_ints": ints }),
+            CallArgument::Sizes(sizes) if sizes.iter().any(|dim| self.sizes.is_open(*dim)) => {
                 let size = |dim: &Dim| match dim {
                     Dim::Batch(times) => json!({ "as_name": multiples[times] }),
                     Dim::Fixed(size) => json!({ "as_int": size }),
                 };
                 json!({ "as_sym_ints": sizes.iter().map(size).collect::<Vec<_>>() })
             }
-            Argument::Sizes(sizes) => {
+            CallArgument::Sizes(sizes) => {
                 json!({ "as_ints": sizes.iter().map(|d| d.of(self.sizes.hint())).collect::<Vec<_>>() })
             }
-            Argument::Float(float) => json!({ "as_float": float }),
-            Argument::Bool(bool) => json!({ "as_bool": bool }),
-            Argument::Kind(dtype) => json!({ "as_scalar_type": code(*dtype) }),
-            Argument::Keyword(text) => json!({ "as_string": text }),
+            CallArgument::Float(float) => json!({ "as_float": float }),
+            CallArgument::Bool(bool) => json!({ "as_bool": bool }),
+            CallArgument::Kind(dtype) => json!({ "as_scalar_type": code(*dtype) }),
+            CallArgument::Keyword(text) => json!({ "as_string": text }),
         }
     }
 
-    /// Names of the outputs. What nothing computes, and what is answered twice, is copied.
+    /// Returns the names of the outputs. An output that no node computes, or that appears twice, is copied.
     fn outputs(&mut self) -> Vec<String> {
         let computed: HashSet<Id> = self.graph.nodes().iter().map(|node| node.out).collect();
-        let mut answered = HashSet::new();
+        let mut seen = HashSet::new();
         let mut outputs = Vec::new();
         for id in self.graph.outputs() {
             let name = self.names.get(*id).to_owned();
-            if computed.contains(id) && answered.insert(id) {
+            if computed.contains(id) && seen.insert(id) {
                 outputs.push(name);
                 continue;
             }
             let copy = self.names.fresh(&name);
             let given = vec![argument("self", tensor(&name), false)];
-            self.push("torch.ops.aten.clone.default", given, tensor(&copy), (&copy, "output"));
+            self.push("torch.ops.aten.clone.default", given, tensor(&copy), &copy, "output");
             self.tensors.insert(copy.clone(), self.sizes.meta(self.graph.value(*id), false));
             outputs.push(copy);
         }
         outputs
     }
 
-    /// What the inputs and outputs are, and the inputs.
+    /// Returns the signature of inputs and outputs, and the inputs.
     fn signature(&mut self, outputs: &[String]) -> (Value, Vec<Value>) {
         let mut specs = Vec::new();
         let mut inputs = Vec::new();
@@ -215,15 +215,15 @@ impl Writer<'_> {
     }
 }
 
-/// How the whole is called: inputs by position; one output as it is, several as a dictionary.
+/// Returns the call signature: inputs by position; a single output as it is, several as a dictionary.
 fn root(graph: &Graph, names: &Names) -> Value {
     let leaves = |count: usize| vec![json!({ "type": null, "context": null, "children_spec": [] }); count];
     let tree = |kind: &str, context: &str, children: Vec<Value>| json!({ "type": kind, "context": context, "children_spec": children });
     let spec = |tree: Value| json!([1, tree]).to_string();
     let positional = tree("builtins.tuple", "null", leaves(graph.inputs().len()));
     let given = tree("builtins.tuple", "null", vec![positional, tree("builtins.dict", "[]", Vec::new())]);
-    let answered: Vec<&str> = graph.outputs().iter().map(|id| graph.value(*id).name.as_str()).collect();
-    let answer = match answered.as_slice() {
+    let outputs: Vec<&str> = graph.outputs().iter().map(|id| graph.value(*id).name.as_str()).collect();
+    let answer = match outputs.as_slice() {
         [_] => leaves(1).remove(0),
         several => tree("builtins.dict", &json!(several).to_string(), leaves(several.len())),
     };

@@ -1,32 +1,35 @@
 //! Sizes in a program: numbers, and expressions of the one symbol that stands for the batch.
 
 use crate::{ExportError, Model};
-use enn_common::graph::{Dim, Id, Value as Tensor};
+use enn_common::graph::{Dim, GraphValue as Tensor, Id};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
-/// The symbol.
+/// Name of the symbol.
 const SYMBOL: &str = "s0";
-/// As the expressions spell it.
+/// Spelling of the symbol in expressions.
 const SPELT: &str = "Symbol('s0', positive=True, integer=True)";
-/// Size that traces take for the batch, unless something else has it: not 0 or 1, which they would take for fixed.
+/// Size that traces use for the batch, unless another axis has it: not 0 or 1, which they would take for fixed.
 const HINT: u64 = 7;
 
-/// What the batch is.
+/// The range and source of the batch.
 pub(super) struct Sizes {
     range: (u64, u64),
     hint: u64,
-    /// The input and its axis that tell it, and how many times it is there.
+    /// Input and axis from which the batch is read, and its multiple there.
     source: (Id, usize, u64),
 }
 
 impl Sizes {
+    /// Determines the batch of a model.
+    ///
     /// # Errors
-    /// Without an input that has the batch in an axis.
+    /// No input has the batch in an axis.
     pub(super) fn of(model: &Model<'_>) -> Result<Self, ExportError> {
         let graph = model.graph;
         let axes = |id: &Id| {
-            let (id, shape) = (*id, graph.value(*id).shape.iter().enumerate());
+            let id = *id;
+            let shape = graph.value(id).shape.iter().enumerate();
             shape.filter(|(_, dim)| dim.is_open()).map(move |(axis, dim)| (id, axis, dim.of(1)))
         };
         let source = graph.inputs().iter().flat_map(axes).min_by_key(|(.., times)| *times);
@@ -44,22 +47,22 @@ impl Sizes {
         Ok(Self { range, hint: fitting.next().unwrap_or(range.1), source })
     }
 
-    /// The input and its axis that tell the batch, and how many times it is there: as few as there are.
+    /// Returns the input and axis from which the batch is read, and its smallest multiple there.
     pub(super) const fn source(&self) -> (Id, usize, u64) {
         self.source
     }
 
-    /// The batch that samples have.
+    /// Returns the batch of samples.
     pub(super) const fn hint(&self) -> u64 {
         self.hint
     }
 
-    /// Whether there is more than one batch.
+    /// Returns whether a dimension is dynamic, and the batch may vary.
     pub(super) const fn is_open(&self, dim: Dim) -> bool {
         dim.is_open() && self.range.0 < self.range.1
     }
 
-    /// The symbols and their bounds.
+    /// Returns the symbols with their bounds.
     pub(super) fn ranges(&self) -> Value {
         let (min, max) = self.range;
         if min < max { json!({ SYMBOL: { "min_val": min, "max_val": max } }) } else { json!({}) }
@@ -72,7 +75,7 @@ impl Sizes {
         }
     }
 
-    /// So many times a power of the batch.
+    /// Returns `times` a power of the batch.
     fn product(&self, times: u64, power: u32) -> Value {
         if power == 0 || !self.is_open(Dim::BATCH) {
             return json!({ "as_int": times * self.range.1.pow(power) });
@@ -82,7 +85,7 @@ impl Sizes {
         json!({ "as_expr": { "expr_str": spelt, "hint": { "as_int": times * self.hint.pow(power) } } })
     }
 
-    /// What is said of a tensor. Strides are the row-major ones, also of views: whoever compiles or unflattens traces anew.
+    /// Returns the metadata of a tensor. Strides are row-major, also those of views: compilers and `unflatten` trace anew.
     pub(super) fn meta(&self, value: &Tensor, gradient: bool) -> Value {
         let mut times = 1;
         let mut power = 0;
@@ -100,7 +103,7 @@ impl Sizes {
             "device": { "type": "cpu", "index": null },
             "strides": strides,
             "storage_offset": { "as_int": 0 },
-            // Strided.
+            // Layout 7 is strided.
             "layout": 7,
         })
     }

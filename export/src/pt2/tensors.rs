@@ -1,14 +1,14 @@
-//! The tensors of an archive: tables of names, and the storages behind them.
+//! The tensors of an archive: tables of names, and the storages.
 
 use super::{names::attributes, size::Sizes};
 use enn_common::{
     checkpoint::{self, Element},
-    graph::{DType, Graph, Known, Value as Tensor},
+    graph::{DType, Graph, GraphValue as Tensor, Known},
 };
 use serde_json::{Map, Value, json};
 use std::{collections::HashMap, sync::Arc};
 
-/// PyTorch's number of an element type.
+/// Returns PyTorch's number of an element type.
 pub(super) const fn code(dtype: DType) -> u8 {
     match dtype {
         DType::I64 => 5,
@@ -19,21 +19,21 @@ pub(super) const fn code(dtype: DType) -> u8 {
     }
 }
 
-/// Whether it is trained on, where it is trained at all.
+/// Returns whether a value is a trainable parameter.
 pub(super) fn is_parameter(value: &Tensor) -> bool {
     value.data.as_ref().is_some_and(|data| data.known == Known::Parameter)
 }
 
 /// One folder of tensors.
-pub(super) struct Table<'a> {
-    /// A tensor and the storage it is in.
+pub(super) struct TensorTable<'a> {
+    /// Tensors with the names of their storages.
     tensors: Vec<(&'a Tensor, String)>,
     /// Every storage once, by name.
     pub(super) storages: Vec<(String, &'a [u8])>,
 }
 
-impl<'a> Table<'a> {
-    /// Tensors that share their memory share a storage.
+impl<'a> TensorTable<'a> {
+    /// Collects tensors; those that share their memory share a storage.
     fn of(graph: &'a Graph, prefix: &str, belongs: impl Fn(Known) -> bool) -> Self {
         let mut table = Self { tensors: Vec::new(), storages: Vec::new() };
         let mut places = HashMap::new();
@@ -50,28 +50,28 @@ impl<'a> Table<'a> {
         table
     }
 
-    /// The table.
-    pub(super) fn told(&self, sizes: &Sizes) -> Value {
+    /// Returns the table as JSON.
+    pub(super) fn config(&self, sizes: &Sizes) -> Value {
         let row = |(value, storage): &(&Tensor, String)| {
             let is_param = is_parameter(value);
             let meta = sizes.meta(value, is_param);
-            let told = json!({ "path_name": storage, "is_param": is_param, "use_pickle": false, "tensor_meta": meta });
-            (attributes(&value.name), told)
+            let entry = json!({ "path_name": storage, "is_param": is_param, "use_pickle": false, "tensor_meta": meta });
+            (attributes(&value.name), entry)
         };
         json!({ "config": self.tensors.iter().map(row).collect::<Map<_, _>>() })
     }
 }
 
-/// Parameters and buffers.
-pub(super) fn weights(graph: &Graph) -> Table<'_> {
-    Table::of(graph, "weight", |known| known != Known::Constant)
+/// Returns the table of parameters and buffers.
+pub(super) fn weights(graph: &Graph) -> TensorTable<'_> {
+    TensorTable::of(graph, "weight", |known| known != Known::Constant)
 }
 
-pub(super) fn constants(graph: &Graph) -> Table<'_> {
-    Table::of(graph, "tensor", |known| known == Known::Constant)
+pub(super) fn constants(graph: &Graph) -> TensorTable<'_> {
+    TensorTable::of(graph, "tensor", |known| known == Known::Constant)
 }
 
-/// Sample inputs: zeros.
+/// Returns sample inputs of zeros.
 pub(super) fn zeros(graph: &Graph, sizes: &Sizes) -> Vec<(Element, Vec<u64>, Vec<u8>)> {
     let zero = |value: &Tensor| {
         let shape: Vec<u64> = value.shape.iter().map(|dim| dim.of(sizes.hint())).collect();
@@ -83,11 +83,11 @@ pub(super) fn zeros(graph: &Graph, sizes: &Sizes) -> Vec<(Element, Vec<u64>, Vec
 
 fn element(dtype: DType) -> Element {
     match dtype {
-        DType::F32 => checkpoint::DType::F32,
-        DType::F16 => checkpoint::DType::F16,
-        DType::Bf16 => checkpoint::DType::Bf16,
-        DType::I64 => checkpoint::DType::I64,
-        DType::Bool => checkpoint::DType::Bool,
+        DType::F32 => checkpoint::TensorDType::F32,
+        DType::F16 => checkpoint::TensorDType::F16,
+        DType::Bf16 => checkpoint::TensorDType::Bf16,
+        DType::I64 => checkpoint::TensorDType::I64,
+        DType::Bool => checkpoint::TensorDType::Bool,
     }
     .into()
 }

@@ -33,13 +33,13 @@ fn corners() -> Graph {
     let mut g = Graph::new();
     let x = g.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(2)]);
     let shared: Arc<[u8]> = [1.0_f32, 2.0, 3.0, f32::NEG_INFINITY].iter().flat_map(|v| v.to_le_bytes()).collect();
-    let a = g.known("a.weight", (DType::F32, &[2, 2]), Known::Parameter, shared.clone()).unwrap();
-    let b = g.known("b.weight", (DType::F32, &[2, 2]), Known::Parameter, shared).unwrap();
+    let a = g.known("a.weight", DType::F32, &[2, 2], Known::Parameter, shared.clone()).unwrap();
+    let b = g.known("b.weight", DType::F32, &[2, 2], Known::Parameter, shared).unwrap();
     for (name, dtype, bytes) in [("narrow", DType::F16, 2), ("brain", DType::Bf16, 2), ("whole", DType::I64, 8)] {
-        g.known(name, (dtype, &[1]), Known::Buffer, vec![0; bytes]).unwrap();
+        g.known(name, dtype, &[1], Known::Buffer, vec![0; bytes]).unwrap();
     }
-    g.known("truth", (DType::Bool, &[3]), Known::Constant, vec![1, 0, 1]).unwrap();
-    g.known("empty", (DType::F32, &[0, 4]), Known::Constant, Vec::new()).unwrap();
+    g.known("truth", DType::Bool, &[3], Known::Constant, vec![1, 0, 1]).unwrap();
+    g.known("empty", DType::F32, &[0, 4], Known::Constant, Vec::new()).unwrap();
     let number = g.number(f32::INFINITY);
     let y = g.node(Op::Linear, &[x, a], "a").unwrap();
     let y = g.node(Op::Linear, &[y, b], "b").unwrap();

@@ -1,13 +1,13 @@
-//! Small graphs at the edge of what formats hold: many axes, ports that are nothing but copies, integers, half precision, the batch
-//! in odd places.
+//! Small graphs at the limits of formats: many axes, ports that are copies, integers, half precision, the batch
+//! in unusual positions.
 
 use super::{BINARY, Built, Sample, above, batched, float, one, parameter, weights};
 use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Known, Op, Unary, infer::GraphError};
 
-/// All of them.
+/// Returns all edge cases.
 ///
 /// # Panics
-/// When one of them contradicts itself, which a test of this file sees.
+/// A graph contradicts itself, which a test of this file would notice.
 pub fn edges() -> Vec<Sample> {
     let mut all = Vec::new();
     let mut add = |name: String, graph: Built| {
@@ -26,7 +26,7 @@ pub fn edges() -> Vec<Sample> {
     all
 }
 
-/// What a model does with its values, of so many axes.
+/// Adds a model's operations on values with this many axes.
 fn many_axes(axes: usize, add: &mut dyn FnMut(String, Built)) {
     let sizes: Vec<u64> = [2, 3, 2, 1, 2, 2][..axes - 2].iter().copied().chain([3]).collect();
     // Every other axis of the operand is 1: nothing can be joined to fewer axes.
@@ -45,7 +45,7 @@ fn many_axes(axes: usize, add: &mut dyn FnMut(String, Built)) {
         let by = g.floats(&sparse, &weights(count))?;
         let less = g.node(Op::Compare(Compare::Less), &[by, x], "m")?;
         let large = above(g, x, 1.0)?;
-        let mask = g.known("mask", (DType::Bool, &sparse), Known::Constant, vec![1; count as usize])?;
+        let mask = g.known("mask", DType::Bool, &sparse, Known::Constant, vec![1; count as usize])?;
         let large = g.node(Op::And, &[mask, large], "m")?;
         let not = g.node(Op::Not, &[large], "m")?;
         let both = g.node(Op::And, &[less, not], "m")?;
@@ -93,7 +93,7 @@ fn many_axes(axes: usize, add: &mut dyn FnMut(String, Built)) {
     });
 }
 
-/// As a grid of three axes comes from its patches: between ports of few axes.
+/// Cuts a grid of three axes into patches, between ports of few axes.
 fn patches() -> Built {
     one(&[24, 24], |g, x| {
         let cut = g.node(Op::Reshape { shape: batched(&[2, 3, 4, 2, 3, 4]) }, &[x], "m")?;
@@ -122,7 +122,7 @@ fn ids() -> Built {
     Ok(g)
 }
 
-/// Of whole numbers, which half precision holds.
+/// Adds half-precision values of whole numbers, which it represents exactly.
 fn halves() -> Built {
     let mut g = Graph::new();
     let x = g.input("x", DType::F32, batched(&[6]));

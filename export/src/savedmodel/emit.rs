@@ -1,40 +1,40 @@
-//! How each operation is said in TensorFlow's.
+//! Emission of every graph operation in TensorFlow operations.
 
 use super::nodes::{
-    Attribute::{Bool, Int, Kind, Sizes},
-    Name, Nodes, signed,
+    AttrValue::{Bool, Int, Kind, Sizes},
+    NodeName, Nodes, signed,
 };
 use crate::{ExportError, model::joined};
-use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Node, Op, Unary, Value};
+use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, GraphValue, Id, Node, Op, Unary};
 
-/// Of the CPU's kernel.
+/// Limit on the axes of the CPU's softmax kernel.
 const SOFTMAX_AXES_MAX: usize = 5;
 
-/// A graph on its way into [`Nodes`].
-pub(super) struct Emitter<'a> {
+/// A writer that turns a graph into [`Nodes`].
+pub(super) struct TensorFlowEmitter<'a> {
     graph: &'a Graph,
     pub(super) nodes: Nodes,
-    /// By value.
-    made: Vec<Option<Name>>,
-    /// The rows of a call, once asked for.
-    batch: Option<Name>,
+    /// Name of each value.
+    made: Vec<Option<NodeName>>,
+    /// Name of the number of rows of a call, once it was requested.
+    batch: Option<NodeName>,
 }
 
-impl<'a> Emitter<'a> {
-    /// With placeholders for the inputs.
+impl<'a> TensorFlowEmitter<'a> {
+    /// Makes an emitter with placeholders for the inputs.
     pub(super) fn new(graph: &'a Graph) -> Self {
         let mut nodes = Nodes::new();
         let mut made = vec![None; graph.values().count()];
         for id in graph.inputs() {
-            let Value { name, dtype, shape, .. } = graph.value(*id);
-            let attributes = [("dtype", Kind(*dtype)), ("shape", super::nodes::Attribute::Shape(shape))];
+            let GraphValue { name, dtype, shape, .. } = graph.value(*id);
+            let attributes = [("dtype", Kind(*dtype)), ("shape", super::nodes::AttrValue::Shape(shape))];
             made[id.0] = Some(nodes.named(name, "Placeholder", &[], &attributes));
         }
         Self { graph, nodes, made, batch: None }
     }
 
-    /// The name of a value; one that is known is written at its first use.
-    pub(super) fn name(&mut self, id: Id) -> Name {
+    /// Returns the name of a value; a known one is written at its first use.
+    pub(super) fn name(&mut self, id: Id) -> NodeName {
         if let Some(name) = &self.made[id.0] {
             return name.clone();
         }
@@ -46,11 +46,10 @@ impl<'a> Emitter<'a> {
         name
     }
 
-    /// Writes a node.
     pub(super) fn node(&mut self, node: &Node) -> Result<(), ExportError> {
         self.nodes.enter(&node.place);
-        let ins: Vec<Name> = node.ins.iter().map(|id| self.name(*id)).collect();
-        let values: Vec<&Value> = node.ins.iter().map(|id| self.graph.value(*id)).collect();
+        let ins: Vec<NodeName> = node.ins.iter().map(|id| self.name(*id)).collect();
+        let values: Vec<&GraphValue> = node.ins.iter().map(|id| self.graph.value(*id)).collect();
         let out = self.graph.value(node.out);
         let t = values[0].dtype;
         let x = &ins[0];
@@ -68,16 +67,16 @@ impl<'a> Emitter<'a> {
             }
             Op::Linear => self.linear(&ins, &values, &out.shape),
             Op::LayerNorm { eps } => self.layer_norm(&ins, values[0], *eps),
-            Op::Softmax => self.softmax((t, x), &out.shape),
+            Op::Softmax => self.softmax(t, x, &out.shape),
             Op::Reduce { fold, axes, keep } => {
                 let op = match fold {
                     Fold::Sum => "Sum",
                     Fold::Mean => "Mean",
                     Fold::Max => "Max",
                 };
-                self.reduce(op, (t, x), axes, *keep)
+                self.reduce(op, t, x, axes, *keep)
             }
-            Op::Reshape { shape } => self.reshape((t, x), shape),
+            Op::Reshape { shape } => self.reshape(t, x, shape),
             Op::Permute { axes } => {
                 let axes = self.nodes.row(&axes.iter().map(|axis| *axis as i64).collect::<Vec<_>>());
                 self.nodes.node("Transpose", &[x, &axes], &[("T", Kind(t)), ("Tperm", Sizes)])
@@ -86,10 +85,10 @@ impl<'a> Emitter<'a> {
                 let shape = self.sizes(node, shape)?;
                 self.nodes.node("BroadcastTo", &[x, &shape], &[("T", Kind(t)), ("Tidx", Sizes)])
             }
-            Op::Slice { axis, start, len } => self.slice((t, x), values[0].shape.len(), (*axis, *start, *len)),
+            Op::Slice { axis, start, len } => self.slice(t, x, values[0].shape.len(), *axis, *start, *len),
             Op::Concat { axis } => {
                 let axis = self.nodes.size(*axis as i64);
-                let operands: Vec<&Name> = ins.iter().chain([&axis]).collect();
+                let operands: Vec<&NodeName> = ins.iter().chain([&axis]).collect();
                 let attributes = [("N", Int(ins.len() as i64)), ("T", Kind(t)), ("Tidx", Sizes)];
                 self.nodes.node("ConcatV2", &operands, &attributes)
             }
@@ -103,21 +102,21 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    fn one(&mut self, op: &str, t: DType, x: &Name) -> Name {
+    fn one(&mut self, op: &str, t: DType, x: &NodeName) -> NodeName {
         self.nodes.node(op, &[x], &[("T", Kind(t))])
     }
 
-    fn two(&mut self, op: &str, t: DType, a: &Name, b: &Name) -> Name {
+    fn two(&mut self, op: &str, t: DType, a: &NodeName, b: &NodeName) -> NodeName {
         self.nodes.node(op, &[a, b], &[("T", Kind(t))])
     }
 
-    /// An operation with a number as its second operand.
-    fn by(&mut self, op: &str, t: DType, x: &Name, number: f64) -> Name {
+    /// Adds an operation with a number as its second operand.
+    fn by(&mut self, op: &str, t: DType, x: &NodeName, number: f64) -> NodeName {
         let number = self.nodes.number(t, number);
         self.two(op, t, x, &number)
     }
 
-    fn unary(&mut self, f: Unary, t: DType, x: &Name) -> Name {
+    fn unary(&mut self, f: Unary, t: DType, x: &NodeName) -> NodeName {
         match f {
             Unary::Neg => self.one("Neg", t, x),
             Unary::Exp => self.one("Exp", t, x),
@@ -143,61 +142,61 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// x/2 · (1 + part).
-    fn gated(&mut self, t: DType, x: &Name, part: &Name) -> Name {
+    /// Computes x/2 · (1 + part).
+    fn gated(&mut self, t: DType, x: &NodeName, part: &NodeName) -> NodeName {
         let half = self.by("Mul", t, x, 0.5);
         let part = self.by("AddV2", t, part, 1.0);
         self.two("Mul", t, &half, &part)
     }
 
-    /// As the product of two matrices, which every converter knows for a dense layer.
-    fn linear(&mut self, ins: &[Name], values: &[&Value], to: &[Dim]) -> Name {
+    /// Adds a product of two matrices, which every converter recognizes as a dense layer.
+    fn linear(&mut self, ins: &[NodeName], values: &[&GraphValue], to: &[Dim]) -> NodeName {
         let t = values[0].dtype;
         let from = &values[0].shape;
-        let flat = if from.len() == 2 { ins[0].clone() } else { self.reshape((t, &ins[0]), &rows(from)) };
+        let flat = if from.len() == 2 { ins[0].clone() } else { self.reshape(t, &ins[0], &rows(from)) };
         let attributes = [("T", Kind(t)), ("transpose_a", Bool(false)), ("transpose_b", Bool(true))];
         let mut made = self.nodes.node("MatMul", &[&flat, &ins[1]], &attributes);
         if let Some(bias) = ins.get(2) {
             made = self.nodes.node("BiasAdd", &[&made, bias], &[("T", Kind(t))]);
         }
-        if to.len() == 2 { made } else { self.reshape((t, &made), to) }
+        if to.len() == 2 { made } else { self.reshape(t, &made, to) }
     }
 
-    /// Of rows, where there are more axes than its kernel takes.
-    fn softmax(&mut self, (t, x): (DType, &Name), shape: &[Dim]) -> Name {
+    /// Adds a softmax of rows, with joined axes where there are more than its kernel takes.
+    fn softmax(&mut self, t: DType, x: &NodeName, shape: &[Dim]) -> NodeName {
         if shape.len() <= SOFTMAX_AXES_MAX {
             return self.one("Softmax", t, x);
         }
-        let flat = self.reshape((t, x), &rows(shape));
+        let flat = self.reshape(t, x, &rows(shape));
         let made = self.one("Softmax", t, &flat);
-        self.reshape((t, &made), shape)
+        self.reshape(t, &made, shape)
     }
 
-    fn layer_norm(&mut self, ins: &[Name], x: &Value, eps: f64) -> Name {
+    fn layer_norm(&mut self, ins: &[NodeName], x: &GraphValue, eps: f64) -> NodeName {
         let t = x.dtype;
         let last = x.shape.len() - 1;
-        let mean = self.reduce("Mean", (t, &ins[0]), &[last], true);
-        let apart = self.two("Sub", t, &ins[0], &mean);
-        let square = self.one("Square", t, &apart);
-        let spread = self.reduce("Mean", (t, &square), &[last], true);
-        let spread = self.by("AddV2", t, &spread, eps);
-        let scale = self.one("Rsqrt", t, &spread);
-        let normed = self.two("Mul", t, &apart, &scale);
+        let mean = self.reduce("Mean", t, &ins[0], &[last], true);
+        let centred = self.two("Sub", t, &ins[0], &mean);
+        let square = self.one("Square", t, &centred);
+        let variance = self.reduce("Mean", t, &square, &[last], true);
+        let variance = self.by("AddV2", t, &variance, eps);
+        let scale = self.one("Rsqrt", t, &variance);
+        let normed = self.two("Mul", t, &centred, &scale);
         let normed = self.two("Mul", t, &normed, &ins[1]);
         self.two("AddV2", t, &normed, &ins[2])
     }
 
-    fn reduce(&mut self, op: &str, (t, x): (DType, &Name), axes: &[usize], keep: bool) -> Name {
+    fn reduce(&mut self, op: &str, t: DType, x: &NodeName, axes: &[usize], keep: bool) -> NodeName {
         let axes = self.nodes.row(&axes.iter().map(|axis| *axis as i64).collect::<Vec<_>>());
         self.nodes.node(op, &[x, &axes], &[("T", Kind(t)), ("Tidx", Sizes), ("keep_dims", Bool(keep))])
     }
 
-    fn reshape(&mut self, (t, x): (DType, &Name), to: &[Dim]) -> Name {
+    fn reshape(&mut self, t: DType, x: &NodeName, to: &[Dim]) -> NodeName {
         let to = self.nodes.row(&to.iter().map(|dim| signed(*dim)).collect::<Vec<_>>());
         self.nodes.node("Reshape", &[x, &to], &[("T", Kind(t)), ("Tshape", Sizes)])
     }
 
-    fn slice(&mut self, (t, x): (DType, &Name), rank: usize, (axis, start, len): (usize, u64, u64)) -> Name {
+    fn slice(&mut self, t: DType, x: &NodeName, rank: usize, axis: usize, start: u64, len: u64) -> NodeName {
         let mut begin = vec![0; rank];
         let mut size = vec![-1; rank];
         begin[axis] = start as i64;
@@ -207,8 +206,8 @@ impl<'a> Emitter<'a> {
         self.nodes.node("Slice", &[x, &begin, &size], &[("Index", Sizes), ("T", Kind(t))])
     }
 
-    /// A shape as a tensor.
-    fn sizes(&mut self, node: &Node, shape: &[Dim]) -> Result<Name, ExportError> {
+    /// Adds a shape as a tensor.
+    fn sizes(&mut self, node: &Node, shape: &[Dim]) -> Result<NodeName, ExportError> {
         if shape.iter().all(|dim| !dim.is_open()) {
             return Ok(self.nodes.row(&shape.iter().map(|dim| signed(*dim)).collect::<Vec<_>>()));
         }
@@ -228,8 +227,8 @@ impl<'a> Emitter<'a> {
         Ok(self.nodes.node("Pack", &parts.iter().collect::<Vec<_>>(), &attributes))
     }
 
-    /// The rows of this call, read from the first input that has them.
-    fn rows(&mut self, node: &Node) -> Result<Name, ExportError> {
+    /// Adds the number of rows of a call, read from the first input that has them.
+    fn rows(&mut self, node: &Node) -> Result<NodeName, ExportError> {
         if let Some(batch) = &self.batch {
             return Ok(batch.clone());
         }
@@ -254,7 +253,7 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// All axes but the last joined to one.
+/// Returns the sizes with all axes but the last joined to one.
 fn rows(shape: &[Dim]) -> [Dim; 2] {
     let (last, lead) = shape.split_last().expect("an operand has axes");
     [joined(lead), *last]

@@ -1,8 +1,8 @@
-//! TensorFlow SavedModel: a frozen GraphDef, weights inside, behind the signature `serving_default`.
+//! TensorFlow SavedModel: a frozen GraphDef that contains the weights, with the signature `serving_default`.
 //!
 //! ```text
 //! DIR/saved_model.pb            the graph; protocol buffers of tensorflow/core/protobuf/{saved_model,meta_graph}.proto
-//! DIR/assets.extra/enn.json     what is said of the model
+//! DIR/assets.extra/enn.json     metadata of the model
 //! ```
 //! **Invariant:** the directory is whole or absent, and equal models give equal bytes.
 
@@ -12,68 +12,68 @@ pub mod runtime;
 mod signature;
 
 use crate::{ExportError, Model, proto::Message};
-use emit::Emitter;
+use emit::TensorFlowEmitter;
 use enn_common::{
     fs::{Disk, FileError, Storage, atomic},
     graph::{Graph, Id},
 };
-use nodes::{BYTES_MAX, Name, kind, signed, sizes};
+use nodes::{BYTES_MAX, NodeName, kind, signed, sizes};
 use std::{fs, path::Path};
 
-/// In error messages.
+/// Name of this format in error messages.
 const TARGET: &str = "tensorflow";
-/// The signature that serving systems call when none is named.
+/// Signature that serving systems call by default.
 pub const SIGNATURE: &str = "serving_default";
-/// The set of graphs to be loaded.
+/// Tag of the graph to load.
 pub const TAG: &str = "serve";
 const GRAPH: &str = "saved_model.pb";
 const EXTRA: &str = "assets.extra";
 
-/// Writes the directory `dir`, which is replaced when it is there.
+/// Writes the directory `dir`, replacing an existing one.
 ///
 /// # Errors
-/// What the format does not hold, or what the system says.
+/// The format cannot hold the model, or any error of the system.
 pub fn write(model: &Model<'_>, dir: &Path) -> Result<(), ExportError> {
     let graph = bytes(model)?;
     let about = serde_json::to_vec_pretty(model.about).expect("text becomes JSON");
-    let beside = atomic::temporary(dir);
-    let written = fill(&beside, &graph, &about).and_then(|()| atomic::place_dir(&beside, dir));
+    let temporary = atomic::temporary(dir);
+    let written = fill(&temporary, &graph, &about).and_then(|()| atomic::place_dir(&temporary, dir));
     if written.is_err() {
-        // The first error is told; the leftover has a hidden name.
-        let _ = fs::remove_dir_all(&beside);
+        // The first error is returned; the leftover has a hidden name.
+        let _ = fs::remove_dir_all(&temporary);
     }
     Ok(written?)
 }
 
-fn fill(beside: &Path, graph: &[u8], about: &[u8]) -> Result<(), FileError> {
-    let extra = beside.join(EXTRA);
+fn fill(temporary: &Path, graph: &[u8], about: &[u8]) -> Result<(), FileError> {
+    let extra = temporary.join(EXTRA);
     Disk.create_dir(&extra)?;
     atomic::write(&extra.join("enn.json"), about)?;
-    atomic::write(&beside.join(GRAPH), graph)
+    atomic::write(&temporary.join(GRAPH), graph)
 }
 
-/// `SavedModel`.
+/// Encodes the `SavedModel` message.
 fn bytes(model: &Model<'_>) -> Result<Vec<u8>, ExportError> {
     let graph = model.graph;
     let weights: usize = graph.values().filter_map(|(_, value)| Some(value.data.as_ref()?.bytes.len())).sum();
     fits(model, weights)?;
-    let mut emitter = Emitter::new(graph);
+    let mut emitter = TensorFlowEmitter::new(graph);
     for node in graph.nodes() {
         emitter.node(node)?;
     }
-    // Identities: an output may be an input, or known.
+    // Outputs are identities: an output may be an input, or known.
     emitter.nodes.enter("");
-    let outputs: Vec<Name> = graph
+    let outputs: Vec<NodeName> = graph
         .outputs()
         .iter()
         .map(|id| {
             let made = emitter.name(*id);
             let name = format!("output/{}", graph.value(*id).name);
-            let attributes = [("T", nodes::Attribute::Kind(graph.value(*id).dtype))];
+            let attributes = [("T", nodes::AttrValue::Kind(graph.value(*id).dtype))];
             emitter.nodes.named(&name, "Identity", &[&made], &attributes)
         })
         .collect();
-    let inputs: Vec<Name> = graph.inputs().iter().map(|id| emitter.name(*id)).collect();
+    let inputs: Vec<NodeName> = graph.inputs().iter().map(|id| emitter.name(*id)).collect();
     let signature = Message::new()
         .messages(1, ports(graph, graph.inputs(), &inputs))
         .messages(2, ports(graph, graph.outputs(), &outputs))
@@ -87,9 +87,9 @@ fn bytes(model: &Model<'_>) -> Result<Vec<u8>, ExportError> {
     Ok(whole)
 }
 
-/// Entries of a map from a port's name to `TensorInfo`.
-fn ports(graph: &Graph, ids: &[Id], names: &[Name]) -> Vec<Message> {
-    let entry = |(id, name): (&Id, &Name)| {
+/// Builds the entries of a map from a port's name to `TensorInfo`.
+fn ports(graph: &Graph, ids: &[Id], names: &[NodeName]) -> Vec<Message> {
+    let entry = |(id, name): (&Id, &NodeName)| {
         let value = graph.value(*id);
         let info = Message::new()
             .text(1, &format!("{name}:0"))

@@ -1,19 +1,19 @@
-//! A GraphDef under construction: nodes with names of their own, constants once each.
+//! A GraphDef under construction: nodes with unique names, each constant once.
 
 use crate::proto::Message;
 use enn_common::graph::{DType, Dim};
 use std::collections::{BTreeSet, HashMap};
 
-/// A tensor by the name of the node that gives it.
-pub(super) type Name = String;
+/// Name of a tensor, which is that of its node.
+pub(super) type NodeName = String;
 
-/// The most that a protocol buffer holds, bytes.
+/// Limit of a protocol buffer in bytes.
 pub(super) const BYTES_MAX: usize = i32::MAX as usize;
 
-/// Of the GraphDef: that of TensorFlow 2.8, which has every operation used here.
+/// Version of the GraphDef's producer: TensorFlow 2.8, which has every operation used here.
 const PRODUCER: u64 = 987;
 
-/// `DataType` of types.proto.
+/// Returns the `DataType` of types.proto.
 pub(super) const fn kind(dtype: DType) -> u64 {
     match dtype {
         DType::F32 => 1,
@@ -24,29 +24,27 @@ pub(super) const fn kind(dtype: DType) -> u64 {
     }
 }
 
-/// `DataType` of shapes and axes.
+/// Number of the `DataType` of shapes and axes.
 const INT32: u64 = 3;
 
 /// A node's attribute.
-pub(super) enum Attribute<'a> {
+pub(super) enum AttrValue<'a> {
     /// An element type.
     Kind(DType),
     /// The element type of a shape or axis.
     Sizes,
-    /// A number.
     Int(i64),
-    /// Yes or no.
     Bool(bool),
-    /// Sizes, −1 where open.
+    /// Sizes, −1 where dynamic.
     Shape(&'a [Dim]),
     /// A tensor: element type, sizes, elements.
     Tensor(u64, &'a [u64], &'a [u8]),
 }
 
-use Attribute::{Kind, Sizes};
+use AttrValue::{Kind, Sizes};
 
-impl Attribute<'_> {
-    /// `AttrValue`.
+impl AttrValue<'_> {
+    /// Encodes the `AttrValue` message.
     fn message(&self) -> Message {
         match self {
             Kind(dtype) => Message::new().uint(6, kind(*dtype)),
@@ -62,21 +60,20 @@ impl Attribute<'_> {
     }
 }
 
-/// A size, −1 where it is open.
+/// Returns a size, −1 where it is dynamic.
 pub(super) fn signed(dim: Dim) -> i64 {
     dim.fixed().map_or(-1, |size| size as i64)
 }
 
-/// `TensorShapeProto`.
+/// Builds a `TensorShapeProto`.
 pub(super) fn sizes(shape: impl IntoIterator<Item = i64>) -> Message {
     Message::new().messages(2, shape.into_iter().map(|size| Message::new().int(1, size)))
 }
 
-/// The nodes so far.
 pub(super) struct Nodes {
     graph: Message,
-    taken: BTreeSet<Name>,
-    numbers: HashMap<(u64, Vec<u64>, Vec<u8>), Name>,
+    taken: BTreeSet<NodeName>,
+    numbers: HashMap<(u64, Vec<u64>, Vec<u8>), NodeName>,
     place: String,
 }
 
@@ -85,38 +82,44 @@ impl Nodes {
         Self { graph: Message::new(), taken: BTreeSet::new(), numbers: HashMap::new(), place: String::new() }
     }
 
-    /// Where in the model the next nodes stand, a dotted path.
+    /// Sets the place in the model of the next nodes, a dotted path.
     pub(super) fn enter(&mut self, place: &str) {
         self.place = place.replace('.', "/");
     }
 
-    /// A node below the place; the attributes come in the order of their names.
-    pub(super) fn node(&mut self, op: &str, ins: &[&Name], attributes: &[(&str, Attribute<'_>)]) -> Name {
+    /// Adds a node below the place; attributes must be sorted by name.
+    pub(super) fn node(&mut self, op: &str, ins: &[&NodeName], attributes: &[(&str, AttrValue<'_>)]) -> NodeName {
         let place = if self.place.is_empty() { op.to_owned() } else { format!("{}/{op}", self.place) };
         self.named(&place, op, ins, attributes)
     }
 
-    /// A node with a name, or one like it where that is taken.
-    pub(super) fn named(&mut self, name: &str, op: &str, ins: &[&Name], attributes: &[(&str, Attribute<'_>)]) -> Name {
+    /// Adds a node with this name, or a similar one where it is taken.
+    pub(super) fn named(
+        &mut self,
+        name: &str,
+        op: &str,
+        ins: &[&NodeName],
+        attributes: &[(&str, AttrValue<'_>)],
+    ) -> NodeName {
         let name = self.fresh(name);
         let mut node = Message::new().text(1, &name).text(2, op);
         for input in ins {
             node = node.text(3, input);
         }
-        let entry = |(key, value): &(&str, Attribute<'_>)| Message::new().text(1, key).message(2, &value.message());
+        let entry = |(key, value): &(&str, AttrValue<'_>)| Message::new().text(1, key).message(2, &value.message());
         let node = node.messages(5, attributes.iter().map(entry));
         self.graph = std::mem::take(&mut self.graph).message(1, &node);
         name
     }
 
-    /// A tensor that is known beforehand.
-    pub(super) fn known(&mut self, name: &str, dtype: DType, shape: &[u64], bytes: &[u8]) -> Name {
-        let value = Attribute::Tensor(kind(dtype), shape, bytes);
+    /// Adds a tensor with known elements.
+    pub(super) fn known(&mut self, name: &str, dtype: DType, shape: &[u64], bytes: &[u8]) -> NodeName {
+        let value = AttrValue::Tensor(kind(dtype), shape, bytes);
         self.named(name, "Const", &[], &[("dtype", Kind(dtype)), ("value", value)])
     }
 
-    /// A number in an element type.
-    pub(super) fn number(&mut self, dtype: DType, value: f64) -> Name {
+    /// Adds a number in an element type.
+    pub(super) fn number(&mut self, dtype: DType, value: f64) -> NodeName {
         let bytes = match dtype {
             DType::F32 => (value as f32).to_le_bytes().to_vec(),
             DType::F16 => half::f16::from_f64(value).to_le_bytes().to_vec(),
@@ -124,39 +127,39 @@ impl Nodes {
             DType::I64 => (value as i64).to_le_bytes().to_vec(),
             DType::Bool => vec![u8::from(value != 0.0)],
         };
-        self.shared((kind(dtype), Kind(dtype)), &[], bytes)
+        self.shared(kind(dtype), Kind(dtype), &[], bytes)
     }
 
-    /// Sizes or axes, in a row.
-    pub(super) fn row(&mut self, values: &[i64]) -> Name {
-        self.shared((INT32, Sizes), &[values.len() as u64], narrow(values))
+    /// Adds a vector of sizes or axes.
+    pub(super) fn row(&mut self, values: &[i64]) -> NodeName {
+        self.shared(INT32, Sizes, &[values.len() as u64], narrow(values))
     }
 
-    /// A size or an axis.
-    pub(super) fn size(&mut self, value: i64) -> Name {
-        self.shared((INT32, Sizes), &[], narrow(&[value]))
+    /// Adds a size or an axis.
+    pub(super) fn size(&mut self, value: i64) -> NodeName {
+        self.shared(INT32, Sizes, &[], narrow(&[value]))
     }
 
-    fn shared(&mut self, (number, kind): (u64, Attribute<'_>), shape: &[u64], bytes: Vec<u8>) -> Name {
+    fn shared(&mut self, number: u64, kind: AttrValue<'_>, shape: &[u64], bytes: Vec<u8>) -> NodeName {
         let key = (number, shape.to_vec(), bytes);
         if let Some(name) = self.numbers.get(&key) {
             return name.clone();
         }
-        let value = Attribute::Tensor(number, shape, &key.2);
+        let value = AttrValue::Tensor(number, shape, &key.2);
         let name = self.named("constant", "Const", &[], &[("dtype", kind), ("value", value)]);
         self.numbers.insert(key, name.clone());
         name
     }
 
-    /// `GraphDef`.
+    /// Builds the `GraphDef`.
     pub(super) fn into_graph(self) -> Message {
         self.graph.message(4, &Message::new().uint(1, PRODUCER))
     }
 
-    /// A name that TensorFlow takes and no node has.
-    fn fresh(&mut self, wanted: &str) -> Name {
+    /// Reserves a valid TensorFlow name that no node has.
+    fn fresh(&mut self, like: &str) -> NodeName {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
-        let clean: String = wanted.chars().map(|c| if allowed(c) { c } else { '_' }).collect();
+        let clean: String = like.chars().map(|c| if allowed(c) { c } else { '_' }).collect();
         let first = clean.chars().next().is_some_and(|c| c.is_ascii_alphanumeric() || c == '.');
         let clean = if first { clean } else { format!("n{clean}") };
         let numbered = (1..).map(|number| format!("{clean}_{number}"));
@@ -167,7 +170,7 @@ impl Nodes {
     }
 }
 
-/// Elements of int32. Sizes of tensors that fit into a protocol buffer fit into it.
+/// Encodes numbers as int32. Sizes of tensors that fit into a protocol buffer fit into it.
 fn narrow(values: &[i64]) -> Vec<u8> {
     values.iter().flat_map(|value| (*value as i32).to_le_bytes()).collect()
 }

@@ -1,4 +1,4 @@
-//! The signature of a SavedModel, read: which tensors are given and answered.
+//! The inputs and outputs in the signature of a SavedModel.
 
 use super::{GRAPH, SIGNATURE};
 use crate::{
@@ -10,27 +10,27 @@ use std::path::Path;
 
 /// An input or output.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Port {
-    /// Of the signature.
+pub(super) struct TensorPort {
+    /// Name in the signature.
     pub(super) name: String,
-    /// In the graph, `node:0`.
+    /// Name in the graph, `node:0`.
     pub(super) tensor: String,
-    /// `DataType` of types.proto.
+    /// Number of `DataType` in types.proto.
     pub(super) kind: u32,
 }
 
-/// What is given and answered, in the file's order.
+/// Inputs and outputs in the file's order.
 #[derive(Debug, PartialEq)]
-pub(super) struct Signature {
-    pub(super) inputs: Vec<Port>,
-    pub(super) outputs: Vec<Port>,
+pub(super) struct ServingSignature {
+    pub(super) inputs: Vec<TensorPort>,
+    pub(super) outputs: Vec<TensorPort>,
 }
 
-impl Signature {
-    /// That of `dir`.
+impl ServingSignature {
+    /// Reads the signature of the SavedModel `dir`.
     ///
     /// # Errors
-    /// When there is no SavedModel, or it has no such signature.
+    /// There is no SavedModel, or it has no such signature.
     pub(super) fn read(dir: &Path) -> Result<Self, ExportError> {
         let path = dir.join(GRAPH);
         let file = ReadMap::open(&path)?;
@@ -41,7 +41,7 @@ impl Signature {
         })
     }
 
-    /// That of a file's bytes.
+    /// Parses a file's bytes.
     pub(super) fn parse(file: &[u8]) -> Option<Self> {
         let meta = messages(file, 2)?.into_iter().next()?;
         let entries = messages(meta, 5)?;
@@ -51,19 +51,19 @@ impl Signature {
     }
 }
 
-fn ports(signature: &[u8], field: u32) -> Option<Vec<Port>> {
+fn ports(signature: &[u8], field: u32) -> Option<Vec<TensorPort>> {
     let port = |entry: &[u8]| {
         let info = messages(entry, 2)?.into_iter().next()?;
         let kind = fields(info)?.into_iter().find_map(|(number, value)| match value {
             Field::Number(kind) if number == 2 => u32::try_from(kind).ok(),
             _ => None,
         })?;
-        Some(Port { name: text(entry, 1)?, tensor: text(info, 1)?, kind })
+        Some(TensorPort { name: text(entry, 1)?, tensor: text(info, 1)?, kind })
     };
     messages(signature, field)?.into_iter().map(port).collect()
 }
 
-/// The messages of a field.
+/// Returns the messages of a field.
 fn messages(of: &[u8], field: u32) -> Option<Vec<&[u8]>> {
     let messages = fields(of)?.into_iter().filter_map(|(number, value)| match value {
         Field::Bytes(bytes) if number == field => Some(bytes),

@@ -5,7 +5,7 @@ use crate::{
     sample::{edges, samples},
 };
 use enn_common::graph::{DType, Dim, Known, Op};
-use signature::Signature;
+use signature::ServingSignature;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -26,7 +26,7 @@ fn every_sample_is_written_the_same_twice_with_its_ports() {
         let graph = &sample.graph;
         let whole = bytes(&model(graph, &about)).unwrap();
         assert_eq!(bytes(&model(graph, &about)).unwrap(), whole, "{}", sample.name);
-        let signature = Signature::parse(&whole).unwrap();
+        let signature = ServingSignature::parse(&whole).unwrap();
         for (ids, ports) in [(graph.inputs(), signature.inputs), (graph.outputs(), signature.outputs)] {
             let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
             assert_eq!(names, ids.iter().map(|id| graph.value(*id).name.as_str()).collect::<Vec<_>>());
@@ -57,8 +57,8 @@ fn nodes_of(file: &[u8]) -> Vec<(String, Vec<String>)> {
 fn nodes_have_names_of_their_own_and_come_before_their_use() {
     let mut g = Graph::new();
     let x = g.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(2)]);
-    let w = g.known("week 1/ä.weight", (DType::F32, &[2, 2]), Known::Parameter, vec![0; 16]).unwrap();
-    let again = g.known("x", (DType::F32, &[2, 2]), Known::Parameter, vec![0; 16]).unwrap();
+    let w = g.known("week 1/ä.weight", DType::F32, &[2, 2], Known::Parameter, vec![0; 16]).unwrap();
+    let again = g.known("x", DType::F32, &[2, 2], Known::Parameter, vec![0; 16]).unwrap();
     let y = g.node(Op::Linear, &[x, w], "a.b").unwrap();
     let y = g.node(Op::Linear, &[y, again], "a.b").unwrap();
     g.output(y, "y");
@@ -103,7 +103,7 @@ fn weights_beyond_two_gigabytes_are_refused_before_anything_is_written() {
     let piece: Arc<[u8]> = vec![0; 4096 * 4096 * 4].into();
     let mut y = x;
     for layer in 0..33 {
-        let w = g.known(&format!("{layer}"), (DType::F32, &[4096, 4096]), Known::Parameter, piece.clone()).unwrap();
+        let w = g.known(&format!("{layer}"), DType::F32, &[4096, 4096], Known::Parameter, piece.clone()).unwrap();
         y = g.node(Op::Linear, &[y, w], "deep").unwrap();
     }
     g.output(y, "y");
@@ -120,11 +120,11 @@ fn weights_beyond_two_gigabytes_are_refused_before_anything_is_written() {
 #[test]
 fn a_damaged_file_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(Signature::read(dir.path()).unwrap_err().to_string().contains(GRAPH));
+    assert!(ServingSignature::read(dir.path()).unwrap_err().to_string().contains(GRAPH));
     let whole = bytes(&model(&samples()[0].graph, &BTreeMap::new())).unwrap();
     for kept in [1, whole.len() / 2, whole.len() - 1] {
         fs::write(dir.path().join(GRAPH), &whole[..kept]).unwrap();
-        let error = Signature::read(dir.path()).unwrap_err().to_string();
+        let error = ServingSignature::read(dir.path()).unwrap_err().to_string();
         assert!(error.contains(GRAPH) && error.contains(SIGNATURE), "{error}");
     }
 }

@@ -5,11 +5,11 @@
 
 use enn_common::graph::{DType, Dim, Graph, Op};
 use enn_export::{
-    Batch, ExportError, Model, Runner, Tensor,
+    Batch, ExportError, Model, Ports, Runner, Tensor,
     maker::{
         Limits, Made,
         exchange::Exchange,
-        tensorrt::{self, Python, build},
+        tensorrt::{self, TensorRtPython, build},
     },
     onnx,
 };
@@ -55,16 +55,16 @@ impl Bench {
         fs::write(self.packages.join("behaviour.json"), told.to_string()).unwrap();
     }
 
-    fn python(&self) -> Python {
+    fn python(&self) -> TensorRtPython {
         let driver = self.dir.path().join("libcuda.so");
-        Python { driver, ..Python::new(self.dir.path().join("venv/bin/python3")) }
+        TensorRtPython { driver, ..TensorRtPython::new(self.dir.path().join("venv/bin/python3")) }
     }
 
     fn build(&self) -> Result<Made, ExportError> {
         self.build_with(&self.python(), LIMITS)
     }
 
-    fn build_with(&self, python: &Python, limits: Limits) -> Result<Made, ExportError> {
+    fn build_with(&self, python: &TensorRtPython, limits: Limits) -> Result<Made, ExportError> {
         let mut graph = Graph::new();
         let x = graph.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(3)]);
         let y = graph.node(Op::Softmax, &[x], "m").unwrap();
@@ -74,11 +74,11 @@ impl Bench {
         let path = self.dir.path().join("out/m.onnx");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         onnx::write(&model, &path).unwrap();
-        build(python, &model, (&path, &self.engine()), limits)
+        build(python, &model, &path, &self.engine(), limits)
     }
 
     fn load(&self, path: &Path) -> Result<Exchange, ExportError> {
-        let ports = (vec!["x".to_owned()], vec!["double".to_owned(), "again".to_owned()]);
+        let ports = Ports { inputs: vec!["x".to_owned()], outputs: vec!["double".to_owned(), "again".to_owned()] };
         tensorrt::start(&self.python(), path, ports, self.dir.path(), LIMITS)
     }
 
@@ -150,9 +150,9 @@ fn what_fails_is_told_and_leaves_no_half_engine() {
             "10.3.0",
             "die",
             "TensorRT failed on ",
-            "it was killed, as the system does where memory is short: [TRT] Assertion failed: wisdom; its own",
+            "it was killed, as the system does where memory is short: [TRT] Assertion failed: wisdom; its output",
         ),
-        ("10.3.0", "exit", "TensorRT failed on ", "it ended with exit status: 9: [TRT] more of it; its own"),
+        ("10.3.0", "exit", "TensorRT failed on ", "it ended with exit status: 9: [TRT] more of it; its output"),
         ("10.3.0", "no device", "TensorRT is not available", "CUDA initialization failure"),
         ("10.3.0", "broken", "TensorRT is not available", "libnvinfer.so.10: cannot open"),
         ("9.3.0", "well", "TensorRT is not available", "has TensorRT 9.3.0, expected 10 or 11"),
@@ -163,7 +163,7 @@ fn what_fails_is_told_and_leaves_no_half_engine() {
         let said = bench.build().unwrap_err().to_string();
         assert!(said.starts_with(start) && said.contains(part), "{behaviour}: {said}");
         let log = bench.engine().with_extension("engine.log");
-        assert_eq!(said.contains(&format!("its own words are in {}", log.display())), log.exists(), "{said}");
+        assert_eq!(said.contains(&format!("its output is in {}", log.display())), log.exists(), "{said}");
         let _absent = fs::remove_file(log);
         assert_eq!(bench.files(), ["m.onnx"], "{behaviour}");
     }
@@ -175,10 +175,10 @@ fn what_fails_is_told_and_leaves_no_half_engine() {
 #[test]
 fn a_tool_that_is_not_there_is_told_with_a_hint() {
     let bench = Bench::new("10.3.0", "well");
-    let none = Python { driver: bench.dir.path().join("absent.so"), ..bench.python() };
+    let none = TensorRtPython { driver: bench.dir.path().join("absent.so"), ..bench.python() };
     let said = bench.build_with(&none, LIMITS).unwrap_err().to_string();
     assert!(said.starts_with("TensorRT is not available: no NVIDIA driver: ") && said.contains("hint: "), "{said}");
-    let none = Python { interpreter: bench.dir.path().join("absent/python3"), ..bench.python() };
+    let none = TensorRtPython { interpreter: bench.dir.path().join("absent/python3"), ..bench.python() };
     let said = bench.build_with(&none, LIMITS).unwrap_err().to_string();
     assert!(said.starts_with("TensorRT is not available: ") && said.contains("absent/python3"), "{said}");
     fs::remove_file(bench.packages.join("tensorrt.py")).unwrap();
@@ -191,7 +191,10 @@ fn a_build_that_is_late_is_killed() {
     let bench = Bench::new("10.3.0", "hang");
     let limits = Limits { time: Duration::from_secs(8), ..LIMITS };
     let said = bench.build_with(&bench.python(), limits).unwrap_err().to_string();
-    assert!(said.starts_with("TensorRT failed on ") && said.contains("it was not done within 8 s; its own"), "{said}");
+    assert!(
+        said.starts_with("TensorRT failed on ") && said.contains("it was not done within 8 s; its output"),
+        "{said}"
+    );
     assert_eq!(kill(bench.process(0), None), Err(Errno::ESRCH));
     assert_eq!(bench.files(), ["m.engine.log", "m.onnx"]);
 }
@@ -239,7 +242,7 @@ fn what_is_no_engine_of_the_model_is_refused() {
     assert!(said.ends_with("x has elements of type int64, expected f32"), "{said}");
     let said = refused(&bench.dir.path().join("out/m.onnx"));
     assert!(said.contains("m.onnx: it gave up: the engine plan file is not compatible"), "{said}");
-    let ports = (vec!["x".to_owned()], vec!["y".to_owned()]);
+    let ports = Ports { inputs: vec!["x".to_owned()], outputs: vec!["y".to_owned()] };
     let said = tensorrt::start(&bench.python(), &bench.engine(), ports, bench.dir.path(), LIMITS);
     let said = said.unwrap_err().to_string();
     assert!(said.contains("it has inputs ['x'] and outputs ['again', 'double'], expected ['x'] and ['y']"), "{said}");

@@ -4,7 +4,7 @@ use super::{child::Child, far::Far, unix};
 use crate::process::{Exit, Guard};
 use enn_common::wire::{
     control::{Intent, Phase},
-    hand::{End, Glance, Wish},
+    follower::{StatusSnapshot, WorkerExit, WorkerRequest},
 };
 use nix::sys::signal::Signal;
 use std::{io, path::Path, time::Duration};
@@ -60,7 +60,7 @@ impl Body {
     }
 
     /// Sets a wish on its control page, or takes it back. The end is not taken back.
-    pub(super) fn wish(&self, wish: Wish, wanted: bool) {
+    pub(super) fn wish(&self, wish: WorkerRequest, wanted: bool) {
         match self {
             Self::Here(child) => child.wish(wish, wanted),
             Self::There(far) => far.wish(wish, wanted),
@@ -137,17 +137,17 @@ impl Body {
 
 impl Child {
     /// As a head looks at it.
-    pub(super) fn glance(&self, worker: u32) -> Glance {
+    pub(super) fn glance(&self, worker: u32) -> StatusSnapshot {
         let (phase, step) = self.place();
         let silent = self.silent(unix::monotonic_ns());
-        Glance { worker, phase: phase as u32, step, waited_ns: self.waited_ns(), silent }
+        StatusSnapshot { worker, phase: phase as u32, step, waited_ns: self.waited_ns(), silent }
     }
 
     /// Its end, for the head.
-    pub(super) fn end(&self, worker: u32, exit: Exit, late: Duration) -> End {
+    pub(super) fn end(&self, worker: u32, exit: Exit, late: Duration) -> WorkerExit {
         let (code, signal) = exit.code_or_signal();
         let stderr = if exit == Exit::Code(0) { String::new() } else { self.stderr_tail() };
         let intent = self.intent().map(|intent| (intent.op, intent.kernel, intent.sig, intent.operands));
-        End { code, signal, late, stderr, glance: self.glance(worker), intent }
+        WorkerExit { code, signal, late, stderr, status: self.glance(worker), intent }
     }
 }

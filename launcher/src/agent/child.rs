@@ -12,7 +12,7 @@ use enn_common::{
     secrets,
     wire::{
         control::{Intent, Phase},
-        hand::Wish,
+        follower::WorkerRequest,
     },
 };
 use nix::sys::signal::Signal;
@@ -89,13 +89,13 @@ impl Child {
     }
 
     /// Sets a wish on the control page, or takes it back. The end is not taken back.
-    pub(super) fn wish(&self, wish: Wish, wanted: bool) {
+    pub(super) fn wish(&self, wish: WorkerRequest, wanted: bool) {
         let Some(page) = self.page.fields() else { return };
         match (wish, wanted) {
-            (Wish::Stop, true) => page.set_stop(),
-            (Wish::Stop, false) => {}
-            (Wish::Regroup, true) => page.set_regroup(),
-            (Wish::Regroup, false) => page.clear_regroup(),
+            (WorkerRequest::Stop, true) => page.set_stop(),
+            (WorkerRequest::Stop, false) => {}
+            (WorkerRequest::Regroup, true) => page.set_regroup(),
+            (WorkerRequest::Regroup, false) => page.clear_regroup(),
         }
     }
 

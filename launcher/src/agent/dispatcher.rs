@@ -23,13 +23,13 @@ use crate::{
     process::{Exit, Guard, STOP_SIGNALS, Signals},
     rendezvous::Rendezvous,
 };
-use enn_broker::{Broker, store};
+use enn_broker::{Broker, tcpstore};
 use enn_common::{
     config::train::Recovery,
-    event::What,
+    event::EventKind,
     id::{Rank, Round, WorkerId},
     kernels::KernelFault,
-    wire::{hand::Work, message::ToWorker},
+    wire::{follower::RunDescription, message::ToWorker},
 };
 use nix::sys::signal::Signal as Posix;
 use std::{
@@ -47,13 +47,13 @@ use std::{
 pub fn run(
     spec: &AgentSpec,
     checkpoints: Box<dyn Checkpoints>,
-    emit: &mut dyn FnMut(What),
+    emit: &mut dyn FnMut(EventKind),
 ) -> Result<Outcome, AgentError> {
     let may_grow = spec.policy == Recovery::Reform && spec.workers_most > 1;
     let means = Means::new(guard()?, spec.handle_signals)?;
     let store = if matches!(spec.job, Job::Train { .. }) && (spec.world > 1 || may_grow) {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        Some(store::serve(any, store::Limits::default())?)
+        Some(tcpstore::serve(any, tcpstore::Limits::default())?)
     } else {
         None
     };
@@ -72,7 +72,7 @@ pub fn run(
 pub(crate) fn lead(
     spec: &AgentSpec,
     checkpoints: Box<dyn Checkpoints>,
-    emit: &mut dyn FnMut(What),
+    emit: &mut dyn FnMut(EventKind),
     headship: Headship,
 ) -> Result<Outcome, AgentError> {
     let Headship { guard, rendezvous, work, nodes: (least, most) } = headship;
@@ -102,7 +102,7 @@ pub(crate) struct Headship {
     /// Where the nodes meet; this one has joined it.
     pub(crate) rendezvous: Rc<Rendezvous>,
     /// The run, for the others.
-    pub(crate) work: Work,
+    pub(crate) work: RunDescription,
     /// Nodes needed, and wanted.
     pub(crate) nodes: (u32, u32),
 }
@@ -125,12 +125,12 @@ impl Means {
 
 pub(super) struct Agent<'a> {
     pub(super) spec: &'a AgentSpec,
-    pub(super) emit: &'a mut dyn FnMut(What),
+    pub(super) emit: &'a mut dyn FnMut(EventKind),
     /// Before the door, which waits for their answers when it closes.
     pub(super) callers: Callers,
     pub(super) sources: Sources,
     pub(super) guard: Guard,
-    pub(super) store: Option<store::StoreHandle>,
+    pub(super) store: Option<tcpstore::StoreHandle>,
     pub(super) kernels: Kernels,
     pub(super) pool: Pool,
     /// Workers wanted.
@@ -179,7 +179,7 @@ impl<'a> Agent<'a> {
     pub(super) fn new(
         spec: &'a AgentSpec,
         checkpoints: Box<dyn Checkpoints>,
-        emit: &'a mut dyn FnMut(What),
+        emit: &'a mut dyn FnMut(EventKind),
         (means, nodes): (Means, Nodes),
     ) -> Result<Self, AgentError> {
         let Means { guard, signals } = means;
@@ -187,7 +187,7 @@ impl<'a> Agent<'a> {
         let control = Control::open(directory, &spec.run_dir, &spec.host);
         let control = control.inspect_err(|error| {
             let message = format!("the run takes no requests (enn pause, enn resize, …): {error}");
-            emit(What::Warned { message });
+            emit(EventKind::Warned { message });
         });
         let sources = Sources::new((nodes, control.ok()), Committer::start(checkpoints)?, signals);
         Ok(Self {
@@ -318,7 +318,7 @@ impl<'a> Agent<'a> {
 
     /// A signal came to a node; `second`: not the first to that one. All nodes of a job get one at the same time.
     pub(super) fn signalled(&mut self, signal: Signal, second: bool) -> Result<(), AgentError> {
-        (self.emit)(What::StopRequested { signal: signal.name().into(), second });
+        (self.emit)(EventKind::StopRequested { signal: signal.name().into(), second });
         if self.stop.is_none() {
             self.stop = Some(signal);
             self.wished();
@@ -366,7 +366,7 @@ impl<'a> Agent<'a> {
                 self.state.suspect(id, began);
                 self.leave(format!("rank {rank} ended"))?;
             }
-            (self.emit)(What::WorkerExited { round, rank, pid, code, signal, seconds_to_notice });
+            (self.emit)(EventKind::WorkerExited { round, rank, pid, code, signal, seconds_to_notice });
         }
         // Its last words may still be in the socket: it is judged when the broker has read them.
         self.sources.nodes.sync(home, id)
@@ -395,17 +395,17 @@ impl<'a> Agent<'a> {
     /// A process without a seat is gone.
     fn spare_ended(&mut self, worker: &Worker) -> Result<(), AgentError> {
         if let Place::Dismissed(round, rank) = worker.place {
-            (self.emit)(What::WorkerDismissed { round, rank, pid: worker.child.pid() });
+            (self.emit)(EventKind::WorkerDismissed { round, rank, pid: worker.child.pid() });
             return Ok(());
         }
         let sent_away = (worker.kill_at.is_some() && worker.words.is_none()) || self.state.mode.is_last();
         let (code, signal) = worker.child.exit().map_or((None, None), Exit::code_or_signal);
-        (self.emit)(What::SpareEnded { pid: worker.child.pid(), code, signal });
+        (self.emit)(EventKind::SpareEnded { pid: worker.child.pid(), code, signal });
         self.accuse(&worker.evidence(Rank(worker.slot.index.0)))?;
         if !sent_away && self.pool.spare_lost(Instant::now()) {
             let words = worker.words.clone().unwrap_or_else(|| worker.child.stderr_tail());
             let message = format!("spares die before they are warm; no more are started: {}", words.trim());
-            (self.emit)(What::Warned { message });
+            (self.emit)(EventKind::Warned { message });
         }
         Ok(())
     }
@@ -463,7 +463,7 @@ impl<'a> Agent<'a> {
     pub(super) fn kernel_faulted(&mut self, rank: Rank, fault: KernelFault) -> Result<(), AgentError> {
         let Some(entry) = self.kernels.faulted(fault) else { return Ok(()) };
         self.sources.committer.write(self.kernels.file());
-        (self.emit)(What::KernelQuarantined { rank, entry: Box::new(entry) });
+        (self.emit)(EventKind::KernelQuarantined { rank, entry: Box::new(entry) });
         self.sources.nodes.tell_all(&ToWorker::Kernels(Box::new(self.kernels.told())))
     }
 
@@ -472,7 +472,7 @@ impl<'a> Agent<'a> {
         self.outcome.checkpoint = Some((step, path.clone()));
         self.sources.nodes.tell_all(&ToWorker::Committed { step, path: path.clone() })?;
         self.sources.committer.abandon(self.state.attempt.clone(), step);
-        (self.emit)(What::CheckpointCommitted { step, path, bytes, seconds, metric, blocked_seconds: blocked });
+        (self.emit)(EventKind::CheckpointCommitted { step, path, bytes, seconds, metric, blocked_seconds: blocked });
         Ok(())
     }
 
@@ -482,7 +482,7 @@ impl<'a> Agent<'a> {
         // written.
         self.sources.committer.abandon(self.state.attempt.clone(), step);
         self.failed_save = Some((step, error.clone()));
-        (self.emit)(What::CheckpointFailed { step, error });
+        (self.emit)(EventKind::CheckpointFailed { step, error });
         Ok(())
     }
 
@@ -519,7 +519,7 @@ impl<'a> Agent<'a> {
         self.lose_stuck(now)?;
         if self.stop_by.is_some_and(|at| at <= now) && !self.state.mode.is_last() {
             let message = format!("workers did not end within {:.1} s and were killed", self.spec.grace.as_secs_f64());
-            (self.emit)(What::Warned { message });
+            (self.emit)(EventKind::Warned { message });
             self.kill();
         }
         match self.state.mode {
@@ -545,7 +545,7 @@ impl<'a> Agent<'a> {
             let name = worker.rank().map_or_else(|| "a spare".to_owned(), |rank| format!("rank {rank}"));
             if accusation.is_empty() {
                 let message = format!("{name} finished but did not end; it was killed");
-                (self.emit)(What::Warned { message });
+                (self.emit)(EventKind::Warned { message });
                 worker.dismissed = true;
                 worker.child.signal(Posix::SIGKILL);
                 continue;
@@ -564,7 +564,7 @@ impl<'a> Agent<'a> {
         let Some((Duration::ZERO, pulses)) = self.patience() else { return Ok(()) };
         let Some(accused) = hang::accused(&pulses) else { return Ok(()) };
         let seconds = accused.silent.as_secs_f64();
-        (self.emit)(What::HangDetected { round: self.state.round, seconds, stacks: None });
+        (self.emit)(EventKind::HangDetected { round: self.state.round, seconds, stacks: None });
         if let Some(worker) = self.pool.get_mut(accused.worker) {
             let what = accused.phase.words();
             let step = accused.step;

@@ -5,7 +5,7 @@ use super::{
     shards::ShardSet,
 };
 use enn_common::{
-    artifact::card::Findings,
+    artifact::model_card::Findings,
     checkpoint::{
         self, Draft, latest,
         listing::FindError,

@@ -1,6 +1,6 @@
 //! Why the agent itself cannot go on. A worker's failure is an outcome, not an error.
 
-use enn_broker::{BrokerError, store::StoreError};
+use enn_broker::{BrokerError, tcpstore::StoreError};
 use enn_common::checkpoint::listing::FindError;
 use std::{io, path::PathBuf};
 

@@ -9,7 +9,7 @@ use enn_common::{
     id::WorkerId,
     wire::{
         control::{Intent, Phase},
-        hand::{End, Glance, Order, Wish},
+        follower::{Order, StatusSnapshot, WorkerExit, WorkerRequest},
     },
 };
 use nix::sys::signal::Signal;
@@ -48,7 +48,7 @@ pub(super) struct Far {
     worker: WorkerId,
     /// 0 until the hand has told.
     pid: u32,
-    glance: Glance,
+    glance: StatusSnapshot,
     /// When the glance came, and when anything last came from the node.
     glanced: Instant,
     heard: Instant,
@@ -66,7 +66,7 @@ impl Far {
             line,
             worker,
             pid,
-            glance: Glance::default(),
+            glance: StatusSnapshot::default(),
             glanced: now,
             heard: now,
             stderr: String::new(),
@@ -83,7 +83,7 @@ impl Far {
     }
 
     /// Its control page, as it was a moment ago.
-    pub(super) fn glance(&mut self, glance: Glance, now: Instant) {
+    pub(super) fn glance(&mut self, glance: StatusSnapshot, now: Instant) {
         self.glance = glance;
         self.glanced = now;
         self.heard = now;
@@ -100,8 +100,8 @@ impl Far {
     }
 
     /// The hand tells of its end.
-    pub(super) fn ended(&mut self, end: End) {
-        self.glance = end.glance;
+    pub(super) fn ended(&mut self, end: WorkerExit) {
+        self.glance = end.status;
         self.stderr = cause::tail(&end.stderr, cause::STDERR_LINES);
         self.intent = end.intent.map(|(op, kernel, sig, operands)| Intent { op, kernel, sig, operands });
         self.ended = Some(match (end.code, end.signal) {
@@ -135,8 +135,8 @@ impl Far {
         Some(exit)
     }
 
-    pub(super) fn wish(&self, wish: Wish, wanted: bool) {
-        self.line.order(&Order::Wish { worker: self.worker.0, wish, wanted });
+    pub(super) fn wish(&self, request: WorkerRequest, wanted: bool) {
+        self.line.order(&Order::Request { worker: self.worker.0, request, wanted });
     }
 
     pub(super) fn signal(&self, signal: Signal) {

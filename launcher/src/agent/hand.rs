@@ -20,10 +20,13 @@ use crate::{
 use enn_broker::{Broker, BrokerEvent, RoundPlan};
 use enn_common::{
     checkpoint::latest,
-    event::What,
+    event::EventKind,
     id::{Round, WorkerId},
     wire::{
-        hand::{Ending, Glance, Here, Living, LivingSeat, Order, Report, SeatFacts, Standing, Work},
+        follower::{
+            Ending, LiveSeat, LiveWorker, NodeIntroduction, Order, Report, RunDescription, RunSnapshot, SeatFacts,
+            StatusSnapshot,
+        },
         message::{Assignment, FromWorker, Standby},
     },
 };
@@ -53,7 +56,7 @@ const FAREWELL_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) child: Child,
-    pub(super) living: Living,
+    pub(super) living: LiveWorker,
 }
 
 /// What a hand that becomes the head brings along.
@@ -64,10 +67,10 @@ pub(crate) struct Heritage {
     pub(super) signalled: Option<Signal>,
     pub(super) broker: Broker,
     pub(super) children: BTreeMap<WorkerId, Held>,
-    pub(super) standing: Standing,
+    pub(super) standing: RunSnapshot,
     pub(super) plan: Membership,
     /// The run.
-    pub(crate) work: Work,
+    pub(crate) work: RunDescription,
 }
 
 /// What a descriptor that is ready belongs to.
@@ -81,21 +84,21 @@ enum Source {
 
 struct Hand<'a> {
     spec: &'a HandSpec,
-    emit: &'a mut dyn FnMut(What),
+    emit: &'a mut dyn FnMut(EventKind),
     rendezvous: Rc<Rendezvous>,
     broker: Broker,
     guard: Guard,
     signals: Option<Signals>,
-    work: Option<Work>,
+    work: Option<RunDescription>,
     children: BTreeMap<WorkerId, Held>,
     /// The present membership; `None`: there is no head, or the nodes have to agree again.
     membership: Option<u64>,
     /// Whether the head can be written to.
     linked: bool,
     /// What the head said last of the run, with the round under way.
-    standing: Option<Standing>,
+    standing: Option<RunSnapshot>,
     /// Control pages as the head knows them; when they were looked at, and when the head last heard of them.
-    told: BTreeMap<u32, Glance>,
+    told: BTreeMap<u32, StatusSnapshot>,
     glanced: Instant,
     reported: Instant,
     stop: Option<Signal>,
@@ -103,7 +106,7 @@ struct Hand<'a> {
     stop_by: Option<Instant>,
     end: Option<HandEnd>,
     /// This node hosts the rendezvous now: what it knows of the run, and who takes part.
-    succession: Option<(Standing, Work, Membership)>,
+    succession: Option<(RunSnapshot, RunDescription, Membership)>,
 }
 
 /// Does what the head of the run says until that is over for this node.
@@ -116,7 +119,7 @@ pub(crate) fn serve(
     spec: &HandSpec,
     guard: Guard,
     rendezvous: &Rc<Rendezvous>,
-    emit: &mut dyn FnMut(What),
+    emit: &mut dyn FnMut(EventKind),
 ) -> Result<HandEnd, AgentError> {
     let Means { guard, signals } = Means::new(guard, spec.handle_signals)?;
     let broker = Broker::serve(&spec.socket_parent)?;
@@ -196,7 +199,7 @@ impl Hand<'_> {
         self.rendezvous.clear();
         while let Some(news) = self.rendezvous.news() {
             match news {
-                News::Waiting(reason) => (self.emit)(What::Waiting { reason }),
+                News::Waiting(reason) => (self.emit)(EventKind::Waiting { reason }),
                 News::Round(plan) if plan.nodes.is_empty() => {
                     self.membership = Some(plan.round);
                     self.linked = true;
@@ -226,7 +229,7 @@ impl Hand<'_> {
                     if self.standing.as_ref().is_none_or(|standing| standing.drained.is_none()) {
                         if self.end.is_none() {
                             let message = format!("the head of the run is out of reach: {why}");
-                            (self.emit)(What::Warned { message });
+                            (self.emit)(EventKind::Warned { message });
                         }
                         self.broker.end_round(format!("the head of the run is gone: {why}"))?;
                     }
@@ -258,7 +261,7 @@ impl Hand<'_> {
             RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => HandEnd::Failed(reason),
         };
         if let (None, HandEnd::Failed(reason)) = (&self.end, &end) {
-            (self.emit)(What::GaveUp { reason: reason.clone() });
+            (self.emit)(EventKind::GaveUp { reason: reason.clone() });
         }
         self.end.get_or_insert(end);
         self.kill();
@@ -266,7 +269,7 @@ impl Hand<'_> {
 
     /// What is left of a run whose head is gone, for people.
     fn saved(&self) -> String {
-        let Some(Work { run_dir, .. }) = &self.work else { return String::new() };
+        let Some(RunDescription { run_dir, .. }) = &self.work else { return String::new() };
         let newest = latest(&run_dir::checkpoints(run_dir)).found;
         let newest = newest.as_ref().and_then(|found| found.dir().file_name()).map(|name| name.to_string_lossy());
         let newest = newest.unwrap_or("none".into());
@@ -278,7 +281,7 @@ impl Hand<'_> {
 
     fn fail(&mut self, reason: String) {
         self.report(&Report::Unfit { reason: reason.clone() });
-        (self.emit)(What::GaveUp { reason: reason.clone() });
+        (self.emit)(EventKind::GaveUp { reason: reason.clone() });
         self.end.get_or_insert(HandEnd::Failed(reason));
         self.kill();
     }
@@ -292,13 +295,20 @@ impl Hand<'_> {
         let room = self.spec.world;
         let room_max = self.spec.workers_most;
         let host = self.spec.host.clone();
-        let standing = self.standing.clone();
-        self.report(&Report::Here(Box::new(Here { membership, host, room, room_max, workers, standing })));
+        let snapshot = self.standing.clone();
+        self.report(&Report::Introduced(Box::new(NodeIntroduction {
+            membership,
+            host,
+            room,
+            room_max,
+            workers,
+            snapshot,
+        })));
     }
 
     fn obey(&mut self, order: Order) -> Result<(), AgentError> {
         match order {
-            Order::Work(work) => self.take(*work),
+            Order::TakePart(work) => self.take(*work),
             Order::Expect { worker, standby } => {
                 let standby = standby.map(|standby| self.reached(*standby));
                 self.broker.expect(WorkerId(worker), standby)?;
@@ -306,7 +316,7 @@ impl Hand<'_> {
             // Who is about to end starts nobody.
             Order::Spawn { .. } if self.end.is_some() => {}
             Order::Spawn { worker, seat, logs } => self.spawn(worker, seat, &logs),
-            Order::Begin { round, seats, standing } => self.begin(round, seats, *standing)?,
+            Order::Begin { round, seats, snapshot } => self.begin(round, seats, *snapshot)?,
             Order::LogAlso { worker, logs } => {
                 let held = self.children.get(&WorkerId(worker));
                 if let Some(Err(error)) = held.map(|held| held.child.log_also_in(&logs)) {
@@ -319,9 +329,9 @@ impl Hand<'_> {
             Order::Tell(message) => self.broker.tell_all(*message)?,
             Order::Sync { worker } => self.broker.sync(worker.into())?,
             Order::CloseAll => self.broker.close_all()?,
-            Order::Wish { worker, wish, wanted } => {
+            Order::Request { worker, request, wanted } => {
                 if let Some(held) = self.children.get(&WorkerId(worker)) {
-                    held.child.wish(wish, wanted);
+                    held.child.wish(request, wanted);
                 }
             }
             Order::Signal { worker, signal } => {
@@ -335,10 +345,10 @@ impl Hand<'_> {
                 self.rendezvous.leave(why);
             }
             Order::Cut { seconds } => self.rendezvous.deafen(Duration::from_secs(seconds.into())),
-            Order::Standing(standing) => {
-                let wishes = standing.wishes;
-                self.learn(*standing);
-                self.report(&Report::Heard { wishes });
+            Order::Snapshot(snapshot) => {
+                let requests = snapshot.requests;
+                self.learn(*snapshot);
+                self.report(&Report::SnapshotReceived { requests });
             }
             Order::End(ending) => {
                 self.end = Some(HandEnd::Ended(ending));
@@ -349,7 +359,7 @@ impl Hand<'_> {
     }
 
     /// The run that this node takes part in.
-    fn take(&mut self, work: Work) {
+    fn take(&mut self, work: RunDescription) {
         match sees(&work) {
             Ok(()) => self.work = Some(work),
             Err(found) => {
@@ -370,11 +380,11 @@ impl Hand<'_> {
         Standby { store_host, store_port, threads: self.spec.worker.threads, ..standby }
     }
 
-    fn begin(&mut self, round: u64, seats: BTreeMap<u32, Assignment>, standing: Standing) -> Result<(), AgentError> {
+    fn begin(&mut self, round: u64, seats: BTreeMap<u32, Assignment>, standing: RunSnapshot) -> Result<(), AgentError> {
         let (store_host, store_port) = self.rendezvous.store();
         for held in self.children.values_mut() {
             let seat = seats.get(&held.living.worker);
-            held.living.seat = seat.map(|seat| LivingSeat::new(seat.rank));
+            held.living.seat = seat.map(|seat| LiveSeat::new(seat.rank));
             held.living.local_rank = seat.map_or(held.living.local_rank, |seat| seat.local_rank);
         }
         let reached = |(worker, seat): (u32, Assignment)| {
@@ -402,11 +412,11 @@ impl Hand<'_> {
             Ok(child) => {
                 let pid = child.pid();
                 let (local_rank, seat) =
-                    seat.map_or((0, None), |seat| (seat.local_rank, Some(LivingSeat::new(seat.rank))));
+                    seat.map_or((0, None), |seat| (seat.local_rank, Some(LiveSeat::new(seat.rank))));
                 let joined = false;
                 let warm = false;
                 let stateful = false;
-                let living = Living { worker, pid, local_rank, seat, joined, warm, stateful };
+                let living = LiveWorker { worker, pid, local_rank, seat, joined, warm, stateful };
                 self.children.insert(WorkerId(worker), Held { child, living });
                 self.report(&Report::Started { worker, pid });
             }
@@ -415,10 +425,10 @@ impl Hand<'_> {
     }
 
     /// What the head says of the run.
-    fn learn(&mut self, standing: Standing) {
+    fn learn(&mut self, standing: RunSnapshot) {
         // It may have been on its way when this node was asked to stop.
         let stop = standing.stop.or(self.stop.map(|signal| signal.name().to_owned()));
-        self.standing = Some(Standing { stop, ..standing });
+        self.standing = Some(RunSnapshot { stop, ..standing });
     }
 
     /// The workers say something.
@@ -434,7 +444,7 @@ impl Hand<'_> {
                     self.heard(worker, &message);
                     let round = round.map(|round| round.0);
                     let message = Box::new(message);
-                    Report::Said { worker: worker.0, round, message }
+                    Report::Message { worker: worker.0, round, message }
                 }
                 BrokerEvent::Left { worker, error } => Report::Left { worker: worker.0, error },
                 BrokerEvent::Refused { error } => Report::Refused { error },
@@ -448,7 +458,7 @@ impl Hand<'_> {
         }
     }
 
-    fn note(&mut self, worker: WorkerId, note: impl FnOnce(&mut Living)) {
+    fn note(&mut self, worker: WorkerId, note: impl FnOnce(&mut LiveWorker)) {
         if let Some(held) = self.children.get_mut(&worker) {
             note(&mut held.living);
         }
@@ -459,11 +469,11 @@ impl Hand<'_> {
             FromWorker::Warm => self.note(worker, |living| living.warm = true),
             FromWorker::Ready { .. } => self.note(worker, |living| living.stateful = true),
             FromWorker::ShareKept { share, of, .. } => self.note(worker, |living| {
-                living.seat = living.seat.map(|seat| LivingSeat { share: Some((*share, *of)), ..seat });
+                living.seat = living.seat.map(|seat| LiveSeat { share: Some((*share, *of)), ..seat });
             }),
             FromWorker::Halted { step, kept, .. } => {
                 self.note(worker, |living| {
-                    living.seat = living.seat.map(|seat| LivingSeat { halted: Some(*step), ..seat });
+                    living.seat = living.seat.map(|seat| LiveSeat { halted: Some(*step), ..seat });
                     living.stateful &= kept;
                 });
             }
@@ -476,7 +486,7 @@ impl Hand<'_> {
         for signal in taken {
             let second = Signal::is_second(self.stop);
             let name = signal.as_str();
-            (self.emit)(What::StopRequested { signal: name.into(), second });
+            (self.emit)(EventKind::StopRequested { signal: name.into(), second });
             let signal = *self.stop.get_or_insert(Signal::named(name));
             if let Some(standing) = self.standing.take() {
                 self.learn(standing);
@@ -518,7 +528,7 @@ impl Hand<'_> {
         let Some(exit) = held.child.reap(&mut self.guard) else { return };
         let Some(held) = self.children.remove(&worker) else { return };
         let end = Box::new(held.child.end(worker.0, exit, began.elapsed()));
-        self.report(&Report::Ended { worker: worker.0, end });
+        self.report(&Report::Ended { worker: worker.0, exit: end });
     }
 
     /// Tells the head of control pages that changed.
@@ -529,7 +539,7 @@ impl Hand<'_> {
         let mut changed = Vec::new();
         for (worker, held) in &self.children {
             let now = held.child.glance(worker.0);
-            let same = |before: &Glance| Glance { silent: now.silent, ..*before } == now;
+            let same = |before: &StatusSnapshot| StatusSnapshot { silent: now.silent, ..*before } == now;
             if !self.told.get(&worker.0).is_some_and(same) {
                 self.told.insert(worker.0, now);
                 changed.push(now);
@@ -537,7 +547,7 @@ impl Hand<'_> {
         }
         self.glanced = Instant::now();
         if !changed.is_empty() || self.reported.elapsed() >= ALIVE_PERIOD {
-            self.report(&Report::Glanced(changed));
+            self.report(&Report::StatusChanged(changed));
             self.reported = self.glanced;
         }
     }
@@ -551,7 +561,7 @@ impl Hand<'_> {
 }
 
 /// Whether the node sees the run as its head does; else what it found.
-fn sees(work: &Work) -> Result<(), String> {
+fn sees(work: &RunDescription) -> Result<(), String> {
     let at = |path: &Path| path.display().to_string();
     let config = work.run_dir.join(run_dir::RUN_JSON);
     let text = fs::read(&config).map_err(|error| format!("{}: {error}", at(&config)))?;

@@ -12,9 +12,9 @@ use super::{
 use crate::rendezvous::{News, NodeId, RunEnd};
 use enn_broker::BrokerEvent;
 use enn_common::{
-    event::What,
+    event::EventKind,
     id::{Round, WorkerId},
-    wire::hand::{End, Ending, Glance, Here, Order, Report, SeatFacts, Standing},
+    wire::follower::{Ending, NodeIntroduction, Order, Report, RunSnapshot, SeatFacts, StatusSnapshot, WorkerExit},
 };
 use nix::sys::signal::Signal as Posix;
 use std::{
@@ -35,10 +35,10 @@ impl Agent<'_> {
             match news {
                 // Workers work on while nodes come and go.
                 News::Waiting(_) if self.state.mode.is_under_way() => {}
-                News::Waiting(reason) => (self.emit)(What::Waiting { reason }),
-                News::NodeJoined { host, workers, .. } => (self.emit)(What::NodeJoined { host, workers }),
+                News::Waiting(reason) => (self.emit)(EventKind::Waiting { reason }),
+                News::NodeJoined { host, workers, .. } => (self.emit)(EventKind::NodeJoined { host, workers }),
                 News::NodeLost { node, host, reason } => {
-                    (self.emit)(What::NodeLost { host: host.clone(), reason: reason.clone() });
+                    (self.emit)(EventKind::NodeLost { host: host.clone(), reason: reason.clone() });
                     self.node_lost(node, &host, &reason)?;
                 }
                 News::Round(plan) => {
@@ -134,7 +134,7 @@ impl Agent<'_> {
             RunEnd::Stopped { by } => {
                 self.part_from_all()?;
                 if !self.is_stopping() && !self.state.mode.is_last() {
-                    (self.emit)(What::GaveUp { reason: format!("the run was stopped: {by}") });
+                    (self.emit)(EventKind::GaveUp { reason: format!("the run was stopped: {by}") });
                     self.signalled(Signal::Terminate, false)?;
                 }
                 return Ok(());
@@ -146,7 +146,7 @@ impl Agent<'_> {
         if self.state.mode.is_last() {
             return Ok(());
         }
-        (self.emit)(What::GaveUp { reason: reason.clone() });
+        (self.emit)(EventKind::GaveUp { reason: reason.clone() });
         self.giving_up.get_or_insert(reason);
         if self.nodes_min < self.nodes_max && matches!(end, RunEnd::Failed { .. } | RunEnd::HostLost { .. }) {
             // The other side may go on in the same directory: nothing more is written here.
@@ -166,7 +166,7 @@ impl Agent<'_> {
 
     /// A hand reports.
     fn told(&mut self, from: NodeId, report: Report) -> Result<(), AgentError> {
-        if let Report::Here(here) = report {
+        if let Report::Introduced(here) = report {
             return self.node_here(from, *here);
         }
         let Some(home) = self.sources.nodes.home(from) else { return Ok(()) };
@@ -177,10 +177,10 @@ impl Agent<'_> {
             return Ok(());
         }
         match report {
-            Report::Here(_) => Ok(()),
+            Report::Introduced(_) => Ok(()),
             Report::Unfit { reason } => {
                 let host = self.sources.nodes.host(home);
-                (self.emit)(What::Warned { message: format!("node {host} cannot take part: {reason}") });
+                (self.emit)(EventKind::Warned { message: format!("node {host} cannot take part: {reason}") });
                 Ok(())
             }
             Report::Started { worker, pid } => {
@@ -188,19 +188,19 @@ impl Agent<'_> {
                 Ok(())
             }
             Report::NotStarted { worker, error } => {
-                let glance = Glance { worker, ..Glance::default() };
+                let status = StatusSnapshot { worker, ..StatusSnapshot::default() };
                 let code = Some(1);
                 let late = Duration::ZERO;
                 let stderr = String::new();
-                let end = End { code, signal: None, late, stderr, glance, intent: None };
+                let end = WorkerExit { code, signal: None, late, stderr, status, intent: None };
                 if let Some(worker) = self.pool.get_mut(WorkerId(worker)) {
                     worker.words.get_or_insert(error);
                 }
                 self.far_ended(WorkerId(worker), end)
             }
-            Report::Ended { worker, end } => self.far_ended(WorkerId(worker), *end),
+            Report::Ended { worker, exit } => self.far_ended(WorkerId(worker), *exit),
             Report::Joined { worker } => self.spoken(BrokerEvent::Joined { worker: WorkerId(worker), pid: 0 }),
-            Report::Said { worker, round, message } => {
+            Report::Message { worker, round, message } => {
                 let round = round.map(Round);
                 let worker = WorkerId(worker);
                 self.spoken(BrokerEvent::Reported { round, worker, message: *message })
@@ -208,7 +208,7 @@ impl Agent<'_> {
             Report::Left { worker, error } => self.spoken(BrokerEvent::Left { worker: WorkerId(worker), error }),
             Report::Refused { error } => self.spoken(BrokerEvent::Refused { error }),
             Report::Synced { worker } => self.spoken(BrokerEvent::Synced { token: worker.into() }),
-            Report::Glanced(glances) => {
+            Report::StatusChanged(glances) => {
                 for glance in glances {
                     let worker = self.pool.on_mut(home).find(|worker| worker.id.0 == glance.worker);
                     if let Some(far) = worker.and_then(|worker| worker.child.there()) {
@@ -218,8 +218,8 @@ impl Agent<'_> {
                 Ok(())
             }
             Report::Signalled { signal, second } => self.signalled(Signal::named(&signal), second),
-            Report::Heard { wishes } => {
-                self.callers.heard(from, wishes);
+            Report::SnapshotReceived { requests } => {
+                self.callers.heard(from, requests);
                 Ok(())
             }
         }
@@ -229,7 +229,7 @@ impl Agent<'_> {
         self.pool.get(WorkerId(worker)).is_some_and(|worker| worker.slot.home == home)
     }
 
-    fn far_ended(&mut self, id: WorkerId, end: End) -> Result<(), AgentError> {
+    fn far_ended(&mut self, id: WorkerId, end: WorkerExit) -> Result<(), AgentError> {
         let late = end.late;
         if let Some(far) = self.pool.get_mut(id).and_then(|worker| worker.child.there()) {
             far.ended(end);
@@ -247,7 +247,7 @@ impl Agent<'_> {
     }
 
     /// A node is here, for the first time or in a new membership.
-    fn node_here(&mut self, from: NodeId, here: Here) -> Result<(), AgentError> {
+    fn node_here(&mut self, from: NodeId, here: NodeIntroduction) -> Result<(), AgentError> {
         let Some((home, new)) = self.sources.nodes.here(from, &here) else { return Ok(()) };
         if new {
             self.count_world();
@@ -255,13 +255,13 @@ impl Agent<'_> {
         if new && self.heir {
             self.adopt_all(home, &here)?;
         }
-        if let Some(stop) = here.standing.as_ref().and_then(|standing| standing.stop.as_deref()) {
+        if let Some(stop) = here.snapshot.as_ref().and_then(|standing| standing.stop.as_deref()) {
             // It came to that node, or to the head before, when nobody led.
             self.stop_as_was_asked(stop)?;
         }
         if let Some(line) = self.sources.nodes.line(home).filter(|_| new && self.has_begun()) {
             let standing = self.standing(self.state.round, &self.state.attempt);
-            line.order(&Order::Standing(Box::new(standing)));
+            line.order(&Order::Snapshot(Box::new(standing)));
         }
         // Workers that were given up when the node was taken for lost.
         for worker in here.workers.iter().filter(|living| self.pool.get(WorkerId(living.worker)).is_none()) {
@@ -317,13 +317,13 @@ impl Agent<'_> {
             self.wished();
             self.count_world();
             let message = format!("node {host} is not drained: no worker of another node has the state of training");
-            (self.emit)(What::Warned { message });
+            (self.emit)(EventKind::Warned { message });
             return self.go_on_or_pause();
         }
         let reason = "it was drained (enn drain), and another node leads";
-        (self.emit)(What::NodeLost { host: host.clone(), reason: reason.into() });
+        (self.emit)(EventKind::NodeLost { host: host.clone(), reason: reason.into() });
         let standing = self.standing(self.state.round, &self.state.attempt);
-        self.sources.nodes.hand_over(Standing { drained: Some(host), ..standing });
+        self.sources.nodes.hand_over(RunSnapshot { drained: Some(host), ..standing });
         // The next head opens its own. Nobody waits at this one, which is what it waits for.
         self.callers.dismiss();
         self.sources.control = None;
@@ -342,7 +342,7 @@ impl Agent<'_> {
         self.wishes += 1;
         if self.has_begun() {
             let standing = self.standing(self.state.round, &self.state.attempt);
-            self.sources.nodes.order_all(&Order::Standing(Box::new(standing)));
+            self.sources.nodes.order_all(&Order::Snapshot(Box::new(standing)));
         }
     }
 

@@ -17,9 +17,9 @@ use super::{
     worker::{Place, Seat, Worker},
 };
 use enn_common::{
-    event::What,
+    event::EventKind,
     id::{LocalRank, Rank, Round, WorkerId},
-    wire::hand::{Here, Living, LivingSeat, Standing},
+    wire::follower::{LiveSeat, LiveWorker, NodeIntroduction, RunSnapshot},
 };
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ const NAMES_LEFT_OUT: u32 = 1024;
 pub(crate) fn inherit(
     spec: &AgentSpec,
     checkpoints: Box<dyn Checkpoints>,
-    emit: &mut dyn FnMut(What),
+    emit: &mut dyn FnMut(EventKind),
     (headship, heritage): (Headship, Heritage),
 ) -> Result<Outcome, AgentError> {
     let Headship { guard, rendezvous, work, nodes: (least, most) } = headship;
@@ -75,10 +75,10 @@ pub(crate) fn inherit(
 
 impl Agent<'_> {
     /// What the head before told, to this node or to another one: it may have died before all had heard of its last round.
-    fn learn(&mut self, standing: &Standing) {
+    fn learn(&mut self, standing: &RunSnapshot) {
         self.pool.names_from(standing.workers.saturating_add(NAMES_LEFT_OUT));
-        if standing.wishes >= self.wishes {
-            self.wishes = standing.wishes;
+        if standing.requests >= self.wishes {
+            self.wishes = standing.requests;
             self.resized = standing.resized;
             self.paused = standing.paused.then(Instant::now);
             self.to_leave.clone_from(&standing.leaving);
@@ -115,7 +115,7 @@ impl Agent<'_> {
             }
             if let Err(reason) = self.drain(&host) {
                 let message = format!("node {host} is not drained, as was asked before the head was lost: {reason}");
-                (self.emit)(What::Warned { message });
+                (self.emit)(EventKind::Warned { message });
             }
         }
     }
@@ -127,7 +127,7 @@ impl Agent<'_> {
     }
 
     /// Takes over the workers of another node.
-    pub(super) fn adopt_all(&mut self, home: Home, here: &Here) -> Result<(), AgentError> {
+    pub(super) fn adopt_all(&mut self, home: Home, here: &NodeIntroduction) -> Result<(), AgentError> {
         for living in &here.workers {
             if self.pool.get(WorkerId(living.worker)).is_some() {
                 continue;
@@ -136,7 +136,7 @@ impl Agent<'_> {
             let far = Far::new(line, WorkerId(living.worker), living.pid, Instant::now());
             self.adopt(home, living, Body::There(Box::new(far)));
         }
-        if let Some(standing) = &here.standing {
+        if let Some(standing) = &here.snapshot {
             self.learn(standing);
         }
         if let Mode::Halting(_) = self.state.mode {
@@ -147,11 +147,11 @@ impl Agent<'_> {
         if self.is_stopping() { self.ask_to_stop() } else { Ok(()) }
     }
 
-    fn adopt(&mut self, home: Home, living: &Living, body: Body) {
+    fn adopt(&mut self, home: Home, living: &LiveWorker, body: Body) {
         let now = Instant::now();
         // Who has no state yet need not leave the round; it loads what it can.
         let place = match living.seat {
-            Some(LivingSeat { rank, halted, share }) if living.stateful => {
+            Some(LiveSeat { rank, halted, share }) if living.stateful => {
                 Place::Seat(Seat { halted, share, ..Seat::new(Rank(rank), true, now) })
             }
             _ => Place::Spare,

@@ -34,7 +34,7 @@ impl Kernels {
 
     /// For a round's assignments and for workers under way.
     pub(super) fn told(&self) -> Quarantined {
-        self.book.told()
+        self.book.quarantined()
     }
 
     /// Enters a fault; the entry when it is news.

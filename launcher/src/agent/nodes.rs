@@ -14,7 +14,7 @@ use enn_common::{
     event::NodeBrief,
     id::{Round, WorkerId},
     wire::{
-        hand::{Here, Order, Standing, Work},
+        follower::{NodeIntroduction, Order, RunDescription, RunSnapshot},
         message::{Assignment, Standby, ToWorker},
     },
 };
@@ -43,7 +43,7 @@ struct Node {
 #[derive(Debug)]
 struct Meeting {
     rendezvous: Rc<Rendezvous>,
-    work: Work,
+    work: RunDescription,
     /// The present membership; `None`: a new one is being formed.
     membership: Option<u64>,
     /// Members that did not yet say that they are here, and since when they are expected to.
@@ -64,7 +64,7 @@ pub(super) struct Nodes {
 
 impl Nodes {
     /// This node, and those that meet with it, if it is not the only one.
-    pub(super) fn new(broker: Broker, spec: &AgentSpec, meeting: Option<(Rc<Rendezvous>, Work)>) -> Self {
+    pub(super) fn new(broker: Broker, spec: &AgentSpec, meeting: Option<(Rc<Rendezvous>, RunDescription)>) -> Self {
         let host = spec.host.clone();
         let share = spec.world;
         let most = spec.workers_most;
@@ -130,7 +130,7 @@ impl Nodes {
     }
 
     /// A node says that it is here. Its number, and whether it is new; `None`: it speaks of another membership, or is in none.
-    pub(super) fn here(&mut self, from: NodeId, here: &Here) -> Option<(Home, bool)> {
+    pub(super) fn here(&mut self, from: NodeId, here: &NodeIntroduction) -> Option<(Home, bool)> {
         let known = self.home(from);
         let meeting = self.meeting.as_mut()?;
         if meeting.membership != Some(here.membership) {
@@ -146,7 +146,7 @@ impl Nodes {
         let home = Home(self.next);
         self.next += 1;
         let line = Line::new(Rc::clone(&meeting.rendezvous), from);
-        line.order(&Order::Work(Box::new(meeting.work.clone())));
+        line.order(&Order::TakePart(Box::new(meeting.work.clone())));
         let host = here.host.clone();
         let share = here.room;
         let most = here.room_max.max(here.room);
@@ -222,8 +222,8 @@ impl Nodes {
     }
 
     /// The other nodes go on without this one.
-    pub(super) fn hand_over(&mut self, standing: Standing) {
-        self.order_all(&Order::Standing(Box::new(standing)));
+    pub(super) fn hand_over(&mut self, standing: RunSnapshot) {
+        self.order_all(&Order::Snapshot(Box::new(standing)));
         if let Some(meeting) = &mut self.meeting {
             meeting.rendezvous.bequeath();
             meeting.over = true;
@@ -257,7 +257,7 @@ impl Nodes {
         &self,
         round: Round,
         seats: Vec<(Home, WorkerId, Assignment)>,
-        standing: &Standing,
+        standing: &RunSnapshot,
     ) -> Result<(), AgentError> {
         let mut by_home: BTreeMap<Home, BTreeMap<WorkerId, Assignment>> = BTreeMap::new();
         for (home, worker, assignment) in seats {
@@ -267,7 +267,7 @@ impl Nodes {
         for (home, line) in self.lines() {
             let seats = by_home.remove(&home).unwrap_or_default();
             let seats = seats.into_iter().map(|(worker, seat)| (worker.0, seat)).collect();
-            line.order(&Order::Begin { round: round.0, seats, standing: Box::new(standing.clone()) });
+            line.order(&Order::Begin { round: round.0, seats, snapshot: Box::new(standing.clone()) });
         }
         Ok(())
     }
@@ -338,7 +338,7 @@ mod tests {
     fn only_who_takes_part_is_let_in_and_who_says_nothing_has_a_limit() {
         let dir = tempfile::tempdir().unwrap();
         let rendezvous = Rc::new(Rendezvous::start(settings_for_tests()).unwrap());
-        let work = Work { run_dir: "/r".into(), config: String::new(), staged: "/s".into() };
+        let work = RunDescription { run_dir: "/r".into(), config: String::new(), staged: "/s".into() };
         let awaited = BTreeSet::new();
         let since = Instant::now();
         let meeting = Some(Meeting { rendezvous, work, membership: None, awaited, since, over: false });
@@ -351,8 +351,8 @@ mod tests {
         let here = |membership| {
             let host = "n2".to_owned();
             let workers = Vec::new();
-            let standing = None;
-            Here { membership, host, room: 1, room_max: 1, workers, standing }
+            let snapshot = None;
+            NodeIntroduction { membership, host, room: 1, room_max: 1, workers, snapshot }
         };
         assert_eq!(nodes.here(NodeId(3), &here(4)), None, "a stranger");
         assert_eq!(nodes.here(NodeId(2), &here(3)), None, "what it said before");

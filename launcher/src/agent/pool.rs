@@ -8,7 +8,7 @@ use super::{
     seats::{Candidate, Candidates, Home, Slot},
     worker::{Place, Worker},
 };
-use enn_common::{id::WorkerId, wire::hand::Wish};
+use enn_common::{id::WorkerId, wire::follower::WorkerRequest};
 use nix::sys::signal::Signal;
 use std::{
     collections::BTreeMap,
@@ -174,12 +174,12 @@ impl Pool {
 
     /// Asks everybody with a seat to finish the step, checkpoint and end.
     pub(super) fn ask_to_stop(&self) {
-        self.seated().for_each(|worker| worker.child.wish(Wish::Stop, true));
+        self.seated().for_each(|worker| worker.child.wish(WorkerRequest::Stop, true));
     }
 
     /// Asks everybody with a seat to leave the round, or takes that back.
     pub(super) fn ask_to_regroup(&self, wanted: bool) {
-        self.seated().for_each(|worker| worker.child.wish(Wish::Regroup, wanted));
+        self.seated().for_each(|worker| worker.child.wish(WorkerRequest::Regroup, wanted));
     }
 
     pub(super) fn signal_all(&self, signal: Signal) {

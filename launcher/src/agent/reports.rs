@@ -12,7 +12,7 @@ use super::{
 };
 use enn_broker::BrokerEvent;
 use enn_common::{
-    event::What,
+    event::EventKind,
     id::{Rank, Round, WorkerId},
     wire::message::{FromWorker, StagedShard},
 };
@@ -36,7 +36,7 @@ impl Agent<'_> {
             BrokerEvent::Left { error: None, .. } => {}
             // Late comers of a round that is being ended are no news.
             BrokerEvent::Refused { error } if self.state.mode == Mode::Working && !self.is_stopping() => {
-                (self.emit)(What::Warned { message: format!("refused: {error}") })
+                (self.emit)(EventKind::Warned { message: format!("refused: {error}") })
             }
             BrokerEvent::Refused { .. } => {}
             BrokerEvent::Synced { token } => {
@@ -59,7 +59,7 @@ impl Agent<'_> {
             FromWorker::Failed { error } => {
                 worker.words.get_or_insert_with(|| error.clone());
                 if worker.seat().is_some() {
-                    (self.emit)(What::WorkerFailed { round, rank, error });
+                    (self.emit)(EventKind::WorkerFailed { round, rank, error });
                     return self.fail_living(id);
                 }
                 self.pool.send_away(id, Instant::now());
@@ -91,7 +91,7 @@ impl Agent<'_> {
             FromWorker::KernelRecovered { op, kernel, sig, step } => {
                 if let Some(entry) = self.kernels.recovered(&op, &kernel, sig, step) {
                     self.sources.committer.write(self.kernels.file());
-                    (self.emit)(What::KernelRecovered { rank, entry: Box::new(entry) });
+                    (self.emit)(EventKind::KernelRecovered { rank, entry: Box::new(entry) });
                 }
             }
             FromWorker::KernelsRan(ops) => {
@@ -175,7 +175,7 @@ impl Agent<'_> {
         let pid = worker.child.pid();
         let seconds = worker.started.elapsed().as_secs_f64();
         if self.pool.warmed(id) {
-            (self.emit)(What::SpareReady { pid, seconds });
+            (self.emit)(EventKind::SpareReady { pid, seconds });
         }
     }
 
@@ -187,7 +187,7 @@ impl Agent<'_> {
             WARNINGS_MAX => format!("rank {rank}: {message} (its further warnings are left out)"),
             _ => return,
         };
-        (self.emit)(What::Warned { message });
+        (self.emit)(EventKind::Warned { message });
     }
 
     /// A worker left the round and stands.
@@ -217,33 +217,33 @@ impl Agent<'_> {
                 seat.stateful = true;
                 let seconds = seat.since.max(started).elapsed().as_secs_f64();
                 self.state.ready = true;
-                What::WorkerReady { round, rank, device, backend, libtorch, seconds }
+                EventKind::WorkerReady { round, rank, device, backend, libtorch, seconds }
             }
             FromWorker::StateReceived { step, from, bytes, seconds, .. } => {
-                What::StateReceived { round, rank, from: Rank(from), step, bytes, seconds }
+                EventKind::StateReceived { round, rank, from: Rank(from), step, bytes, seconds }
             }
             FromWorker::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total } => {
-                What::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total }
+                EventKind::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total }
             }
-            FromWorker::PrecisionChosen { format, reason } => What::PrecisionChosen { format, reason },
-            FromWorker::Decided { decision } => What::Decided { decision },
+            FromWorker::PrecisionChosen { format, reason } => EventKind::PrecisionChosen { format, reason },
+            FromWorker::Decided { decision } => EventKind::Decided { decision },
             FromWorker::BatchChosen { batch, micro, accumulation, recompute, reason } => {
-                What::BatchChosen { batch, micro, accumulation, recompute, reason }
+                EventKind::BatchChosen { batch, micro, accumulation, recompute, reason }
             }
             FromWorker::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s } => {
                 self.recovered();
-                What::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s }
+                EventKind::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s }
             }
             FromWorker::EpochEnded(report) => {
                 self.recovered();
-                What::EpochEnded(report)
+                EventKind::EpochEnded(report)
             }
             FromWorker::Trained { epoch, step, stopped_early, split, samples_per_s } => {
                 self.recovered();
                 self.trained = Some(step);
                 self.outcome.metrics = Some(split.clone());
                 let seconds = self.began.elapsed().as_secs_f64();
-                What::Trained { epoch, step, stopped_early, split, samples_per_s, seconds }
+                EventKind::Trained { epoch, step, stopped_early, split, samples_per_s, seconds }
             }
             FromWorker::ChunkWritten { start, end, path, blake3 } => self.chunk(Chunk { start, end, path, blake3 }),
             // Handled before, or by the broker.
@@ -260,11 +260,11 @@ impl Agent<'_> {
             let seconds = recovering.since.elapsed().as_secs_f64();
             let lost_steps = recovering.lost_steps;
             let from_rank = recovering.from_rank;
-            (self.emit)(What::Recovered { round: self.state.round, seconds, lost_steps, from_rank });
+            (self.emit)(EventKind::Recovered { round: self.state.round, seconds, lost_steps, from_rank });
         }
     }
 
-    fn chunk(&mut self, chunk: Chunk) -> What {
+    fn chunk(&mut self, chunk: Chunk) -> EventKind {
         let known = self.outcome.chunks.iter().any(|other| other.start == chunk.start);
         if !known {
             self.sources.committer.predicted(chunk.clone());
@@ -275,6 +275,6 @@ impl Agent<'_> {
             Job::Predict { done, rows, .. } => (done.iter().map(|(start, end)| end - start).sum(), *rows),
             _ => (0, 0),
         };
-        What::Predicted { rows: written + before, rows_total }
+        EventKind::Predicted { rows: written + before, rows_total }
     }
 }

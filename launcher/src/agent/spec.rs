@@ -6,7 +6,7 @@ use enn_common::{
     config::train::{Device, Precision, Recovery},
     id::Round,
     metrics::Metrics,
-    wire::hand::Ending,
+    wire::follower::Ending,
 };
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 

@@ -3,7 +3,7 @@
 use super::unix::Page;
 use enn_common::{
     checkpoint::{
-        Layout, ShardError, ShardTable, name,
+        ShardError, ShardLayout, ShardTable, name,
         write::{How, write_shard},
     },
     fs::{Disk, mmap::SharedPart},
@@ -17,7 +17,7 @@ pub(super) struct Staged {
     page: Arc<Page>,
     ticket: u64,
     memory: SharedPart,
-    layout: Layout,
+    layout: ShardLayout,
     rank: u32,
     blake3: bool,
     /// No later one makes up for it.
@@ -35,7 +35,7 @@ impl Staged {
                 dir.display()
             ));
         }
-        let layout = Layout::of(boxes).map_err(|error| error.to_string())?;
+        let layout = ShardLayout::of(boxes).map_err(|error| error.to_string())?;
         let bytes = usize::try_from(layout.bytes).map_err(|error| error.to_string())?;
         let memory = page.part(at, bytes.max(1)).map_err(|error| format!("its share cannot be mapped: {error}"))?;
         Ok(Self { page: Arc::clone(page), ticket, memory, layout, rank, blake3, must })
@@ -53,7 +53,7 @@ impl Staged {
         let payloads: Vec<&[u8]> =
             self.layout.spans.iter().map(|span| payload(span.payload_at, span.payload)).collect();
         let how = How { blake3: self.blake3, ..How::shared_by(1) };
-        write_shard(&Disk, (dir, self.rank), (&self.layout, &payloads), how)
+        write_shard(&Disk, dir, self.rank, &self.layout, &payloads, how)
     }
 }
 

@@ -15,11 +15,11 @@ use super::{
 };
 use enn_common::{
     config::train::Device,
-    event::What,
+    event::EventKind,
     id::{Rank, Round, WorkerId},
     wire::{
-        hand::{SeatFacts, Standing},
-        message::{Assignment, Standby, Task},
+        follower::{RunSnapshot, SeatFacts},
+        message::{Assignment, Standby, WorkerTask},
     },
 };
 use std::{
@@ -115,7 +115,7 @@ impl Agent<'_> {
                 return self.hand_over();
             }
             let reason = self.state.wish.clone().unwrap_or_else(|| "the workers were asked to leave it".into());
-            (self.emit)(What::RoundLeft { round: self.state.round, reason });
+            (self.emit)(EventKind::RoundLeft { round: self.state.round, reason });
             if self.is_stopping() {
                 return self.go_on(seats::last(&savers));
             }
@@ -129,7 +129,7 @@ impl Agent<'_> {
         if decision == Decision::Restart {
             self.history.restarts += 1;
             if !savers.is_empty() {
-                (self.emit)(What::RoundLeft { round: self.state.round, reason: cause });
+                (self.emit)(EventKind::RoundLeft { round: self.state.round, reason: cause });
                 return self.go_on_or_pause();
             }
             self.round_failed(cause, true);
@@ -141,7 +141,7 @@ impl Agent<'_> {
             return self.begin_anew();
         }
         if stopping && !savers.is_empty() {
-            (self.emit)(What::RoundLeft { round: self.state.round, reason: cause });
+            (self.emit)(EventKind::RoundLeft { round: self.state.round, reason: cause });
             return self.go_on(seats::last(&savers));
         }
         if stopping {
@@ -161,7 +161,9 @@ impl Agent<'_> {
         }
         let count = savers.len();
         let end = "before the run ends";
-        (self.emit)(What::Warned { message: format!("{count} surviving workers save the state of training {end}") });
+        (self.emit)(EventKind::Warned {
+            message: format!("{count} surviving workers save the state of training {end}"),
+        });
         self.ask_to_stop()?;
         self.go_on(seats::last(&savers))
     }
@@ -177,7 +179,7 @@ impl Agent<'_> {
             return Ok(false);
         }
         let Some(error) = self.sources.committer.set_aside(path.clone(), file)? else { return Ok(false) };
-        (self.emit)(What::CheckpointDamaged { step, path, error });
+        (self.emit)(EventKind::CheckpointDamaged { step, path, error });
         self.round_failed(cause.to_owned(), true);
         if self.paused.is_some() {
             self.pause();
@@ -214,7 +216,7 @@ impl Agent<'_> {
 
     pub(super) fn round_failed(&mut self, cause: String, restarting: bool) {
         let restarts_left = self.spec.max_restarts.saturating_sub(self.history.restarts);
-        (self.emit)(What::RoundFailed { round: self.state.round, cause, restarting, restarts_left });
+        (self.emit)(EventKind::RoundFailed { round: self.state.round, cause, restarting, restarts_left });
     }
 
     /// Everybody ended because one failed, or was killed.
@@ -324,9 +326,9 @@ impl Agent<'_> {
             let (host, port) = self.store_at().unwrap_or_default();
             let nodes = self.sources.nodes.briefs();
             let restart = self.outcome.restarts;
-            (self.emit)(What::RoundFormed { round, restart, master: format!("{host}:{port}"), nodes });
+            (self.emit)(EventKind::RoundFormed { round, restart, master: format!("{host}:{port}"), nodes });
         }
-        (self.emit)(What::RoundStarted { round, world_size: world, attempt: self.outcome.restarts, resume_step });
+        (self.emit)(EventKind::RoundStarted { round, world_size: world, attempt: self.outcome.restarts, resume_step });
         for place in &places {
             let logs = logs.join(place.rank.to_string());
             match place.taker {
@@ -361,7 +363,7 @@ impl Agent<'_> {
         let round = self.state.round;
         let local_rank = slot.index;
         let host = self.sources.nodes.host(slot.home);
-        (self.emit)(What::SeatTaken { round, rank, local_rank, pid, spare, host });
+        (self.emit)(EventKind::SeatTaken { round, rank, local_rank, pid, spare, host });
     }
 
     /// Starts a process for a seat.
@@ -383,8 +385,10 @@ impl Agent<'_> {
         let local_rank = worker.slot.index;
         let host = self.sources.nodes.host(worker.slot.home);
         (self.emit)(match worker.rank() {
-            Some(rank) => What::WorkerStarted { round: self.state.round, local_rank, rank, pid, host, forked: false },
-            None => What::SpareStarted { pid, local_rank, host },
+            Some(rank) => {
+                EventKind::WorkerStarted { round: self.state.round, local_rank, rank, pid, host, forked: false }
+            }
+            None => EventKind::SpareStarted { pid, local_rank, host },
         });
     }
 
@@ -413,15 +417,15 @@ impl Agent<'_> {
     }
 
     /// What a head that takes over has to know.
-    pub(super) fn standing(&self, round: Round, attempt: &str) -> Standing {
-        Standing {
+    pub(super) fn standing(&self, round: Round, attempt: &str) -> RunSnapshot {
+        RunSnapshot {
             round: round.0,
             attempt: attempt.to_owned(),
             restarts: self.outcome.restarts,
             failures: self.history.restarts,
             workers: self.pool.names(),
             split: self.parts.split(),
-            wishes: self.wishes,
+            requests: self.wishes,
             resized: self.resized,
             paused: self.paused.is_some(),
             leaving: self.leaving(),
@@ -454,7 +458,7 @@ impl Agent<'_> {
         let task = match &self.spec.job {
             Job::Train { staged, init } => {
                 let newest = self.outcome.checkpoint.as_ref().map(|(_, path)| path.clone());
-                Task::Train { staged: staged.clone(), resume: newest.or_else(|| init.clone()), attempt }
+                WorkerTask::Train { staged: staged.clone(), resume: newest.or_else(|| init.clone()), attempt }
             }
             Job::Predict { staged, checkpoint, out, chunk_rows, done, precision, .. } => {
                 let written = self.outcome.chunks.iter().map(|chunk| (chunk.start, chunk.end));
@@ -463,9 +467,9 @@ impl Agent<'_> {
                 let staged = staged.clone();
                 let checkpoint = checkpoint.clone();
                 let out = out.clone();
-                Task::Predict { staged, checkpoint, out, chunk_rows: *chunk_rows, done, precision: *precision }
+                WorkerTask::Predict { staged, checkpoint, out, chunk_rows: *chunk_rows, done, precision: *precision }
             }
-            Job::Init { meta } => Task::Init { meta: meta.clone(), attempt },
+            Job::Init { meta } => WorkerTask::Init { meta: meta.clone(), attempt },
         };
         Assignment {
             round: round.0,
@@ -535,7 +539,7 @@ impl Agent<'_> {
                 Err(error) => {
                     self.sources.nodes.dismiss(slot.home, id)?;
                     self.pool.spare_lost(Instant::now());
-                    (self.emit)(What::Warned { message: format!("no spare: {error}") });
+                    (self.emit)(EventKind::Warned { message: format!("no spare: {error}") });
                 }
             }
         }

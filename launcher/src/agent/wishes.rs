@@ -12,7 +12,7 @@ use super::{
     worker::Place,
 };
 use enn_common::{
-    event::What,
+    event::EventKind,
     id::{Rank, WorkerId},
     wire::command::Request,
 };
@@ -51,7 +51,7 @@ impl Agent<'_> {
     }
 
     fn stop_for(&mut self, signal: Signal, asked_by: &str) -> Result<Result<String, String>, AgentError> {
-        (self.emit)(What::StopRequested { signal: asked_by.into(), second: false });
+        (self.emit)(EventKind::StopRequested { signal: asked_by.into(), second: false });
         self.stop = Some(signal);
         self.signalled = Some(signal);
         self.wished();
@@ -75,7 +75,7 @@ impl Agent<'_> {
         }
         self.world = workers;
         self.resized = Some(workers);
-        (self.emit)(What::Resized { before, workers });
+        (self.emit)(EventKind::Resized { before, workers });
         self.wished();
         let then = match (workers > before, self.paused) {
             (_, Some(_)) => "when it continues",
@@ -107,7 +107,7 @@ impl Agent<'_> {
     /// Nobody is to do anything until the run is continued. Why the round before ended has been told.
     pub(super) fn pause(&mut self) {
         let step = self.pool.furthest().map_or(self.state.reached, |(step, _)| step);
-        (self.emit)(What::Paused { round: self.state.round, step });
+        (self.emit)(EventKind::Paused { round: self.state.round, step });
         self.state.cause = None;
         self.state.culprit = None;
         self.state.failed_at = None;
@@ -121,7 +121,7 @@ impl Agent<'_> {
         if self.is_stopping() {
             return if savers.is_empty() { self.close() } else { self.go_on(seats::last(&savers)) };
         }
-        (self.emit)(What::Continued { seconds: since.elapsed().as_secs_f64() });
+        (self.emit)(EventKind::Continued { seconds: since.elapsed().as_secs_f64() });
         if let Some(cause) = self.state.cause.take() {
             // Who died meanwhile is a failure as any other: a run that dies whenever it is paused must end, too.
             let (decision, reason) = self.verdict_on_failure();
@@ -228,7 +228,7 @@ impl Agent<'_> {
         if self.parts.may_grow(step) {
             self.parts.grow(step);
             let split = self.parts.split();
-            (self.emit)(What::MicroBatchesGrown { round: self.state.round, split });
+            (self.emit)(EventKind::MicroBatchesGrown { round: self.state.round, split });
             return Some(format!("no rank was short of memory for long; micro-batches are cut into {split} only"));
         }
         None
@@ -243,7 +243,7 @@ impl Agent<'_> {
         self.parts.exhausted(self.state.split, step);
         let round = self.state.round;
         let split = self.parts.split();
-        (self.emit)(What::MicroBatchesSplit { round, split, rank, error });
+        (self.emit)(EventKind::MicroBatchesSplit { round, split, rank, error });
         let reason = format!("rank {rank} ran out of memory; micro-batches are cut into {split}");
         self.state.wish = Some(reason.clone());
         self.leave(reason)
@@ -274,7 +274,7 @@ impl Agent<'_> {
         if found.news || evicted {
             let round = self.state.round;
             let slower_by = found.slower_by;
-            (self.emit)(What::Straggler { round, rank, pid, slower_by, evicted });
+            (self.emit)(EventKind::Straggler { round, rank, pid, slower_by, evicted });
         }
         if evicted {
             self.state.evicted = Some(found.worker);

@@ -1,5 +1,5 @@
-//! `run` in an allocation of Slurm: flags that were not given are filled in from it, tasks find their part, and a run that was
-//! stopped before the time limit goes back into the queue.
+//! `run` in an allocation of Slurm: missing flags are filled in from it, each task finds its part, and a run that was stopped before the
+//! time limit is requeued.
 
 use super::{
     launch,
@@ -10,8 +10,8 @@ use crate::{
     facts::Facts,
     process::outlive,
     rendezvous::Settings,
-    slurm::{self, Allocation, Leader, Meeting, OnPath, Part, SlurmError, WorkersFrom},
-    torchrun::{self, Flags, Launch, Manner, Own},
+    slurm::{self, Allocation, AllocationRendezvous, NodeLeader, SlurmError, SystemCommands, TaskRole, WorkersFrom},
+    torchrun::{self, Dialect, EnnFlags, Flags, Launch},
     ui::message,
 };
 use enn_common::{config::RunConfig, secrets};
@@ -21,16 +21,16 @@ use std::{io, os::unix::process::CommandExt};
 /// Exit status of a run that was stopped because its time limit is near.
 const STOPPED_EARLY: u8 = 128 + Signal::SIGUSR1 as u8;
 
-/// The allocation that says how the nodes meet; `None`: there is none, or flags say it.
+/// Returns the allocation by which the nodes meet; `None` when there is none or flags say how they meet.
 ///
 /// # Errors
-/// When the variables of the allocation are broken, or `--nnodes` asks for other nodes than it has.
-pub fn allocation(flags: &Flags, manner: Manner, facts: &Facts) -> Result<Option<Allocation>, SlurmError> {
-    let given = &flags.meeting;
+/// The variables of the allocation are malformed, or `--nnodes` does not match its number of nodes.
+pub fn allocation(flags: &Flags, dialect: Dialect, facts: &Facts) -> Result<Option<Allocation>, SlurmError> {
+    let given = &flags.rendezvous;
     let texts = [&given.node_rank, &given.master_addr, &given.master_port, &given.rdzv_backend, &given.rdzv_endpoint];
-    let said = given.standalone || texts.iter().any(|text| text.is_some());
-    // torchrun itself knows no Slurm, and a launch by a worker of ours is a launch on one node.
-    if said || manner == Manner::Torchrun || facts.launch_mark.is_some() {
+    let is_given = given.standalone || texts.iter().any(|text| text.is_some());
+    // torchrun itself does not support Slurm, and a launch by one of our workers is on one node.
+    if is_given || dialect == Dialect::Torchrun || facts.launch_mark.is_some() {
         return Ok(None);
     }
     let allocation = Allocation::from(&facts.slurm)?;
@@ -42,18 +42,18 @@ pub fn allocation(flags: &Flags, manner: Manner, facts: &Facts) -> Result<Option
         (Ok(least), Ok(most)) if least > nodes || most < nodes => {
             Err(SlurmError::Nnodes { found: nnodes.to_owned(), nodes })
         }
-        // What cannot be read is refused with the other flags.
+        // A value that does not parse is refused with the other flags.
         _ => Ok(Some(allocation)),
     }
 }
 
-/// Takes part in the run of an allocation; the exit status.
+/// Takes part in the run of an allocation; returns the exit status.
 ///
 /// # Errors
-/// As [`run`], and when Slurm or the tasks of this node do not do their part.
+/// The errors of [`run`], or Slurm or another task of this node fails.
 pub fn run_allocated(
     flags: Flags,
-    own: &Own,
+    own: &EnnFlags,
     facts: &Facts,
     options: &RunOptions,
     allocation: &Allocation,
@@ -61,21 +61,21 @@ pub fn run_allocated(
     take_part(&flags.clone(), facts, allocation, || agent(flags, own, facts, options, allocation))
 }
 
-/// Does what this task of an allocation is there for: `agent` is the part of the node's first one; the exit status.
+/// Does the part of this task of an allocation; `agent` is the part of the first task of a node. Returns the exit status.
 ///
 /// # Errors
-/// As `agent`, and when Slurm or the tasks of this node do not do their part.
+/// The errors of `agent`, or Slurm or another task of this node fails.
 pub fn take_part(
     flags: &Flags,
     facts: &Facts,
     allocation: &Allocation,
     agent: impl FnOnce() -> Result<u8, Error>,
 ) -> Result<u8, Error> {
-    match slurm::part(allocation) {
-        Part::Follower => Ok(slurm::follow(&facts.socket_parent, allocation)?),
-        Part::Shell => Err(through_srun(flags, facts, allocation).into()),
-        Part::Agent => {
-            let leader = Leader::stand(&facts.socket_parent, allocation)?;
+    match slurm::task_role(allocation) {
+        TaskRole::Follower => Ok(slurm::follow(&facts.socket_parent, allocation)?),
+        TaskRole::Shell => Err(through_srun(flags, facts, allocation).into()),
+        TaskRole::Agent => {
+            let leader = NodeLeader::announce(&facts.socket_parent, allocation)?;
             let ended = agent();
             if let Some(leader) = leader {
                 leader.end(match &ended {
@@ -88,23 +88,24 @@ pub fn take_part(
     }
 }
 
-/// How nodes meet to train; `None`: there is one only. Flags that were not given are filled in from the allocation.
+/// Returns the rendezvous settings for training on several nodes; `None` for one node. Missing flags are filled in from the allocation.
 ///
 /// # Errors
-/// The first flag that cannot be read, or a token that is not to be had.
+/// The first flag that does not parse, or a token that cannot be read.
 pub fn meeting(
     mut flags: Flags,
-    own: &Own,
-    (config, allocation): (&RunConfig, Option<&Allocation>),
+    own: &EnnFlags,
+    config: &RunConfig,
+    allocation: Option<&Allocation>,
     facts: &Facts,
 ) -> Result<Option<Settings>, Error> {
     let met = allocation.map(slurm::rendezvous);
     if let Some(met) = &met {
-        fill(&mut flags, met, &slurm::address(&met.endpoint, &OnPath));
-        // The run may end by another node's word before Slurm's signal comes here.
+        fill(&mut flags, met, &slurm::address(&met.endpoint, &SystemCommands));
+        // Another node may end the run before Slurm's signal arrives here.
         outlive(Signal::SIGUSR1);
     }
-    let given = &mut flags.meeting;
+    let given = &mut flags.rendezvous;
     let several = given.nnodes.as_deref().is_some_and(|nnodes| nnodes.trim() != "1" && nnodes.trim() != "1:1");
     if !several {
         return Ok(None);
@@ -113,16 +114,16 @@ pub fn meeting(
     given.rdzv_backend.get_or_insert_with(|| backend.to_owned());
     let mut notes = Vec::new();
     let world = launch::world(config);
-    let mut settings = torchrun::rendezvous(&flags, own, Manner::Enn, (world, facts), &mut notes).map_err(Box::new)?;
+    let mut settings = torchrun::rendezvous(&flags, own, Dialect::Enn, world, facts, &mut notes).map_err(Box::new)?;
     for note in notes {
         tracing::warn!("{note}");
     }
     let host = met.map(|met| met.host).or(settings.local_addr.clone());
     settings.host = host.unwrap_or(settings.host);
-    // A node that runs some program, under enn run, is none of these.
+    // The prefix keeps these nodes apart from those of `enn run`.
     settings.run_id = format!("train:{}", settings.run_id);
     settings.restarts_max = config.cluster.max_restarts;
-    // Rounds of workers are not those of the rendezvous, which only says who takes part.
+    // Rounds of workers are independent of the rendezvous, which only decides who takes part.
     settings.store_kept = true;
     settings.uneven = true;
     settings.retry_early = true;
@@ -130,7 +131,7 @@ pub fn meeting(
     Ok(Some(settings))
 }
 
-/// Puts srun in the place of this process. Returns only what went wrong.
+/// Replaces this process by srun. Returns only on failure.
 fn through_srun(flags: &Flags, facts: &Facts, allocation: &Allocation) -> SlurmError {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => SlurmError::NoProgram { program: "srun" },
@@ -143,38 +144,37 @@ fn through_srun(flags: &Flags, facts: &Facts, allocation: &Allocation) -> SlurmE
     let mut words = vec![enn];
     words.extend(facts.argv.iter().skip(1).take(1).cloned());
     let tasks = allocation.tasks_per_node.iter().copied().max().unwrap_or(1);
-    if flags.meeting.nproc_per_node.is_none() && tasks > 1 {
+    if flags.rendezvous.nproc_per_node.is_none() && tasks > 1 {
         words.push(format!("--nproc-per-node={tasks}"));
     }
     words.extend(facts.argv.iter().skip(2).cloned());
-    let elastic = flags.meeting.nnodes.as_deref().is_some_and(|nodes| nodes.contains(':'));
+    let elastic = flags.rendezvous.nnodes.as_deref().is_some_and(|nodes| nodes.contains(':'));
     let srun = slurm::srun(allocation, &words, elastic);
     failed(secrets::trusted_command(&srun[0]).args(&srun[1..]).exec())
 }
 
-/// Runs the workers of this node.
 fn agent(
     mut flags: Flags,
-    own: &Own,
+    own: &EnnFlags,
     facts: &Facts,
     options: &RunOptions,
     allocation: &Allocation,
 ) -> Result<u8, Error> {
     let meeting = slurm::rendezvous(allocation);
-    fill(&mut flags, &meeting, &slurm::address(&meeting.endpoint, &OnPath));
-    let mut launch = torchrun::resolve(flags, own, options.manner, facts).map_err(Box::new)?;
+    fill(&mut flags, &meeting, &slurm::address(&meeting.endpoint, &SystemCommands));
+    let mut launch = torchrun::resolve(flags, own, options.dialect, facts).map_err(Box::new)?;
     settle(&mut launch, &meeting, allocation);
-    // The run may end by another node's word before Slurm's signal comes here; the job is put back into the queue after that.
+    // Another node may end the run before Slurm's signal arrives here; the job is requeued after that.
     outlive(Signal::SIGUSR1);
     let code = run(launch, facts, options)?;
-    // The others end with 0: a bad exit of theirs makes srun end the host, which alone asks.
+    // The other nodes exit with 0: a nonzero status makes srun end the host, which alone requeues the job.
     let again = || if meeting.is_host { again(allocation.job_id) } else { true };
     Ok(if code == STOPPED_EARLY && again() { 0 } else { code })
 }
 
-/// Flags that were not given.
-fn fill(flags: &mut Flags, meeting: &Meeting, host: &str) {
-    let given = &mut flags.meeting;
+/// Fills in missing flags.
+fn fill(flags: &mut Flags, meeting: &AllocationRendezvous, host: &str) {
+    let given = &mut flags.rendezvous;
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     given.rdzv_backend = Some("c10d".to_owned());
     given.rdzv_endpoint = Some(format!("{host}:{}", meeting.ports[0]));
@@ -188,34 +188,35 @@ fn fill(flags: &mut Flags, meeting: &Meeting, host: &str) {
     }
 }
 
-/// What no flag says.
-fn settle(launch: &mut Launch, meeting: &Meeting, allocation: &Allocation) {
+/// Fills in settings that have no flag.
+fn settle(launch: &mut Launch, meeting: &AllocationRendezvous, allocation: &Allocation) {
     let spec = &mut launch.spec;
     let settings = &mut spec.rendezvous;
     settings.host.clone_from(&meeting.host);
-    // Slurm's own order, as long as no node may be missing.
+    // The nodes have Slurm's order unless some may be missing.
     if settings.nodes_min == settings.nodes_max && settings.nodes_max > 1 {
         settings.node_rank = Some(meeting.node_rank);
     }
     let workers = settings.local_world;
     if meeting.workers_from == WorkersFrom::Tasks && allocation.cpu_bind.len() == workers as usize {
-        // This process is bound to the cores of its own task; each worker takes those of one task.
+        // This process is bound to the cores of its own task; each worker uses the cores of one task.
         spec.cpus.clone_from(&allocation.cpu_bind);
     }
 }
 
-/// After a run that was stopped because its time limit is near: whether its job is back in the queue. False outside Slurm.
+/// Requeues the job of a run that was stopped because its time limit is near; returns whether it is in the queue again. Returns false
+/// outside Slurm.
 ///
 /// # Errors
-/// When the variables of the allocation are broken.
+/// The variables of the allocation are malformed.
 pub fn requeued(facts: &Facts) -> Result<bool, SlurmError> {
     Ok(Allocation::from(&facts.slurm)?.is_some_and(|allocation| again(allocation.job_id)))
 }
 
-/// Says that the job goes back into the queue, and puts it there: Slurm ends this process as soon as it has agreed.
+/// Announces that the job is requeued and requeues it: Slurm ends this process as soon as it has agreed.
 fn again(job: u64) -> bool {
     message::print(&format!("stopped before the time limit; putting job {job} back in the queue"));
-    let asked = slurm::requeue(job, &OnPath);
+    let asked = slurm::requeue(job, &SystemCommands);
     if let Err(error) = &asked {
         message::print(&format!("job {job} cannot be requeued: {error}"));
     }
@@ -238,7 +239,7 @@ mod tests {
 
     fn flags(nnodes: Option<&str>) -> Flags {
         let mut flags = Flags::default();
-        flags.meeting.nnodes = nnodes.map(str::to_owned);
+        flags.rendezvous.nnodes = nnodes.map(str::to_owned);
         flags
     }
 
@@ -246,15 +247,15 @@ mod tests {
     fn flags_that_say_where_win() {
         let facts = facts(&[]);
         let mut endpoint = flags(Some("4"));
-        endpoint.meeting.rdzv_endpoint = Some("n1:29400".into());
-        assert!(allocation(&endpoint, Manner::Enn, &facts).unwrap().is_none());
-        assert!(allocation(&flags(None), Manner::Torchrun, &facts).unwrap().is_none());
-        assert!(allocation(&flags(Some("1")), Manner::Enn, &facts).unwrap().is_none());
+        endpoint.rendezvous.rdzv_endpoint = Some("n1:29400".into());
+        assert!(allocation(&endpoint, Dialect::Enn, &facts).unwrap().is_none());
+        assert!(allocation(&flags(None), Dialect::Torchrun, &facts).unwrap().is_none());
+        assert!(allocation(&flags(Some("1")), Dialect::Enn, &facts).unwrap().is_none());
         for nnodes in [None, Some("4"), Some("3:4"), Some("1:8")] {
-            assert!(allocation(&flags(nnodes), Manner::Enn, &facts).unwrap().is_some(), "{nnodes:?}");
+            assert!(allocation(&flags(nnodes), Dialect::Enn, &facts).unwrap().is_some(), "{nnodes:?}");
         }
         for nnodes in ["2", "8", "5:8", "1:3"] {
-            let error = allocation(&flags(Some(nnodes)), Manner::Enn, &facts).unwrap_err().to_string();
+            let error = allocation(&flags(Some(nnodes)), Dialect::Enn, &facts).unwrap_err().to_string();
             assert!(error.starts_with(&format!("--nnodes {nnodes}, but the allocation has 4 nodes")), "{error}");
         }
     }
@@ -263,11 +264,11 @@ mod tests {
     fn flags_that_were_not_given_come_from_the_allocation() {
         let facts = facts(&[("SLURM_LOCALID", "0")]);
         let mut flags = flags(None);
-        flags.meeting.rdzv_conf = Some("join_timeout=5".into());
-        let allocation = allocation(&flags, Manner::Enn, &facts).unwrap().unwrap();
+        flags.rendezvous.rdzv_conf = Some("join_timeout=5".into());
+        let allocation = allocation(&flags, Dialect::Enn, &facts).unwrap().unwrap();
         let meeting = slurm::rendezvous(&allocation);
         fill(&mut flags, &meeting, "fd00::1");
-        let given = &flags.meeting;
+        let given = &flags.rendezvous;
         assert_eq!(given.rdzv_endpoint, Some(format!("[fd00::1]:{}", meeting.ports[0])));
         assert_eq!((given.nnodes.as_deref(), given.nproc_per_node.as_deref()), (Some("4"), Some("2")));
         assert_eq!(given.rdzv_conf.as_deref(), Some("join_timeout=5,is_host=0"));

@@ -1,36 +1,35 @@
-//! Events get their time and go to the user interface in a thread of its own: a slow terminal or disk must not hold up
-//! the agent.
+//! Events get a timestamp and go to the user interface in a separate thread, so that a slow terminal or disk does not delay the agent.
 
 use crate::{
     process::GiveUp,
     ui::{JournalError, MetricsServer, Mode, Sink},
 };
 use crossbeam_channel::{Sender, bounded};
-use enn_common::event::{Event, What};
+use enn_common::event::{Event, EventKind};
 use std::{
     path::Path,
     thread::JoinHandle,
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Events waiting for the user interface. Progress beyond them is left out; everything else waits.
+/// Maximum number of queued events. Beyond it progress events are dropped; other events wait.
 const EVENTS_MAX: usize = 4096;
 
-/// The thread's handle.
+/// The thread that shows and records events; dropping it waits until all events have been handled.
 pub(super) struct Announcer {
-    teller: Option<Teller>,
+    sender: Option<EventSender>,
     thread: Option<JoinHandle<()>>,
     give_up: Option<GiveUp>,
 }
 
-/// Tells events; clone it for other threads.
+/// Sends events to the [`Announcer`]; clone it for other threads.
 #[derive(Clone)]
-pub(super) struct Teller {
+pub(super) struct EventSender {
     events: Sender<Event>,
 }
 
 impl Announcer {
-    /// Tells the events of a run: to its journal, the screen, and whoever asks the metrics server.
+    /// Starts the thread for a run: events go to its journal, the screen and the metrics server.
     pub(super) fn of_run(run: &Path, mode: Mode, metrics: Option<MetricsServer>) -> Result<Self, JournalError> {
         let mut sink = Sink::new(run, mode)?;
         if let Some(server) = metrics {
@@ -39,40 +38,40 @@ impl Announcer {
         Ok(Self::start(sink))
     }
 
-    /// Starts the thread. When there is no thread to be had the events are lost, the run is not.
+    /// Starts the thread. If it cannot be started the events are lost and the run goes on.
     pub(super) fn start(mut sink: Sink) -> Self {
         let (events, incoming) = bounded(EVENTS_MAX);
         let give_up = sink.give_up();
         let show = move || incoming.iter().for_each(|event| sink.event(&event));
         let thread = std::thread::Builder::new().name("enn-ui".into()).spawn(show).ok();
-        Self { teller: Some(Teller { events }), thread, give_up }
+        Self { sender: Some(EventSender { events }), thread, give_up }
     }
 
-    /// Tells one event.
-    pub(super) fn tell(&self, what: What) {
-        if let Some(teller) = &self.teller {
-            teller.tell(what);
+    /// Sends one event with the current time.
+    pub(super) fn send(&self, what: EventKind) {
+        if let Some(sender) = &self.sender {
+            sender.send(what);
         }
     }
 
-    /// From now on nobody waits for whoever reads what is shown; the journal is still completed.
+    /// Stops waiting for the reader of the screen output; the journal is still completed.
     pub(super) fn give_up(&self) {
         self.give_up.iter().for_each(GiveUp::now);
     }
 
-    /// A teller for another thread. The announcer ends when all of them are gone.
-    pub(super) fn teller(&self) -> Option<Teller> {
-        self.teller.clone()
+    /// Returns a sender for another thread. The announcer ends when all senders are gone.
+    pub(super) fn sender(&self) -> Option<EventSender> {
+        self.sender.clone()
     }
 }
 
-impl Teller {
-    /// Tells one event.
-    pub(super) fn tell(&self, what: What) {
+impl EventSender {
+    /// Sends one event with the current time.
+    pub(super) fn send(&self, what: EventKind) {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let droppable = matches!(what, What::Stepped { .. } | What::StageProgressed { .. });
+        let droppable = matches!(what, EventKind::Stepped { .. } | EventKind::StageProgressed { .. });
         let event = Event { time, what };
-        // A user interface that is gone hears nothing more; the run goes on.
+        // A user interface that has ended receives nothing more; the run goes on.
         if droppable {
             let _full = self.events.try_send(event);
         } else {
@@ -82,9 +81,9 @@ impl Teller {
 }
 
 impl Drop for Announcer {
-    /// Waits until everything told has been shown and written.
+    /// Waits until all events have been shown and written.
     fn drop(&mut self) {
-        self.teller = None;
+        self.sender = None;
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();
         }

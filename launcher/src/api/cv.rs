@@ -1,12 +1,12 @@
-//! `cv`: stage once, divide anew for every fold, train each in a process of its own, and judge the forecasts of rows that no
-//! model saw.
+//! `cv`: stages once, divides the data for every fold, trains each fold in its own process, and evaluates the forecasts on the held-out
+//! rows.
 
 use super::{announce::Announcer, folds::Folds, launch, train};
 use crate::{
     Error,
     cv::{
-        self, Crew, Task,
-        rule::{self, Rule, Wanted},
+        self, FoldRunner, FoldTask,
+        rule::{self, FoldSpec, Rule},
     },
     error::Usage,
     facts::Facts,
@@ -33,56 +33,57 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Forecasts of the rows that a fold tests, in its run directory.
+/// Forecasts of the test rows of a fold, below its run directory.
 pub(super) const FORECASTS: &str = "predictions/test";
-/// Forecasts of all rows, in the directory of the cross-validation.
+/// Forecasts of all rows, below the directory of the cross-validation.
 pub const OUT_OF_FOLD: &str = "out-of-fold.parquet";
-/// Output of a fold's process, in its run directory.
+/// Output of a fold's process, below its run directory.
 const LOG: &str = "launcher.log";
 
-/// How to cross-validate.
+/// The options of [`cross_validate`].
 #[derive(Debug, Clone)]
 pub struct CvOptions {
-    /// Directory of runs; made when absent.
+    /// The directory of runs, which is made when absent.
     pub runs_dir: PathBuf,
-    /// Directory of a cross-validation to go on with: folds that are not done are trained.
+    /// The directory of a cross-validation to resume: folds that are not done are trained.
     pub resume: Option<PathBuf>,
     pub folds: usize,
-    /// Seed of the rule that makes them; `None`: the configuration's.
+    /// Seed of the rule that makes the folds; `None`: the configuration's seed.
     pub seed: Option<u64>,
-    /// Folds trained at the same time; `None`: one per core, on GPUs one.
+    /// Number of folds trained in parallel; `None`: one per core, or one on GPUs.
     pub jobs: Option<usize>,
-    /// How staging is shown.
+    /// How the progress of staging is shown.
     pub mode: Mode,
-    /// Whether SIGINT and SIGTERM stop it after checkpoints of the folds under way.
+    /// Whether SIGINT and SIGTERM stop it after the running folds have written checkpoints.
     pub handle_signals: bool,
-    /// Column that groups rows; of windows "month".
+    /// The column that groups rows, or "month" for windows.
     pub group: Option<String>,
-    /// Shuffles of every input by each fold's model; `None`: importance is not asked for.
+    /// Number of shuffles of every input by each fold's model; `None`: importance is not computed.
     pub importance: Option<usize>,
 }
 
-/// What a cross-validation left behind.
+/// The result of [`cross_validate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct CrossValidated {
     pub dir: PathBuf,
     pub record: CvRecord,
-    /// What the folds that are done say together of cells, horizons, groups and intervals, which is also in evaluation.json and in
-    /// report.html; `None` when stopped, or no fold is done.
+    /// The evaluation over all finished folds, which is also written to evaluation.json and report.html; `None` when stopped or when no
+    /// fold is done.
     pub evaluation: Option<Evaluation>,
-    /// The signal that stopped it.
+    /// The signal that stopped the cross-validation.
     pub stopped: Option<i32>,
 }
 
-/// Trains and judges `config` on every fold; `told` hears of each fold that ends. `None` goes on with what `resume` names.
+/// Trains and evaluates `config` on every fold; `on_fold` is called when a fold has ended. With `None` the cross-validation in `resume` is
+/// resumed.
 ///
 /// # Errors
-/// Wrong data or wishes, or a machine that refuses something. A fold that fails is in the record.
+/// Wrong data or options, or a machine that lacks something. A fold that fails is recorded.
 pub fn cross_validate(
     config: Option<&RunConfig>,
     facts: &Facts,
     options: &CvOptions,
-    told: &mut dyn FnMut(&CvRecord, usize),
+    on_fold: &mut dyn FnMut(&CvRecord, usize),
 ) -> Result<CrossValidated, Error> {
     let (run, mut record) = match (config, &options.resume) {
         (Some(config), None) => begin(config, facts, options)?,
@@ -96,43 +97,43 @@ pub fn cross_validate(
     let config: RunConfig = serde_json::from_value(record.config.clone())
         .map_err(|source| Error::Json { path: run.path().to_owned(), source })?;
     let program = program(facts)?;
-    let mut folds = Folds::new((&config, facts), options, run.path(), &record.staged)?;
+    let mut folds = Folds::new(&config, facts, options, run.path(), &record.staged)?;
     let open: Vec<usize> =
         (0..record.folds.len()).filter(|fold| record.folds[*fold].state != FoldState::Done).collect();
     let mut tasks = Vec::new();
     for fold in open {
         record.folds[fold].state = FoldState::Pending;
-        tasks.push(task(&program, run.path(), (fold, &record.folds[fold]), (&config, facts))?);
+        tasks.push(task(&program, run.path(), fold, &record.folds[fold], &config, facts)?);
     }
     record.write(run.path())?;
-    let mut crew = Crew::new(options.handle_signals)?;
+    let mut runner = FoldRunner::new(options.handle_signals)?;
     let seats = seats(&config, facts, record.jobs);
     let mut broken = None;
-    crew.work(tasks, &seats, &mut |ended| {
+    runner.work(tasks, &seats, &mut |ended| {
         settle(&mut record, &ended, &mut folds);
         record.sum_up();
         if let Err(error) = record.write(run.path()) {
             broken.get_or_insert(error);
         }
-        told(&record, ended.fold);
+        on_fold(&record, ended.fold);
     })?;
     if let Some(error) = broken {
         return Err(error.into());
     }
-    let stopped = crew.stopped().map(|signal| signal as i32);
+    let stopped = runner.stopped().map(|signal| signal as i32);
     gather_folds(&record, run.path())?;
     let evaluation = if stopped.is_none() { folds.evaluation(&record)? } else { None };
     Ok(CrossValidated { dir: run.path().to_owned(), record, evaluation, stopped })
 }
 
-/// Stages, divides, and writes the first record.
+/// Stages and divides the data, and writes the first record.
 fn begin(config: &RunConfig, facts: &Facts, options: &CvOptions) -> Result<(RunDir, CvRecord), Error> {
     let data = config.data.as_ref().ok_or(Error::Usage(Usage::NoData))?;
     if data.split.kind == SplitKind::Column {
         return Err(Error::Usage(Usage::FoldsByColumn));
     }
     run_dir::local(&options.runs_dir)?;
-    // All rows train, so that all categories are known; a fold keeps those of its own training rows.
+    // All rows are training rows here, so that all categories are known; a fold keeps the categories of its training rows.
     let whole = SplitConfig { kind: SplitKind::Random, val: 0.0, test: 0.0, ..data.split.clone() };
     let staging = RunConfig { data: Some(DataConfig { split: whole, ..data.clone() }), ..config.clone() };
     let announcer = Announcer::start(Sink::bare(options.mode));
@@ -143,7 +144,7 @@ fn begin(config: &RunConfig, facts: &Facts, options: &CvOptions) -> Result<(RunD
         stager::require_order(data, &place)?;
     }
     let seed = options.seed.unwrap_or(config.seed);
-    let wanted = Wanted { folds: options.folds, val: data.split.val, seed };
+    let wanted = FoldSpec { folds: options.folds, val: data.split.val, seed };
     let (rule, sentence) = folds_of(data, &staged.dir, wanted)?;
     let run = RunDir::create(&options.runs_dir, &format!("{}-cv", config.name), time::OffsetDateTime::now_utc())?;
     let mut folds = Vec::new();
@@ -179,8 +180,8 @@ fn begin(config: &RunConfig, facts: &Facts, options: &CvOptions) -> Result<(RunD
     Ok((run, record))
 }
 
-/// The rule that the configuration's split asks for, and a sentence about it.
-fn folds_of(data: &DataConfig, staged: &Path, wanted: Wanted) -> Result<(Rule, String), Error> {
+/// Returns the rule for the configured split, and a sentence about it.
+fn folds_of(data: &DataConfig, staged: &Path, wanted: FoldSpec) -> Result<(Rule, String), Error> {
     let staged = Staged::open(staged)?;
     let samples = staged.rows();
     let folds = wanted.folds;
@@ -218,7 +219,7 @@ fn folds_of(data: &DataConfig, staged: &Path, wanted: Wanted) -> Result<(Rule, S
     Ok((rule, sentence))
 }
 
-/// The unit of every sample by its word, and a number for each unit that depends on the word alone.
+/// Returns the unit of every sample by its word, and for each unit a number that depends on the word alone.
 fn units(words: &[String]) -> (Vec<u32>, Vec<i64>) {
     let mut index: BTreeMap<&str, u32> = words.iter().map(|word| (word.as_str(), 0)).collect();
     index.values_mut().zip(0..).for_each(|(unit, next)| *unit = next);
@@ -229,19 +230,19 @@ fn units(words: &[String]) -> (Vec<u32>, Vec<i64>) {
     (words.iter().map(|word| index[word.as_str()]).collect(), index.keys().map(name).collect())
 }
 
-/// Folds at the same time.
+/// Returns the number of folds that are trained in parallel.
 fn jobs(config: &RunConfig, facts: &Facts, options: &CvOptions) -> usize {
     let places = if config.cluster.device == Device::Cuda { facts.gpus } else { facts.cores };
     options.jobs.unwrap_or(places).clamp(1, options.folds.max(1))
 }
 
-/// GPUs of each of so many folds at the same time.
+/// Returns the number of GPUs of each of `jobs` parallel folds.
 fn gpus_each(facts: &Facts, jobs: usize) -> usize {
     (facts.gpus / jobs.max(1)).max(1)
 }
 
-/// The GPUs of each of so many folds at the same time, as `CUDA_VISIBLE_DEVICES` names them; where there are more folds than GPUs some
-/// share one.
+/// Returns the GPUs of each of `jobs` parallel folds in the form of `CUDA_VISIBLE_DEVICES`; folds share GPUs when there are more folds than
+/// GPUs.
 fn seats(config: &RunConfig, facts: &Facts, jobs: usize) -> Vec<Option<String>> {
     if config.cluster.device != Device::Cuda || jobs == 1 {
         return vec![None; jobs.max(1)];
@@ -255,8 +256,8 @@ fn seats(config: &RunConfig, facts: &Facts, jobs: usize) -> Vec<Option<String>> 
     (0..jobs).map(|job| Some((job * each..(job + 1) * each).map(name).collect::<Vec<_>>().join(","))).collect()
 }
 
-/// The configuration of one fold among `jobs` at the same time: on CPUs one worker with its share of the cores, on GPUs one for each of
-/// its own.
+/// Returns the configuration of one of `jobs` parallel folds: on CPUs one worker with its share of the cores, on GPUs one worker for each
+/// of the fold's GPUs.
 fn fold_config(config: &RunConfig, facts: &Facts, jobs: usize) -> RunConfig {
     let mut config = config.clone();
     let most = if config.cluster.device == Device::Cuda { gpus_each(facts, jobs) as u32 } else { 1 };
@@ -269,20 +270,22 @@ fn fold_config(config: &RunConfig, facts: &Facts, jobs: usize) -> RunConfig {
     config
 }
 
-/// The program enn: this one, or the one beside the worker where this is another program.
+/// Finds the program `enn`: this executable, or the one next to the worker when this is another program.
 pub(super) fn program(facts: &Facts) -> Result<PathBuf, Error> {
     let own = std::env::current_exe().ok().filter(|path| path.file_name().is_some_and(|name| name == "enn"));
     let beside = || facts.worker.as_ref().map(|worker| worker.with_file_name("enn")).filter(|path| path.is_file());
     own.or_else(beside).ok_or(Error::NoEnn)
 }
 
-/// What trains a fold. Its directory is made as that of a run, so that every command finds it.
+/// Returns the task that trains a fold. The fold's directory is made like that of a run, so that every command finds it.
 fn task(
     program: &Path,
     dir: &Path,
-    (fold, record): (usize, &FoldRecord),
-    (config, facts): (&RunConfig, &Facts),
-) -> Result<Task, Error> {
+    fold: usize,
+    record: &FoldRecord,
+    config: &RunConfig,
+    facts: &Facts,
+) -> Result<FoldTask, Error> {
     let path = record.run.locate(dir)?;
     if !path.exists() {
         let run = RunDir::create_at(&path)?;
@@ -295,22 +298,22 @@ fn task(
         .arg(&path)
         .arg("--staged")
         .arg(&record.staged)
-        // All baselines are fitted when the fold is judged, also to the rows that validate here.
+        // All baselines are fitted when the fold is evaluated, on its validation rows too.
         .args(["--nnodes", "1", "--lines", "--baselines", "quick"]);
-    // What they say is in the configuration already.
+    // The configuration already contains the values of these variables.
     facts.pet.keys().for_each(|name| {
         command.env_remove(name);
     });
-    Ok(Task { fold, command, log: path.join(LOG) })
+    Ok(FoldTask { fold, command, log: path.join(LOG) })
 }
 
-/// Judges a fold that has been trained.
-fn settle(record: &mut CvRecord, ended: &cv::Ended, folds: &mut Folds<'_>) {
+/// Evaluates a trained fold and records the result.
+fn settle(record: &mut CvRecord, ended: &cv::FoldOutcome, folds: &mut Folds<'_>) {
     let fold = &mut record.folds[ended.fold];
     fold.seconds += ended.seconds;
     let judged = match &ended.failed {
         Some(cause) => Err(cause.clone()),
-        None => folds.judge(ended.fold, fold).map_err(|error| error.to_string()),
+        None => folds.evaluate_fold(ended.fold, fold).map_err(|error| error.to_string()),
     };
     match judged {
         Err(cause) => fold.state = FoldState::Failed { cause },
@@ -325,7 +328,7 @@ fn settle(record: &mut CvRecord, ended: &cv::Ended, folds: &mut Folds<'_>) {
     }
 }
 
-/// The forecasts of all folds that are done, as one table.
+/// Writes the forecasts of all finished folds as one table.
 fn gather_folds(record: &CvRecord, dir: &Path) -> Result<(), Error> {
     let done = record.folds.iter().enumerate().filter(|(_, fold)| fold.state == FoldState::Done);
     let done: Vec<_> =

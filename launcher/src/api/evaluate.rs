@@ -1,4 +1,4 @@
-//! `evaluate`: predict data with targets, compare, and do the same for baselines fitted to the run's training and validation rows.
+//! `evaluate`: predicts data with targets, compares, and does the same for baselines fitted to the run's training and validation rows.
 
 use super::{
     groups,
@@ -11,7 +11,7 @@ use crate::{
     agent::Ended,
     baselines::{self, Effort, Forecaster},
     error::Usage,
-    evaluation::{self, Held, Judged, Quantiles, Seen},
+    evaluation::{self, EvaluationInput, IntervalCoverage, Quantiles, Seen},
     facts::Facts,
     gather::cell_names,
     run_dir::RunDir,
@@ -24,45 +24,43 @@ use enn_common::{
     },
     config::data::{DataConfig, Layout},
     fs::{RelPath, atomic},
-    staged::{Split, Staged, npy::Element, reader::NpyMap},
+    staged::{Split, Staged, npy::NpyElement, reader::NpyMap},
 };
 use std::path::{Path, PathBuf};
 
-/// Directory of a run's evaluations.
+/// The directory of evaluations below a run directory.
 const EVALUATIONS: &str = "evaluations";
 
-/// How to evaluate.
+/// The options of [`evaluate`].
 #[derive(Debug, Clone)]
 pub struct EvaluateOptions {
-    /// How prediction is shown.
+    /// How the progress of prediction is shown.
     pub mode: Mode,
-    /// Whether SIGINT and SIGTERM stop it.
+    /// Whether SIGINT and SIGTERM stop the evaluation.
     pub handle_signals: bool,
-    /// Column that groups rows; of windows "month".
+    /// The column that groups rows, or "month" for windows.
     pub group: Option<String>,
-    /// Shuffles of every input; `None`: importance is not asked for.
+    /// Number of shuffles of every input; `None`: importance is not computed.
     pub importance: Option<usize>,
-    /// Seed of the shuffles.
     pub seed: u64,
-    /// Whether a column of which the model does not know most is judged all the same.
+    /// Whether a column is accepted although the model does not know most of its values.
     pub allow_unseen: bool,
 }
 
-/// What an evaluation left behind.
+/// The result of [`evaluate`].
 #[derive(Debug)]
 pub struct Evaluated {
-    /// Its directory: evaluation.json, report.html, predictions.
+    /// The directory with evaluation.json, report.html and the predictions.
     pub dir: PathBuf,
-    /// What it found; `None` when stopped.
+    /// The evaluation; `None` when stopped.
     pub evaluation: Option<Evaluation>,
-    /// Finished, or stopped by a signal.
     pub ended: Ended,
 }
 
 /// Evaluates the newest checkpoint of the run directory `model` on `data`.
 ///
 /// # Errors
-/// Data without targets or that do not fit the model, a group that is not there, or a worker that fails.
+/// The data have no targets or do not fit the model, a group does not exist, or a worker fails.
 pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &EvaluateOptions) -> Result<Evaluated, Error> {
     let predicting = PredictOptions {
         mode: options.mode,
@@ -87,11 +85,11 @@ pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &Evaluat
         return Err(Error::Usage(Usage::NoTargets { data: data.to_vec() }));
     }
     let forecasts = Forecasts::read(&output, &staged)?;
-    let (mut evaluation, rows) = judge(&subject, model, (&staged, &forecasts), options)?;
+    let (mut evaluation, rows) = evaluate_forecasts(&subject, model, &staged, &forecasts, options)?;
     evaluation.data = data.iter().map(|file| facts.cwd.join(file)).collect();
     if let Some(repeats) = options.importance {
         let shuffling = Shuffling { config: &subject.config, facts, run: &run, checkpoint: &subject.checkpoint };
-        let rises = shuffling.rises((&staged, &rows), (repeats, options.seed), &mut evaluation.notes)?;
+        let rises = shuffling.rises(&staged, &rows, repeats, options.seed, &mut evaluation.notes)?;
         evaluation.importance = importance::ranked(rises);
     }
     let path = dir.join(FILE);
@@ -103,33 +101,34 @@ pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &Evaluat
     Ok(Evaluated { dir, evaluation: Some(evaluation), ended: Ended::Finished })
 }
 
-/// Predictions as `enn predict` writes them.
+/// Predictions in the files that `enn predict` writes.
 struct Forecasts {
     points: NpyMap,
-    /// Levels, and the quantiles (N, levels, O).
+    /// The quantile levels, and the quantiles (N, levels, O).
     quantiles: Option<(Vec<f64>, NpyMap)>,
 }
 
 impl Forecasts {
     fn read(dir: &Path, staged: &Staged) -> Result<Self, Error> {
         let cells = (staged.rows() * staged.outputs()) as u64;
-        let points = NpyMap::open_as(&dir.join("pred.npy"), Element::F32, cells)?;
+        let points = NpyMap::open_as(&dir.join("pred.npy"), NpyElement::F32, cells)?;
         let levels = dir.join("level.npy");
         if !levels.exists() {
             return Ok(Self { points, quantiles: None });
         }
         let levels = NpyMap::open(&levels)?;
         let levels = levels.numbers::<f64>().unwrap_or_default().to_vec();
-        let quantiles = NpyMap::open_as(&dir.join("levels.npy"), Element::F32, cells * levels.len() as u64)?;
+        let quantiles = NpyMap::open_as(&dir.join("levels.npy"), NpyElement::F32, cells * levels.len() as u64)?;
         Ok(Self { points, quantiles: Some((levels, quantiles)) })
     }
 }
 
-/// The evaluation without importance, and the rows that it is about.
-fn judge(
+/// Computes the evaluation without importance; returns it with the evaluated rows.
+fn evaluate_forecasts(
     subject: &Subject,
     model: &Path,
-    (staged, forecasts): (&Staged, &Forecasts),
+    staged: &Staged,
+    forecasts: &Forecasts,
     options: &EvaluateOptions,
 ) -> Result<(Evaluation, Vec<usize>), Error> {
     let mut notes = Vec::new();
@@ -148,22 +147,22 @@ fn judge(
     let group_of = &group_of[..];
     let groups = &groups[..];
     let seen = seen.as_deref();
-    let judged = Judged { staged, forecasts: points, baselines: &baselines, seen, group_of, groups, weights };
+    let judged = EvaluationInput { staged, forecasts: points, baselines: &baselines, seen, group_of, groups, weights };
     let rows = judged.rows();
     let parts = evaluation::evaluate(&judged, &cell_names(&meta.out_shape, &meta.out_labels));
-    if parts.untold > 0 {
-        notes.push(evaluation::untold(parts.untold));
+    if parts.without_forecast > 0 {
+        notes.push(evaluation::without_forecast(parts.without_forecast));
     }
     let quantiles = forecasts.quantiles.as_ref();
     let held = quantiles.map(|(levels, map)| {
         let values = map.numbers().unwrap_or_default();
         let rows: Vec<(usize, usize)> = rows.iter().map(|row| (*row, *row)).collect();
-        Held::new(levels).with(staged, Quantiles { levels, values, rows: &rows, weights })
+        IntervalCoverage::new(levels).with(staged, Quantiles { levels, values, rows: &rows, weights })
     });
     let warning = warning(&parts.seen);
     let outputs = staged.outputs().max(1);
-    let told = rows.iter().filter_map(|row| Some((*row, points.get(row * outputs..(row + 1) * outputs)?)));
-    let classes = evaluation::classes(staged, told);
+    let row_forecasts = rows.iter().filter_map(|row| Some((*row, points.get(row * outputs..(row + 1) * outputs)?)));
+    let classes = evaluation::classes(staged, row_forecasts);
     let evaluation = Evaluation {
         format: FORMAT.to_owned(),
         version: VERSION,
@@ -182,8 +181,8 @@ fn judge(
         group: options.group.clone().unwrap_or_default(),
         groups: if options.group.is_some() { parts.groups } else { Vec::new() },
         cells: parts.cells,
-        levels: held.as_ref().map_or_else(Vec::new, Held::levels),
-        intervals: held.as_ref().map_or_else(Vec::new, Held::intervals),
+        levels: held.as_ref().map_or_else(Vec::new, IntervalCoverage::levels),
+        intervals: held.as_ref().map_or_else(Vec::new, IntervalCoverage::intervals),
         classes,
         importance: Vec::new(),
         notes,
@@ -191,8 +190,8 @@ fn judge(
     Ok((evaluation, rows))
 }
 
-/// Baselines fitted to the training and validation rows of the run, and what it has done with the rows of `staged`; nothing, with a note,
-/// where its data are gone.
+/// Returns baselines fitted to the training and validation rows of the run, and how the run used each row of `staged`; nothing and a note
+/// when the run's data are gone.
 fn of_run(
     subject: &Subject,
     model: &Path,
@@ -200,21 +199,21 @@ fn of_run(
     notes: &mut Vec<String>,
 ) -> (Vec<Forecaster>, Option<Vec<Seen>>) {
     let found = Staged::open(&model.join("staged")).map_err(Error::from).and_then(|run| {
-        // What is judged is new to the run, as its test rows are.
+        // The evaluated rows are new to the run, like its test rows.
         let rows = baselines::rows_of(&run, &[Split::Train, Split::Val]);
         let fitted = baselines::fit_to(&run, &rows, Effort::Full)?;
-        // The time of a window is no name that the source has.
+        // The time of a window is not a name from the source.
         let is_named = |data: &DataConfig| data.layout.has_row_id() && !matches!(data.layout, Layout::Windows(_));
         let has_ids = subject.config.data.as_ref().is_some_and(is_named);
         Ok((fitted, evaluation::seen(staged, &run, has_ids)))
     });
     match found {
-        Ok(((forecasters, told), seen)) => {
-            notes.extend(told);
+        Ok(((forecasters, fit_notes), seen)) => {
+            notes.extend(fit_notes);
             if seen.is_none() {
                 notes.push(
-                    "which of the rows the run trained on is not known: many of its own rows have the same cells, and the data have \
-                     no row id; all rows are judged"
+                    "it is not known which of the rows the run trained on: many of its own rows have the same cells, and the data \
+                     have no row id; all rows are evaluated"
                         .to_owned(),
                 );
             }
@@ -222,14 +221,14 @@ fn of_run(
         }
         Err(error) => {
             notes.push(format!(
-                "no baselines, and which rows the run trained on is not known: its training rows are not at hand: {error}"
+                "no baselines, and it is not known which rows the run trained on: its training rows are not available: {error}"
             ));
             (Vec::new(), None)
         }
     }
 }
 
-/// What people must know of errors that say nothing of new rows.
+/// Returns a warning when all evaluated rows were used in training, so that the errors say nothing about new rows.
 fn warning(seen: &[SeenPart]) -> Option<String> {
     let rows = |kind: Seen| seen.iter().find(|one| one.part.name == kind.name()).map_or(0, |one| one.rows);
     (!seen.is_empty() && rows(Seen::Never) == 0).then(|| {

@@ -1,10 +1,10 @@
-//! `export`: a run's best model as files of other runtimes, each of them run in its own before it is published.
+//! `export`: writes a run's best model as files of other runtimes and runs each file in its runtime before it is published.
 //!
 //! ```text
-//! checkpoint ─► enn-worker --export ─► graph, rows, the model's answers
-//!   graph ─► writers ─► artifact ─► its runtime answers the same rows ─► published, with what is said beside it
+//! checkpoint ─► enn-worker --export ─► graph, rows, the model's predictions
+//!   graph ─► writers ─► artifact ─► its runtime predicts the same rows ─► published with its sidecar
 //! ```
-//! **Invariant:** an artifact that was not checked, or failed, is not published, unless that was asked for and is said beside it.
+//! **Invariant:** an artifact that was not verified is published only on request, and its sidecar file says so.
 
 use super::{cv, launch, predict::Subject as Trained, train};
 use crate::{
@@ -12,10 +12,11 @@ use crate::{
     agent::{PipeError, Piped, WorkerSpec},
     error::Usage,
     export::{
-        Draft, Exported, Forms, Packed, Ports, Pythons, Subject, Tools, alone, digest, is_packed, programs, sidecar,
+        DraftDir, Exported, Forms, Packed, Ports, Pythons, Subject, Tools, digest, is_packed, lock_output, programs,
+        sidecar,
     },
     facts::Facts,
-    stage::believed,
+    stage::input_bounds,
 };
 use enn_common::{
     artifact::export::{Level, Sidecar, Source, Verified},
@@ -23,7 +24,7 @@ use enn_common::{
     fs::atomic,
     graph::file,
     wire::{
-        export::{ANSWERED, CASES, CENTRE, GIVEN, Job, Reply, SPREAD},
+        export::{ANSWERED, CASES, CENTRE, ExportJob, ExportReply, GIVEN, SPREAD},
         message::PROTOCOL,
     },
 };
@@ -41,46 +42,46 @@ use std::{
     time::Instant,
 };
 
-/// Rows of the check, besides those with something wrong in them.
+/// Number of rows of the check, without those that contain invalid values.
 const ROWS: u64 = 64;
-/// Characters that mean something in paths, or in the texts and command lines of programs.
+/// Characters with a meaning in paths, or in the texts and command lines of programs.
 const NAMES_LACK: &str = "/\\\"'";
-/// What a checked structure is called as a runtime.
+/// The runtime name of an artifact of which only the structure was checked.
 const NOT_RUN: &str = "not run: its runtime is not on this machine";
 
-/// How to export.
+/// The options of [`export`].
 #[derive(Debug, Clone)]
 pub struct ExportOptions {
-    /// Formats.
     pub targets: Vec<Target>,
-    /// Name of the artifacts; the run's, without.
+    /// The name of the artifacts; `None`: the run's name.
     pub name: Option<String>,
-    /// Rows of one call.
+    /// The number of rows of one call.
     pub batch: Batch,
-    /// Whether the quantiles of the loss are answered too.
+    /// Whether the outputs include the quantiles of the loss.
     pub quantiles: bool,
-    /// Whether a stream's state goes in and comes out.
+    /// Whether the state of a stream is an input and an output.
     pub stream: bool,
-    /// Whether what cannot be checked is published all the same, as unverified.
+    /// Whether an artifact that cannot be verified is published as unverified.
     pub unverified: bool,
-    /// What weights are stored and products computed in.
+    /// The number format of the weights and of matrix products.
     pub precision: Precision,
-    /// A package of AOTInductor whose code is taken, with this model's weights, instead of compiling anew.
+    /// An AOTInductor package whose code is used with this model's weights, instead of compiling again.
     pub code_of: Option<PathBuf>,
-    /// Whether artifacts are compiled for the GPU, where that makes a difference.
+    /// The device for which artifacts are compiled, where the format depends on it.
     pub device: Device,
 }
 
-/// Exports the newest checkpoint of `model`, a run directory or a checkpoint, into `out`. `heard` is told of each format when it is
-/// there, or why it is not, and says whether the next one is begun.
+/// Exports the newest checkpoint of `model`, a run directory or a checkpoint, into `out`. `on_exported` is called for each format with its
+/// result and says whether to go on.
 ///
 /// # Errors
-/// No complete checkpoint, a model that cannot leave, or no worker. What goes wrong with one format is in its [`Exported`].
+/// There is no complete checkpoint, the model cannot be exported, or there is no worker. The failure of one format is in its [`Exported`].
 pub fn export(
     model: &Path,
     out: &Path,
-    (facts, options): (&Facts, &ExportOptions),
-    heard: &mut dyn FnMut(&Exported) -> ControlFlow<()>,
+    facts: &Facts,
+    options: &ExportOptions,
+    on_exported: &mut dyn FnMut(&Exported) -> ControlFlow<()>,
 ) -> Result<Vec<Exported>, Error> {
     if options.targets.is_empty() {
         return Err(Error::Usage(Usage::NothingToExport));
@@ -89,21 +90,22 @@ pub fn export(
         Packed::open(old)?;
     }
     let out = facts.cwd.join(out);
-    let draft = Draft::new(&out)?;
-    let (subject, cases, tools) = prepared(model, draft.dir(), (facts, options))?;
-    // Formats that others are made from come first, whether they are asked for or not.
+    let draft = DraftDir::new(&out)?;
+    let (subject, cases, tools) = prepared(model, draft.dir(), facts, options)?;
+    // Source formats come first, whether they are requested or not.
     let asked: BTreeSet<Target> = options.targets.iter().copied().collect();
     let needed: BTreeSet<Target> = asked.iter().copied().chain(asked.iter().filter_map(|t| t.source())).collect();
-    let forms = Forms::of(&subject.graph, &cases, (&needed, options.precision))?;
+    let forms = Forms::of(&subject.graph, &cases, &needed, options.precision)?;
     let workshop = Workshop { subject: &subject, forms: &forms, cases: &cases, tools: &tools, draft: &draft, options };
     let mut sources: BTreeMap<Target, Result<Parts, String>> = BTreeMap::new();
     let mut done = Vec::new();
     for target in needed.iter().copied() {
         let began = Instant::now();
-        // Another format may be made from what has no runtime of its own in this precision.
+        // A source format need not have a runtime in this precision.
         let others = needed.iter().any(|other| other.source() == Some(target));
-        let bears = if others { Ok(()) } else { target.bears(options.precision) };
-        let made = bears.and_then(|()| workshop.make(target, target.source().and_then(|source| sources.get(&source))));
+        let supported = if others { Ok(()) } else { target.check_precision(options.precision) };
+        let made =
+            supported.and_then(|()| workshop.make(target, target.source().and_then(|source| sources.get(&source))));
         let [left, kept] = [draft.dir(), out.as_path()].map(|dir| log_of(&dir.join(target.file(&subject.name))));
         let made = made.map_err(|error| error.logged(&left, &kept));
         let seconds = began.elapsed().as_secs_f64();
@@ -113,10 +115,10 @@ pub fn export(
         }
         let outcome = made.and_then(|(parts, made)| {
             sources.insert(target, Ok(parts.clone()));
-            target.bears(options.precision)?;
-            let (path, sidecar) = workshop.finish(target, (parts.clone(), made, &sources))?;
+            target.check_precision(options.precision)?;
+            let (path, sidecar) = workshop.finish(target, parts.clone(), made, &sources)?;
             let place = workshop.publish(&path, &sidecar, &out);
-            // From now on others are made of what lies there.
+            // Later formats are made from the published files.
             let moved = |part: PathBuf| out.join(part.file_name().unwrap_or_default());
             let there = place.as_ref().map_err(ToString::to_string);
             sources.insert(target, there.map(|_| parts.into_iter().map(moved).collect()));
@@ -126,7 +128,7 @@ pub fn export(
             sources.entry(target).or_insert_with(|| Err(error.to_string()));
         }
         let exported = Exported { target, outcome, seconds };
-        let next = heard(&exported);
+        let next = on_exported(&exported);
         done.push(exported);
         if next.is_break() {
             break;
@@ -135,10 +137,10 @@ pub fn export(
     Ok(done)
 }
 
-/// Makes the environment of a format's tools or runtime, once; `None` where it needs none.
+/// Makes the environment of a format's tools or runtime once; `None` where it needs none.
 ///
 /// # Errors
-/// What the installer says last.
+/// The last message of the installer.
 pub fn prepare_export(target: Target, facts: &Facts, progress: &mut dyn FnMut(&str)) -> Result<Option<PathBuf>, Error> {
     let Some(backend) = Tools::backend(target) else { return Ok(None) };
     let uv = facts.program("uv");
@@ -147,19 +149,20 @@ pub fn prepare_export(target: Target, facts: &Facts, progress: &mut dyn FnMut(&s
     Ok(Some(prepare::prepare(backend, &root, installers, progress)?))
 }
 
-/// Below a run's directory.
+/// The link to the staged data below a run directory.
 const STAGED_LINK: &str = "staged";
-/// Below the user's cache directory.
+/// The directory of environments below the user's cache directory.
 const ENVIRONMENTS: &str = "envs";
 
-/// Files of an artifact, its own first, in the draft.
+/// The files of an artifact in the draft; the first one is the artifact itself.
 type Parts = Vec<PathBuf>;
 
-/// The model as a graph, what it answers, and what artifacts are made with.
+/// Prepares the model as a graph, the verification cases and the tools.
 fn prepared(
     model: &Path,
     dir: &Path,
-    (facts, options): (&Facts, &ExportOptions),
+    facts: &Facts,
+    options: &ExportOptions,
 ) -> Result<(Subject, Cases, Tools), Error> {
     let trained = Trained::trained(model)?;
     let name = options.name.clone().unwrap_or_else(|| name_of(&trained.config.name));
@@ -169,9 +172,9 @@ fn prepared(
     let mut worker = launch::one_worker(&trained.config, facts)?;
     worker.device = Device::Cpu;
     let data = trained.config.data.as_ref();
-    let believed = data.map(|data| believed(data, &trained.meta)).transpose()?.unwrap_or_default();
+    let believed = data.map(|data| input_bounds(data, &trained.meta)).transpose()?.unwrap_or_default();
     let staged = Some(model.join(STAGED_LINK)).filter(|staged| staged.exists());
-    let job = Job {
+    let job = ExportJob {
         protocol: PROTOCOL,
         checkpoint: trained.checkpoint.clone(),
         staged,
@@ -203,12 +206,12 @@ fn prepared(
     Ok((subject, cases, tools))
 }
 
-/// What a run's artifacts are called: programs beside them, and their command lines, spell it as it is.
+/// Returns the artifact name of a run, without characters that paths, programs or command lines interpret.
 pub(super) fn name_of(run: &str) -> String {
     run.replace(|c: char| NAMES_LACK.contains(c) || c.is_control(), "_")
 }
 
-/// What artifacts are made and run with on this machine.
+/// Returns the tools of this machine for making and running artifacts.
 pub(super) fn tools(worker: WorkerSpec, facts: &Facts) -> Tools {
     Tools {
         worker,
@@ -219,20 +222,20 @@ pub(super) fn tools(worker: WorkerSpec, facts: &Facts) -> Tools {
     }
 }
 
-/// Lets a worker leave the graph and the cases in the job's directory; which rows the cases are.
-fn graph_by(job: &Job, worker: &WorkerSpec, dir: &Path) -> Result<String, Error> {
-    let told = |error: PipeError| Error::Worker(error.to_string());
-    let mut piped: Piped<Reply> = Piped::start(worker, "--export", dir).map_err(|error| match error {
+/// Lets a worker write the graph and the cases into the job's directory; returns a description of the cases' rows.
+fn graph_by(job: &ExportJob, worker: &WorkerSpec, dir: &Path) -> Result<String, Error> {
+    let worker_error = |error: PipeError| Error::Worker(error.to_string());
+    let mut piped: Piped<ExportReply> = Piped::start(worker, "--export", dir).map_err(|error| match error {
         PipeError::Start(source) => Error::Read { path: worker.program.clone(), source },
-        other => told(other),
+        other => worker_error(other),
     })?;
-    piped.say(job).map_err(told)?;
-    let reply = piped.hear().map_err(told)?;
-    // It ends by itself, having nothing more to do.
-    piped.end().map_err(told)?;
+    piped.say(job).map_err(worker_error)?;
+    let reply = piped.hear().map_err(worker_error)?;
+    // The worker ends by itself after its job.
+    piped.end().map_err(worker_error)?;
     match reply {
-        Reply::Exported { rows } => Ok(rows),
-        Reply::Failed { error } => Err(Error::Worker(error)),
+        ExportReply::Exported { rows } => Ok(rows),
+        ExportReply::Failed { error } => Err(Error::Worker(error)),
     }
 }
 
@@ -254,18 +257,18 @@ fn read_cases(path: &Path, from: String) -> Result<Cases, Error> {
     Ok(Cases { given: tensors(GIVEN), answered: tensors(ANSWERED), centre, spread, from })
 }
 
-/// Where artifacts are made and checked.
+/// Makes, verifies and publishes artifacts.
 struct Workshop<'a> {
     subject: &'a Subject,
     forms: &'a Forms,
     cases: &'a Cases,
     tools: &'a Tools,
-    draft: &'a Draft,
+    draft: &'a DraftDir,
     options: &'a ExportOptions,
 }
 
 impl Workshop<'_> {
-    /// An artifact in the draft, by its writer or its tool.
+    /// Makes an artifact in the draft by its writer or its tool.
     fn make(&self, target: Target, source: Option<&Result<Parts, String>>) -> Result<(Parts, Made), ExportError> {
         let path = self.draft.dir().join(target.file(&self.subject.name));
         let about = self.subject.about();
@@ -282,29 +285,34 @@ impl Workshop<'_> {
             None => unreachable!("what a format is made from comes before it"),
         };
         let old = self.options.code_of.as_deref();
-        let made = self.tools.make((target, old), &model, (source, &path))?;
+        let made = self.tools.make(target, old, &model, source, &path)?;
         Ok((vec![path], made))
     }
 
-    /// Checks an artifact in the draft, and says what is to be said of it.
+    /// Verifies an artifact in the draft and returns its path and sidecar.
     fn finish(
         &self,
         target: Target,
-        (parts, made, sources): (Parts, Made, &BTreeMap<Target, Result<Parts, String>>),
+        parts: Parts,
+        made: Made,
+        sources: &BTreeMap<Target, Result<Parts, String>>,
     ) -> Result<(PathBuf, Box<Sidecar>), ExportError> {
         let verified = self.verified(target, &parts[0])?;
         let source = target.source().and_then(|source| Some((source, sources.get(&source)?.as_ref().ok()?)));
         let source = source.map(|(source, parts)| {
             Ok::<_, ExportError>(Source { format: source.name().to_owned(), blake3: digest(parts)?.blake3 })
         });
-        let told = sidecar(
+        let sidecar = sidecar(
             self.subject,
-            (target, self.options.precision, self.forms.form(target)?),
+            target,
+            self.options.precision,
+            self.forms.form(target)?,
             digest(&parts)?,
-            (made, source.transpose()?),
+            made,
+            source.transpose()?,
             verified,
         );
-        Ok((parts[0].clone(), Box::new(told)))
+        Ok((parts[0].clone(), Box::new(sidecar)))
     }
 
     fn verified(&self, target: Target, path: &Path) -> Result<Verified, ExportError> {
@@ -322,7 +330,7 @@ impl Workshop<'_> {
             seconds: began.elapsed().as_secs_f64(),
         };
         let ports: Ports = self.subject.ports();
-        let mut runner: Box<dyn Runner> = match self.tools.runner(target, (path, &ports), self.draft.dir()) {
+        let mut runner: Box<dyn Runner> = match self.tools.runner(target, path, &ports, self.draft.dir()) {
             Ok(Some(runner)) => runner,
             Ok(None) => {
                 coreml::check(path)?;
@@ -334,7 +342,7 @@ impl Workshop<'_> {
             Err(error) => return Err(error),
         };
         let sizes = verify::sizes(&self.subject.graph, self.subject.batch, self.cases.rows());
-        let found = verify::verify(runner.as_mut(), (self.cases, &sizes), (path, tolerance))?;
+        let found = verify::verify(runner.as_mut(), self.cases, &sizes, path, tolerance)?;
         if let Some(place) = found.wrong.as_ref().filter(|_| !self.options.unverified) {
             let target = target.name();
             let place = place.clone();
@@ -352,30 +360,30 @@ impl Workshop<'_> {
         })
     }
 
-    /// Moves an artifact to its place, with what is said beside it; the place.
+    /// Publishes an artifact with its sidecar; returns its path.
     fn publish(&self, path: &Path, sidecar: &Sidecar, out: &Path) -> Result<PathBuf, ExportError> {
         let target = self.options.targets.iter().find(|target| target.name() == sidecar.format);
         let target = *target.expect("an artifact of a format that was asked for");
         let beside = |name: &str| self.draft.dir().join(name);
-        let said = beside(&format!("{}.json", sidecar.artifact));
+        let sidecar_path = beside(&format!("{}.json", sidecar.artifact));
         let json = serde_json::to_vec_pretty(sidecar)
-            .map_err(|error| ExportError::Io { path: said.clone(), source: error.into() })?;
-        atomic::write(&said, &json)?;
+            .map_err(|error| ExportError::Io { path: sidecar_path.clone(), source: error.into() })?;
+        atomic::write(&sidecar_path, &json)?;
         let written = programs(target, sidecar)
             .into_iter()
             .map(|(name, text)| atomic::write(&beside(&name), text.as_bytes()).map(|()| beside(&name)));
         let written = written.collect::<Result<Vec<PathBuf>, _>>()?;
         let place = out.join(&sidecar.artifact);
-        let _held = alone(out)?;
+        let _lock = lock_output(out)?;
         let read = |source| ExportError::Io { path: place.clone(), source };
         let data = onnx::data_files(path).map_err(read)?;
         let old = onnx::data_files(&place).map_err(read)?;
         let stale = old.into_iter().filter(|old| data.iter().all(|data| data.file_name() != old.file_name()));
         let stale: Vec<PathBuf> = stale.collect();
-        // Tensors first: their name is that of what is in them, and the artifact that asks for them comes whole.
-        let parts: Vec<PathBuf> = [said, path.to_owned()].into_iter().chain(written).chain(data).collect();
+        // Tensor files are published first: their names are content hashes, and the artifact refers to them.
+        let parts: Vec<PathBuf> = [sidecar_path, path.to_owned()].into_iter().chain(written).chain(data).collect();
         self.draft.publish(&parts, out)?;
-        // Words about an artifact that was not there are of no use beside it.
+        // A log about the previous artifact would be misleading next to this one.
         let _absent = std::fs::remove_file(log_of(&place));
         for old in stale {
             std::fs::remove_file(&old).map_err(|source| ExportError::Io { path: old.clone(), source })?;

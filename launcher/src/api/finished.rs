@@ -1,51 +1,51 @@
-//! A run that is to be gone on with and has nothing left to do: its journal, its report and its checkpoints stay as they are.
+//! A run that is to be resumed but has nothing left to do: its journal, report and checkpoints are not changed.
 
-use super::{mirror, parent, train::TrainedRun};
+use super::{mirror, pretrained, train::TrainedRun};
 use crate::{
     Error,
     agent::Ended,
     error::Usage,
     run_dir::{self, RunDir},
-    ui::{RunView, model::TrainedView, standing::Standing},
+    ui::{RunView, model::TrainedView, run_status::RunStatus},
 };
 use enn_common::{checkpoint::listing, config::RunConfig, staged::StagedMeta};
 use std::path::{Path, PathBuf};
 
-/// What has been done in it.
+/// A run whose training is complete.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FinishedRun {
     dir: PathBuf,
     checkpoint: PathBuf,
     trained: TrainedView,
-    /// Epochs it was to do.
+    /// The number of configured epochs.
     wanted: u64,
 }
 
-/// The run in `run`, if going on with it by `config` would train nothing: all its epochs are done, or it stopped early and is asked for
-/// no more of them.
+/// Returns the run in `run` if resuming it by `config` would train nothing: all epochs are done, or it stopped early and no more epochs are
+/// configured.
 ///
 /// # Errors
-/// It has done more epochs than it is to do.
+/// The run has done more epochs than are configured.
 pub fn finished(config: &RunConfig, run: &Path) -> Result<Option<FinishedRun>, Error> {
     let Ok(view) = RunView::read(run) else { return Ok(None) };
-    let ended = Standing::of(&view, run_dir::is_living(run));
-    let Some((manifest, checkpoint)) = parent::trained(run).zip(listing::find(run).ok()) else { return Ok(None) };
+    let ended = RunStatus::of(&view, run_dir::is_living(run));
+    let Some((manifest, checkpoint)) = pretrained::trained(run).zip(listing::find(run).ok()) else { return Ok(None) };
     let Ok(before) = serde_json::from_value::<RunConfig>(manifest.config.clone()) else { return Ok(None) };
-    let Some(rows) = parent::described(&manifest.meta).ok().map(|meta: StagedMeta| meta.split_rows[0]) else {
+    let Some(rows) = pretrained::described(&manifest.meta).ok().map(|meta: StagedMeta| meta.split_rows[0]) else {
         return Ok(None);
     };
     let done = manifest.epoch;
-    // What is left open is as it was.
+    // Settings that the configuration leaves open keep the run's values.
     let wanted =
         run_dir::read_config(run).map_or_else(|_| config.clone(), |before| config.after(&before)).train.passes(rows);
     if done > wanted {
-        return Err(Error::Usage(Usage::EpochsDone { run: parent::name_of(run), done, wanted }));
+        return Err(Error::Usage(Usage::EpochsDone { run: pretrained::name_of(run), done, wanted }));
     }
-    let Some(trained) = view.trained.filter(|trained| ended == Standing::Finished && trained.step == manifest.step)
+    let Some(trained) = view.trained.filter(|trained| ended == RunStatus::Finished && trained.step == manifest.step)
     else {
         return Ok(None);
     };
-    // The worker's own rule for what goes on.
+    // The worker decides by the same rule.
     let is_longer = wanted > before.train.passes(rows) || config.train.patience != before.train.patience;
     let goes_on = done < wanted && (is_longer || !trained.stopped_early);
     let checkpoint = checkpoint.dir().to_owned();
@@ -53,11 +53,11 @@ pub fn finished(config: &RunConfig, run: &Path) -> Result<Option<FinishedRun>, E
 }
 
 impl FinishedRun {
-    /// A sentence, and how to go on.
-    pub fn told(&self) -> String {
+    /// Describes the finished run and how to continue from it.
+    pub fn message(&self) -> String {
         let done = self.trained.epoch;
         let wanted = self.wanted;
-        let name = parent::name_of(&self.dir);
+        let name = pretrained::name_of(&self.dir);
         let how = if self.trained.stopped_early {
             format!("{done} of {wanted} epochs, stopped early")
         } else {
@@ -70,7 +70,7 @@ impl FinishedRun {
         )
     }
 
-    /// What training leaves that has nothing to do. Where the run is kept at an address, what is not there yet comes there.
+    /// Returns the result of a training that had nothing to do. Checkpoints that have not been uploaded yet are uploaded.
     pub(super) fn leave(self, config: &RunConfig) -> Result<TrainedRun, Error> {
         if mirror::is_kept(config, &self.dir) {
             mirror::end(config, &RunDir::open(&self.dir)?)?;

@@ -1,18 +1,17 @@
-//! What all folds of a cross-validation say together: an evaluation in which each row is told by the model that never saw it, beside
-//! baselines that did not either.
+//! Combines the folds of a cross-validation into one evaluation: the model and the baselines that predict a row were not fitted to it.
 
 use super::{
     cv::{CvOptions, FORECASTS},
-    forecast::{self, Told},
+    forecast::{self, Kept},
     groups,
     importance::{self, Shuffling},
 };
 use crate::{
     Error,
     baselines::Scores,
-    cv::{self, Judgement},
+    cv::{self, FoldScores},
     error::Usage,
-    evaluation::{self, Field, Held, Seen},
+    evaluation::{self, IntervalCoverage, ScoringContext, Seen},
     facts::Facts,
     gather::cell_names,
     run_dir::RunDir,
@@ -21,7 +20,7 @@ use crate::{
 use enn_common::{
     artifact::{
         cv::{CvRecord, FoldRecord, FoldState, MODEL},
-        evaluation::{Evaluation, FILE, FORMAT, Part, SeenPart, VERSION},
+        evaluation::{Evaluation, EvaluationPart, FILE, FORMAT, SeenPart, VERSION},
     },
     checkpoint::{Extent, find_sound},
     config::RunConfig,
@@ -34,10 +33,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Directory of a fold in which its inputs are shuffled.
+/// The directory of a fold for shuffled inputs.
 const SHUFFLES: &str = "shuffles";
 
-/// Judges folds one by one, and all of them together.
+/// Evaluates each fold, and all of them together.
 pub(super) struct Folds<'a> {
     config: &'a RunConfig,
     facts: &'a Facts,
@@ -46,40 +45,40 @@ pub(super) struct Folds<'a> {
     dir: PathBuf,
     staged: Staged,
     weights: Option<Vec<f64>>,
-    /// Group of every row, and the groups' names.
+    /// The group of every row, and the names of the groups.
     groups: (Vec<usize>, Vec<String>),
-    /// Folds that were judged here, and what they add up to.
+    /// Folds that are included in `sum`.
     judged: BTreeSet<usize>,
     sum: Sum,
 }
 
-/// What folds say together.
+/// The accumulated scores of several folds.
 #[derive(Default)]
 struct Sum {
-    /// Scores by contender and group, and how many folds it was judged on.
+    /// Scores by contender and group, with the number of folds that the contender was evaluated on.
     scores: BTreeMap<String, (usize, Vec<Scores>)>,
-    /// What predicted quantiles held.
-    held: Option<Held>,
-    /// Targets that count for nobody.
+    /// Coverage of the predicted quantiles.
+    held: Option<IntervalCoverage>,
+    /// Number of targets that are excluded for all contenders.
     untold: u64,
 }
 
 impl Sum {
-    fn add(&mut self, meta: &StagedMeta, judgement: Judgement) {
+    fn add(&mut self, meta: &StagedMeta, judgement: FoldScores) {
         for (name, groups) in judgement.scores {
             let none = || (0, vec![Scores::new(meta); groups.len()]);
             let (folds, sum) = self.scores.entry(name).or_insert_with(none);
             *folds += 1;
             sum.iter_mut().zip(&groups).for_each(|(sum, group)| sum.merge(group));
         }
-        match (&mut self.held, judgement.held) {
+        match (&mut self.held, judgement.coverage) {
             (Some(held), Some(more)) => held.merge(&more),
             (held, more) => *held = held.take().or(more),
         }
-        self.untold += judgement.untold;
+        self.untold += judgement.without_forecast;
     }
 
-    /// The contenders that were judged on all of so many folds, the model first: the others have nothing to say of all rows.
+    /// Returns the contenders that were evaluated on all folds, the model first; the others do not cover all rows.
     fn everywhere(&self, folds: usize) -> Vec<(String, Vec<Scores>)> {
         let everywhere = self.scores.iter().filter(|(_, (own, _))| *own == folds);
         let mut all: Vec<_> = everywhere.map(|(name, (_, scores))| (name.clone(), scores.clone())).collect();
@@ -90,7 +89,8 @@ impl Sum {
 
 impl<'a> Folds<'a> {
     pub(super) fn new(
-        (config, facts): (&'a RunConfig, &'a Facts),
+        config: &'a RunConfig,
+        facts: &'a Facts,
         options: &'a CvOptions,
         dir: &Path,
         staged: &Path,
@@ -114,8 +114,8 @@ impl<'a> Folds<'a> {
         })
     }
 
-    /// Errors of a fold that has been trained, by contender, and notes of its baselines.
-    pub(super) fn judge(
+    /// Evaluates a trained fold; returns the errors by contender, and notes about its baselines.
+    pub(super) fn evaluate_fold(
         &mut self,
         fold: usize,
         record: &FoldRecord,
@@ -123,24 +123,25 @@ impl<'a> Folds<'a> {
         let run = record.run.locate(&self.dir)?;
         let forecasts = run.join(FORECASTS);
         if !forecasts.join("rows.npy").exists() {
-            // A training run leaves them out where data are large.
-            let checkpoint = sound(&run)?;
+            // A training run does not write them for large data.
+            let checkpoint = sound_checkpoint(&run)?;
             let place = RunDir::open(&run)?;
-            let by = (checkpoint.as_path(), record.staged.as_path());
-            forecast::predict_test_rows(self.config, self.facts, &place, by, Told::Quantiles)?;
+            let staged = &record.staged;
+            forecast::predict_test_rows(self.config, self.facts, &place, &checkpoint, staged, Kept::Quantiles)?;
         }
         let staged = Staged::open(&record.staged)?;
-        let groups = (&self.groups.0[..], self.groups.1.len());
-        let judgement = cv::judge(&staged, &forecasts, groups, self.weights.as_deref())?;
+        let weights = self.weights.as_deref();
+        let judgement = cv::score_fold(&staged, &forecasts, &self.groups.0, self.groups.1.len(), weights)?;
         let errors = judgement.errors(staged.meta(), self.weights.as_deref());
         let mut notes = judgement.notes.clone();
-        notes.extend((judgement.untold > 0).then(|| evaluation::untold(judgement.untold)));
+        notes
+            .extend((judgement.without_forecast > 0).then(|| evaluation::without_forecast(judgement.without_forecast)));
         self.judged.insert(fold);
         self.sum.add(self.staged.meta(), judgement);
         Ok((errors, notes))
     }
 
-    /// All folds that are done, written with a report into the directory; `None` when none is.
+    /// Evaluates all finished folds, and writes the evaluation and a report; `None` when no fold is finished.
     pub(super) fn evaluation(mut self, record: &CvRecord) -> Result<Option<Evaluation>, Error> {
         let done: Vec<usize> =
             (0..record.folds.len()).filter(|fold| record.folds[*fold].state == FoldState::Done).collect();
@@ -149,8 +150,8 @@ impl<'a> Folds<'a> {
         }
         for fold in &done {
             if !self.judged.contains(fold) {
-                // It was done before.
-                self.judge(*fold, &record.folds[*fold])?;
+                // The fold was trained in an earlier call.
+                self.evaluate_fold(*fold, &record.folds[*fold])?;
             }
         }
         let mut evaluation = self.together(record, &done);
@@ -172,12 +173,12 @@ impl<'a> Folds<'a> {
         Ok(Some(evaluation))
     }
 
-    /// What these folds say together.
+    /// Builds the evaluation over the given folds.
     fn together(&self, record: &CvRecord, done: &[usize]) -> Evaluation {
         let meta = self.staged.meta();
         let names = cell_names(&meta.out_shape, &meta.out_labels);
         let groups = &self.groups.1;
-        let field = Field { meta, names: &names, groups, weights: self.weights.as_deref() };
+        let field = ScoringContext { meta, names: &names, groups, weights: self.weights.as_deref() };
         let parts = field.parts(&self.sum.everywhere(done.len()));
         let held = self.sum.held.as_ref();
         let untold = self.sum.untold;
@@ -192,7 +193,10 @@ impl<'a> Folds<'a> {
             units: meta.units.clone(),
             rows: meta.rows,
             judged: rows,
-            seen: vec![SeenPart { rows, part: Part { name: Seen::Never.name().to_owned(), ..parts.all.clone() } }],
+            seen: vec![SeenPart {
+                rows,
+                part: EvaluationPart { name: Seen::Never.name().to_owned(), ..parts.all.clone() },
+            }],
             warning: None,
             all: parts.all,
             reactivity: parts.reactivity,
@@ -200,15 +204,15 @@ impl<'a> Folds<'a> {
             group: self.options.group.clone().unwrap_or_default(),
             groups: if self.options.group.is_some() { parts.groups } else { Vec::new() },
             cells: parts.cells,
-            levels: held.map_or_else(Vec::new, Held::levels),
-            intervals: held.map_or_else(Vec::new, Held::intervals),
+            levels: held.map_or_else(Vec::new, IntervalCoverage::levels),
+            intervals: held.map_or_else(Vec::new, IntervalCoverage::intervals),
             classes: None,
             importance: Vec::new(),
-            notes: (untold > 0).then(|| evaluation::untold(untold)).into_iter().collect(),
+            notes: (untold > 0).then(|| evaluation::without_forecast(untold)).into_iter().collect(),
         }
     }
 
-    /// How far the errors of a fold's model rise with each input shuffled.
+    /// Returns how far the errors of a fold's model rise when each input is shuffled.
     fn rises(
         &self,
         fold: &FoldRecord,
@@ -216,22 +220,22 @@ impl<'a> Folds<'a> {
         notes: &mut Vec<String>,
     ) -> Result<Vec<(String, Vec<f64>)>, Error> {
         let run = fold.run.locate(&self.dir)?;
-        let checkpoint = sound(&run)?;
+        let checkpoint = sound_checkpoint(&run)?;
         let staged = Staged::open(&fold.staged)?;
         let rows: Vec<usize> = staged.rows_of(Split::Test).collect();
         let place = RunDir::create(&run.join(SHUFFLES), SHUFFLES, time::OffsetDateTime::now_utc())?;
         let shuffling = Shuffling { config: self.config, facts: self.facts, run: &place, checkpoint: &checkpoint };
-        let mut told = Vec::new();
-        let rises = shuffling.rises((&staged, &rows), (repeats, self.config.seed), &mut told)?;
-        notes.extend(told.into_iter().map(|note| format!("{}: {note}", fold.run)));
-        // What is left behind takes room and harms nothing.
+        let mut fold_notes = Vec::new();
+        let rises = shuffling.rises(&staged, &rows, repeats, self.config.seed, &mut fold_notes)?;
+        notes.extend(fold_notes.into_iter().map(|note| format!("{}: {note}", fold.run)));
+        // A failure here only leaves unused files.
         let _left = std::fs::remove_dir_all(run.join(SHUFFLES));
         Ok(rises)
     }
 }
 
-/// The newest sound checkpoint of a fold's run.
-fn sound(run: &Path) -> Result<PathBuf, Error> {
+/// Returns the newest sound checkpoint of a fold's run.
+fn sound_checkpoint(run: &Path) -> Result<PathBuf, Error> {
     let found = find_sound(run, Extent::Weights)?;
     found.notes().iter().for_each(|note| tracing::warn!("{note}"));
     Ok(found.checkpoint.dir().to_owned())

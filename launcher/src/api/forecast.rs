@@ -1,4 +1,4 @@
-//! Forecasts of the test rows, which the report of a training run draws.
+//! Forecasts of the test rows, which are drawn in the report of a training run.
 
 use super::{announce::Announcer, launch};
 use crate::{
@@ -24,12 +24,11 @@ use enn_common::{
 };
 use std::path::Path;
 
-/// Rows per chunk.
 const CHUNK_ROWS: u64 = 8192;
-/// Staged rows up to which the test forecasts are kept.
+/// Number of staged rows up to which the test forecasts are kept.
 const ROWS_MAX: u64 = 100_000;
 
-/// Nothing here writes a checkpoint.
+/// A checkpoint store for jobs that do not write checkpoints.
 struct NoCheckpoints;
 
 impl Checkpoints for NoCheckpoints {
@@ -42,7 +41,7 @@ impl Checkpoints for NoCheckpoints {
     }
 }
 
-/// Predicts the test rows of a finished training run into `predictions/test`, for its report; large data are left out.
+/// Predicts the test rows of a finished training run into `predictions/test`, for its report; does nothing for large data.
 pub(super) fn of_test_rows(
     config: &RunConfig,
     facts: &Facts,
@@ -54,22 +53,26 @@ pub(super) fn of_test_rows(
     if meta.split_rows[2] == 0 || meta.rows > ROWS_MAX {
         return Ok(());
     }
-    // Of few rows all are predicted: to copy the test rows takes as long.
+    // Predicting all rows of a small set takes no longer than copying its test rows.
     if meta.rows <= CHUNK_ROWS {
-        return predict_test_rows(config, facts, run, (checkpoint, staged), Told::Quantiles);
+        return predict_test_rows(config, facts, run, checkpoint, staged, Kept::Quantiles);
     }
     let data = Staged::open(staged)?;
     let rows: Vec<usize> = data.rows_of(Split::Test).collect();
     let place = run.path().join(".test");
-    let copy = evaluation::shuffled((&data, &rows), (0, &[]), (1, 0), rows.len(), &place)?;
-    predict_test_rows(config, facts, run, (checkpoint, &copy.dir), Told::Quantiles)?;
+    let copy = evaluation::Shuffle { staged: &data, rows: &rows, rows_max: rows.len(), repeats: 1, seed: 0 }.write(
+        0,
+        &[],
+        &place,
+    )?;
+    predict_test_rows(config, facts, run, checkpoint, &copy.dir, Kept::Quantiles)?;
     write_rows(run, &copy.rows)?;
-    // What is left behind takes room and harms nothing.
+    // A failure here only leaves unused files.
     let _left = std::fs::remove_dir_all(&place);
     Ok(())
 }
 
-/// What the forecasts of the test rows are worth where they are of classes; `None` where they are not, or were not kept.
+/// Computes class metrics of the test forecasts; `None` when the targets are not classes, or the forecasts were not kept.
 pub(super) fn classes(run: &RunDir, staged: &Path) -> Result<Option<ClassFigures>, Error> {
     let staged = Staged::open(staged)?;
     if !staged.meta().has_classes {
@@ -79,22 +82,23 @@ pub(super) fn classes(run: &RunDir, staged: &Path) -> Result<Option<ClassFigures
     Ok(kept.and_then(|kept| evaluation::classes(&staged, kept.each())))
 }
 
-/// What is kept of forecasts.
+/// Which parts of forecasts are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
-    /// The predictions alone.
+pub(super) enum Kept {
+    /// Point predictions without quantiles.
     Points,
-    /// Beside them the quantiles, where there are any.
+    /// Point predictions, and the quantiles if the model has them.
     Quantiles,
 }
 
-/// The same, of any data, by the checkpoint.
+/// Predicts the test rows of the staged data with the checkpoint into `predictions/test`.
 pub(super) fn predict_test_rows(
     config: &RunConfig,
     facts: &Facts,
     run: &RunDir,
-    (checkpoint, staged): (&Path, &Path),
-    told: Told,
+    checkpoint: &Path,
+    staged: &Path,
+    kept: Kept,
 ) -> Result<(), Error> {
     let data = Staged::open(staged)?;
     let out = run.path().join("predictions").join(".test.partial");
@@ -107,12 +111,12 @@ pub(super) fn predict_test_rows(
         done: Vec::new(),
         precision: Precision::Fp32,
     };
-    // One worker: its start costs more than these rows.
+    // One worker is enough: a start costs more than predicting these rows.
     let cluster = ClusterConfig { nproc_per_node: Nproc::Count(1), ..config.cluster.clone() };
     let one = RunConfig { cluster, ..config.clone() };
     let silent = Announcer::start(Sink::bare(Mode::Quiet));
     let spec = launch::agent_spec(&one, facts, run, job, false)?;
-    let outcome = agent::run(&spec, Box::new(NoCheckpoints), &mut |what| silent.tell(what))?;
+    let outcome = agent::run(&spec, Box::new(NoCheckpoints), &mut |what| silent.send(what))?;
     if let Ended::Failed { cause } = outcome.ended {
         return Err(Error::Worker(cause));
     }
@@ -126,7 +130,7 @@ pub(super) fn predict_test_rows(
     let dir = run.path().join("predictions").join("test");
     Disk.create_dir(&dir)?;
     let write = |name: &str, shape: &[u64], values: &[f32]| {
-        write_array(&dir.join(name), npy::Element::F32, shape, bytes_of(values))
+        write_array(&dir.join(name), npy::NpyElement::F32, shape, bytes_of(values))
     };
     if levels.is_empty() {
         write("pred.npy", &shape(None), &values)?;
@@ -135,22 +139,22 @@ pub(super) fn predict_test_rows(
         let points = values.chunks_exact(outputs.max(1)).skip(point).step_by(levels.len());
         write("pred.npy", &shape(None), &points.flatten().copied().collect::<Vec<f32>>())?;
     }
-    if !levels.is_empty() && told == Told::Quantiles {
+    if !levels.is_empty() && kept == Kept::Quantiles {
         write("levels.npy", &shape(Some(levels.len() as u64)), &values)?;
-        write_array(&dir.join("level.npy"), npy::Element::F64, &[levels.len() as u64], bytes_of(levels))?;
+        write_array(&dir.join("level.npy"), npy::NpyElement::F64, &[levels.len() as u64], bytes_of(levels))?;
     }
     write_rows(run, &rows)?;
     Ok(Disk.remove_dir(&out)?)
 }
 
-/// Writes which staged rows the forecasts are of.
+/// Writes the numbers of the staged rows that the forecasts belong to.
 fn write_rows(run: &RunDir, rows: &[usize]) -> Result<(), Error> {
     let rows: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
     let path = run.path().join("predictions/test/rows.npy");
-    write_array(&path, npy::Element::I64, &[rows.len() as u64], bytes_of(&rows))
+    write_array(&path, npy::NpyElement::I64, &[rows.len() as u64], bytes_of(&rows))
 }
 
-/// The forecasts (n, `numbers` each) of these rows, in order, among the chunks.
+/// Collects the forecasts (n, `numbers` each) of these rows from the chunks, in order.
 fn collect(chunks: &[agent::Chunk], out: &Path, rows: &[usize], numbers: usize) -> Result<Vec<f32>, GatherError> {
     let mut values: Vec<f32> = Vec::with_capacity(rows.len() * numbers);
     let mut wanted = rows.iter().copied().peekable();
@@ -165,7 +169,7 @@ fn collect(chunks: &[agent::Chunk], out: &Path, rows: &[usize], numbers: usize) 
     Ok(values)
 }
 
-fn write_array(path: &Path, element: npy::Element, shape: &[u64], data: &[u8]) -> Result<(), Error> {
+fn write_array(path: &Path, element: npy::NpyElement, shape: &[u64], data: &[u8]) -> Result<(), Error> {
     let offset = npy::Header::roomy_offset(element, &shape[1..]);
     let mut bytes = npy::Header::write(element, shape, offset).unwrap_or_default();
     bytes.extend_from_slice(data);

@@ -1,4 +1,4 @@
-//! The groups that rows are judged by.
+//! The groups by which rows are evaluated.
 
 use crate::{Error, error::Usage, stage as stager};
 use enn_common::{
@@ -6,14 +6,14 @@ use enn_common::{
     staged::Staged,
 };
 
-/// Groups at most.
+/// Maximum number of groups.
 const GROUPS_MAX: usize = 1_000;
-/// Word that groups windows by the month they begin in.
+/// The column name that groups windows by their first month.
 const MONTH: &str = "month";
-/// Characters of a window's name that say its month.
+/// Length of the prefix of a window's name that contains its month.
 const MONTH_CHARS: usize = 7;
 
-/// The group of every row, and the groups' names: the words of `column`, or "month" of windows.
+/// Returns the group of every row and the names of the groups: the words of `column`, or the months of windows.
 pub(super) fn of(data: &DataConfig, column: &str, staged: &Staged) -> Result<(Vec<usize>, Vec<String>), Error> {
     let words = words(data, column, staged)?;
     let mut groups = words.clone();

@@ -1,4 +1,4 @@
-//! From a resolved configuration to what the agent is asked to do.
+//! Converts a resolved configuration into the specification of an agent.
 
 use crate::{
     Error,
@@ -14,12 +14,12 @@ use enn_common::config::{
 use enn_export::{ExportError, Target, maker::aoti};
 use std::{path::PathBuf, sync::Once, time::Duration};
 
-/// Time between two looks at who waits for whom.
+/// Interval between two checks for stragglers.
 const STRAGGLER_WINDOW: Duration = Duration::from_secs(10);
-/// Time that workers have to leave a round together when they are asked to.
+/// Maximum time for workers to leave a round together.
 const REGROUP_WAIT: Duration = Duration::from_secs(120);
 
-/// Workers the configuration asks for; `resolve` has made it a number.
+/// Returns the configured number of workers, which `resolve` has made a number.
 pub(super) fn world(config: &RunConfig) -> u32 {
     match config.cluster.nproc_per_node {
         Nproc::Count(workers) => workers.max(1),
@@ -27,7 +27,7 @@ pub(super) fn world(config: &RunConfig) -> u32 {
     }
 }
 
-/// Everything the agent needs. Nothing is started.
+/// Builds the specification of a run's agent. Nothing is started.
 pub(super) fn agent_spec(
     config: &RunConfig,
     facts: &Facts,
@@ -37,7 +37,7 @@ pub(super) fn agent_spec(
 ) -> Result<AgentSpec, Error> {
     let world = match &job {
         Job::Init { .. } => 1,
-        // A worker without a chunk would be started for nothing.
+        // A worker without a chunk would be useless.
         Job::Predict { chunk_rows, rows, .. } => {
             let chunks = rows.div_ceil((*chunk_rows).max(1)).max(1);
             world(config).min(u32::try_from(chunks).unwrap_or(u32::MAX))
@@ -70,7 +70,7 @@ pub(super) fn agent_spec(
     })
 }
 
-/// Everything the agent of a node needs that another one leads. Nothing is started.
+/// Builds the specification of the agent of a node that another node leads. Nothing is started.
 pub(super) fn hand_spec(
     config: &RunConfig,
     facts: &Facts,
@@ -88,26 +88,26 @@ pub(super) fn hand_spec(
     })
 }
 
-/// Workers that the machine has room for.
+/// Returns the number of workers that fit on the machine.
 fn most(config: &RunConfig, facts: &Facts) -> u32 {
     let places = if config.cluster.device == Device::Cuda { facts.gpus } else { facts.cores };
     u32::try_from(places).unwrap_or(u32::MAX)
 }
 
-/// A worker that has the machine for itself.
+/// Describes a worker that uses the machine alone.
 pub(super) fn one_worker(config: &RunConfig, facts: &Facts) -> Result<WorkerSpec, Error> {
     worker(config, facts, 1)
 }
 
-/// A worker that shares the machine with others, `world` in all.
+/// Describes a worker that shares the machine with others, `world` in all.
 pub(super) fn worker(config: &RunConfig, facts: &Facts, world: u32) -> Result<WorkerSpec, Error> {
     let library_dir = Some(libtorch(facts)?);
     let device = if config.cluster.device == Device::Cuda { Device::Cuda } else { Device::Cpu };
     Ok(WorkerSpec { device, library_dir, ..on_cpu(config, facts, world) })
 }
 
-/// What an exported model's runtime shares the machine by: the formats that libtorch runs need a worker, the others none. It is on the
-/// CPU, unless the code was compiled for a GPU.
+/// Describes the process of an exported model's runtime. Formats that libtorch runs need a worker, the others do not. The process runs on
+/// the CPU unless the code was compiled for a GPU.
 pub(super) fn runtime_worker(
     packed: &Packed,
     config: &RunConfig,
@@ -115,13 +115,13 @@ pub(super) fn runtime_worker(
     world: u32,
 ) -> Result<WorkerSpec, Error> {
     let refused = |why| ExportError::Refused { what: "enn", path: packed.path.clone(), why };
-    let device = device(packed.said.notes.get(aoti::DEVICE).map(String::as_str), facts.gpus).map_err(refused)?;
+    let device = device(packed.sidecar.notes.get(aoti::DEVICE).map(String::as_str), facts.gpus).map_err(refused)?;
     let needs = matches!(packed.target, Target::Pt2 | Target::Aoti);
     let library_dir = needs.then(|| libtorch(facts)).transpose()?;
     Ok(WorkerSpec { device, library_dir, ..on_cpu(config, facts, world) })
 }
 
-/// Where an artifact runs that says so itself: a package of AOTInductor.
+/// Returns the device of an artifact that names its device: an AOTInductor package.
 fn device(said: Option<&str>, gpus: usize) -> Result<Device, String> {
     match said {
         None | Some("cpu") => Ok(Device::Cpu),
@@ -134,20 +134,20 @@ fn device(said: Option<&str>, gpus: usize) -> Result<Device, String> {
     }
 }
 
-/// The libraries that the worker program loads. A torch that was passed over is told of, once for a process.
+/// Returns the directory of the libraries that the worker loads. A torch that was skipped is reported once per process.
 fn libtorch(facts: &Facts) -> Result<PathBuf, Error> {
-    static TOLD: Once = Once::new();
+    static REPORTED: Once = Once::new();
     if facts.worker.is_none() {
         return Err(Error::NoWorker);
     }
     let found = facts.libtorch.find().map_err(Clone::clone)?;
     if let Some(note) = &found.note {
-        TOLD.call_once(|| tracing::warn!("{note}; the libtorch in {} is used", found.lib.display()));
+        REPORTED.call_once(|| tracing::warn!("{note}; the libtorch in {} is used", found.lib.display()));
     }
     Ok(found.lib.clone())
 }
 
-/// A process on the CPU, where the worker may be missing, without libtorch.
+/// Describes a process on the CPU without libtorch; the worker program may be missing.
 fn on_cpu(config: &RunConfig, facts: &Facts, world: u32) -> WorkerSpec {
     WorkerSpec {
         program: facts.worker.clone().unwrap_or_default(),
@@ -161,7 +161,7 @@ fn on_cpu(config: &RunConfig, facts: &Facts, world: u32) -> WorkerSpec {
     }
 }
 
-/// Threads of one of `world` processes.
+/// Returns the number of threads of one of `world` processes.
 fn threads(config: &RunConfig, facts: &Facts, world: u32) -> u32 {
     let shared = u32::try_from(facts.cores / world.max(1) as usize).unwrap_or(u32::MAX).max(1);
     match u32::try_from(config.train.threads) {

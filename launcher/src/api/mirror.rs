@@ -1,62 +1,62 @@
-//! Where a run's checkpoints go while it goes on, and what it says of itself with them: `train.checkpoint_mirror`, and the address
-//! where the run is kept.
+//! Copies of a run's checkpoints and records in object stores: `train.checkpoint_mirror`, and the address where the run is kept.
 
 use super::announce::Announcer;
 use crate::{
     Error,
     agent::{self, Then},
-    remote::{self, Goal, Mirror, RemoteError, Shelf, Store, push_records},
+    remote::{self, Mirror, RemoteError, RemoteRuns, Store, UploadTarget, push_records},
     run_dir::RunDir,
 };
-use enn_common::{config::RunConfig, event::What, fs::FileError};
+use enn_common::{config::RunConfig, event::EventKind, fs::FileError};
 use std::path::Path;
 
-/// Before the run does anything: a wrong address is told before hours of training, and where the run is kept it is seen from now on.
+/// Checks the addresses before the run starts, so that a wrong address is reported at once, and makes the run visible where it is kept.
 pub(super) fn begin(config: &RunConfig, run: &RunDir) -> Result<(), Error> {
-    for goal in goals(config, run) {
-        let store = Store::open(&goal.address)?;
-        if goal.home.is_some() {
-            remote::keep(run.path(), &store, false)?;
+    for target in targets(config, run) {
+        let store = Store::open(&target.address)?;
+        if target.retention.is_some() {
+            remote::upload_run(run.path(), &store, false)?;
         }
     }
     Ok(())
 }
 
-/// What takes checkpoints of a run where they go; `None` where that is nowhere. Dropping it waits for the newest one.
+/// Returns a function that uploads checkpoints of a run; `None` where there is nowhere to upload to. Dropping it waits for the newest
+/// checkpoint.
 pub(super) fn of_run(config: &RunConfig, run: &RunDir, announcer: &Announcer) -> Result<Option<Then>, Error> {
-    let goals = goals(config, run);
-    if goals.is_empty() {
+    let targets = targets(config, run);
+    if targets.is_empty() {
         return Ok(None);
     }
-    let teller = announcer.teller();
+    let events = announcer.sender();
     let warn = move |message| {
-        if let Some(teller) = &teller {
-            teller.tell(What::Warned { message });
+        if let Some(events) = &events {
+            events.send(EventKind::Warned { message });
         }
     };
-    let mirror = Mirror::start(run.path(), goals, warn).map_err(FileError::of("start a thread for", run.path()))?;
+    let mirror = Mirror::start(run.path(), targets, warn).map_err(FileError::of("start a thread for", run.path()))?;
     Ok(Some(Box::new(move |checkpoint| mirror.offer(checkpoint))))
 }
 
-/// A run whose workers are done has its newest checkpoint where it is kept, or the error says why not.
+/// Uploads the newest checkpoint of a run whose workers have ended.
 pub(super) fn settle(run: &RunDir) -> Result<(), Error> {
-    let Some(address) = Shelf::address_of(run.path()) else { return Ok(()) };
-    let kept = Store::open(&address).and_then(|store| remote::keep(run.path(), &store, true));
+    let Some(address) = RemoteRuns::address_of(run.path()) else { return Ok(()) };
+    let kept = Store::open(&address).and_then(|store| remote::upload_run(run.path(), &store, true));
     kept.map_err(|source| not_kept(run, address, source))
 }
 
-/// Whether a run is kept, or mirrored, at an address.
+/// Returns whether a run is kept or mirrored at an address.
 pub(super) fn is_kept(config: &RunConfig, run: &Path) -> bool {
-    config.train.checkpoint_mirror.is_some() || Shelf::address_of(run).is_some()
+    config.train.checkpoint_mirror.is_some() || RemoteRuns::address_of(run).is_some()
 }
 
-/// A run that is over has its journal, report and manifest there too.
+/// Uploads the journal, report and manifest of a run that has ended.
 pub(super) fn end(config: &RunConfig, run: &RunDir) -> Result<(), Error> {
-    for goal in goals(config, run) {
-        let store = Store::open(&goal.address);
-        if goal.home.is_some() {
-            let kept = store.and_then(|store| remote::keep(run.path(), &store, false));
-            kept.map_err(|source| not_kept(run, goal.address, source))?;
+    for target in targets(config, run) {
+        let store = Store::open(&target.address);
+        if target.retention.is_some() {
+            let kept = store.and_then(|store| remote::upload_run(run.path(), &store, false));
+            kept.map_err(|source| not_kept(run, target.address, source))?;
         } else if let Err(error) = store.and_then(|store| push_records(run.path(), &store)) {
             tracing::warn!("journal and report are not mirrored: {error}");
         }
@@ -68,11 +68,15 @@ fn not_kept(run: &RunDir, address: String, source: RemoteError) -> Error {
     Error::NotKept { address, dir: run.path().to_owned(), source: Box::new(source) }
 }
 
-fn goals(config: &RunConfig, run: &RunDir) -> Vec<Goal> {
+fn targets(config: &RunConfig, run: &RunDir) -> Vec<UploadTarget> {
     let mirror = config.train.checkpoint_mirror.as_ref();
     let mirror = mirror.map(|place| format!("{}/{}", place.trim_end_matches('/'), run.id()));
-    let home = Shelf::address_of(run.path());
-    let mirror = mirror.filter(|mirror| home.as_ref() != Some(mirror));
-    let mirror = mirror.map(|address| Goal { address, home: None });
-    home.map(|address| Goal { address, home: Some(agent::rule(&config.train)) }).into_iter().chain(mirror).collect()
+    let kept_at = RemoteRuns::address_of(run.path());
+    let mirror = mirror.filter(|mirror| kept_at.as_ref() != Some(mirror));
+    let mirror = mirror.map(|address| UploadTarget { address, retention: None });
+    kept_at
+        .map(|address| UploadTarget { address, retention: Some(agent::rule(&config.train)) })
+        .into_iter()
+        .chain(mirror)
+        .collect()
 }

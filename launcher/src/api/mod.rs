@@ -1,4 +1,4 @@
-//! The Rust API: what `enn` does, as functions. Thin over stage, agent, gather and convert.
+//! The Rust API: the commands of `enn` as functions, a thin layer over stage, agent, gather and convert.
 //!
 //! ```no_run
 //! use enn_launcher::{api, facts::Facts};
@@ -14,7 +14,6 @@
 mod address;
 mod allocated;
 mod announce;
-mod card;
 mod cv;
 mod evaluate;
 mod export;
@@ -26,10 +25,11 @@ mod importance;
 mod launch;
 mod mirror;
 mod model;
+mod model_card;
 mod nodes;
-mod oracle;
-mod parent;
 mod predict;
+mod predict_client;
+mod pretrained;
 mod run;
 mod serve;
 mod settings;
@@ -48,8 +48,8 @@ pub use evaluate::{EvaluateOptions, Evaluated, evaluate};
 pub use export::{ExportOptions, export, prepare_export};
 pub use finished::{FinishedRun, finished};
 pub use model::{edit_tasks, load_model, new_model, save_model, tasks_of};
-pub use parent::ParentOptions;
 pub use predict::{Engine, PredictOptions, Predictions, predict, predict_arrays};
+pub use pretrained::FinetuneOptions;
 pub use run::{RunOptions, run};
 pub use serve::{ServeOptions, Served, serve};
 pub use settings::{Override, change_config, load_config};

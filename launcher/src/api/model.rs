@@ -1,4 +1,4 @@
-//! Models as such: `new_model` with seeded initial weights, `save_model` and `load_model` in the forms people share, and the tasks of a
+//! Models without training: `new_model` with seeded initial weights, `save_model` and `load_model` in exchange formats, and the tasks of a
 //! configuration.
 
 use super::{address::find_run, announce::Announcer, launch, settings::CONFIG_BYTES_MAX, train};
@@ -20,11 +20,11 @@ use enn_common::{
 };
 use std::path::{Path, PathBuf};
 
-/// Makes a run directory under `runs_dir` with the seeded initial weights of `config` for data described by `meta`, as a
-/// committed checkpoint of step 0; returns the directory.
+/// Makes a run directory under `runs_dir` with the seeded initial weights of `config` for data described by `meta`, as a committed
+/// checkpoint of step 0; returns the directory.
 ///
 /// # Errors
-/// A machine that lacks something, or [`Error::Worker`] when the model cannot be built.
+/// The machine lacks something, or [`Error::Worker`] when the model cannot be built.
 pub fn new_model(config: &RunConfig, meta: &StagedMeta, facts: &Facts, runs_dir: &Path) -> Result<PathBuf, Error> {
     let run = RunDir::create(runs_dir, &config.name, time::OffsetDateTime::now_utc())?;
     run.write_config(config)?;
@@ -35,27 +35,27 @@ pub fn new_model(config: &RunConfig, meta: &StagedMeta, facts: &Facts, runs_dir:
     let spec = launch::agent_spec(config, facts, &run, Job::Init { meta: path }, false)?;
     let draft = train::draft(&run.id(), config, meta)?;
     let durable = Durable::new(run.checkpoints(), &config.train, draft, Box::new(|_| {}));
-    let outcome = agent::run(&spec, Box::new(durable), &mut |what| announcer.tell(what))?;
+    let outcome = agent::run(&spec, Box::new(durable), &mut |what| announcer.send(what))?;
     match outcome.ended {
         Ended::Failed { cause } => Err(Error::Worker(cause)),
         _ => Ok(run.path().to_owned()),
     }
 }
 
-/// Saves the newest checkpoint of a run (or a checkpoint directory) as `NAME.safetensors`, `NAME.pt` or, without extension, a
-/// DCP directory. The file forms hold the best weights and what is needed to use them.
+/// Saves the newest checkpoint of a run (or a checkpoint directory) as `NAME.safetensors`, `NAME.pt` or, without extension, a DCP
+/// directory. The file forms hold the best weights and what is needed to use them.
 ///
 /// # Errors
-/// No complete checkpoint, a target that is there (unless `replace`), or a disk that is too small.
+/// There is no complete checkpoint, the target exists (unless `replace`), or the disk is too small.
 pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, Error> {
     Ok(convert::save_model(source, target, replace)?)
 }
 
-/// Makes a run directory under `runs_dir` from a saved model; returns the directory. `predict` takes it, and `train` goes on
-/// from it with `resume`.
+/// Makes a run directory under `runs_dir` from a saved model; returns the directory. `predict` accepts it, and `train` continues from it
+/// with `resume`.
 ///
 /// # Errors
-/// A file that is not one of ours, is damaged, or does not fit its own description: the error lists what does not.
+/// The file is not of ENN, is damaged, or does not fit its own description: the error lists the differences.
 pub fn load_model(source: &Path, runs_dir: &Path) -> Result<PathBuf, Error> {
     let now = time::OffsetDateTime::now_utc();
     let name = source.file_stem().map_or_else(|| "model".into(), |stem| stem.to_string_lossy());
@@ -64,17 +64,17 @@ pub fn load_model(source: &Path, runs_dir: &Path) -> Result<PathBuf, Error> {
     let wall_time = now.unix_timestamp() as f64;
     let committed = convert::load_model(source, &run.checkpoints(), wall_time)?;
     let checkpoint = Checkpoint::open(&committed.path).map_err(Box::new)?;
-    let manifest = checkpoint.manifest().ok_or_else(|| Error::NoCard { path: committed.path.clone() })?;
+    let manifest = checkpoint.manifest().ok_or_else(|| Error::NoManifest { path: committed.path.clone() })?;
     let config: RunConfig = serde_json::from_value(manifest.config.clone())
         .map_err(|source| Error::Json { path: committed.path.clone(), source })?;
     run.write_config(&config)?;
     Ok(run.path().to_owned())
 }
 
-/// The task forest of a configuration's file, or of a run among `runs`.
+/// Returns the task forest of a configuration's file, or of a run among `runs`.
 ///
 /// # Errors
-/// A file that cannot be read or a run that there is not; all mistakes of the model section.
+/// The file cannot be read, the run does not exist, or the model section has mistakes, which are all listed.
 pub fn tasks_of(place: &Path, runs: &Path, facts: &Facts) -> Result<Forest, Error> {
     let file = facts.cwd.join(place);
     if file.is_file() {
@@ -84,14 +84,14 @@ pub fn tasks_of(place: &Path, runs: &Path, facts: &Facts) -> Result<Forest, Erro
     Ok(tasks::forest(&run_dir::read_config(&run)?.model, place)?)
 }
 
-/// Edits the tasks of a configuration's file; the forest as it is then.
+/// Edits the tasks of a configuration's file; returns the new forest.
 ///
 /// # Errors
-/// A file that cannot be read or written, mistakes in its model section, or an edit that would leave no forest.
+/// The file cannot be read or written, its model section has mistakes, or the edit would leave no valid forest.
 pub fn edit_tasks(path: &Path, edit: &TaskEdit, facts: &Facts) -> Result<Forest, Error> {
     let file = facts.cwd.join(path);
     let (text, forest) = tasks::edited(&read(&file)?, path, edit)?;
-    // A link stays one.
+    // A symbolic link is not replaced.
     let file = file.canonicalize().map_err(|source| Error::Read { path: file.clone(), source })?;
     atomic::write(&file, text.as_bytes())?;
     Ok(forest)

@@ -1,4 +1,4 @@
-//! Training on several nodes: this one leads the others, or does what their head says.
+//! Training on several nodes: this node leads the others, or follows their leader.
 
 use super::{
     announce::Announcer,
@@ -15,16 +15,16 @@ use crate::{
 };
 use enn_common::{
     config::RunConfig,
-    wire::hand::{Ending, Work},
+    wire::follower::{Ending, RunDescription},
 };
 use std::{path::Path, rc::Rc};
 
-/// What the head tells the others of the run.
-pub(super) fn work(run: &RunDir, staged: &Path) -> Result<Work, Error> {
-    Ok(Work { run_dir: run.path().to_owned(), config: run.config_digest()?, staged: staged.to_owned() })
+/// Returns what the leader sends to the followers about the run.
+pub(super) fn work(run: &RunDir, staged: &Path) -> Result<RunDescription, Error> {
+    Ok(RunDescription { run_dir: run.path().to_owned(), config: run.config_digest()?, staged: staged.to_owned() })
 }
 
-/// Meets the other nodes, and leads them where this one hosts the rendezvous, or when it comes to.
+/// Meets the other nodes; leads them if this node hosts the rendezvous or takes over later.
 pub(super) fn meet(
     config: &RunConfig,
     facts: &Facts,
@@ -34,21 +34,21 @@ pub(super) fn meet(
     let guard = agent::guard()?;
     let rendezvous = Rc::new(Rendezvous::start(settings.clone())?);
     rendezvous.join();
-    let leads = |guard, heritage| {
+    let leads = |guard, takeover| {
         let rendezvous = Rc::clone(&rendezvous);
         let host = settings.host.clone();
         let nodes = (settings.nodes_min, settings.nodes_max);
-        lead(config, facts, options, Some(Lead { guard, rendezvous, nodes, host, heritage }))
+        lead(config, facts, options, Some(Lead { guard, rendezvous, nodes, host, takeover }))
     };
     if rendezvous.is_host() {
         return leads(guard, None);
     }
     let spec = launch::hand_spec(config, facts, settings.host.clone(), options.handle_signals)?;
     let announcer = Announcer::start(Sink::bare(options.mode));
-    let end = agent::serve(&spec, guard, &rendezvous, &mut |what| announcer.tell(what));
+    let end = agent::serve(&spec, guard, &rendezvous, &mut |what| announcer.send(what));
     drop(announcer);
     let ended = match end? {
-        HandEnd::TookOver(guard, heritage) => return leads(guard, Some(heritage)),
+        HandEnd::TookOver(guard, takeover) => return leads(guard, Some(takeover)),
         HandEnd::Ended(Ending::Finished) | HandEnd::Drained => Ended::Finished,
         HandEnd::Ended(Ending::Stopped { signal }) => Ended::Stopped(Signal::named(&signal)),
         HandEnd::Ended(Ending::Failed { cause }) => return Err(Error::Worker(cause)),

@@ -1,10 +1,10 @@
-//! `predict`: stage new data as the model knows them, predict every row with the configured workers or an exported model's runtime,
-//! gather.
+//! `predict`: stages new data by the model's description, predicts every row with the configured workers or an exported model's runtime,
+//! and gathers the output.
 
 mod engine;
 
 pub use engine::Engine;
-use engine::Spot;
+use engine::EngineSpec;
 pub(super) use engine::{configured, write_chunk};
 
 use super::{announce::Announcer, launch, stream::WorkDir, train};
@@ -16,7 +16,7 @@ use crate::{
     facts::Facts,
     gather::{self, Arrays, Gathered, Header, Ledger},
     run_dir::{self, RunDir},
-    stage::{Acquaintance, ROW_NAMES_MAX, StageError, judge_classes},
+    stage::{CategoryCoverage, ROW_NAMES_MAX, StageError, check_classes},
     ui::{Mode, Sink},
 };
 use enn_common::{
@@ -27,7 +27,7 @@ use enn_common::{
         data::{DataConfig, Layout},
         train::Precision,
     },
-    event::What,
+    event::EventKind,
     staged::{StagedMeta, meta::CleaningReport},
 };
 use std::{
@@ -36,36 +36,36 @@ use std::{
     time::Instant,
 };
 
-/// Chunks that a set of rows is cut into, about: enough for any number of workers to end at the same time.
+/// Target number of chunks, enough for any number of workers to end at the same time.
 const CHUNKS_AIM: u64 = 64;
-/// Cells of a chunk at most (64 MiB).
+/// Maximum number of cells of a chunk (64 MiB).
 const CHUNK_CELLS_MAX: u64 = 16 << 20;
-/// A chunk has so many values, inputs and cells together, as far as that is between these numbers of rows: each costs files and a
-/// message, and a GPU computes as many rows at once as there are.
+/// Target number of values of a chunk, inputs and cells together, within the limits of rows below: each chunk costs files and a message,
+/// and a GPU computes as many rows at once as there are.
 const CHUNK_VALUES: u64 = 1 << 20;
 const CHUNK_ROWS_MIN: u64 = 64;
 const CHUNK_ROWS_FEW: u64 = 4096;
 
-/// How to predict.
+/// The options of [`predict`].
 #[derive(Debug, Clone)]
 pub struct PredictOptions {
-    /// How it is shown.
+    /// How the progress is shown.
     pub mode: Mode,
-    /// Whether SIGINT and SIGTERM stop it. What is predicted by then is kept and not predicted again.
+    /// Whether SIGINT and SIGTERM stop the prediction. Finished chunks are kept and not predicted again.
     pub handle_signals: bool,
-    /// Whether an output that is there is replaced.
+    /// Whether an existing output is replaced.
     pub replace: bool,
-    /// What the encoder computes in; the heads always compute in f32.
+    /// The number format of the encoder; the heads always compute in f32.
     pub precision: Precision,
-    /// Who computes; without, an artifact's own runtime or the run's workers.
+    /// The engine that computes; `None`: an artifact's own runtime, or the run's workers.
     pub engine: Option<Engine>,
-    /// Whether the predictions alone are told, without the quantiles beside them.
+    /// Whether only point predictions are written, without quantiles.
     pub point: bool,
-    /// Whether a column of which the model does not know most is predicted all the same.
+    /// Whether a column is accepted although the model does not know most of its values.
     pub allow_unseen: bool,
-    /// Whether targets are judged, so that each must be one that the model can predict.
+    /// Whether targets are evaluated, so that the model must know all of their classes.
     pub is_judged: bool,
-    /// Changes to the run's configuration, e.g. of the number of workers.
+    /// Changes to the run's configuration, such as the number of workers.
     pub overrides: Vec<super::Override>,
 }
 
@@ -85,16 +85,15 @@ impl Default for PredictOptions {
     }
 }
 
-/// What prediction left behind.
+/// The result of [`predict`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predictions {
-    /// Finished, or stopped by a signal.
     pub ended: Ended,
     /// The output and its manifest; `None` when stopped.
     pub gathered: Option<Gathered>,
 }
 
-/// Below the user's cache directory: what a prediction by an artifact leaves for a moment.
+/// Directory of temporary files of predictions by artifacts, below the user's cache directory.
 pub(super) const SCRATCH: &str = "predict";
 
 /// Predicts every row of `data` with the newest checkpoint of the run directory `model` (its best weights), or with the exported model
@@ -120,16 +119,16 @@ pub fn predict(
         facts.libtorch.begin();
     }
     if subject.is_alone {
-        // There is no run that it could be part of.
+        // An artifact alone has no run directory to use.
         let work = WorkDir::create(&subject.runs)?;
         let announcer = Announcer::start(Sink::bare(options.mode));
-        let place = Place { run: None, staged: &work.path.join(train::STAGED_DIR), scratch: &work.path };
-        return Ok(work_on(&subject, &output, (facts, options), (&place, &announcer))?.0);
+        let dirs = PredictDirs { run: None, staged: &work.path.join(train::STAGED_DIR), scratch: &work.path };
+        return Ok(predict_into(&output, &subject, facts, options, &dirs, &announcer)?.0);
     }
     let run = RunDir::create(&model.join("predictions"), "predict", time::OffsetDateTime::now_utc())?;
     run.write_config(&subject.config)?;
     let announcer = Announcer::of_run(run.path(), options.mode, None)?;
-    announcer.tell(What::RunStarted {
+    announcer.send(EventKind::RunStarted {
         run: run.id(),
         mode: "predict".into(),
         dir: run.path().to_owned(),
@@ -137,22 +136,22 @@ pub fn predict(
         nproc: launch::world(&subject.config),
         argv: facts.argv.clone(),
     });
-    let place = Place { run: Some(&run), staged: &subject.runs.join(train::STAGED_DIR), scratch: run.path() };
-    let outcome = work_on(&subject, &output, (facts, options), (&place, &announcer));
+    let dirs = PredictDirs { run: Some(&run), staged: &subject.runs.join(train::STAGED_DIR), scratch: run.path() };
+    let outcome = predict_into(&output, &subject, facts, options, &dirs, &announcer);
     let (code, restarts, rounds) = match &outcome {
         Ok((predictions, restarts, rounds)) => (train::exit_code(&predictions.ended), *restarts, *rounds),
         Err(error) => (error.exit_code(), 0, 0),
     };
     let seconds = began.elapsed().as_secs_f64();
     let cause = train::cause(outcome.as_ref().map(|(predictions, ..)| &predictions.ended));
-    announcer.tell(What::RunEnded { code: code as u8, seconds, restarts, rounds, cause });
+    announcer.send(EventKind::RunEnded { code: code as u8, seconds, restarts, rounds, cause });
     Ok(outcome?.0)
 }
 
-/// As [`predict`], into memory: no output is left on the disk. `None` when stopped.
+/// Predicts into memory like [`predict`], without leaving an output on the disk; `None` when stopped.
 ///
 /// # Errors
-/// As there.
+/// The errors of [`predict`].
 pub fn predict_arrays(
     model: &Path,
     data: &[PathBuf],
@@ -160,20 +159,20 @@ pub fn predict_arrays(
     options: &PredictOptions,
 ) -> Result<Option<Arrays>, Error> {
     let work = WorkDir::create(&facts.cache_dir.join(SCRATCH))?;
-    let output = work.path.join("told");
+    let output = work.path.join("predictions");
     let done = predict(model, data, &output, facts, options)?;
     Ok(done.gathered.map(|_| Arrays::read(&output)).transpose()?)
 }
 
-/// Where a prediction has its files.
-struct Place<'a> {
+/// The directories of a prediction.
+struct PredictDirs<'a> {
     /// `None` for an artifact without a run.
     run: Option<&'a RunDir>,
     staged: &'a Path,
     scratch: &'a Path,
 }
 
-/// What predicts, and what it predicts.
+/// A model with the configuration and the data that it predicts.
 pub(super) struct Subject {
     pub(super) runs: PathBuf,
     pub(super) checkpoint: PathBuf,
@@ -182,13 +181,13 @@ pub(super) struct Subject {
     pub(super) meta: StagedMeta,
     /// The exported model that is used instead of workers.
     pub(super) engine: Option<Packed>,
-    /// Whether there is nothing but the exported model.
+    /// Whether the exported model is used without a run.
     is_alone: bool,
 }
 
 impl Subject {
-    /// The newest sound checkpoint of a run directory, as it was configured. That it is not the newest, or that the run is not over, is
-    /// told: the answers are those of a model that is not what its name promises.
+    /// Opens the newest sound checkpoint of a run directory. A warning is logged when it is not the newest checkpoint, or when the run has
+    /// not ended.
     pub(super) fn trained(model: &Path) -> Result<Self, Error> {
         let found = find_sound(model, Extent::Weights)?;
         found.notes().iter().for_each(|note| tracing::warn!("{note}"));
@@ -197,7 +196,7 @@ impl Subject {
             tracing::warn!("{note}");
         }
         let checkpoint = std::path::absolute(found.dir()).unwrap_or_else(|_| found.dir().to_owned());
-        let manifest = found.manifest().ok_or_else(|| Error::NoCard { path: checkpoint.clone() })?;
+        let manifest = found.manifest().ok_or_else(|| Error::NoManifest { path: checkpoint.clone() })?;
         let json = |source| Error::Json { path: checkpoint.join(name::MANIFEST), source };
         let config: RunConfig = serde_json::from_value(manifest.config.clone()).map_err(json)?;
         let meta: StagedMeta = serde_json::from_value(manifest.meta.clone()).map_err(json)?;
@@ -206,22 +205,22 @@ impl Subject {
         Ok(Self { runs, checkpoint, digest, config, meta, engine: None, is_alone: false })
     }
 
-    /// An exported model, with what is said beside it.
+    /// Describes an exported model by its sidecar file.
     fn packed(packed: Packed, facts: &Facts) -> Self {
-        let said = &packed.said.model;
-        let digest = ModelDigest { run: said.run.clone(), step: said.step, blake3: said.checkpoint.clone() };
+        let origin = &packed.sidecar.model;
+        let digest = ModelDigest { run: origin.run.clone(), step: origin.step, blake3: origin.checkpoint.clone() };
         Self {
             runs: facts.cache_dir.join(SCRATCH),
             checkpoint: packed.path.clone(),
             digest,
             config: engine::configured(&packed),
-            meta: packed.said.staged.clone(),
+            meta: packed.sidecar.staged.clone(),
             engine: Some(packed),
             is_alone: true,
         }
     }
 
-    /// A run or an exported model with new data, and with changes to its configuration.
+    /// Describes a run or an exported model with new data and changes to its configuration.
     pub(super) fn of(model: &Path, data: &[PathBuf], facts: &Facts, options: &PredictOptions) -> Result<Self, Error> {
         let engine = engine::chosen(model, facts, options)?;
         let trained = match engine {
@@ -233,19 +232,19 @@ impl Subject {
         Ok(Self { config, ..trained })
     }
 
-    /// Refuses rows that the model was not trained on.
-    fn judge_words(&self, staged: &StagedMeta, options: &PredictOptions) -> Result<(), StageError> {
+    /// Returns an error when the rows have columns or classes that the model was not trained on.
+    fn check_known(&self, staged: &StagedMeta, options: &PredictOptions) -> Result<(), StageError> {
         let targets = self.targets();
         if options.is_judged && staged.has_classes {
             let classes = staged.out_labels.first().map_or(&[][..], Vec::as_slice);
-            targets.iter().try_for_each(|target| judge_classes(&staged.report, target, classes))?;
+            targets.iter().try_for_each(|target| check_classes(&staged.report, target, classes))?;
         }
-        let mut words = Acquaintance::default();
+        let mut words = CategoryCoverage::default();
         words.add(&staged.report, targets);
-        if options.allow_unseen { Ok(()) } else { Ok(words.judge()?) }
+        if options.allow_unseen { Ok(()) } else { Ok(words.check()?) }
     }
 
-    /// Target columns of rows.
+    /// Returns the target columns; none for windows.
     pub(super) fn targets(&self) -> &[String] {
         match self.config.data.as_ref().map(|data| &data.layout) {
             Some(Layout::Rows(rows)) => &rows.targets,
@@ -253,7 +252,7 @@ impl Subject {
         }
     }
 
-    /// Levels that are computed of each cell, and whether no more than the point of them is told.
+    /// Returns the quantile levels computed for each cell, and whether only the point prediction is written.
     pub(super) fn levels(&self, is_point: bool) -> Result<(Vec<f64>, bool), Error> {
         match &self.engine {
             Some(packed) => Ok((packed.levels(is_point)?, false)),
@@ -261,39 +260,40 @@ impl Subject {
         }
     }
 
-    /// Where its exported model runs, one of `world` on this machine.
-    pub(super) fn spot(
+    /// Prepares the runtime of the exported model, one of `world` on this machine; `None` for workers.
+    pub(super) fn engine_spec(
         &self,
         world: u32,
-        (facts, options): (&Facts, &PredictOptions),
+        facts: &Facts,
+        options: &PredictOptions,
         scratch: &Path,
-    ) -> Result<Option<Spot>, Error> {
-        let spot = |packed| Spot::new(packed, (&self.config, world), facts, (scratch, options.point));
-        self.engine.as_ref().map(spot).transpose()
+    ) -> Result<Option<EngineSpec>, Error> {
+        let spec = |packed| EngineSpec::new(packed, &self.config, world, facts, scratch, options.point);
+        self.engine.as_ref().map(spec).transpose()
     }
 }
 
-/// The training data's description, with other files.
+/// Returns the description of the training data with other files.
 fn new_data(data: DataConfig, files: &[PathBuf], facts: &Facts) -> Result<DataConfig, Error> {
     if files.is_empty() {
         return Err(Error::Usage(Usage::NothingToPredict));
     }
     let files: Vec<PathBuf> = files.iter().map(|file| facts.cwd.join(file)).collect();
     let extension = |files: &[PathBuf]| files.first().and_then(|file| file.extension().map(ToOwned::to_owned));
-    // A format that was declared for the training files holds for files that are named like them.
+    // A format declared for the training files applies to files with the same extension.
     let format = data.format.filter(|_| extension(&files) == extension(&data.files));
-    // New rows come from no source of the training: they are all answered, in their own order.
+    // New rows do not belong to the training sources: all are predicted, in their own order.
     Ok(DataConfig { files, sources: Vec::new(), format, ..data })
 }
 
-/// Whether a run still trains, in words.
+/// Returns a warning when the run is still training.
 fn unfinished(model: &Path, step: u64) -> Option<String> {
-    // A checkpoint may be named by its own directory.
+    // The path may be the directory of a checkpoint.
     let run = model.ancestors().take(3).find(|dir| run_dir::is_run(dir))?;
     let run = run_dir::is_living(run).then_some(run)?;
     Some(format!(
-        "{} is still training; its checkpoint of step {step} is used, which later ones may better\n  hint: `enn status {}` tells how \
-         far it is",
+        "{} is still training; its checkpoint of step {step} is used, and later ones may be better\n  hint: `enn status {}` shows the \
+         progress",
         run.display(),
         run.display()
     ))
@@ -305,17 +305,20 @@ fn manifest_digest(checkpoint: &Checkpoint) -> Result<String, Error> {
     Ok(blake3::hash(&bytes).to_hex().to_string())
 }
 
-/// Rows per chunk: by the data alone, so that a prediction that is taken up again finds its chunks.
+/// Returns the number of rows per chunk. It depends on the data alone, so that a resumed prediction finds its chunks.
 fn chunk_rows(rows: u64, features: u64, cells: u64) -> u64 {
     let most = (CHUNK_CELLS_MAX / cells.max(1)).max(1);
     let least = (CHUNK_VALUES / (features + cells).max(1)).clamp(CHUNK_ROWS_MIN, CHUNK_ROWS_FEW);
     rows.div_ceil(CHUNKS_AIM).max(least).min(most)
 }
 
-/// Notes chunks as they come; there are no checkpoints.
-struct Notes(Arc<Mutex<Ledger>>, Option<super::announce::Teller>);
+/// Records finished chunks; there are no checkpoints.
+struct ChunkRecorder {
+    ledger: Arc<Mutex<Ledger>>,
+    events: Option<super::announce::EventSender>,
+}
 
-impl Checkpoints for Notes {
+impl Checkpoints for ChunkRecorder {
     fn prepare(&mut self) -> Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>> {
         Ok(None)
     }
@@ -325,36 +328,38 @@ impl Checkpoints for Notes {
     }
 
     fn predicted(&mut self, chunk: &Chunk) {
-        let mut ledger = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Err(error), Some(teller)) = (ledger.record(chunk.start, chunk.end, &chunk.blake3), &self.1) {
-            teller.tell(What::Warned { message: format!("rows {}..{}: {error}", chunk.start, chunk.end) });
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Err(error), Some(events)) = (ledger.record(chunk.start, chunk.end, &chunk.blake3), &self.events) {
+            events.send(EventKind::Warned { message: format!("rows {}..{}: {error}", chunk.start, chunk.end) });
         }
     }
 }
 
-/// How computing ended, how often something was started again, and in how many rounds.
+/// How the computation ended, the number of restarts and the number of rounds.
 type Computed = (Ended, u32, u64);
 
-fn work_on(
-    subject: &Subject,
+fn predict_into(
     output: &Path,
-    (facts, options): (&Facts, &PredictOptions),
-    (place, announcer): (&Place<'_>, &Announcer),
+    subject: &Subject,
+    facts: &Facts,
+    options: &PredictOptions,
+    dirs: &PredictDirs<'_>,
+    announcer: &Announcer,
 ) -> Result<(Predictions, u32, u64), Error> {
     let (levels, takes_point) = subject.levels(options.point)?;
-    let staged = train::stage_data(&subject.config, Some(subject.meta.clone()), place.staged, announcer)?;
-    subject.judge_words(&staged.meta, options)?;
+    let staged = train::stage_data(&subject.config, Some(subject.meta.clone()), dirs.staged, announcer)?;
+    subject.check_known(&staged.meta, options)?;
     for message in lost(&staged.meta.report) {
-        announcer.tell(What::Warned { message });
+        announcer.send(EventKind::Warned { message });
     }
     let rows = staged.meta.rows;
     let cells = staged.meta.out_shape.iter().map(|size| *size as u64).product();
     let chunk_rows = chunk_rows(rows, staged.meta.features.len() as u64, cells);
     let partial = gather::partial_dir(output);
-    // Chunks of another engine, or with other numbers in them, are not those of this prediction.
+    // Chunks of another engine or with other levels do not belong to this prediction.
     let checkpoint = match &subject.engine {
         None => subject.digest.blake3.clone(),
-        Some(packed) => format!("{} {} levels", packed.said.blake3, levels.len()),
+        Some(packed) => format!("{} {} levels", packed.sidecar.blake3, levels.len()),
     };
     let header = Header { checkpoint, data: staged.meta.digest.clone(), chunk_rows, precision: options.precision };
     let ledger = Ledger::open(&partial, &header)?;
@@ -365,7 +370,7 @@ fn work_on(
     let mut restarts = 0;
     let mut rounds = 0;
     if !complete {
-        let teller = announcer.teller();
+        let events = announcer.sender();
         let chunks = engine::Chunks {
             staged: &staged.dir,
             out: &partial,
@@ -373,11 +378,11 @@ fn work_on(
             rows,
             levels: levels.len(),
             ledger: &ledger,
-            teller,
+            events,
         };
-        (ended, restarts, rounds) = match place.run.filter(|_| subject.engine.is_none()) {
-            Some(run) => by_workers(subject, &chunks, (facts, options), (run, announcer), ledger.clone())?,
-            None => by_engine(subject, &chunks, (facts, options), place)?,
+        (ended, restarts, rounds) = match dirs.run.filter(|_| subject.engine.is_none()) {
+            Some(run) => by_workers(subject, &chunks, facts, options, run, announcer, ledger.clone())?,
+            None => by_engine(subject, &chunks, facts, options, dirs.scratch)?,
         };
     }
     match ended {
@@ -386,19 +391,20 @@ fn work_on(
         Ended::Finished => {}
     }
     let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
-    let gathered = put_together((subject, &staged.dir), (output, &ledger), (&levels, takes_point), options.replace)?;
+    let gathered = gather_output(subject, &staged.dir, output, &ledger, &levels, takes_point, options.replace)?;
     for (reason, rows) in &gathered.failed {
-        announcer
-            .tell(What::Warned { message: format!("{rows} of {} rows have no prediction: {reason}", gathered.rows) });
+        announcer.send(EventKind::Warned {
+            message: format!("{rows} of {} rows have no prediction: {reason}", gathered.rows),
+        });
     }
     let path = gathered.path.clone();
     let files = gathered.files;
     let bytes = gathered.bytes;
-    announcer.tell(What::Gathered { path, files, bytes });
+    announcer.send(EventKind::Gathered { path, files, bytes });
     Ok((Predictions { ended, gathered: Some(gathered) }, restarts, rounds))
 }
 
-/// What the file says of its rows and predictions do not.
+/// Returns warnings about rows of the file that have no prediction or lose their names.
 fn lost(report: &CleaningReport) -> Vec<String> {
     let mut lost = Vec::new();
     if let (Some(line), wrong) = (report.wrong_width_line, report.wrong_width) {
@@ -416,10 +422,13 @@ fn lost(report: &CleaningReport) -> Vec<String> {
     lost
 }
 
-fn put_together(
-    (subject, staged): (&Subject, &Path),
-    (output, ledger): (&Path, &Ledger),
-    (levels, point): (&[f64], bool),
+fn gather_output(
+    subject: &Subject,
+    staged: &Path,
+    output: &Path,
+    ledger: &Ledger,
+    levels: &[f64],
+    point: bool,
     replace: bool,
 ) -> Result<Gathered, Error> {
     let mut versions = train::versions();
@@ -430,12 +439,14 @@ fn put_together(
     Ok(gather::predictions(&request, ledger, &mut |_| {})?)
 }
 
-/// The chunks that are missing, by the run's workers.
+/// Predicts the missing chunks with the run's workers.
 fn by_workers(
     subject: &Subject,
     chunks: &engine::Chunks<'_>,
-    (facts, options): (&Facts, &PredictOptions),
-    (run, announcer): (&RunDir, &Announcer),
+    facts: &Facts,
+    options: &PredictOptions,
+    run: &RunDir,
+    announcer: &Announcer,
     ledger: Arc<Mutex<Ledger>>,
 ) -> Result<Computed, Error> {
     let done = ledger.lock().unwrap_or_else(PoisonError::into_inner).done();
@@ -449,22 +460,23 @@ fn by_workers(
         precision: options.precision,
     };
     let spec = launch::agent_spec(&subject.config, facts, run, job, options.handle_signals)?;
-    let notes = Notes(ledger, announcer.teller());
-    let outcome = agent::run(&spec, Box::new(notes), &mut |what| announcer.tell(what))?;
+    let recorder = ChunkRecorder { ledger, events: announcer.sender() };
+    let outcome = agent::run(&spec, Box::new(recorder), &mut |what| announcer.send(what))?;
     Ok((outcome.ended, outcome.restarts, outcome.rounds))
 }
 
-/// The same by an exported model's runtime.
+/// Predicts the missing chunks with an exported model's runtime.
 fn by_engine(
     subject: &Subject,
     chunks: &engine::Chunks<'_>,
-    (facts, options): (&Facts, &PredictOptions),
-    place: &Place<'_>,
+    facts: &Facts,
+    options: &PredictOptions,
+    scratch: &Path,
 ) -> Result<Computed, Error> {
     let world = launch::world(&subject.config);
-    let Some(spot) = subject.spot(world, (facts, options), place.scratch)? else { return Err(Error::NoWorker) };
+    let Some(spec) = subject.engine_spec(world, facts, options, scratch)? else { return Err(Error::NoWorker) };
     let max_restarts = subject.config.cluster.max_restarts;
-    let (ended, restarts) = engine::compute(chunks, spot, (world, max_restarts), options.handle_signals)?;
+    let (ended, restarts) = engine::compute(chunks, spec, world, max_restarts, options.handle_signals)?;
     Ok((ended, restarts, 1))
 }
 

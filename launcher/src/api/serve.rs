@@ -1,11 +1,11 @@
-//! `serve`: a run's model behind HTTP, by workers that are asked over pipes; or an exported one, in its own runtime.
+//! `serve`: serves a run's model by HTTP with worker processes, or an exported model with its own runtime.
 
 mod artifact;
 
 use super::{
     launch,
-    oracle::{Oracle, Scratch},
     predict::{PredictOptions, Subject},
+    predict_client::{PredictClient, ScratchDir},
     stream::WorkDir,
 };
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     export::{Packed, is_packed},
     facts::Facts,
     process::{STOP_SIGNALS, Signals, next_signal},
-    serve::{self, Answers, Drained, Engine, Failure, Limits, Lost, ServeError, Server, Settings, Start, Token},
+    serve::{self, Answers, Drained, Engine, EngineError, Failure, Limits, ServeError, Server, Settings, Start, Token},
 };
 use crossbeam_channel::Receiver;
 use enn_common::config::train::Precision;
@@ -26,44 +26,40 @@ use std::{
     time::Duration,
 };
 
-/// Below the user's cache directory: what requests for an exported model leave for a moment.
+/// Directory of temporary files of requests for exported models, below the user's cache directory.
 const SCRATCH: &str = "serve";
 
-/// How to serve.
+/// The options of [`serve()`].
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
     pub address: SocketAddr,
-    /// File of what clients must know.
+    /// The file with the bearer token that clients must send.
     pub token_file: Option<PathBuf>,
-    /// Bounds on what is asked.
     pub limits: Limits,
-    /// Worker processes.
+    /// The number of worker processes.
     pub workers: u32,
-    /// Time for requests that are there when it is told to end.
+    /// Maximum time to finish open requests at the end.
     pub grace: Duration,
-    /// What the encoder computes in.
+    /// The number format of the encoder.
     pub precision: Precision,
-    /// Whether clients have streams, from row to row of which the model carries what it knows; an artifact that was exported with the
-    /// state of a stream serves them anyway.
+    /// Whether clients may open streams, whose state is carried from row to row; an artifact exported with `stream` supports them anyway.
     pub stream: bool,
-    /// Changes to the run's configuration.
     pub overrides: Vec<super::Override>,
 }
 
-/// How it ended.
+/// The end of a server: its signal and requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Served {
-    /// The signal that ended it.
     pub signal: Signal,
-    /// What became of the requests that were there.
+    /// The number of open requests that were finished or cancelled.
     pub drained: Drained,
 }
 
 /// Serves the newest checkpoint of the run directory `model` (its best weights), or the exported model `model`, until a signal ends it;
-/// `ready` is called once it listens and the first worker is up.
+/// `ready` is called once the server listens and the first worker is ready.
 ///
 /// # Errors
-/// No complete checkpoint, an address that is taken, or a worker that does not start.
+/// There is no complete checkpoint, the address is taken, or a worker does not start.
 pub fn serve(
     model: &Path,
     facts: &Facts,
@@ -73,7 +69,7 @@ pub fn serve(
     let token = options.token_file.as_ref().map(|path| Token::read(&facts.cwd.join(path)));
     let token = token.transpose().map_err(ServeError::from)?;
     let system = |what| move |source| Error::Serve(ServeError::System { what, source });
-    // Before anything is started that must not be left behind.
+    // Signals are handled before anything is started that must not be left running.
     let signals = Signals::install(&STOP_SIGNALS).map_err(system("handle signals"))?;
     let packed = is_packed(model).then(|| Packed::open(model)).transpose()?;
     let work = match &packed {
@@ -81,8 +77,8 @@ pub fn serve(
         None => WorkDir::create(&model.join("predictions"))?,
     };
     let (subject, start) = match packed {
-        Some(packed) => artifact::prepared(packed, (facts, options), &work.path)?,
-        None => of_run(model, (facts, options), &work.path)?,
+        Some(packed) => artifact::prepared(packed, facts, options, &work.path)?,
+        None => of_run(model, facts, options, &work.path)?,
     };
     let settings =
         Settings { address: options.address, token, limits: options.limits.clone(), workers: options.workers as usize };
@@ -95,14 +91,14 @@ pub fn serve(
         drop(end);
         server
     });
-    // A model that is still being loaded is not waited for: whoever loads it ends with this process.
+    // A model that is still being loaded is not waited for: the process that loads it ends with this one.
     if let Some(signal) = next_signal(&mut signals, Some(&started)).map_err(system("wait for a signal"))? {
         return Ok(Served { signal, drained: Drained { finished: 0, cut: 0 } });
     }
     let mut server = starting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     ready(&server)?;
     let signal = next_signal(&mut signals, None).map_err(system("wait for a signal"))?.unwrap_or(Signal::SIGTERM);
-    let hurry = server.hurry();
+    let cancel_grace = server.cancel_grace();
     let (ended, end) = io::pipe().map_err(system("make a pipe"))?;
     let grace = options.grace;
     let stopping = std::thread::spawn(move || {
@@ -110,31 +106,33 @@ pub fn serve(
         drop(end);
         drained
     });
-    // Asked twice, it does not wait.
-    if let (Ok(Some(_)), Some(hurry)) = (next_signal(&mut signals, Some(&ended)), hurry) {
-        hurry.now();
+    // A second signal cancels the wait.
+    if let (Ok(Some(_)), Some(cancel_grace)) = (next_signal(&mut signals, Some(&ended)), cancel_grace) {
+        cancel_grace.cancel();
     }
     let drained = stopping.join().unwrap_or(Drained { finished: 0, cut: 0 });
     Ok(Served { signal, drained })
 }
 
-/// The newest checkpoint of a run, by workers.
+/// Serves the newest checkpoint of a run with workers.
 fn of_run(
     model: &Path,
-    (facts, options): (&Facts, &ServeOptions),
+    facts: &Facts,
+    options: &ServeOptions,
     scratch: &Path,
 ) -> Result<(serve::Subject, Box<Start>), Error> {
     let predict = PredictOptions { overrides: options.overrides.clone(), ..PredictOptions::default() };
     let subject = Subject::of(model, &[scratch.to_owned()], facts, &predict)?;
     let worker = launch::worker(&subject.config, facts, options.workers.max(1))?;
     let checkpoint = subject.checkpoint.clone();
-    let mode = (options.precision, options.stream);
+    let precision = options.precision;
+    let stream = options.stream;
     let shared = scratch.to_owned();
     let time = options.limits.answer_wait;
     let start = move || -> Result<Box<dyn Engine>, Failure> {
-        let mut oracle = Oracle::start(&worker, &checkpoint, mode, Scratch::Shared(&shared))?;
-        oracle.set_wait(time);
-        Ok(Box::new(Worker(oracle)))
+        let mut client = PredictClient::start(&worker, &checkpoint, precision, stream, ScratchDir::Shared(&shared))?;
+        client.set_wait(time);
+        Ok(Box::new(Worker(client)))
     };
     let subject = serve::Subject {
         run: subject.digest.run.clone(),
@@ -147,12 +145,12 @@ fn of_run(
     Ok((subject, Box::new(start)))
 }
 
-/// A worker process.
-struct Worker(Oracle);
+/// A worker process as an engine of the server.
+struct Worker(PredictClient);
 
 impl Engine for Worker {
-    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, Lost> {
-        let (values, status) = self.0.tell(x, rows).map_err(lost)?;
+    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, EngineError> {
+        let (values, status) = self.0.predict_rows(x, rows).map_err(lost)?;
         Ok(Answers { values, status })
     }
 
@@ -160,8 +158,8 @@ impl Engine for Worker {
         self.0.state()
     }
 
-    fn go_on(&mut self, x: &[f32], states: &[f32], rows: usize) -> Result<(Answers, Vec<f32>), Lost> {
-        let ((values, status), after) = self.0.carry(x, states, rows).map_err(lost)?;
+    fn answer_next(&mut self, x: &[f32], states: &[f32], rows: usize) -> Result<(Answers, Vec<f32>), EngineError> {
+        let ((values, status), after) = self.0.predict_next_rows(x, states, rows).map_err(lost)?;
         Ok((Answers { values, status }, after))
     }
 
@@ -170,9 +168,9 @@ impl Engine for Worker {
     }
 }
 
-fn lost(error: Error) -> Lost {
+fn lost(error: Error) -> EngineError {
     match error {
-        Error::Late(time) => Lost::Late(time),
-        other => Lost::Ended(other.into()),
+        Error::Late(time) => EngineError::Late(time),
+        other => EngineError::Ended(other.into()),
     }
 }

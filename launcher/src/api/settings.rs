@@ -1,31 +1,30 @@
-//! From a file and flags to a resolved configuration.
+//! Resolves a configuration from a file and flags.
 
 use crate::{Error, error::Usage, facts::Facts, stage};
 use enn_common::{
     config::{
         Place, RawConfig, RunConfig,
         model::SIZE_KEYS,
-        raw::{Entry, Node, Value},
+        raw::{RawEntry, RawNode, RawValue},
         resolve,
     },
     fs::regular,
 };
 use std::path::Path;
 
-/// Largest configuration.
+/// Maximum size of a configuration file, bytes.
 pub(super) const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
-/// A setting given by a flag of its own.
+/// A setting given on the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Override {
-    /// `--set section.key=value`.
+    /// An argument `section.key=value` of `--set`.
     Set(String),
-    /// A named flag: key path, value, the flag as typed.
-    Flag(&'static str, Value, String),
+    /// A flag for one key: key path, value, and the flag as typed.
+    Flag(&'static str, RawValue, String),
 }
 
 impl Override {
-    /// Whether it sets this key.
     fn is_of(&self, key: &str) -> bool {
         match self {
             Self::Set(assignment) => assignment.split('=').next().is_some_and(|set| set.trim() == key),
@@ -34,7 +33,7 @@ impl Override {
     }
 }
 
-/// Reads and resolves a configuration; overrides come last. Every mistake is reported.
+/// Reads and resolves a configuration; overrides are applied last. All mistakes are reported.
 ///
 /// # Errors
 /// [`Error::Read`] when the file cannot be read, [`Error::Config`] with all mistakes.
@@ -45,13 +44,13 @@ pub fn load_config(path: &Path, overrides: &[Override], facts: &Facts) -> Result
     }
     let read = regular::read_text(&path, CONFIG_BYTES_MAX);
     let text = read.map_err(|error| Error::Read { path: path.clone(), source: error.source })?;
-    // People read places; a path as short as possible reads best.
+    // Error messages show the path in its shortest form.
     let shown = path.strip_prefix(&facts.cwd).unwrap_or(&path);
     let raw = RawConfig::parse(&text, shown).map_err(Error::Config)?;
     resolve_with(raw, overrides, facts)
 }
 
-/// A resolved configuration with changes, for a run that is resumed without its file. The data section stays as it was.
+/// Changes a resolved configuration, for a run that is resumed without its file. The data section is not changed.
 ///
 /// # Errors
 /// [`Error::Config`] with all mistakes.
@@ -67,9 +66,9 @@ pub fn change_config(config: &RunConfig, overrides: &[Override], facts: &Facts) 
     }
     let mut raw = RawConfig::empty("run.json");
     let json = |source| Error::Json { path: "run.json".into(), source };
-    let text = |text: &str| Value::Text(text.to_owned());
+    let text = |text: &str| RawValue::Text(text.to_owned());
     raw.set_value("name", text(&config.name), "run.json");
-    raw.set_value("seed", Value::Integer(config.seed.cast_signed()), "run.json");
+    raw.set_value("seed", RawValue::Integer(config.seed.cast_signed()), "run.json");
     let sections = [
         ("model", serde_json::to_value(&config.model).map_err(json)?),
         ("train", serde_json::to_value(&config.train).map_err(json)?),
@@ -104,27 +103,27 @@ fn resolve_with(mut raw: RawConfig, overrides: &[Override], facts: &Facts) -> Re
     }
 }
 
-/// `None` for null: an absent key.
-fn from_json(value: &serde_json::Value) -> Option<Value> {
+/// Converts a JSON value; `None` for null, which stands for an absent key.
+fn from_json(value: &serde_json::Value) -> Option<RawValue> {
     match value {
         serde_json::Value::Null => None,
-        serde_json::Value::Bool(truth) => Some(Value::Bool(*truth)),
-        serde_json::Value::Number(number) => {
-            Some(number.as_i64().map_or_else(|| Value::Float(number.as_f64().unwrap_or(f64::NAN)), Value::Integer))
-        }
-        serde_json::Value::String(text) => Some(Value::Text(text.clone())),
+        serde_json::Value::Bool(truth) => Some(RawValue::Bool(*truth)),
+        serde_json::Value::Number(number) => Some(
+            number.as_i64().map_or_else(|| RawValue::Float(number.as_f64().unwrap_or(f64::NAN)), RawValue::Integer),
+        ),
+        serde_json::Value::String(text) => Some(RawValue::Text(text.clone())),
         serde_json::Value::Array(items) => {
             let place = Place::Flag("run.json".into());
-            let node = |value| Some(Node { place: place.clone(), value: from_json(value)? });
-            Some(Value::Array(items.iter().filter_map(node).collect()))
+            let node = |value| Some(RawNode { place: place.clone(), value: from_json(value)? });
+            Some(RawValue::Array(items.iter().filter_map(node).collect()))
         }
         serde_json::Value::Object(fields) => {
             let place = Place::Flag("run.json".into());
             let entry = |(key, value): (&String, &serde_json::Value)| {
-                let node = Node { place: place.clone(), value: from_json(value)? };
-                Some(Entry { key: key.clone(), place: place.clone(), node })
+                let node = RawNode { place: place.clone(), value: from_json(value)? };
+                Some(RawEntry { key: key.clone(), place: place.clone(), node })
             };
-            Some(Value::Table(fields.iter().filter_map(entry).collect()))
+            Some(RawValue::Table(fields.iter().filter_map(entry).collect()))
         }
     }
 }
@@ -151,7 +150,7 @@ mod tests {
              [train]\nlr = 0.5\nloss = \"student_t\"\nlevels = [0.5, 0.7]\ncell_weights = [[1, 2], []]\n",
         )
         .unwrap();
-        let flag = Override::Flag("cluster.nproc_per_node", Value::Integer(3), "--nproc-per-node 3".into());
+        let flag = Override::Flag("cluster.nproc_per_node", RawValue::Integer(3), "--nproc-per-node 3".into());
         let config = load_config(Path::new("a.toml"), &[flag], &facts).unwrap();
         assert_eq!((config.train.lr, config.model.output_range), (0.5, Some((0.0, 1.0))));
         let changed = change_config(&config, &[Override::Set("train.epochs=7".into())], &facts).unwrap();

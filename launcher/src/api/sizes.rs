@@ -1,33 +1,36 @@
-//! The sizes, batch and learning rate of a new run: chosen by what the data will cost, kept in the run's configuration, and told.
+//! Model sizes, batch and learning rate of a new run: chosen by the estimated cost of the data, written to the run's configuration, and
+//! reported.
 
-use crate::{Error, run_dir::RunDir, ui::figures};
+use crate::{Error, run_dir::RunDir, ui::format};
 use enn_common::{
     config::{RunConfig, effort::Estimate, train::Device},
-    event::What,
+    event::EventKind,
     staged::StagedMeta,
 };
 
-/// The configuration with what follows from the data, as the run keeps it; `tell` hears what was chosen.
+/// Returns the configuration with the values that follow from the data, and writes it to the run; the choice is sent to `emit`.
 ///
 /// # Errors
-/// When the run's configuration cannot be written.
+/// The run's configuration cannot be written.
 pub(super) fn settled(
     config: &RunConfig,
     run: &RunDir,
     meta: &StagedMeta,
-    tell: impl FnOnce(What),
+    emit: impl FnOnce(EventKind),
 ) -> Result<RunConfig, Error> {
-    let data = (meta.split_rows[0], meta.features.len(), meta.out_shape.as_slice());
-    let settled = config.settled(data.0, data.1, data.2);
+    let rows = meta.split_rows[0];
+    let inputs = meta.features.len();
+    let out_shape = meta.out_shape.as_slice();
+    let settled = config.settled(rows, inputs, out_shape);
     if settled != *config {
         run.write_config(&settled)?;
     }
-    tell(What::Decided { decision: sentence(config, &settled, data) });
+    emit(EventKind::Decided { decision: sentence(config, &settled, rows, inputs, out_shape) });
     Ok(settled)
 }
 
-/// What was chosen, by what, and what it will take.
-fn sentence(config: &RunConfig, settled: &RunConfig, (rows, inputs, out_shape): (u64, usize, &[usize])) -> String {
+/// Describes the sizes, how they were chosen, and the cost of training.
+fn sentence(config: &RunConfig, settled: &RunConfig, rows: u64, inputs: usize, out_shape: &[usize]) -> String {
     let model = settled.model.sized(rows, out_shape);
     let estimate = Estimate::of(settled, rows, inputs, out_shape);
     let who = if config.model.by_rows { "chosen by the data" } else { "as configured" };
@@ -38,15 +41,15 @@ fn sentence(config: &RunConfig, settled: &RunConfig, (rows, inputs, out_shape): 
     let batch = settled.train.global_batch(rows as usize) as u64;
     let work = format!(
         "batch {}, rate {}, {}",
-        figures::count(batch),
+        format::count(batch),
         settled.train.lr,
-        figures::plural(settled.train.passes(rows), "epoch")
+        format::plural(settled.train.passes(rows), "epoch")
     );
-    let memory = figures::bytes(estimate.step_bytes as u64);
+    let memory = format::bytes(estimate.step_bytes as u64);
     match settled.cluster.device {
         Device::Cuda => format!("{sizes}; {work}; about {memory} a step"),
         _ => {
-            format!("{sizes}; {work}; about {} on two cores, {memory} a step", figures::seconds(estimate.seconds))
+            format!("{sizes}; {work}; about {} on two cores, {memory} a step", format::seconds(estimate.seconds))
         }
     }
 }
@@ -63,16 +66,15 @@ mod tests {
 
     #[test]
     fn what_was_chosen_and_what_it_takes_is_one_line() {
-        let data = (70_000, 10, [1].as_slice());
         let open = config("");
-        let told = sentence(&open, &open.settled(70_000, 10, &[1]), data);
+        let told = sentence(&open, &open.settled(70_000, 10, &[1]), 70_000, 10, &[1]);
         assert!(
             told.starts_with("sizes chosen by the data: width 32, 1 and 1 blocks, 16 latents; batch 64, "),
             "{told}"
         );
         assert!(told.contains(" on two cores, ") && told.ends_with(" a step") && !told.contains('\n'), "{told}");
         let named = config("[model]\nd_model = 64\n[train]\nbatch = 256\nepochs = 1\n");
-        let told = sentence(&named, &named.settled(70_000, 10, &[1]), data);
+        let told = sentence(&named, &named.settled(70_000, 10, &[1]), 70_000, 10, &[1]);
         assert!(
             told.starts_with(
                 "sizes as configured: width 64, 4 and 4 blocks, 64 latents; batch 256, rate 0.001, 1 epoch;"

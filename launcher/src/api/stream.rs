@@ -10,15 +10,15 @@
 
 use super::{
     launch,
-    oracle::{Oracle, Scratch},
     predict::{PredictOptions, SCRATCH, Subject, write_chunk},
+    predict_client::{PredictClient, ScratchDir},
 };
 use crate::{
     Error,
-    export::{AtWork, is_packed},
+    export::{ArtifactRunner, is_packed},
     facts::Facts,
     gather::Stream,
-    stage::{self, Acquaintance, Batches, StageError, StageOptions, ample},
+    stage::{self, Batches, CategoryCoverage, StageError, StageOptions, ample},
 };
 use arrow_array::RecordBatch;
 use arrow_ipc::writer::FileWriter;
@@ -37,46 +37,48 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Rows predicted at once.
+/// Maximum number of rows that are predicted at once.
 const BATCH_ROWS_MAX: usize = 65_536;
-/// Beginning of the names of working directories; a process id follows, and the directory's number in the process.
+/// Prefix of the names of working directories, followed by the process id and the directory's number in the process.
 const WORK: &str = ".stream-";
-/// The next number.
+/// The number of the next working directory.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Who answers.
+/// The engine that predicts a stream.
 enum Answerer {
-    Worker(Oracle),
-    /// An exported model, and how many levels it tells of each cell.
-    Engine(AtWork, usize),
+    Worker(PredictClient),
+    /// An exported model, and the number of quantile levels of each cell.
+    Engine(ArtifactRunner, usize),
 }
 
 impl Answerer {
     fn start(
         subject: &Subject,
-        (facts, options): (&Facts, &PredictOptions),
+        facts: &Facts,
+        options: &PredictOptions,
         scratch: &Path,
         levels: usize,
     ) -> Result<Self, Error> {
-        if let Some(spot) = subject.spot(1, (facts, options), scratch)? {
-            return Ok(Self::Engine(spot.start()?, levels));
+        if let Some(spec) = subject.engine_spec(1, facts, options, scratch)? {
+            return Ok(Self::Engine(spec.start()?, levels));
         }
         let worker = launch::one_worker(&subject.config, facts)?;
-        Ok(Self::Worker(Oracle::start(
+        Ok(Self::Worker(PredictClient::start(
             &worker,
             &subject.checkpoint,
-            (options.precision, false),
-            Scratch::Own(scratch),
+            options.precision,
+            false,
+            ScratchDir::Own(scratch),
         )?))
     }
 
-    /// The chunk of the answers to all rows of a staged set, below `out`, and its digest.
+    /// Predicts all rows of a staged set; returns the chunk below `out`, and its digest.
     fn ask(&mut self, staged: &Path, out: &Path) -> Result<(PathBuf, String), Error> {
         match self {
-            Self::Worker(oracle) => oracle.ask(staged, out),
+            Self::Worker(client) => client.ask(staged, out),
             Self::Engine(engine, levels) => {
                 let staged = Staged::open(staged)?;
-                let written = write_chunk(engine, &staged, (0..staged.rows(), out), *levels)?;
+                let written = write_chunk(engine, &staged, 0..staged.rows(), out, *levels)?;
                 Ok((written.path, written.blake3))
             }
         }
@@ -84,17 +86,17 @@ impl Answerer {
 
     fn end(self) -> Result<(), Error> {
         match self {
-            Self::Worker(oracle) => oracle.end(),
+            Self::Worker(client) => client.end(),
             Self::Engine(..) => Ok(()),
         }
     }
 }
 
-/// Predicts the batches of `input` with the newest checkpoint of the run directory `model`, or the exported model `model`, and writes
-/// each answer to `output` before the next batch is read; how many rows were predicted.
+/// Predicts the batches of `input` with the newest checkpoint of the run directory `model`, or the exported model `model`, and writes each
+/// answer to `output` before the next batch is read; returns the number of predicted rows.
 ///
 /// # Errors
-/// A batch that is not like the training data, a stream that is cut, or the worker's own sentence. Answers given before stay.
+/// A batch does not fit the training data, the stream is truncated, or the worker fails. Answers written before remain valid.
 pub fn predict_stream(
     model: &Path,
     input: impl Read,
@@ -109,13 +111,13 @@ pub fn predict_stream(
     let data = subject.config.data.clone().map(|data| DataConfig { format: Some(SourceFormat::Arrow), ..data });
     let Some(data) = data else { return Err(Error::Usage(crate::error::Usage::NoData)) };
     let (levels, takes_point) = subject.levels(options.point)?;
-    let mut answerer = Answerer::start(&subject, (facts, options), &work.path, levels.len())?;
+    let mut answerer = Answerer::start(&subject, facts, options, &work.path, levels.len())?;
     let mut answers = Stream::new(output, &levels, takes_point);
     let staging =
         StageOptions { out: work.path.join("staged"), threads: 1, for_prediction: Some(subject.meta.clone()) };
     let mut rows = 0;
     let mut failed = 0;
-    let mut words = Acquaintance::default();
+    let mut words = CategoryCoverage::default();
     for batch in Batches::open_some(input, |schema| Ok(chosen(&data, schema)), ample).map_err(Error::Stream)? {
         let batch = batch.map_err(Error::Stream)?;
         for first in (0..batch.num_rows()).step_by(BATCH_ROWS_MAX) {
@@ -124,7 +126,7 @@ pub fn predict_stream(
             let staged = stage::stage(&data, &staging, &mut |_| {})?;
             words.add(&staged.meta.report, subject.targets());
             if !options.allow_unseen {
-                words.judge_so_far().map_err(StageError::from)?;
+                words.check_so_far().map_err(StageError::from)?;
             }
             let (chunk, blake3) = answerer.ask(&staged.dir, &work.path)?;
             failed += answers.write(&staged.meta, &chunk, &blake3)? as u64;
@@ -136,7 +138,7 @@ pub fn predict_stream(
     answers.finish(&subject.meta)?;
     answerer.end()?;
     if !options.allow_unseen {
-        words.judge().map_err(StageError::from)?;
+        words.check().map_err(StageError::from)?;
     }
     if failed > 0 {
         tracing::warn!("{failed} of {rows} rows have no prediction");
@@ -144,7 +146,8 @@ pub fn predict_stream(
     Ok(rows)
 }
 
-/// The columns that staging asks for; all, where one is not there that must be: what is there instead is told.
+/// Returns the columns that staging needs; `None` (all columns) when a needed column is missing, so that the error can list the columns
+/// that exist.
 fn chosen(data: &DataConfig, schema: &Schema) -> Option<Vec<usize>> {
     let inputs = data.input_columns();
     let others = data.other_columns();
@@ -162,8 +165,8 @@ fn write_file(path: &Path, batch: &RecordBatch) -> Result<(), ArrowError> {
     writer.finish()
 }
 
-/// A directory of one stream, gone when it is dropped. When the process is killed the worker removes it; where both are, the next
-/// stream does.
+/// A temporary directory of one stream, which is removed on drop. If the process is killed the worker removes it; if both are killed the
+/// next stream does.
 pub(super) struct WorkDir {
     pub(super) path: PathBuf,
 }
@@ -174,7 +177,7 @@ impl WorkDir {
         sweep(parent);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("{WORK}{}.{number}", std::process::id()));
-        // A process that had this one's id may have left it.
+        // A previous process with the same id may have left it.
         let _absent = fs::remove_dir_all(&path);
         DirBuilder::new().mode(0o700).create(&path).map_err(FileError::of("make the directory", &path))?;
         Ok(Self { path })
@@ -183,12 +186,12 @@ impl WorkDir {
 
 impl Drop for WorkDir {
     fn drop(&mut self) {
-        // What is left is removed by the next stream.
+        // Leftovers are removed by the next stream.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// Removes working directories of processes that are no more. Best effort.
+/// Removes the working directories of processes that have ended, as far as possible.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -1,11 +1,12 @@
-//! `train`: stage, start workers, keep them alive, and leave a run directory behind.
+//! `train`: stages data, starts workers, keeps them running, and writes a run directory.
 
 use super::{
     address,
-    announce::{Announcer, Teller},
-    card::Card,
-    finished, forecast, launch, mirror, nodes,
-    parent::{self, ParentOptions},
+    announce::{Announcer, EventSender},
+    finished, forecast, launch, mirror,
+    model_card::ModelCard,
+    nodes,
+    pretrained::{self, FinetuneOptions},
     sizes,
 };
 pub use crate::runs::STAGED_DIR;
@@ -29,7 +30,7 @@ use enn_common::{
     artifact::classes::ClassFigures,
     checkpoint::{Draft, name},
     config::{RunConfig, data::DataConfig},
-    event::{SourceShare, What},
+    event::{EventKind, SourceShare},
     exit::ExitCode,
     fs::private,
     metrics::Metrics,
@@ -44,31 +45,31 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// Longest wait for a head that is out of reach to end, and to let go of the run's directory.
-const HEAD_ENDS_MAX: Duration = Duration::from_secs(15);
-/// Staging progress is told at most this often.
+/// Maximum wait for an unreachable leader to end and to release the lock of the run directory.
+const LEADER_ENDS_MAX: Duration = Duration::from_secs(15);
+/// Staging progress is reported at most this often.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where and how to train.
+/// The options of [`train`].
 #[derive(Debug, Clone)]
 pub struct TrainOptions {
-    /// Directory of runs, made when absent; or their address, where runs are kept while a copy below the user's cache is worked in.
+    /// The directory of runs, which is made when absent; or the address of runs in an object store, in which case training works in a copy
+    /// below the user's cache.
     pub runs_dir: PathBuf,
-    /// Run directory to go on with, from its newest checkpoint.
+    /// The run directory to resume from its newest checkpoint.
     pub resume: Option<PathBuf>,
-    /// What to begin with; `None`: the run begins by itself, or goes on.
-    pub parent: Option<ParentOptions>,
-    /// Staged directory to train on; `None`: the configured data are staged.
+    /// The pretrained model to fine-tune; `None`: the run starts from initial weights, or is resumed.
+    pub finetune: Option<FinetuneOptions>,
+    /// A staged directory to train on; `None`: the configured data are staged.
     pub staged: Option<PathBuf>,
-    /// How the run is shown.
     pub mode: Mode,
-    /// Whether SIGINT and SIGTERM stop the run after a checkpoint. Say no in a program with handlers of its own.
+    /// Whether SIGINT and SIGTERM stop the run after a checkpoint. Set it to false in a program with its own handlers.
     pub handle_signals: bool,
-    /// Where OpenMetrics are served while the run lasts; `None`: nowhere.
+    /// The address at which OpenMetrics are served while the run lasts; `None`: they are not served.
     pub metrics_addr: Option<SocketAddr>,
-    /// How several nodes meet; `None`: this one is alone.
+    /// The rendezvous of several nodes; `None`: training runs on this node only.
     pub nodes: Option<Settings>,
-    /// Baselines that are fitted beside training.
+    /// The baselines that are fitted during training.
     pub baselines: Effort,
 }
 
@@ -79,7 +80,7 @@ impl Default for TrainOptions {
         Self {
             runs_dir,
             resume: None,
-            parent: None,
+            finetune: None,
             staged: None,
             mode,
             handle_signals: false,
@@ -90,33 +91,28 @@ impl Default for TrainOptions {
     }
 }
 
-/// What training left behind.
+/// The result of [`train`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainedRun {
-    /// Run directory.
     pub dir: PathBuf,
-    /// Finished, or stopped by a signal.
     pub ended: Ended,
-    /// Errors of the best model per split in the target's unit; `None` when stopped.
+    /// Errors of the best model for each split, in the target's unit; `None` when stopped.
     pub metrics: Option<BTreeMap<String, Metrics>>,
-    /// The newest checkpoint.
     pub checkpoint: Option<PathBuf>,
-    /// Restarts used.
     pub restarts: u32,
-    /// Rounds begun.
     pub rounds: u64,
-    /// Whether this node led; another one knows the metrics.
+    /// Whether this node led the run; the metrics are known to the leader only.
     pub led: bool,
 }
 
-/// Stages the data, trains with the configured workers and returns when they are done or stopped.
+/// Stages the data, trains with the configured workers and returns when they have finished or were stopped.
 ///
-/// Call it from a thread that lives until it returns. A run that is resumed goes on in its own directory with `config`; one that is
-/// finished stays as it is.
+/// Call it from a thread that lives until it returns. A resumed run continues in its own directory with `config`; a finished run is not
+/// changed.
 ///
 /// # Errors
-/// Wrong data, a machine that lacks something, or [`Error::Worker`] when a worker failed and no restart was left. The newest
-/// checkpoint stands in every case.
+/// Wrong data, a machine that lacks something, or [`Error::Worker`] when a worker failed and no restart was left. The newest checkpoint is
+/// kept in every case.
 pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Result<TrainedRun, Error> {
     if let Some(run) = options.resume.as_deref().map(|run| finished::finished(config, run)).transpose()?.flatten() {
         return run.leave(config);
@@ -127,25 +123,25 @@ pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Resul
     }
 }
 
-/// A node that leads others.
+/// The means of a node to lead the others.
 pub(super) struct Lead {
-    /// Started before the rendezvous.
+    /// The guard process, started before the rendezvous.
     pub(super) guard: Guard,
-    /// Where they meet.
     pub(super) rendezvous: Rc<Rendezvous>,
-    /// Nodes needed, and wanted.
+    /// The minimum and maximum number of nodes.
     pub(super) nodes: (u32, u32),
-    /// Its name among them.
+    /// The name of this node in the rendezvous.
     pub(super) host: String,
-    /// What it has of the head before it, which is gone.
-    pub(super) heritage: Option<Box<Heritage>>,
+    /// The state of the previous leader, which is gone; `None` on the first leader.
+    pub(super) takeover: Option<Box<Heritage>>,
 }
 
-/// Writes what a run leaves besides its checkpoints; that something of it cannot be is told in the log. `kept`: whether its newest
-/// checkpoint is where the run is kept.
+/// Writes the report and the manifest of a run; failures to write them are logged. `kept` says whether the newest checkpoint has been
+/// uploaded to where the run is kept.
 fn conclude(
     config: &RunConfig,
-    (run, code): (&RunDir, ExitCode),
+    run: &RunDir,
+    code: ExitCode,
     outcome: Result<(Outcome, Option<Baselines>), Error>,
     kept: Result<(), Error>,
 ) -> Result<TrainedRun, Error> {
@@ -171,7 +167,7 @@ fn conclude(
     let outcome = match (outcome, kept) {
         (Ok(outcome), kept) => kept.map(|()| outcome)?,
         (Err(error), kept) => {
-            // What went wrong first is the error.
+            // The first failure is the error.
             kept.unwrap_or_else(|kept| tracing::warn!("{kept}"));
             return Err(error);
         }
@@ -187,7 +183,7 @@ fn conclude(
     })
 }
 
-/// The run, from its directory to its report; `others`: on several nodes.
+/// Runs a training from its directory to its report; `others` is set on several nodes.
 pub(super) fn lead(
     config: &RunConfig,
     facts: &Facts,
@@ -195,17 +191,17 @@ pub(super) fn lead(
     others: Option<Lead>,
 ) -> Result<TrainedRun, Error> {
     let began = Instant::now();
-    // Before anything is made: the address may be taken.
+    // This comes before anything is made, because the address may be taken.
     let metrics = options.metrics_addr.map(MetricsServer::start).transpose()?;
     let run = match (&others, &options.resume) {
-        (Some(Lead { heritage: Some(heritage), .. }), _) => RunDir::inherit(&heritage.work.run_dir, HEAD_ENDS_MAX)?,
+        (Some(Lead { takeover: Some(takeover), .. }), _) => RunDir::take_over(&takeover.work.run_dir, LEADER_ENDS_MAX)?,
         (_, Some(path)) => RunDir::open(path)?,
         (_, None) => {
             RunDir::create(&address::local(&options.runs_dir, facts)?, &config.name, time::OffsetDateTime::now_utc())?
         }
     };
     let config = &match &options.resume {
-        Some(_) => parent::carried(config, run.path())?,
+        Some(_) => pretrained::resumed_config(config, run.path())?,
         None => config.clone(),
     };
     run.withdraw_manifest()?;
@@ -213,7 +209,7 @@ pub(super) fn lead(
     run.write_config(config)?;
     mirror::begin(config, &run)?;
     let announcer = Announcer::of_run(run.path(), options.mode, metrics)?;
-    announcer.tell(What::RunStarted {
+    announcer.send(EventKind::RunStarted {
         run: run.id(),
         mode: "train".into(),
         dir: run.path().to_owned(),
@@ -221,11 +217,14 @@ pub(super) fn lead(
         nproc: launch::world(config),
         argv: facts.argv.clone(),
     });
-    facts.crowd(launch::world(config)).into_iter().for_each(|message| announcer.tell(What::Warned { message }));
+    facts
+        .oversubscription(launch::world(config))
+        .into_iter()
+        .for_each(|message| announcer.send(EventKind::Warned { message }));
     let is_at_work = Cell::new(false);
-    let outcome = work(config, facts, (options, others), (&run, &announcer, &is_at_work));
+    let outcome = work(config, facts, options, others, &run, &announcer, &is_at_work);
     if let Ok((Outcome { handed_over: true, restarts, rounds, .. }, _)) = outcome {
-        // The next head waits for the directory.
+        // The next leader waits for the directory.
         let dir = run.path().to_owned();
         drop(run);
         let ended = Ended::Finished;
@@ -235,27 +234,28 @@ pub(super) fn lead(
     }
     let seconds = began.elapsed().as_secs_f64();
     if !run.is_held() {
-        // Journal, report and manifest are another head's now.
+        // The journal, report and manifest belong to another leader now.
         return Err(superseded(outcome.map(|(outcome, _)| outcome.ended), &run));
     }
     if let (Some(before), false) = (config_before, is_at_work.get()) {
-        // No worker took up the run with this configuration: its checkpoints are of the one before, which the next resume goes by.
+        // No worker started with this configuration: the checkpoints belong to the previous one, which the next resume uses.
         run.restore_config(&before)?;
     }
     let kept = if outcome.is_ok() { mirror::settle(&run) } else { Ok(()) };
-    let (code, ended) = told_end(&outcome, &kept, seconds);
-    announcer.tell(ended);
+    let (code, ended) = end_event(&outcome, &kept, seconds);
+    announcer.send(ended);
     // The report reads the journal: it must be complete.
     drop(announcer);
-    conclude(config, (&run, code), outcome, kept)
+    conclude(config, &run, code, outcome, kept)
 }
 
-/// The exit code of a run, and what its journal says of its end. `kept`: whether what it wrote is where the run is kept.
-fn told_end(
+/// Returns the exit code of a run and the last event of its journal. `kept` says whether the checkpoints were uploaded to where the run is
+/// kept.
+fn end_event(
     outcome: &Result<(Outcome, Option<Baselines>), Error>,
     kept: &Result<(), Error>,
     seconds: f64,
-) -> (ExitCode, What) {
+) -> (ExitCode, EventKind) {
     let (code, restarts, rounds, cause) = match outcome {
         Ok((Outcome { unsaved, ended, restarts, rounds, .. }, _)) => {
             let code = match exit_code(ended) {
@@ -269,10 +269,10 @@ fn told_end(
         }
         Err(error) => (error.exit_code(), 0, 0, cause(Err(error))),
     };
-    (code, What::RunEnded { code: code as u8, seconds, restarts, rounds, cause })
+    (code, EventKind::RunEnded { code: code as u8, seconds, restarts, rounds, cause })
 }
 
-/// How this run ended here, while another node leads it.
+/// Returns the error of a node whose run is now led by another node.
 fn superseded(ended: Result<Ended, Error>, run: &RunDir) -> Error {
     match ended {
         Err(error) => error,
@@ -281,7 +281,7 @@ fn superseded(ended: Result<Ended, Error>, run: &RunDir) -> Error {
     }
 }
 
-/// What went wrong, in a sentence, where something did.
+/// Returns the cause of a failure as one sentence; `None` when nothing failed.
 pub(super) fn cause(ended: Result<&Ended, &Error>) -> Option<String> {
     match ended {
         Ok(Ended::Failed { cause }) => Some(cause.clone()),
@@ -290,7 +290,7 @@ pub(super) fn cause(ended: Result<&Ended, &Error>) -> Option<String> {
     }
 }
 
-/// The exit code that goes with an end.
+/// Returns the exit code for the given end of a run.
 pub fn exit_code(ended: &Ended) -> ExitCode {
     match ended {
         Ended::Finished => ExitCode::Success,
@@ -303,8 +303,11 @@ pub fn exit_code(ended: &Ended) -> ExitCode {
 fn work(
     config: &RunConfig,
     facts: &Facts,
-    (options, others): (&TrainOptions, Option<Lead>),
-    (run, announcer, is_at_work): (&RunDir, &Announcer, &Cell<bool>),
+    options: &TrainOptions,
+    others: Option<Lead>,
+    run: &RunDir,
+    announcer: &Announcer,
+    is_at_work: &Cell<bool>,
 ) -> Result<(Outcome, Option<Baselines>), Error> {
     facts.libtorch.begin();
     let runs = run.path().parent().unwrap_or(run.path());
@@ -313,50 +316,50 @@ fn work(
         None => quietly_staged(config, None, &runs.join(STAGED_DIR), announcer)?,
     };
     if options.resume.is_some() {
-        parent::goes_on(config, run.path(), &staged.meta)?;
+        pretrained::check_resumable(config, run.path(), &staged.meta)?;
     }
-    announcer.tell(staged_event(&staged, config, seconds));
+    announcer.send(staged_event(&staged, config, seconds));
     run.link_staged(&staged.dir)?;
-    let config = &match &options.parent {
-        Some(wanted) => {
-            let config = parent::adopt(config, wanted, (run, &staged.meta))?;
+    let config = &match &options.finetune {
+        Some(finetune) => {
+            let config = pretrained::finetuned_config(config, finetune, run, &staged.meta)?;
             run.write_config(&config)?;
             config
         }
-        // Weights have their sizes.
+        // The sizes of existing weights are fixed.
         None if options.resume.is_some() && !name::list(&run.checkpoints()).is_empty() => config.clone(),
-        None => sizes::settled(config, run, &staged.meta, |what| announcer.tell(what))?,
+        None => sizes::settled(config, run, &staged.meta, |what| announcer.send(what))?,
     };
     let weights = config.train.cell_weights.of_grid(&staged.meta.out_shape)?;
     let job = Job::Train { staged: staged.dir.clone(), init: None };
     let mut spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;
-    let card = Card::default();
+    let card = ModelCard::default();
     let baselines = announcer
-        .teller()
-        .map(|teller| compute_baselines((staged.dir.clone(), options.baselines), weights, teller, card.clone()));
+        .sender()
+        .map(|events| compute_baselines(staged.dir.clone(), options.baselines, weights, events, card.clone()));
     let draft = draft(&run.id(), config, &staged.meta)?;
-    let teller = announcer.teller();
+    let events = announcer.sender();
     let warn = move |message| {
-        if let Some(teller) = &teller {
-            teller.tell(What::Warned { message });
+        if let Some(events) = &events {
+            events.send(EventKind::Warned { message });
         }
     };
     let durable = Durable::new(run.checkpoints(), &config.train, draft, Box::new(warn));
-    let durable = durable.knowing(card.teller()).telling(mirror::of_run(config, run, announcer)?);
+    let durable = durable.knowing(card.reader()).telling(mirror::of_run(config, run, announcer)?);
     let durable = Box::new(durable);
     let mut emit = |what| {
         card.note(&what);
-        is_at_work.set(is_at_work.get() || matches!(what, What::WorkerReady { .. }));
-        announcer.tell(what);
+        is_at_work.set(is_at_work.get() || matches!(what, EventKind::WorkerReady { .. }));
+        announcer.send(what);
     };
     let outcome = match others {
         None => agent::run(&spec, durable, &mut emit),
-        Some(Lead { guard, rendezvous, nodes, host, heritage }) => {
+        Some(Lead { guard, rendezvous, nodes, host, takeover }) => {
             spec.host = host;
             let headship = Headship { guard, rendezvous, work: nodes::work(run, &staged.dir)?, nodes };
-            match heritage {
+            match takeover {
                 None => agent::lead(&spec, durable, &mut emit, headship),
-                Some(heritage) => agent::inherit(&spec, durable, &mut emit, (headship, *heritage)),
+                Some(takeover) => agent::inherit(&spec, durable, &mut emit, (headship, *takeover)),
             }
         }
     };
@@ -366,33 +369,33 @@ fn work(
     let baselines = baselines.and_then(|thread| thread.join().ok().flatten());
     let outcome = outcome?;
     if let (Ended::Finished, None, Some((_, checkpoint))) = (&outcome.ended, &outcome.unsaved, &outcome.checkpoint) {
-        let told = forecast::of_test_rows(config, facts, run, checkpoint, &staged.dir);
-        tell_classes(told.and_then(|()| forecast::classes(run, &staged.dir)), announcer);
+        let predicted = forecast::of_test_rows(config, facts, run, checkpoint, &staged.dir);
+        send_classes(predicted.and_then(|()| forecast::classes(run, &staged.dir)), announcer);
     }
     Ok((outcome, baselines))
 }
 
-/// Tells what the forecasts of the test rows are worth, where they are of classes, or why there are none.
-fn tell_classes(found: Result<Option<ClassFigures>, Error>, announcer: &Announcer) {
+/// Reports the class metrics of the test rows, or why they are missing.
+fn send_classes(found: Result<Option<ClassFigures>, Error>, announcer: &Announcer) {
     match found {
         Ok(Some(classes)) => {
-            announcer.tell(What::ClassesJudged { split: "test".to_owned(), classes: Box::new(classes) });
+            announcer.send(EventKind::ClassesJudged { split: "test".to_owned(), classes: Box::new(classes) });
         }
         Ok(None) => {}
-        Err(error) => announcer.tell(What::Warned { message: format!("the report shows no forecasts: {error}") }),
+        Err(error) => announcer.send(EventKind::Warned { message: format!("the report shows no forecasts: {error}") }),
     }
 }
 
-/// Stages the configured data under `out` without training; returns the staged directory and what it holds.
+/// Stages the configured data under `out` without training; returns the staged directory and its description.
 ///
 /// # Errors
-/// Wrong data, or a disk that is too small.
+/// The data are wrong, or the disk is too small.
 pub fn stage(config: &RunConfig, out: &Path, mode: Mode) -> Result<Staged, Error> {
     let announcer = Announcer::start(Sink::bare(mode));
     stage_data(config, None, out, &announcer)
 }
 
-/// Stages the configured data, telling how far it is.
+/// Stages the configured data and reports the progress.
 pub(super) fn stage_data(
     config: &RunConfig,
     for_prediction: Option<StagedMeta>,
@@ -400,11 +403,11 @@ pub(super) fn stage_data(
     announcer: &Announcer,
 ) -> Result<Staged, Error> {
     let (staged, seconds) = quietly_staged(config, for_prediction, out, announcer)?;
-    announcer.tell(staged_event(&staged, config, seconds));
+    announcer.send(staged_event(&staged, config, seconds));
     Ok(staged)
 }
 
-/// As [`stage_data`], without telling what was staged; and the seconds it took.
+/// Stages the configured data like [`stage_data`] without the final event; returns the staged data and the seconds it took.
 fn quietly_staged(
     config: &RunConfig,
     for_prediction: Option<StagedMeta>,
@@ -412,33 +415,33 @@ fn quietly_staged(
     announcer: &Announcer,
 ) -> Result<(Staged, f64), Error> {
     if out.file_name().is_some_and(|name| name == STAGED_DIR) {
-        // It lies between runs, which are their user's alone, and holds the same data.
+        // The directory lies among the runs, which only their user may read, and holds the same data.
         private::close_dir(out)?;
     }
     let data = config.data.as_ref().ok_or(Error::Usage(Usage::NoData))?;
     let began = Instant::now();
     let options = StageOptions { out: out.to_owned(), threads: 0, for_prediction };
-    let mut told: Option<Instant> = None;
+    let mut reported: Option<Instant> = None;
     let staged = stager::stage(data, &options, &mut |progress| {
-        if told.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL) {
-            told = Some(Instant::now());
+        if reported.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL) {
+            reported = Some(Instant::now());
             let stager::Progress { rows, bytes, bytes_total } = progress;
-            announcer.tell(What::StageProgressed { rows, bytes, bytes_total });
+            announcer.send(EventKind::StageProgressed { rows, bytes, bytes_total });
         }
     })?;
     Ok((staged, began.elapsed().as_secs_f64()))
 }
 
-/// Data that are staged already.
+/// Opens data that are already staged.
 fn open_staged(dir: &Path) -> Result<Staged, Error> {
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let meta = enn_common::staged::Staged::open(&dir)?.meta().clone();
     Ok(Staged { dir, meta, reused: true, resumed_rows: 0 })
 }
 
-fn staged_event(staged: &Staged, config: &RunConfig, seconds: f64) -> What {
+fn staged_event(staged: &Staged, config: &RunConfig, seconds: f64) -> EventKind {
     let meta = &staged.meta;
-    What::Staged {
+    EventKind::Staged {
         dir: staged.dir.clone(),
         rows: meta.rows,
         features: meta.features.len() as u64,
@@ -453,7 +456,7 @@ fn staged_event(staged: &Staged, config: &RunConfig, seconds: f64) -> What {
     }
 }
 
-/// The sources of the data and what training draws of them.
+/// Returns the sources of the data and the number of rows that training draws from each.
 fn source_shares(meta: &StagedMeta, config: &RunConfig) -> Vec<SourceShare> {
     let rows: Vec<u64> = meta.sources.iter().map(|source| source.split_rows[Split::Train as usize]).collect();
     let weights = config.data.as_ref().and_then(DataConfig::source_weights);
@@ -467,31 +470,32 @@ fn source_shares(meta: &StagedMeta, config: &RunConfig) -> Vec<SourceShare> {
     meta.sources.iter().zip(draws).enumerate().map(share).collect()
 }
 
-/// Baselines need nothing of the workers and are computed beside them.
+/// Starts a thread that fits the baselines while the workers train.
 fn compute_baselines(
-    (staged, effort): (PathBuf, Effort),
+    staged: PathBuf,
+    effort: Effort,
     weights: Option<Vec<f64>>,
-    teller: Teller,
-    card: Card,
+    events: EventSender,
+    card: ModelCard,
 ) -> std::thread::JoinHandle<Option<Baselines>> {
     std::thread::spawn(move || match baselines::compute(&staged, effort) {
         Ok(mut found) => {
             if let Some(weights) = weights {
                 found.weigh(&weights);
             }
-            let computed = What::BaselinesComputed { split: found.split.clone(), notes: found.notes.clone() };
+            let computed = EventKind::BaselinesComputed { split: found.split.clone(), notes: found.notes.clone() };
             card.note(&computed);
-            teller.tell(computed);
+            events.send(computed);
             Some(found)
         }
         Err(error) => {
-            teller.tell(What::Warned { message: format!("no baselines: {error}") });
+            events.send(EventKind::Warned { message: format!("no baselines: {error}") });
             None
         }
     })
 }
 
-/// What every checkpoint of the run says in its manifest.
+/// Returns the parts of the checkpoint manifest that are the same for all checkpoints of the run.
 pub(super) fn draft(run: &str, config: &RunConfig, meta: &StagedMeta) -> Result<Draft, Error> {
     let json = |source| Error::Json { path: run.into(), source };
     let meta = StagedMeta { row_names: Vec::new(), ..meta.clone() };
@@ -504,12 +508,12 @@ pub(super) fn draft(run: &str, config: &RunConfig, meta: &StagedMeta) -> Result<
     })
 }
 
-/// What writes artifacts.
+/// Returns the versions of the programs that write artifacts.
 pub(super) fn versions() -> BTreeMap<String, String> {
     BTreeMap::from([("enn".to_owned(), env!("CARGO_PKG_VERSION").to_owned())])
 }
 
-/// Seconds since the Unix epoch.
+/// Returns the current time in seconds since the Unix epoch.
 pub(super) fn wall_time() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }

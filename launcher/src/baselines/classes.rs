@@ -1,44 +1,47 @@
-//! What probabilities of classes are worth over some rows. Pure.
+//! Metrics of predicted class probabilities. Pure.
 
 use enn_common::{
     artifact::classes::{CalibrationPart, ClassFigures, ClassPart},
     staged::Staged,
 };
 
-/// Parts of the probabilities, for calibration.
+/// Bins of equal width in [0, 1] for the calibration error.
 const PARTS: usize = 10;
-/// Classes of which a table says which is taken for which, at most.
+/// Maximum classes with a confusion matrix.
 const CONFUSION_MAX: usize = 100;
-/// Probabilities that are put in order for the areas under the curves, at most.
+/// Maximum probabilities that are sorted to compute areas under ROC curves.
 const ORDERED_MAX: usize = 20_000_000;
-/// Least probability that counts in the log-loss: that of an f32.
+/// Lower bound of probabilities in the log-loss: about the epsilon of f32.
 const PROBABILITY_MIN: f64 = 1.2e-7;
 
-/// A row: its class, its weight, and where its probabilities are.
-struct Told<'a> {
+/// Predicted probabilities of one row with a known class.
+struct ClassPrediction<'a> {
     class: usize,
     likeliest: usize,
     weight: f64,
     probabilities: &'a [f32],
 }
 
-/// The figures of rows of `staged`, each with its probabilities; `None` where the target is no class, or no row counts.
+/// Computes the metrics of rows of `staged`, each with its probabilities; `None` where the target is not a class, or no row has weight.
 pub fn classes<'a>(staged: &Staged, rows: impl Iterator<Item = (usize, &'a [f32])>) -> Option<ClassFigures> {
     let meta = staged.meta();
     if !meta.has_classes || !meta.has_targets {
         return None;
     }
     let names = meta.out_labels.first().cloned().unwrap_or_default();
-    let told: Vec<Told<'_>> = rows.filter_map(|(row, probabilities)| told(staged, row, probabilities)).collect();
-    let all: f64 = told.iter().map(|row| row.weight).sum();
-    if told.is_empty() || all <= 0.0 {
+    let predictions: Vec<ClassPrediction<'_>> =
+        rows.filter_map(|(row, probabilities)| prediction(staged, row, probabilities)).collect();
+    let all: f64 = predictions.iter().map(|row| row.weight).sum();
+    if predictions.is_empty() || all <= 0.0 {
         return None;
     }
-    let mean = |of: &dyn Fn(&Told<'_>) -> f64| told.iter().map(|row| row.weight * of(row)).sum::<f64>() / all;
-    let probability = |row: &Told<'_>| f64::from(row.probabilities[row.class]).max(PROBABILITY_MIN);
-    let mut parts: Vec<ClassPart> = (0..names.len()).map(|class| part(&told, class)).collect();
-    if told.len().saturating_mul(names.len()) <= ORDERED_MAX {
-        parts.iter_mut().enumerate().for_each(|(class, part)| part.auc = auc(&told, class));
+    let mean = |of: &dyn Fn(&ClassPrediction<'_>) -> f64| {
+        predictions.iter().map(|row| row.weight * of(row)).sum::<f64>() / all
+    };
+    let probability = |row: &ClassPrediction<'_>| f64::from(row.probabilities[row.class]).max(PROBABILITY_MIN);
+    let mut parts: Vec<ClassPart> = (0..names.len()).map(|class| part(&predictions, class)).collect();
+    if predictions.len().saturating_mul(names.len()) <= ORDERED_MAX {
+        parts.iter_mut().enumerate().for_each(|(class, part)| part.auc = auc(&predictions, class));
     }
     let known: Vec<f64> = parts.iter().filter_map(|part| part.auc).collect();
     let auc = match parts.as_slice() {
@@ -46,47 +49,53 @@ pub fn classes<'a>(staged: &Staged, rows: impl Iterator<Item = (usize, &'a [f32]
         _ if known.is_empty() => None,
         _ => Some(known.iter().sum::<f64>() / known.len() as f64),
     };
-    let calibration = calibration(&told);
+    let calibration = calibration(&predictions);
     let off = |part: &(f64, CalibrationPart)| part.0 * (part.1.probability - part.1.right).abs();
     Some(ClassFigures {
-        rows: told.len() as u64,
+        rows: predictions.len() as u64,
         log_loss: mean(&|row| -probability(row).ln()),
         accuracy: mean(&|row| f64::from(u8::from(row.likeliest == row.class))),
         auc,
         calibration_error: calibration.iter().map(off).sum::<f64>() / all,
-        confusion: confusion(&told, names.len()),
+        confusion: confusion(&predictions, names.len()),
         classes: parts,
         calibration: calibration.into_iter().map(|part| part.1).collect(),
         names,
     })
 }
 
-/// A row with a class and with probabilities; `None` where it lacks one.
-fn told<'a>(staged: &Staged, row: usize, probabilities: &'a [f32]) -> Option<Told<'a>> {
+/// Returns the prediction of a row; `None` where the row has no class or no finite probabilities.
+fn prediction<'a>(staged: &Staged, row: usize, probabilities: &'a [f32]) -> Option<ClassPrediction<'a>> {
     let y = staged.y_row(row);
     let mask = staged.y_mask_row(row);
     let class = y.iter().zip(mask).position(|(y, valid)| *valid != 0 && *y > 0.5)?;
-    let is_told = probabilities.len() == y.len() && probabilities.iter().all(|one| one.is_finite());
-    // The first of equals, as where predictions are written.
+    let is_complete = probabilities.len() == y.len() && probabilities.iter().all(|one| one.is_finite());
+    // The first of equal probabilities, as in written predictions.
     let likeliest = |best: usize, at: usize| if probabilities[at] > probabilities[best] { at } else { best };
     let weight = staged.weight().get(row).map_or(1.0, |weight| f64::from(*weight));
-    is_told.then(|| Told { class, likeliest: (0..probabilities.len()).fold(0, likeliest), weight, probabilities })
+    is_complete.then(|| ClassPrediction {
+        class,
+        likeliest: (0..probabilities.len()).fold(0, likeliest),
+        weight,
+        probabilities,
+    })
 }
 
-fn part(told: &[Told<'_>], class: usize) -> ClassPart {
-    let count = |is: &dyn Fn(&Told<'_>) -> bool| told.iter().filter(|row| is(row)).count() as u64;
+fn part(predictions: &[ClassPrediction<'_>], class: usize) -> ClassPart {
+    let count = |is: &dyn Fn(&ClassPrediction<'_>) -> bool| predictions.iter().filter(|row| is(row)).count() as u64;
     ClassPart {
         rows: count(&|row| row.class == class),
-        told: count(&|row| row.likeliest == class),
+        predicted: count(&|row| row.likeliest == class),
         right: count(&|row| row.class == class && row.likeliest == class),
         auc: None,
     }
 }
 
-/// How often a row of the class has a higher probability of it than another row has; equal ones count half.
-fn auc(told: &[Told<'_>], class: usize) -> Option<f64> {
+/// Computes the area under the ROC curve of a class: the probability that a row of the class has a higher score than another row,
+/// where ties count half.
+fn auc(predictions: &[ClassPrediction<'_>], class: usize) -> Option<f64> {
     let mut order: Vec<(f32, bool, f64)> =
-        told.iter().map(|row| (row.probabilities[class], row.class == class, row.weight)).collect();
+        predictions.iter().map(|row| (row.probabilities[class], row.class == class, row.weight)).collect();
     order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let mut below = 0.0;
     let mut pairs = 0.0;
@@ -102,19 +111,19 @@ fn auc(told: &[Told<'_>], class: usize) -> Option<f64> {
     (own > 0.0 && below > 0.0).then(|| pairs / (own * below))
 }
 
-fn confusion(told: &[Told<'_>], classes: usize) -> Vec<Vec<u64>> {
+fn confusion(predictions: &[ClassPrediction<'_>], classes: usize) -> Vec<Vec<u64>> {
     if classes > CONFUSION_MAX {
         return Vec::new();
     }
     let mut table = vec![vec![0; classes]; classes];
-    told.iter().for_each(|row| table[row.class][row.likeliest] += 1);
+    predictions.iter().for_each(|row| table[row.class][row.likeliest] += 1);
     table
 }
 
-/// Rows by the probability of their likeliest class, with the weight of each part.
-fn calibration(told: &[Told<'_>]) -> Vec<(f64, CalibrationPart)> {
+/// Bins rows by the probability of their likeliest class; returns the weight and the statistics of each bin.
+fn calibration(predictions: &[ClassPrediction<'_>]) -> Vec<(f64, CalibrationPart)> {
     let mut parts = vec![(0.0, 0, 0.0, 0.0); PARTS];
-    for row in told {
+    for row in predictions {
         let probability = f64::from(row.probabilities[row.likeliest]);
         let at = ((probability * PARTS as f64) as usize).min(PARTS - 1);
         let (weight, rows, sum, right) = &mut parts[at];
@@ -142,32 +151,32 @@ fn calibration(told: &[Told<'_>]) -> Vec<(f64, CalibrationPart)> {
 mod tests {
     use super::*;
 
-    fn row(class: usize, probabilities: &[f32]) -> Told<'_> {
+    fn row(class: usize, probabilities: &[f32]) -> ClassPrediction<'_> {
         let likeliest = (0..probabilities.len())
             .fold(0, |best, at| if probabilities[at] > probabilities[best] { at } else { best });
-        Told { class, likeliest, weight: 1.0, probabilities }
+        ClassPrediction { class, likeliest, weight: 1.0, probabilities }
     }
 
     #[test]
     fn areas_are_shares_of_pairs_in_order() {
-        let told = [row(0, &[0.9, 0.1]), row(1, &[0.4, 0.6]), row(0, &[0.3, 0.7]), row(1, &[0.2, 0.8])];
+        let predictions = [row(0, &[0.9, 0.1]), row(1, &[0.4, 0.6]), row(0, &[0.3, 0.7]), row(1, &[0.2, 0.8])];
         // Of four pairs of a row of each class, three are in order.
-        assert_eq!((auc(&told, 1), auc(&told, 0)), (Some(0.75), Some(0.75)));
+        assert_eq!((auc(&predictions, 1), auc(&predictions, 0)), (Some(0.75), Some(0.75)));
         assert_eq!(auc(&[row(0, &[0.5, 0.5]), row(1, &[0.5, 0.5])], 1), Some(0.5), "equal ones tell nothing");
-        assert_eq!(auc(&told[..1], 1), None);
-        let heavy = [Told { weight: 3.0, ..row(1, &[0.4, 0.6]) }, row(0, &[0.3, 0.7]), row(1, &[0.2, 0.8])];
+        assert_eq!(auc(&predictions[..1], 1), None);
+        let heavy = [ClassPrediction { weight: 3.0, ..row(1, &[0.4, 0.6]) }, row(0, &[0.3, 0.7]), row(1, &[0.2, 0.8])];
         assert_eq!(auc(&heavy, 1), Some(0.25));
     }
 
     #[test]
     fn rows_are_counted_by_class_and_by_probability() {
-        let told = [row(0, &[0.92, 0.08]), row(1, &[0.45, 0.55]), row(0, &[0.27, 0.73]), row(1, &[0.05, 0.95])];
-        assert_eq!(confusion(&told, 2), [[1, 1], [0, 2]]);
-        assert!(confusion(&told, CONFUSION_MAX + 1).is_empty());
-        let second = part(&told, 1);
-        assert_eq!((second.rows, second.told, second.right), (2, 3, 2));
+        let predictions = [row(0, &[0.92, 0.08]), row(1, &[0.45, 0.55]), row(0, &[0.27, 0.73]), row(1, &[0.05, 0.95])];
+        assert_eq!(confusion(&predictions, 2), [[1, 1], [0, 2]]);
+        assert!(confusion(&predictions, CONFUSION_MAX + 1).is_empty());
+        let second = part(&predictions, 1);
+        assert_eq!((second.rows, second.predicted, second.right), (2, 3, 2));
         assert_eq!((second.recall(), second.precision()), (Some(1.0), Some(2.0 / 3.0)));
-        let parts = calibration(&told);
+        let parts = calibration(&predictions);
         assert_eq!(
             parts.iter().map(|part| (part.1.low, part.1.rows)).collect::<Vec<_>>(),
             [(0.5, 1), (0.7, 1), (0.9, 2)]

@@ -1,30 +1,30 @@
 //! Inputs as the columns of a linear model: standardised numbers, categories as indicators, flags for what is missing.
 //!
-//! **Invariant:** learned from training rows alone; over the rows it was learned from every column has mean zero.
+//! **Invariant:** the encoding depends on training rows alone; over these rows every column has mean zero.
 
 use enn_common::staged::Staged;
 
-/// Columns up to which categories are expanded; a category that does not fit is left out, with a note.
+/// Maximum columns: an input whose categories would exceed it is left out, with a note.
 const COLUMNS_MAX: usize = 1_000;
 
-/// Inputs that staging makes of a time stamp, or behind a dot of the name of its column.
+/// Names of the inputs that staging derives from time stamps, alone or after the source column's name and a dot.
 const CALENDAR: [&str; 4] = ["day_of_year", "weekday", "hour", "trend"];
 
-/// What a column holds.
+/// Value of one column of the linear model.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Source {
-    /// (value − mean) / std; 0 where missing.
+enum EncodedColumn {
+    /// (value − mean) / std, or 0 where missing.
     Number { feature: usize, mean: f64, std: f64 },
-    /// 1 where the value is missing.
+    /// Indicator (0 or 1) of a missing value.
     Missing { feature: usize },
-    /// 1 where the value is this category.
+    /// Indicator (0 or 1) of one category.
     Category { feature: usize, index: usize },
 }
 
-/// How a staged row becomes a row of the linear model.
+/// Map from staged rows to rows of the linear model.
 #[derive(Debug)]
 pub(super) struct Encoding {
-    sources: Vec<Source>,
+    sources: Vec<EncodedColumn>,
     /// Mean of each column over the training rows, subtracted from it.
     means: Vec<f64>,
 }
@@ -35,7 +35,7 @@ impl Encoding {
         Self::of(sources(staged, train, notes), staged, train)
     }
 
-    /// The same of the calendar's columns alone; `None`: there are none.
+    /// Learns an encoding of the calendar inputs alone; `None` where there are none.
     pub(super) fn of_calendar(staged: &Staged, train: &[usize]) -> Option<Self> {
         let features = &staged.meta().features;
         let is_calendar = |feature: usize| {
@@ -44,21 +44,21 @@ impl Encoding {
                 .iter()
                 .any(|known| name == *known || name.strip_suffix(known).is_some_and(|stem| stem.ends_with('.')))
         };
-        let of = |source: &Source| match source {
-            Source::Number { feature, .. } => is_calendar(*feature),
-            Source::Missing { .. } | Source::Category { .. } => false,
+        let of = |source: &EncodedColumn| match source {
+            EncodedColumn::Number { feature, .. } => is_calendar(*feature),
+            EncodedColumn::Missing { .. } | EncodedColumn::Category { .. } => false,
         };
-        let sources: Vec<Source> = sources(staged, train, &mut Vec::new()).into_iter().filter(of).collect();
+        let sources: Vec<EncodedColumn> = sources(staged, train, &mut Vec::new()).into_iter().filter(of).collect();
         (!sources.is_empty()).then(|| Self::of(sources, staged, train))
     }
 
-    fn of(sources: Vec<Source>, staged: &Staged, train: &[usize]) -> Self {
+    fn of(sources: Vec<EncodedColumn>, staged: &Staged, train: &[usize]) -> Self {
         let mut encoding = Self { means: vec![0.0; sources.len()], sources };
         encoding.centre(staged, train);
         encoding
     }
 
-    /// Makes the mean of every column over `rows` zero.
+    /// Subtracts from every column its mean over `rows`.
     pub(super) fn centre(&mut self, staged: &Staged, rows: &[usize]) {
         self.means.fill(0.0);
         let mut row_values = vec![0.0; self.columns()];
@@ -70,7 +70,6 @@ impl Encoding {
         self.means = sums.iter().map(|sum| sum / rows.len() as f64).collect();
     }
 
-    /// Number of columns.
     pub(super) fn columns(&self) -> usize {
         self.sources.len()
     }
@@ -85,7 +84,7 @@ impl Encoding {
     }
 }
 
-impl Source {
+impl EncodedColumn {
     fn of(self, x: &[f32], mask: &[u8]) -> f64 {
         let holds = |yes: bool| f64::from(u8::from(yes));
         match self {
@@ -98,20 +97,20 @@ impl Source {
     }
 }
 
-fn sources(staged: &Staged, train: &[usize], notes: &mut Vec<String>) -> Vec<Source> {
+fn sources(staged: &Staged, train: &[usize], notes: &mut Vec<String>) -> Vec<EncodedColumn> {
     let features = &staged.meta().features;
     let moments = moments(staged, train);
     let mut sources = Vec::new();
     for (feature, of) in features.iter().enumerate() {
         let (n, mean, std) = moments[feature];
-        // A deviation that is only rounding would blow noise up.
+        // Dividing by a deviation that is only rounding error would amplify noise.
         if of.categories.is_empty() && std > 1e-9 * mean.abs().max(1e-30) {
-            sources.push(Source::Number { feature, mean, std });
+            sources.push(EncodedColumn::Number { feature, mean, std });
         }
-        // Labels of one column are missing together.
+        // Labels of one source column are missing together and share one flag.
         let has_flag = of.label.is_some() && !of.has_missing;
         if n > 0 && n < train.len() && !has_flag {
-            sources.push(Source::Missing { feature });
+            sources.push(EncodedColumn::Missing { feature });
         }
     }
     for (feature, of) in features.iter().enumerate().filter(|(_, of)| !of.categories.is_empty()) {
@@ -121,12 +120,12 @@ fn sources(staged: &Staged, train: &[usize], notes: &mut Vec<String>) -> Vec<Sou
             notes.push(format!("without {name}: its {count} categories exceed {COLUMNS_MAX} columns"));
             continue;
         }
-        sources.extend((0..of.categories.len()).map(|index| Source::Category { feature, index }));
+        sources.extend((0..of.categories.len()).map(|index| EncodedColumn::Category { feature, index }));
     }
     sources
 }
 
-/// Valid training cells, mean and deviation of every feature.
+/// Returns the number of valid training cells, their mean and their standard deviation, for every feature.
 fn moments(staged: &Staged, train: &[usize]) -> Vec<(usize, f64, f64)> {
     let mut moments = vec![enn_common::staged::Moments::default(); staged.features()];
     for row in train {

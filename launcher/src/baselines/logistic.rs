@@ -1,33 +1,33 @@
-//! Multinomial logistic regression, λ chosen by what each fifth of the rows says of a fit to the others; of many rows, by what one says.
+//! Multinomial logistic regression. λ has the least log-loss in five-fold cross-validation; of many rows only one fold is held out.
 //!
 //! The second derivative of the log-loss is nowhere more than half the Gram matrix of the inputs (Böhning 1992), so that
 //! B ← B + (G/2 + λ)⁻¹ (X (Y − P)ᵀ − λ B) never makes the fit worse: one inverse for all steps, and every step is two products.
-//! Steps are carried on as far as they go the same way (Nesterov 1983, with O'Donoghue and Candès' restarts), and each λ begins where the
-//! stronger one ended.
+//! Steps are accelerated (Nesterov 1983, with the restarts of O'Donoghue and Candès), and each λ starts from the solution of the next
+//! larger one.
 //!
 //! **Invariant:** work is bounded by the constants below; sums run in a fixed order, so results are reproducible.
 
 use super::{
     encoding::Encoding,
-    error::RidgeRefused,
+    error::FitError,
     ridge::{encode, inverse, sample},
     scores::PROBABILITY_MIN,
 };
 use enn_common::staged::Staged;
 use nalgebra::{DMatrix, DVector};
 
-/// Rows × columns × classes at most; of more rows a sample is fitted.
+/// Maximum rows × columns × classes; of more rows a sample is fitted.
 const WORK_MAX: usize = 20_000_000;
 const ROWS_MIN: usize = 256;
-/// Columns × columns at most.
+/// Maximum columns, which bounds the columns × columns Gram matrix.
 const COLUMNS_MAX: usize = 2_000;
-/// Steps at most, and the change of a coefficient below which they end.
+/// Maximum steps, and the largest change of a coefficient at which steps end.
 const STEPS_MAX: usize = 100;
 const TOLERANCE: f64 = 1e-4;
-/// λ relative to the mean eigenvalue of the Gram matrix, strongest first.
+/// Values of λ relative to the mean eigenvalue of the Gram matrix, largest first.
 const LAMBDAS: [f64; 11] = [1.0, 0.3, 0.1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5];
-/// One row in so many says which λ is best.
-const HELD: usize = 5;
+/// Number of cross-validation folds.
+const FOLDS: usize = 5;
 
 /// A fitted logistic regression.
 #[derive(Debug)]
@@ -43,60 +43,60 @@ struct Weights {
     intercepts: DVector<f64>,
 }
 
-/// Rows as columns of inputs (columns, rows) and of classes (classes, rows), 1 for the class.
-struct Rows {
+/// Inputs (columns, rows) and one-hot classes (classes, rows).
+struct LabelledRows {
     inputs: DMatrix<f64>,
     classes: DMatrix<f64>,
 }
 
-/// Rows to fit to, and the Gram matrix of their inputs, which is the same for every λ.
+/// Rows to fit, and the Gram matrix of their inputs, which does not depend on λ.
 struct Fitted {
-    rows: Rows,
+    rows: LabelledRows,
     gram: DMatrix<f64>,
 }
 
 impl Logistic {
-    /// Fits to those of the rows `train` that have a class; `rates` are how often each occurs. Returns the fit and notes for people.
+    /// Fits the rows of `train` that have a class; `rates` are the relative frequencies of the classes. Returns the fit and notes.
     pub(super) fn fit(
         staged: &Staged,
         mut encoding: Encoding,
         train: &[usize],
         rates: &[f64],
-    ) -> Result<(Self, Vec<String>), RidgeRefused> {
+    ) -> Result<(Self, Vec<String>), FitError> {
         let with_class: Vec<usize> =
             train.iter().copied().filter(|row| staged.y_mask_row(*row).first() == Some(&1)).collect();
         let columns = encoding.columns();
         let classes = rates.len();
         if with_class.len() < 3 {
-            return Err(RidgeRefused::FewRows { rows: with_class.len() });
+            return Err(FitError::FewRows { rows: with_class.len() });
         }
         if columns == 0 {
-            return Err(RidgeRefused::NoColumns);
+            return Err(FitError::NoColumns);
         }
         if columns > COLUMNS_MAX {
-            return Err(RidgeRefused::ManyInputs { columns, limit: COLUMNS_MAX });
+            return Err(FitError::ManyInputs { columns, limit: COLUMNS_MAX });
         }
         let rows = sample(&with_class, (WORK_MAX / (columns * classes)).max(ROWS_MIN));
         encoding.centre(staged, &rows);
-        let of = |which: &dyn Fn(usize) -> bool| Rows::of(staged, &encoding, &rows, which);
+        let of = |which: &dyn Fn(usize) -> bool| LabelledRows::of(staged, &encoding, &rows, which);
         let start = Weights {
             coefficients: DMatrix::zeros(columns, classes),
             intercepts: DVector::from_iterator(classes, rates.iter().map(|rate| rate.ln())),
         };
-        let turns = if rows.len() * columns * classes * HELD <= WORK_MAX { HELD.min(rows.len()) } else { 1 };
+        let folds = if rows.len() * columns * classes * FOLDS <= WORK_MAX { FOLDS.min(rows.len()) } else { 1 };
         let mut losses = [0.0; LAMBDAS.len()];
-        for turn in 0..turns {
-            let held = of(&|at| at % HELD == turn);
-            let path = Path::new(of(&|at| at % HELD != turn), &start);
+        for fold in 0..folds {
+            let held_out = of(&|at| at % FOLDS == fold);
+            let path = RegularizationPath::new(of(&|at| at % FOLDS != fold), &start);
             for (loss, weights) in losses.iter_mut().zip(path) {
-                *loss += weights.ok_or(RidgeRefused::Singular)?.loss(&held);
+                *loss += weights.ok_or(FitError::Singular)?.loss(&held_out);
             }
         }
         let best = (0..losses.len()).min_by(|a, b| losses[*a].total_cmp(&losses[*b])).unwrap_or_default();
-        let all = Path::new(of(&|_| true), &start).nth(best);
-        let weights = all.flatten().ok_or(RidgeRefused::Singular)?;
+        let all = RegularizationPath::new(of(&|_| true), &start).nth(best);
+        let weights = all.flatten().ok_or(FitError::Singular)?;
         let mut notes = vec![format!(
-            "λ = {} of the mean eigenvalue, by {turns} of {HELD} parts of the rows that the others were fitted without; {} rows, {columns} columns",
+            "λ = {} of the mean eigenvalue, by cross-validation over {folds} of {FOLDS} folds; {} rows, {columns} columns",
             LAMBDAS[best],
             rows.len()
         )];
@@ -106,13 +106,13 @@ impl Logistic {
         Ok((Self { encoding, weights }, notes))
     }
 
-    /// Probabilities (classes, rows).
+    /// Returns probabilities of shape (classes, rows).
     pub(super) fn predict(&self, staged: &Staged, rows: &[usize]) -> DMatrix<f64> {
         self.weights.probabilities(&encode(staged, &self.encoding, rows))
     }
 }
 
-impl Rows {
+impl LabelledRows {
     fn of(staged: &Staged, encoding: &Encoding, rows: &[usize], which: &dyn Fn(usize) -> bool) -> Self {
         let rows: Vec<usize> = rows.iter().enumerate().filter(|(at, _)| which(*at)).map(|(_, row)| *row).collect();
         let class = |class: usize, at: usize| f64::from(staged.y_row(rows[at])[class]);
@@ -120,22 +120,22 @@ impl Rows {
     }
 }
 
-/// Fits to the same rows, one for each λ.
-struct Path {
+/// Iterates over the fits to the same rows, one for each λ.
+struct RegularizationPath {
     fitted: Fitted,
     weights: Option<Weights>,
     lambdas: std::array::IntoIter<f64, { LAMBDAS.len() }>,
 }
 
-impl Path {
-    fn new(rows: Rows, start: &Weights) -> Self {
+impl RegularizationPath {
+    fn new(rows: LabelledRows, start: &Weights) -> Self {
         let fitted = Fitted { gram: &rows.inputs * rows.inputs.transpose(), rows };
         Self { fitted, weights: Some(start.clone()), lambdas: LAMBDAS.into_iter() }
     }
 }
 
-impl Iterator for Path {
-    /// `None` when the system cannot be inverted.
+impl Iterator for RegularizationPath {
+    /// The fit for the next λ; `None` when the system cannot be inverted.
     type Item = Option<Weights>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -146,21 +146,22 @@ impl Iterator for Path {
 }
 
 impl Weights {
-    /// Softmax of the linear scores (classes, rows).
+    /// Returns the softmax of the linear scores, shape (classes, rows).
     fn probabilities(&self, inputs: &DMatrix<f64>) -> DMatrix<f64> {
-        let mut told = self.coefficients.transpose() * inputs;
-        for mut column in told.column_iter_mut() {
+        let mut scores = self.coefficients.transpose() * inputs;
+        for mut column in scores.column_iter_mut() {
             column += &self.intercepts;
             let highest = column.max();
             column.apply(|score| *score = (*score - highest).exp());
             let sum = column.sum();
             column /= sum;
         }
-        told
+        scores
     }
 
-    /// After steps to the least log-loss with `lambda`; `None` when the system cannot be inverted.
-    fn stepped(mut self, Fitted { rows, gram }: &Fitted, lambda: f64) -> Option<Self> {
+    /// Minimises the log-loss with penalty `lambda` from these weights; `None` when the system cannot be inverted.
+    fn stepped(mut self, fitted: &Fitted, lambda: f64) -> Option<Self> {
+        let Fitted { rows, gram } = fitted;
         let n = rows.inputs.ncols() as f64;
         let lambda = lambda * gram.trace() / gram.nrows() as f64;
         let mut system = gram * 0.5;
@@ -180,10 +181,10 @@ impl Weights {
             let shift = &next.intercepts - &self.intercepts;
             let turned = uphill.dot(&step) + rise.dot(&shift) < 0.0;
             let faster = if turned { 1.0 } else { f64::midpoint(1.0, (1.0 + 4.0 * speed * speed).sqrt()) };
-            let carried = if turned { 0.0 } else { (speed - 1.0) / faster };
+            let momentum = if turned { 0.0 } else { (speed - 1.0) / faster };
             ahead = Self {
-                coefficients: &next.coefficients + &step * carried,
-                intercepts: &next.intercepts + &shift * carried,
+                coefficients: &next.coefficients + &step * momentum,
+                intercepts: &next.intercepts + &shift * momentum,
             };
             self = next;
             speed = faster;
@@ -194,9 +195,8 @@ impl Weights {
         Some(self)
     }
 
-    /// Mean log-loss.
-    fn loss(&self, rows: &Rows) -> f64 {
-        let told = self.probabilities(&rows.inputs).map(|p| p.max(PROBABILITY_MIN).ln());
-        -told.dot(&rows.classes) / rows.inputs.ncols() as f64
+    fn loss(&self, rows: &LabelledRows) -> f64 {
+        let logarithms = self.probabilities(&rows.inputs).map(|p| p.max(PROBABILITY_MIN).ln());
+        -logarithms.dot(&rows.classes) / rows.inputs.ncols() as f64
     }
 }

@@ -1,11 +1,11 @@
-//! What a model must beat: the mean of each cell, the value of yesterday, what the calendar says, ridge regression, and where there
-//! are categories kernel ridge on all their crosses. Of classes: how often each occurs, and logistic regression.
+//! Baselines that a model must beat: the mean of each cell, persistence, climatology, ridge regression, and, where there are
+//! categories, kernel ridge on all their crosses. For classes: their relative frequencies, and logistic regression.
 //!
-//! Every baseline is fitted twice: to the training rows, to be judged on validation rows, and to the training and validation rows, as a
-//! user would who has chosen it, to be judged on test rows. It is judged in the target's unit, over valid cells only and by the rows'
-//! weights, which the fits do not look at. One that cannot be computed is absent, with the reason in the notes.
+//! Every baseline is fitted twice: to the training rows, to be scored on validation rows, and to the training and validation rows, as a
+//! user would who has chosen it, to be scored on test rows. Errors are in the target's unit, over valid cells only and weighted by the
+//! rows' weights, which the fits ignore. A baseline that cannot be computed is absent, with the reason in the notes.
 //!
-//! **Invariant:** nothing of a row that a baseline is judged on enters its fit; the same staged directory gives the same numbers.
+//! **Invariant:** no row that a baseline is scored on enters its fit; the same staged directory gives the same numbers.
 
 mod classes;
 mod encoding;
@@ -25,21 +25,21 @@ use enn_common::{
     metrics::Metrics,
     staged::{Split, Staged},
 };
-use error::RidgeRefused;
+use error::FitError;
 use logistic::Logistic;
 use nalgebra::DMatrix;
 use ridge::{KernelRidge, Ridge};
 use std::{collections::BTreeMap, path::Path};
 
-/// Splits that baselines are judged on, and the rows that they are fitted to for that.
-const JUDGED: [(Split, &[Split]); 2] = [(Split::Val, &[Split::Train]), (Split::Test, &[Split::Train, Split::Val])];
+/// Splits that baselines are scored on, with the splits that they are then fitted to.
+const SCORED: [(Split, &[Split]); 2] = [(Split::Val, &[Split::Train]), (Split::Test, &[Split::Train, Split::Val])];
 
 /// All baselines of a staged directory.
 #[derive(Debug)]
 pub struct Baselines {
     /// Split ("val", "test") → baseline ("cell_mean", "ridge", …) → errors in target units.
     pub split: BTreeMap<String, BTreeMap<String, Metrics>>,
-    /// Sentences for people: what was chosen, sampled or left out.
+    /// Sentences about what was chosen, sampled or left out.
     pub notes: Vec<String>,
     /// The baselines fitted to training and validation rows, for plots of test rows.
     pub forecasters: Vec<Forecaster>,
@@ -48,8 +48,8 @@ pub struct Baselines {
 }
 
 impl Baselines {
-    /// Adds what baselines that were fitted to more rows say of themselves, where it is something else.
-    fn note_again(&mut self, notes: Vec<String>, rows: usize) {
+    /// Adds the notes of baselines that were refitted to `rows` rows, where they differ.
+    fn note_refit(&mut self, notes: Vec<String>, rows: usize) {
         let new = notes.into_iter().filter(|note| !self.notes.contains(note));
         let new: Vec<String> = new.map(|note| format!("{note} (for the test split)")).collect();
         self.notes.extend(new);
@@ -58,7 +58,7 @@ impl Baselines {
         ));
     }
 
-    /// Lets every cell count by its weight in the errors over all cells.
+    /// Recomputes the errors over all cells with these weights of cells.
     pub fn weigh(&mut self, weights: &[f64]) {
         let total = |(name, scores): (&String, &Scores)| Some((name.clone(), scores.over(|at| weights[at])?));
         let of_split = |(split, cells): (&String, &BTreeMap<String, Scores>)| {
@@ -68,16 +68,14 @@ impl Baselines {
     }
 }
 
-/// How much may be computed.
+/// Selection of baselines by computing time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// Every baseline.
     Full,
-    /// Only those that need one pass: not ridge.
+    /// Baselines that need one pass over the rows: no regressions.
     OnePass,
 }
 
-/// A fitted baseline.
 #[derive(Debug)]
 pub enum Forecaster {
     /// The mean of each cell over valid training rows.
@@ -86,23 +84,22 @@ pub enum Forecaster {
     Persistence {
         /// Input column per cell.
         columns: Vec<u32>,
-        /// Fallback per cell.
         means: Vec<f64>,
     },
-    /// Linear in the calendar.
+    /// Ridge regression on the calendar inputs.
     Climatology(Box<Ridge>),
-    /// Linear in all inputs.
+    /// Ridge regression on all inputs.
     Ridge(Box<Ridge>),
-    /// Linear in all crosses of the categories.
+    /// Kernel ridge regression on all crosses of the categories.
     KernelRidge(Box<KernelRidge>),
-    /// How often each class occurs, about half a row more.
+    /// Relative frequencies of the classes, with half a row more of each.
     ClassRates(Vec<f64>),
-    /// Probabilities of classes, their logarithms linear in all inputs.
+    /// Multinomial logistic regression on all inputs.
     Logistic(Box<Logistic>),
 }
 
 impl Forecaster {
-    /// Key in the metrics.
+    /// Returns the key in the metrics.
     pub fn name(&self) -> &'static str {
         match self {
             Self::CellMean(_) => "cell_mean",
@@ -115,7 +112,7 @@ impl Forecaster {
         }
     }
 
-    /// Forecasts of some rows, (O, rows) in target units: one column per row, in the order given.
+    /// Returns forecasts (O, rows) in target units: one column per row, in the order of `rows`.
     pub fn predict(&self, staged: &Staged, rows: &[usize]) -> DMatrix<f64> {
         match self {
             Self::CellMean(means) | Self::ClassRates(means) => {
@@ -133,21 +130,21 @@ impl Forecaster {
     }
 }
 
-/// Rows of some splits, ascending.
+/// Returns the rows of some splits, ascending.
 pub fn rows_of(staged: &Staged, splits: &[Split]) -> Vec<usize> {
     let is_in = |code: u8| splits.iter().any(|split| *split as u8 == code);
     (0..staged.rows()).filter(|row| is_in(staged.split()[*row])).collect()
 }
 
-/// Fits and judges the baselines of the staged directory `staged`.
+/// Fits and scores the baselines of the staged directory `staged`.
 ///
 /// # Errors
-/// The directory is not whole, has no targets, or has no training rows.
+/// The directory is incomplete, has no targets, or has no training rows.
 pub fn compute(staged: &Path, effort: Effort) -> Result<Baselines, BaselineError> {
     compute_of(&Staged::open(staged)?, effort)
 }
 
-/// As [`compute`], of an open directory.
+/// Fits and scores the baselines of an open staged directory.
 ///
 /// # Errors
 /// The directory has no targets or no training rows.
@@ -156,7 +153,7 @@ pub fn compute_of(staged: &Staged, effort: Effort) -> Result<Baselines, Baseline
     let (forecasters, notes) = fit_to(staged, &train, effort)?;
     let mut baselines = Baselines { split: BTreeMap::new(), notes, forecasters, cells: BTreeMap::new() };
     let mut fitted = train.len();
-    for (split, known) in JUDGED {
+    for (split, known) in SCORED {
         let rows = rows_of(staged, &[split]);
         let known = rows_of(staged, known);
         if rows.is_empty() {
@@ -165,7 +162,7 @@ pub fn compute_of(staged: &Staged, effort: Effort) -> Result<Baselines, Baseline
         if known.len() > fitted {
             let (forecasters, notes) = fit_to(staged, &known, effort)?;
             baselines.forecasters = forecasters;
-            baselines.note_again(notes, known.len());
+            baselines.note_refit(notes, known.len());
             fitted = known.len();
         }
         let trial = Trial::new(staged, &rows);
@@ -178,7 +175,7 @@ pub fn compute_of(staged: &Staged, effort: Effort) -> Result<Baselines, Baseline
     Ok(baselines)
 }
 
-/// Every baseline, fitted to `rows` of staged data, and notes for people.
+/// Fits the baselines to `rows` of staged data; also returns notes.
 ///
 /// # Errors
 /// The data have no targets, or there are no rows.
@@ -204,21 +201,21 @@ fn fit_classes(staged: &Staged, train: &[usize], effort: Effort, notes: &mut Vec
     let rates = class_rates(staged, train);
     let mut all = vec![Forecaster::ClassRates(rates.clone())];
     if effort == Effort::Full {
-        let mut told = Vec::new();
-        let encoding = Encoding::new(staged, train, &mut told);
+        let mut own_notes = Vec::new();
+        let encoding = Encoding::new(staged, train, &mut own_notes);
         match Logistic::fit(staged, encoding, train, &rates) {
             Ok((logistic, more)) => {
-                told.extend(more);
+                own_notes.extend(more);
                 all.push(Forecaster::Logistic(Box::new(logistic)));
             }
-            Err(refused) => told.push(format!("left out: {refused}")),
+            Err(error) => own_notes.push(format!("left out: {error}")),
         }
-        notes.extend(told.into_iter().map(|note| format!("logistic: {note}")));
+        notes.extend(own_notes.into_iter().map(|note| format!("logistic: {note}")));
     }
     all
 }
 
-/// The share of every class of the training rows that have one, with half a row more of each, so that none is impossible.
+/// Returns the relative frequencies of the classes in training rows, with half a row more of each, so that no class has frequency 0.
 fn class_rates(staged: &Staged, train: &[usize]) -> Vec<f64> {
     let mut counts = vec![0.5; staged.outputs()];
     for row in train.iter().filter(|row| staged.y_mask_row(**row).first() == Some(&1)) {
@@ -238,29 +235,29 @@ fn fit(staged: &Staged, train: &[usize], effort: Effort, notes: &mut Vec<String>
     if effort == Effort::OnePass {
         return all;
     }
-    let mut take = |name: &str, fitted: Result<(Forecaster, Vec<String>), RidgeRefused>| match fitted {
-        Ok((forecaster, told)) => {
-            notes.extend(told.into_iter().map(|note| format!("{name}: {note}")));
+    let mut take = |name: &str, fitted: Result<(Forecaster, Vec<String>), FitError>| match fitted {
+        Ok((forecaster, own_notes)) => {
+            notes.extend(own_notes.into_iter().map(|note| format!("{name}: {note}")));
             all.push(forecaster);
         }
-        Err(refused) => notes.push(format!("{name}: left out: {refused}")),
+        Err(error) => notes.push(format!("{name}: left out: {error}")),
     };
     if let Some(encoding) = Encoding::of_calendar(staged, train) {
         let fitted = Ridge::fit(staged, encoding, train, &means);
-        take("climatology", fitted.map(|(ridge, told)| (Forecaster::Climatology(Box::new(ridge)), told)));
+        take("climatology", fitted.map(|(ridge, notes)| (Forecaster::Climatology(Box::new(ridge)), notes)));
     }
     let mut left_out = Vec::new();
     let encoding = Encoding::new(staged, train, &mut left_out);
     let fitted = Ridge::fit(staged, encoding, train, &means);
-    take("ridge", fitted.map(|(ridge, told)| (Forecaster::Ridge(Box::new(ridge)), [left_out, told].concat())));
+    take("ridge", fitted.map(|(ridge, notes)| (Forecaster::Ridge(Box::new(ridge)), [left_out, notes].concat())));
     if staged.meta().features.iter().any(|feature| !feature.categories.is_empty()) {
         let fitted = KernelRidge::fit(staged, train, &means);
-        take("kernel ridge", fitted.map(|(ridge, told)| (Forecaster::KernelRidge(Box::new(ridge)), told)));
+        take("kernel ridge", fitted.map(|(ridge, notes)| (Forecaster::KernelRidge(Box::new(ridge)), notes)));
     }
     all
 }
 
-/// The mean of every cell over valid training rows; a cell that was never seen gets the mean of those that were.
+/// Returns the mean of every cell over valid training rows; a cell without valid rows gets the mean of the other cells' means.
 fn cell_means(staged: &Staged, train: &[usize]) -> Vec<f64> {
     let mut sums = vec![(0.0, 0u64); staged.outputs()];
     for row in train {

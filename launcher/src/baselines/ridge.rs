@@ -1,9 +1,9 @@
 //! Ridge regression in closed form, all outputs at once, λ chosen on the training rows by leaving out.
 //!
 //! With fewer rows than columns the n × n dual is solved and λ has the least exact leave-one-out error over observed cells;
-//! else the p × p normal equations are summed up in blocks and λ has the least generalised cross-validation error. A missing
+//! otherwise the p × p normal equations are summed in blocks and λ has the least generalised cross-validation error. A missing
 //! target must not pull its cell towards anything, so the solution is that of the observed rows of each cell: the dual finds
-//! it exactly, the primal by filling in its own forecasts until they stand still.
+//! it exactly, the primal by filling in its own forecasts until they converge.
 //!
 //! **Invariant:** memory is bounded by the constants below; sums run in a fixed order, so results are reproducible.
 
@@ -15,7 +15,7 @@ mod primal;
 pub(super) use inverse::inverse;
 pub(super) use kernel::KernelRidge;
 
-use super::{cell_means, encoding::Encoding, error::RidgeRefused};
+use super::{cell_means, encoding::Encoding, error::FitError};
 use enn_common::{mix::spread, staged::Staged};
 use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
@@ -23,16 +23,15 @@ use rayon::prelude::*;
 /// Largest linear system, min(rows, columns): beyond it rows are sampled.
 const SIDE_MAX: usize = 2_048;
 
-/// Most training rows used.
 const ROWS_MAX: usize = 200_000;
 
-/// Most coefficients, columns × outputs.
+/// Maximum coefficients, columns × outputs.
 const COEFFICIENTS_MAX: usize = 8_000_000;
 
-/// Most numbers of the encoded training rows held at once (dual only).
-const HELD_MAX: usize = 64_000_000;
+/// Maximum numbers in the encoded training rows (dual only).
+const ENCODED_MAX: usize = 64_000_000;
 
-/// λ relative to the mean eigenvalue, as powers of ten: from `FIRST` in steps of a half.
+/// Exponents of ten of λ relative to the mean eigenvalue: `GRID` values from `FIRST` in steps of 0.5.
 const FIRST: f64 = -4.0;
 const GRID: usize = 15;
 
@@ -40,42 +39,42 @@ const GRID: usize = 15;
 #[derive(Debug)]
 pub struct Ridge {
     encoding: Encoding,
-    /// (columns, O).
+    /// Shape (columns, O).
     coefficients: DMatrix<f64>,
-    /// (O).
+    /// Shape (O).
     intercepts: DVector<f64>,
     lambda: f64,
 }
 
-/// Coefficients, intercepts, λ and its place in the grid.
 struct Solution {
     coefficients: DMatrix<f64>,
     intercepts: DVector<f64>,
     lambda: f64,
+    /// Index of λ in the grid.
     place: usize,
     how: &'static str,
-    /// Whether missing targets were taken as their cell's mean, to save time.
+    /// Whether missing targets count as their cell's mean, to save time.
     mean_filled: bool,
 }
 
 impl Ridge {
-    /// Fits to the rows `train`; `means` are the cells' training means. Returns the fit and notes for people.
+    /// Fits the rows `train`; `means` are the cells' training means. Returns the fit and notes.
     pub(super) fn fit(
         staged: &Staged,
         mut encoding: Encoding,
         train: &[usize],
         means: &[f64],
-    ) -> Result<(Self, Vec<String>), RidgeRefused> {
+    ) -> Result<(Self, Vec<String>), FitError> {
         let columns = encoding.columns();
         let outputs = staged.outputs();
         if train.len() < 3 {
-            return Err(RidgeRefused::FewRows { rows: train.len() });
+            return Err(FitError::FewRows { rows: train.len() });
         }
         if columns == 0 {
-            return Err(RidgeRefused::NoColumns);
+            return Err(FitError::NoColumns);
         }
         if columns.saturating_mul(outputs) > COEFFICIENTS_MAX {
-            return Err(RidgeRefused::Large { columns, outputs, limit: COEFFICIENTS_MAX });
+            return Err(FitError::Large { columns, outputs, limit: COEFFICIENTS_MAX });
         }
         let mut notes = Vec::new();
         let rows = sample(train, rows_max(columns));
@@ -88,7 +87,7 @@ impl Ridge {
         let problem = Problem { staged, encoding: &encoding, rows: &rows, means: &means };
         let solution = if rows.len() <= columns { dual::solve(&problem) } else { primal::solve(&problem) };
         let Solution { coefficients, intercepts, lambda, place, how, mean_filled } =
-            solution.ok_or(RidgeRefused::Singular)?;
+            solution.ok_or(FitError::Singular)?;
         let chosen = chosen(lambda, place, how);
         notes.push(format!("{chosen}; {} rows, {columns} columns", rows.len()));
         if mean_filled {
@@ -97,12 +96,11 @@ impl Ridge {
         Ok((Self { encoding, coefficients, intercepts, lambda }, notes))
     }
 
-    /// The λ chosen.
     pub fn lambda(&self) -> f64 {
         self.lambda
     }
 
-    /// Forecasts (O, rows).
+    /// Returns forecasts of shape (O, rows).
     pub(super) fn predict(&self, staged: &Staged, rows: &[usize]) -> DMatrix<f64> {
         let inputs = encode(staged, &self.encoding, rows);
         let mut forecast = self.coefficients.transpose() * inputs;
@@ -111,14 +109,14 @@ impl Ridge {
     }
 }
 
-/// The λ that was chosen, in words.
+/// Describes the chosen λ in words.
 fn chosen(lambda: f64, place: usize, how: &str) -> String {
     let edge = if place == 0 || place + 1 == GRID { ", at the edge of what was tried" } else { "" };
     let decimals = (3.0 - lambda.abs().max(1e-9).log10().floor()).clamp(0.0, 9.0) as usize;
     format!("λ = {lambda:.decimals$} by {how}{edge}")
 }
 
-/// What the two solvers are given.
+/// Input of the two solvers.
 struct Problem<'a> {
     staged: &'a Staged,
     encoding: &'a Encoding,
@@ -127,14 +125,14 @@ struct Problem<'a> {
 }
 
 impl Problem<'_> {
-    /// Targets less their cell's mean, (O, rows), 0 where missing.
+    /// Returns targets minus their cell's mean, shape (O, rows), 0 where missing.
     fn targets(&self, rows: &[usize]) -> DMatrix<f64> {
         let cells: Vec<usize> = (0..self.means.len()).collect();
         targets(self.staged, rows, &cells, self.means)
     }
 }
 
-/// Targets of some cells less their mean, (cells, rows), 0 where missing.
+/// Returns targets of some cells minus their mean, shape (cells, rows), 0 where missing.
 fn targets(staged: &Staged, rows: &[usize], cells: &[usize], means: &[f64]) -> DMatrix<f64> {
     DMatrix::from_fn(cells.len(), rows.len(), |place, index| {
         let cell = cells[place];
@@ -143,7 +141,7 @@ fn targets(staged: &Staged, rows: &[usize], cells: &[usize], means: &[f64]) -> D
     })
 }
 
-/// Encoded rows, (columns, rows): a staged row is one contiguous column.
+/// Encodes rows, shape (columns, rows): a staged row is one contiguous column.
 pub(super) fn encode(staged: &Staged, encoding: &Encoding, rows: &[usize]) -> DMatrix<f64> {
     let mut inputs = DMatrix::zeros(encoding.columns(), rows.len());
     for (row, mut column) in rows.iter().zip(inputs.column_iter_mut()) {
@@ -152,12 +150,12 @@ pub(super) fn encode(staged: &Staged, encoding: &Encoding, rows: &[usize]) -> DM
     inputs
 }
 
-/// The values of λ that are tried, ascending, from the mean eigenvalue of the system.
+/// Returns the candidate values of λ, ascending, from the mean eigenvalue of the system.
 fn grid(mean_eigenvalue: f64) -> Vec<f64> {
     (0..GRID).map(|step| mean_eigenvalue * 10f64.powf(FIRST + 0.5 * step as f64)).collect()
 }
 
-/// The place in the grid of the least error: every second place is tried, then the neighbours of the best of these.
+/// Returns the grid index of the least error: every second index is tried, then the neighbours of the best.
 fn search(error: impl Fn(usize) -> Option<f64> + Sync) -> Option<usize> {
     let try_all = |places: Vec<usize>| -> Vec<(usize, f64)> {
         let tried = places.into_par_iter().map(|place| (place, error(place).unwrap_or(f64::NAN)));
@@ -171,10 +169,10 @@ fn search(error: impl Fn(usize) -> Option<f64> + Sync) -> Option<usize> {
 }
 
 fn rows_max(columns: usize) -> usize {
-    if columns <= SIDE_MAX { ROWS_MAX } else { SIDE_MAX.min(HELD_MAX / columns).max(3) }
+    if columns <= SIDE_MAX { ROWS_MAX } else { SIDE_MAX.min(ENCODED_MAX / columns).max(3) }
 }
 
-/// At most `limit` of `rows`, ascending: those whose hash is smallest, so the choice depends on the row alone.
+/// Samples at most `limit` of `rows`, ascending: the rows with the smallest hashes, so that the choice depends on the row alone.
 pub(super) fn sample(rows: &[usize], limit: usize) -> Vec<usize> {
     if rows.len() <= limit {
         return rows.to_vec();

@@ -1,47 +1,45 @@
-//! Errors and spreads per output cell, summed over rows; where the cells are classes, what their probabilities are worth by the class
-//! that is true.
+//! Errors and spreads per output cell, summed over rows; where the cells are classes, log-loss and accuracy by true class.
 //!
-//! **Invariant:** a cell counts only where its target is valid and something was forecast; sums are f64.
+//! **Invariant:** a cell counts only where its target is valid and its forecast finite; sums are f64.
 
 use enn_common::{metrics::Metrics, staged::StagedMeta};
 
-/// A probability that is told is taken for at least this: what f32 cannot tell from 0 is no certainty.
+/// Lower bound of a predicted probability in the log-loss: the epsilon of f32.
 pub(super) const PROBABILITY_MIN: f64 = f32::EPSILON as f64;
 
-/// Absolute and squared errors of every cell, and how far its targets and its forecasts spread, each row by its weight.
+/// Weighted sums of absolute and squared errors of every cell, and the spread of its targets and forecasts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scores {
     absolute: Vec<f64>,
     squared: Vec<f64>,
     targets: Vec<Spread>,
     forecasts: Vec<Spread>,
-    /// Valid cells of rows that count.
+    /// Number of valid cells in rows with weight.
     n: Vec<u64>,
-    /// What errors of the cells are multiplied by where they have no unit in common.
+    /// Factors for the errors of cells without a common unit.
     scales: Option<Vec<f64>>,
-    /// Rows by the class that is true, where the cells are classes.
-    classes: Option<Vec<Class>>,
+    /// Sums by true class, where the cells are classes.
+    classes: Option<Vec<ClassScores>>,
 }
 
-/// Rows of a class.
+/// Sums over the rows whose true class is one class.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-struct Class {
+struct ClassScores {
     weight: f64,
-    /// Σ −ln of the class's probability.
+    /// Sum of −ln p of the true class.
     loss: f64,
-    /// Rows in which it is the likeliest.
+    /// Weight of the rows in which it is also the likeliest class.
     right: f64,
 }
 
 impl Scores {
-    /// No rows yet.
     pub fn new(meta: &StagedMeta) -> Self {
         let cells = meta.out_shape.iter().product();
-        let classes = meta.has_classes.then(|| vec![Class::default(); cells]);
+        let classes = meta.has_classes.then(|| vec![ClassScores::default(); cells]);
         Self { scales: meta.scales(), classes, ..Self::of_cells(cells) }
     }
 
-    /// No rows yet, of so many cells of one unit.
+    /// Creates empty scores of cells with one common unit.
     fn of_cells(cells: usize) -> Self {
         let none = vec![Spread::default(); cells];
         let absolute = vec![0.0; cells];
@@ -57,15 +55,14 @@ impl Scores {
         }
     }
 
-    /// Takes one row in: its forecast, NaN where there is none, its targets and their validity, each of one value per cell, and how
-    /// much it counts.
-    pub fn add(&mut self, forecast: impl Iterator<Item = f64>, (target, valid): (&[f32], &[u8]), weight: f64) {
+    /// Adds one row: its forecast (NaN where there is none), targets and their validity, one value per cell each, and its weight.
+    pub fn add(&mut self, forecast: impl Iterator<Item = f64>, target: &[f32], valid: &[u8], weight: f64) {
         if weight <= 0.0 {
             return;
         }
         let mut likeliest = (0, f64::NEG_INFINITY);
         let mut is = None;
-        let mut told = f64::NAN;
+        let mut probability = f64::NAN;
         for (cell, ((forecast, target), valid)) in forecast.zip(target).zip(valid).enumerate() {
             if *valid != 0 && forecast.is_finite() {
                 if forecast > likeliest.1 {
@@ -73,7 +70,7 @@ impl Scores {
                 }
                 if *target == 1.0 {
                     is = Some(cell);
-                    told = forecast;
+                    probability = forecast;
                 }
                 let error = forecast - f64::from(*target);
                 self.absolute[cell] += weight * error.abs();
@@ -86,12 +83,12 @@ impl Scores {
         if let Some((classes, is)) = self.classes.as_mut().zip(is) {
             let class = &mut classes[is];
             class.weight += weight;
-            class.loss -= weight * told.max(PROBABILITY_MIN).ln();
+            class.loss -= weight * probability.max(PROBABILITY_MIN).ln();
             class.right += if likeliest.0 == is { weight } else { 0.0 };
         }
     }
 
-    /// Takes other rows' scores in.
+    /// Adds the scores of other rows.
     pub fn merge(&mut self, other: &Self) {
         self.absolute.iter_mut().zip(&other.absolute).for_each(|(sum, more)| *sum += more);
         self.squared.iter_mut().zip(&other.squared).for_each(|(sum, more)| *sum += more);
@@ -103,25 +100,25 @@ impl Scores {
         }
     }
 
-    /// Mean absolute error of every cell; NaN where no target was valid.
+    /// Returns the mean absolute error of every cell; NaN where no target was valid.
     pub fn mae(&self) -> Vec<f64> {
         self.absolute.iter().zip(&self.targets).map(|(sum, targets)| sum / targets.weight).collect()
     }
 
-    /// Errors over all cells, which count the same; `None` when no target was valid.
+    /// Returns errors over all cells with equal weights; `None` when no target was valid.
     pub fn total(&self) -> Option<Metrics> {
         self.over(|_| 1.0)
     }
 
-    /// Errors over the cells, by the weight that `weight` gives each; `None` when nothing counts. R² is about the mean of all their
-    /// targets. What probabilities of classes are worth is told of the rows whose class counts.
+    /// Returns errors over the cells, weighted by `weight` of each; `None` when no target has weight. R² is relative to the mean of all
+    /// targets of these cells. Log-loss and accuracy cover the rows whose true class has weight.
     pub fn over(&self, weight: impl Fn(usize) -> f64) -> Option<Metrics> {
         let mut absolute = 0.0;
         let mut squared = 0.0;
         let mut targets = Spread::default();
         let mut n = 0;
         let mut scaled = 0.0;
-        let mut class = Class::default();
+        let mut class = ClassScores::default();
         for (cell, weight) in (0..self.n.len()).map(|cell| (cell, weight(cell))).filter(|(_, weight)| *weight > 0.0) {
             absolute += weight * self.absolute[cell];
             squared += weight * self.squared[cell];
@@ -145,11 +142,12 @@ impl Scores {
         })
     }
 
-    /// Spread of the forecasts over spread of the targets, median over the cells whose targets vary: 0 is a forecast that does
-    /// not depend on the row. `None` when no cell varies.
+    /// Returns the spread of the forecasts divided by the spread of the targets, median over the cells whose targets vary: 0 means that
+    /// the forecast does not depend on the row. `None` when no cell varies.
     pub fn reactivity(&self) -> Option<f64> {
-        let spreads = self.forecasts.iter().zip(&self.targets).filter(|(_, held)| held.squares > 0.0);
-        let mut ratios: Vec<f64> = spreads.map(|(told, held)| (told.squares / held.squares).sqrt()).collect();
+        let spreads = self.forecasts.iter().zip(&self.targets).filter(|(_, target)| target.squares > 0.0);
+        let mut ratios: Vec<f64> =
+            spreads.map(|(forecast, target)| (forecast.squares / target.squares).sqrt()).collect();
         ratios.sort_by(f64::total_cmp);
         let middle = ratios.len() / 2;
         match ratios.len() {
@@ -160,8 +158,8 @@ impl Scores {
     }
 }
 
-impl Class {
-    /// Takes rows in that count `by` times.
+impl ClassScores {
+    /// Adds rows with their weights multiplied by `by`.
     fn add(&mut self, other: &Self, by: f64) {
         self.weight += by * other.weight;
         self.loss += by * other.loss;
@@ -169,7 +167,7 @@ impl Class {
     }
 }
 
-/// Mean and squared deviations of values with weights. A constant has no deviation, to the last bit.
+/// Weighted mean and sum of squared deviations. A constant has deviation 0 exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Spread {
     weight: f64,
@@ -185,7 +183,7 @@ impl Spread {
         self.squares += weight * delta * (value - self.mean);
     }
 
-    /// Takes values in whose weights count `by` times.
+    /// Adds values with their weights multiplied by `by`.
     fn merge(&mut self, other: &Self, by: f64) {
         let weight = by * other.weight;
         if weight <= 0.0 {
@@ -205,8 +203,8 @@ mod tests {
 
     #[test]
     fn probabilities_are_worth_what_they_give_the_true_class() {
-        let mut scores = Scores { classes: Some(vec![Class::default(); 3]), ..Scores::of_cells(3) };
-        let mut add = |told: [f64; 3], is: [f32; 3], valid| scores.add(told.into_iter(), (&is, &[valid; 3]), 1.0);
+        let mut scores = Scores { classes: Some(vec![ClassScores::default(); 3]), ..Scores::of_cells(3) };
+        let mut add = |told: [f64; 3], is: [f32; 3], valid| scores.add(told.into_iter(), &is, &[valid; 3], 1.0);
         add([0.5, 0.3, 0.2], [1.0, 0.0, 0.0], 1);
         add([0.5, 0.25, 0.25], [0.0, 1.0, 0.0], 1);
         add([0.0, 0.0, 1.0], [f32::NAN; 3], 0);
@@ -224,7 +222,7 @@ mod tests {
     #[test]
     fn cells_without_a_common_unit_are_judged_in_their_own() {
         let mut scores = Scores { scales: Some(vec![1e-6, 1.0]), ..Scores::of_cells(2) };
-        scores.add([1e6, 3.0].into_iter(), (&[0.0, 0.0], &[1, 1]), 1.0);
+        scores.add([1e6, 3.0].into_iter(), &[0.0, 0.0], &[1, 1], 1.0);
         let all = scores.total().unwrap();
         assert_eq!((all.scaled, all.judged(), all.mae), (Some(2.0), 2.0, 500_001.5));
     }
@@ -232,9 +230,9 @@ mod tests {
     #[test]
     fn figures_agree_with_their_definitions() {
         let mut scores = Scores::of_cells(2);
-        scores.add([1.0, 9.0].into_iter(), (&[2.0, 0.0], &[1, 0]), 1.0);
+        scores.add([1.0, 9.0].into_iter(), &[2.0, 0.0], &[1, 0], 1.0);
         let mut more = Scores::of_cells(2);
-        more.add([2.0, 3.0].into_iter(), (&[4.0, 3.0], &[1, 1]), 1.0);
+        more.add([2.0, 3.0].into_iter(), &[4.0, 3.0], &[1, 1], 1.0);
         scores.merge(&more);
         // Cell 0: errors −1, −2 about targets 2, 4; cell 1: exact, once.
         let all = scores.total().unwrap();
@@ -251,9 +249,9 @@ mod tests {
     #[test]
     fn rows_and_cells_count_by_their_weights() {
         let mut scores = Scores::of_cells(2);
-        scores.add([1.0, 5.0].into_iter(), (&[0.0, 2.0], &[1, 1]), 1.0);
-        scores.add([2.0, 9.0].into_iter(), (&[0.0, f32::NAN], &[1, 0]), 3.0);
-        scores.add([7.0, 7.0].into_iter(), (&[0.0, 0.0], &[1, 1]), 0.0);
+        scores.add([1.0, 5.0].into_iter(), &[0.0, 2.0], &[1, 1], 1.0);
+        scores.add([2.0, 9.0].into_iter(), &[0.0, f32::NAN], &[1, 0], 3.0);
+        scores.add([7.0, 7.0].into_iter(), &[0.0, 0.0], &[1, 1], 0.0);
         assert_eq!(scores.mae(), [7.0 / 4.0, 3.0]);
         let all = scores.total().unwrap();
         assert_eq!((all.mae, all.n), (10.0 / 5.0, 3));
@@ -270,9 +268,9 @@ mod tests {
         let mut twice = Scores::of_cells(2);
         for (forecast, target) in rows {
             let target = target.map(|value| value as f32);
-            by_weight.add(forecast.into_iter(), (&target, &[1, 1]), 2.0);
-            twice.add(forecast.into_iter(), (&target, &[1, 1]), 1.0);
-            twice.add(forecast.into_iter(), (&target, &[1, 1]), 1.0);
+            by_weight.add(forecast.into_iter(), &target, &[1, 1], 2.0);
+            twice.add(forecast.into_iter(), &target, &[1, 1], 1.0);
+            twice.add(forecast.into_iter(), &target, &[1, 1], 1.0);
         }
         let one = by_weight.total().unwrap();
         let two = twice.total().unwrap();
@@ -285,7 +283,7 @@ mod tests {
     fn a_constant_has_no_spread() {
         let mut scores = Scores::of_cells(1);
         for weight in [0.1, 0.7, 0.3] {
-            scores.add([0.1].into_iter(), (&[0.1], &[1]), weight);
+            scores.add([0.1].into_iter(), &[0.1], &[1], weight);
         }
         assert_eq!((scores.reactivity(), scores.targets[0].squares), (None, 0.0));
     }

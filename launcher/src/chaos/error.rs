@@ -6,10 +6,10 @@ use std::{io, path::PathBuf};
 /// Failures of `enn chaos`. A worker that ended before it was hit is none.
 #[derive(Debug, thiserror::Error)]
 pub enum ChaosError {
-    /// The run is over.
-    #[error("{} is not under way: there is nobody to disturb\nhint: --dry-run prints the schedule without a run", path.display())]
+    /// No launcher works in the run directory.
+    #[error("{} is not under way: it has no workers to disturb\nhint: --dry-run prints the schedule without a run", path.display())]
     NotUnderWay { path: PathBuf },
-    /// Its launcher cannot be found among the processes here.
+    /// No process on this host holds the run's lock.
     #[error(
         "the launcher of {} is not among the processes of this host\nhint: run enn chaos where enn runs, on the same host and in the same container",
         path.display()
@@ -17,16 +17,14 @@ pub enum ChaosError {
     Elsewhere { path: PathBuf },
     #[error(transparent)]
     RunDir(#[from] RunDirError),
-    /// The run's journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// What was done cannot be written down, so nothing more is done.
+    /// A fault cannot be recorded in chaos.jsonl. No further fault is injected.
     #[error("cannot write {}: {source}", path.display())]
-    Record { path: PathBuf, source: io::Error },
-    /// The system refused something.
+    FaultLog { path: PathBuf, source: io::Error },
+    /// A system call failed.
     #[error("cannot {what}: {source}")]
     System { what: &'static str, source: io::Error },
-    /// Standard output is gone.
     #[error("cannot write to standard output: {0}")]
     Output(#[source] io::Error),
 }

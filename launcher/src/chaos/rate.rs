@@ -4,12 +4,12 @@
 
 use super::policy::Rate;
 
-/// Longest time that is understood, seconds: a year.
+/// Longest time that is accepted, seconds: a year.
 const TIME_MAX_S: f64 = 366.0 * 86_400.0;
-/// Most faults a second.
+/// Maximum number of faults a second.
 const RATE_MAX: f64 = 1_000.0;
 
-/// "N/TIME" or "N/TIME:LENGTH".
+/// Parses "N/TIME" or "N/TIME:LENGTH".
 ///
 /// # Errors
 /// What was found and what is expected.
@@ -29,7 +29,7 @@ pub fn rate(text: &str) -> Result<Rate, String> {
     Ok(Rate { mean_s, length_s: length.map(duration).transpose()? })
 }
 
-/// "500ms", "2s", "10m", "1h"; a number alone is seconds.
+/// Parses a time such as "500ms", "2s", "10m" or "1h" into seconds; a number alone is seconds.
 ///
 /// # Errors
 /// What was found and what is expected.

@@ -1,12 +1,12 @@
-//! The loop of `enn chaos`: follow the journal, wait for the next fault, do it, undo it.
+//! The loop of `enn chaos`: follow the journal, wait for the next fault, inject it, undo it.
 //!
-//! **Invariant:** it ends with the run, with its time, or by a signal, and then everything is undone.
+//! **Invariant:** the loop ends with the run, with its time, or by a signal, and then every fault is undone.
 
 use super::{
     ChaosError, Fault, Schedule,
-    acts::Acts,
-    crew::Crew,
-    record::{Deed, Record},
+    active_faults::ActiveFaults,
+    fault_log::{FaultEvent, FaultLog},
+    live_workers::LiveWorkers,
     target::{Identity, Target},
 };
 use crate::{
@@ -25,67 +25,66 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest sleep, milliseconds: where files cannot be watched the run's end is seen then.
+/// Longest sleep, milliseconds: where files cannot be watched, the end of the run is noticed after it.
 const SLEEP_MAX_MS: u128 = 1_000;
 
-/// What is disturbed, and how.
+/// The run to disturb, and the faults to inject.
 #[derive(Debug)]
-pub struct Means<'a> {
+pub struct ChaosOptions<'a> {
     pub run_dir: &'a Path,
     /// This host, as the journal names it.
     pub host: &'a str,
-    /// The faults.
     pub schedule: Schedule,
-    /// After so many seconds no fault begins and all that last are undone.
+    /// Seconds after which no fault begins and all active ones are undone.
     pub until_s: Option<f64>,
-    /// Only this rank.
+    /// The only rank that is hit; `None`: any rank.
     pub rank: Option<u32>,
 }
 
-/// Why it ended.
+/// The reason for which [`run`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum ChaosEnd {
     /// The run is over.
-    WithTheRun,
+    RunEnded,
     /// The time is over.
-    InTime,
-    /// A signal asked for it.
-    BySignal(Signal),
+    TimeElapsed,
+    /// A stop signal arrived.
+    Signalled(Signal),
 }
 
-/// Disturbs a run that is under way. Each deed is told to `tell` as a line.
+/// Injects faults into a run that is under way. Every event is passed to `print` as a line.
 ///
 /// # Errors
-/// The run is over or elsewhere; what is done cannot be written down or told.
-pub fn run(means: Means<'_>, tell: &mut dyn FnMut(&str) -> io::Result<()>) -> Result<Ended, ChaosError> {
-    let lock = run_dir::lock_path(means.run_dir);
-    if !run_dir::is_living(means.run_dir) {
-        return Err(ChaosError::NotUnderWay { path: means.run_dir.to_owned() });
+/// The run is over or on another host, or an event cannot be recorded or printed.
+pub fn run(options: ChaosOptions<'_>, print: &mut dyn FnMut(&str) -> io::Result<()>) -> Result<ChaosEnd, ChaosError> {
+    let lock = run_dir::lock_path(options.run_dir);
+    if !run_dir::is_living(options.run_dir) {
+        return Err(ChaosError::NotUnderWay { path: options.run_dir.to_owned() });
     }
-    let launcher = Identity::holder(&lock).ok_or_else(|| ChaosError::Elsewhere { path: means.run_dir.to_owned() })?;
+    let launcher = Identity::holder(&lock).ok_or_else(|| ChaosError::Elsewhere { path: options.run_dir.to_owned() })?;
     let signals = Signals::install(&STOP_SIGNALS);
     let signals = signals.map_err(|source| ChaosError::System { what: "handle signals", source })?;
     let mut chaos = Chaos {
-        follower: Follower::open(means.run_dir, &lock)?,
-        record: Record::open(means.run_dir)?,
-        crew: Crew::new(means.host),
-        acts: Acts::default(),
+        follower: Follower::open(options.run_dir, &lock)?,
+        fault_log: FaultLog::open(options.run_dir)?,
+        live_workers: LiveWorkers::new(options.host),
+        active_faults: ActiveFaults::default(),
         began: Instant::now(),
         launcher,
         signals,
         next: None,
-        means,
+        options,
     };
-    chaos.next = chaos.means.schedule.next();
-    chaos.run(tell)
+    chaos.next = chaos.options.schedule.next();
+    chaos.run(print)
 }
 
 struct Chaos<'a> {
-    means: Means<'a>,
+    options: ChaosOptions<'a>,
     follower: Follower,
-    record: Record,
-    crew: Crew,
-    acts: Acts,
+    fault_log: FaultLog,
+    live_workers: LiveWorkers,
+    active_faults: ActiveFaults,
     began: Instant,
     launcher: Identity,
     signals: Option<Signals>,
@@ -93,63 +92,68 @@ struct Chaos<'a> {
 }
 
 impl Chaos<'_> {
-    fn run(&mut self, tell: &mut dyn FnMut(&str) -> io::Result<()>) -> Result<Ended, ChaosError> {
+    fn run(&mut self, print: &mut dyn FnMut(&str) -> io::Result<()>) -> Result<ChaosEnd, ChaosError> {
         loop {
             if let Some(signal) = self.signals.as_mut().and_then(|signals| signals.take().pop()) {
-                return Ok(Ended::BySignal(signal));
+                return Ok(ChaosEnd::Signalled(signal));
             }
-            let crew = &mut self.crew;
-            self.follower.read(|event| crew.apply(&event))?;
-            if Identity::of(self.launcher.pid) != Some(self.launcher) || !run_dir::is_living(self.means.run_dir) {
-                return Ok(Ended::WithTheRun);
+            let live_workers = &mut self.live_workers;
+            self.follower.read(|event| live_workers.apply(&event))?;
+            if Identity::of(self.launcher.pid) != Some(self.launcher) || !run_dir::is_living(self.options.run_dir) {
+                return Ok(ChaosEnd::RunEnded);
             }
             let now = Instant::now();
             let at_s = now.duration_since(self.began).as_secs_f64();
-            for act in self.acts.settle(now) {
-                self.told(Deed::Over { kind: act.kind, rank: act.rank, pid: act.pid }, at_s, tell)?;
+            for fault in self.active_faults.update(now) {
+                self.record(FaultEvent::Ended { kind: fault.kind, rank: fault.rank, pid: fault.pid }, at_s, print)?;
             }
-            if self.means.until_s.is_some_and(|until| at_s >= until) {
-                return Ok(Ended::InTime);
+            if self.options.until_s.is_some_and(|until| at_s >= until) {
+                return Ok(ChaosEnd::TimeElapsed);
             }
             match self.next.filter(|fault| fault.at_s <= at_s) {
                 Some(fault) => {
-                    let deed = self.hit(fault, now);
-                    self.told(deed, at_s, tell)?;
-                    self.next = self.means.schedule.next();
+                    let event = self.inject(fault, now);
+                    self.record(event, at_s, print)?;
+                    self.next = self.options.schedule.next();
                 }
                 None => self.sleep(now)?,
             }
         }
     }
 
-    /// Does a fault to one of those who live. One that ended in this moment is passed over for the next.
-    fn hit(&mut self, fault: Fault, now: Instant) -> Deed {
+    /// Injects a fault into one of the live workers. A worker that has ended meanwhile is passed over for the next one.
+    fn inject(&mut self, fault: Fault, now: Instant) -> FaultEvent {
         let Fault { kind, length_s, pick, .. } = fault;
-        let living = self.crew.living(self.means.rank);
-        let first = pick.checked_rem(living.len() as u64).unwrap_or(0) as usize;
-        for member in living.iter().cycle().skip(first).take(living.len()) {
-            let Some(target) = Target::aim(member.pid, self.launcher) else { continue };
-            if self.acts.begin((kind, member.rank), target, now, Duration::from_secs_f64(length_s)) {
-                return Deed::Done { kind, rank: member.rank, pid: member.pid, seconds: length_s };
+        let workers = self.live_workers.living(self.options.rank);
+        let first = pick.checked_rem(workers.len() as u64).unwrap_or(0) as usize;
+        for worker in workers.iter().cycle().skip(first).take(workers.len()) {
+            let Some(target) = Target::open(worker.pid, self.launcher) else { continue };
+            if self.active_faults.begin(kind, worker.rank, target, now, Duration::from_secs_f64(length_s)) {
+                return FaultEvent::Injected { kind, rank: worker.rank, pid: worker.pid, seconds: length_s };
             }
         }
-        Deed::Missed { kind }
+        FaultEvent::Missed { kind }
     }
 
-    fn told(&mut self, deed: Deed, at_s: f64, tell: &mut dyn FnMut(&str) -> io::Result<()>) -> Result<(), ChaosError> {
-        self.record.write(&deed, at_s)?;
-        tell(&deed.line(at_s)).map_err(ChaosError::Output)
+    fn record(
+        &mut self,
+        event: FaultEvent,
+        at_s: f64,
+        print: &mut dyn FnMut(&str) -> io::Result<()>,
+    ) -> Result<(), ChaosError> {
+        self.fault_log.write(&event, at_s)?;
+        print(&event.line(at_s)).map_err(ChaosError::Output)
     }
 
-    /// Until the next fault, the end of one, news of the run, or a signal.
+    /// Waits for the next fault, the end of one, a new event of the run, or a signal.
     fn sleep(&self, now: Instant) -> Result<(), ChaosError> {
-        let seconds = [self.next.map(|fault| fault.at_s), self.means.until_s];
+        let seconds = [self.next.map(|fault| fault.at_s), self.options.until_s];
         let timed = seconds
             .into_iter()
             .flatten()
             .filter_map(|at_s| self.began.checked_add(Duration::try_from_secs_f64(at_s).ok()?));
-        let wake = timed.chain(self.acts.wakes(now)).min();
-        // Rounded up: to wake before the time would be to spin.
+        let wake = timed.chain(self.active_faults.next_change(now)).min();
+        // Rounded up: waking before the time would spin.
         let wait = wake.map_or(SLEEP_MAX_MS, |wake| wake.saturating_duration_since(now).as_micros().div_ceil(1_000));
         let wait = PollTimeout::try_from(wait.min(SLEEP_MAX_MS)).unwrap_or(PollTimeout::ZERO);
         let fds = [self.follower.fd(), self.signals.as_ref().map(Signals::fd)];

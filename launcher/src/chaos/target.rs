@@ -1,6 +1,7 @@
-//! A worker's process, proven to be one before each touch.
+//! A worker process that is verified before each signal.
 //!
-//! **Invariant:** a signal is sent only through a descriptor that was opened before the proof: what was proven is what is hit.
+//! **Invariant:** a signal is sent only through a descriptor that was opened before the verification, so that the verified
+//! process is the one that is hit.
 
 use super::unix;
 use crate::process::pidfd;
@@ -11,10 +12,10 @@ use std::{
     path::Path,
 };
 
-/// Generations between a launcher and its worker that are looked at.
+/// Maximum number of generations between a launcher and its worker.
 const ANCESTORS_MAX: usize = 32;
 
-/// A process that cannot be mistaken for another: its number, and when it began, in ticks since the boot.
+/// A process that cannot be mistaken for another: its id and its start time, in clock ticks since the boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) pid: u32,
@@ -22,13 +23,13 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// The process that has this number now and is no zombie.
+    /// Returns the process that has this id now, unless it is a zombie.
     pub(super) fn of(pid: u32) -> Option<Self> {
-        let stat = Stat::read(pid)?;
+        let stat = ProcStat::read(pid)?;
         Some(Self { pid, began: stat.began })
     }
 
-    /// The process that holds the lock file of a run.
+    /// Returns the process that holds the lock file of a run.
     pub(super) fn holder(lock: &Path) -> Option<Self> {
         let lock = fs::canonicalize(lock).ok()?;
         let inode = fs::metadata(&lock).ok()?.ino().to_string();
@@ -43,18 +44,19 @@ impl Identity {
     }
 }
 
-/// What /proc tells of a process.
-struct Stat {
+/// The fields of /proc/PID/stat that identify a process.
+struct ProcStat {
     parent: u32,
     began: u64,
 }
 
-impl Stat {
+impl ProcStat {
     fn read(pid: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// The name is in parentheses and may hold anything; after it come state, parent and, as the 20th, the start.
+    /// Parses a line of stat. The name is in parentheses and may hold anything; state, parent and, as the 20th field,
+    /// the start time follow it.
     fn parse(text: &str) -> Option<Self> {
         let mut fields = text.rsplit_once(')')?.1.split_whitespace();
         if matches!(fields.next()?, "Z" | "X") {
@@ -64,7 +66,7 @@ impl Stat {
     }
 }
 
-/// The process of a line of /proc/locks that holds a whole-file write lock on this inode.
+/// Returns the process of a line of /proc/locks that holds a whole-file write lock on this inode.
 fn flock_writer(line: &str, inode: &str) -> Option<u32> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     match fields[..] {
@@ -78,7 +80,7 @@ fn has_open(pid: u32, file: &Path) -> bool {
     entries.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|open| open == file)
 }
 
-/// A worker that may be hit.
+/// A worker process that was verified to belong to the run.
 #[derive(Debug)]
 pub(super) struct Target {
     own: Identity,
@@ -87,28 +89,29 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The process `pid`, when it is of this user and below `launcher`.
-    pub(super) fn aim(pid: u32, launcher: Identity) -> Option<Self> {
+    /// Opens the process `pid`, when it belongs to this user and descends from `launcher`.
+    pub(super) fn open(pid: u32, launcher: Identity) -> Option<Self> {
         let pidfd = pidfd(pid).ok()?;
         let target = Self { own: Identity::of(pid)?, launcher, pidfd };
-        target.is_sound().then_some(target)
+        target.is_own_worker().then_some(target)
     }
 
     pub(super) fn pid(&self) -> u32 {
         self.own.pid
     }
 
-    /// Sends a signal; false: the process is gone, or is no worker of this run any more.
+    /// Sends a signal. Returns false when the process is gone or is no longer a worker of this run.
     pub(super) fn signal(&self, signal: Signal) -> bool {
-        self.is_sound() && unix::signal(&self.pidfd, signal).is_ok()
+        self.is_own_worker() && unix::signal(&self.pidfd, signal).is_ok()
     }
 
-    /// Goes on, if it is there: also when its launcher has gone meanwhile, since it was we who stopped it.
+    /// Continues the process, also when its launcher has ended meanwhile, since it was stopped by this program.
     pub(super) fn resume(&self) {
         let _gone = unix::signal(&self.pidfd, Signal::SIGCONT);
     }
 
-    /// Limits the length of its files; the limit before. `None`: it is gone, or the system refuses.
+    /// Limits the size of the files that the process writes, bytes, and returns the previous limit; `None` when the
+    /// process is gone or the system refuses.
     pub(super) fn limit_files(&self, bytes: u64) -> Option<u64> {
         if !self.own.is_there() {
             return None;
@@ -116,14 +119,14 @@ impl Target {
         unix::limit_files(self.own.pid, bytes).ok()
     }
 
-    fn is_sound(&self) -> bool {
+    fn is_own_worker(&self) -> bool {
         self.launcher.is_there() && self.own.is_there() && is_own(self.own.pid) && self.descends()
     }
 
     fn descends(&self) -> bool {
         let mut pid = self.own.pid;
         for _ in 0..ANCESTORS_MAX {
-            match Stat::read(pid) {
+            match ProcStat::read(pid) {
                 Some(stat) if stat.parent == self.launcher.pid => return true,
                 Some(stat) if stat.parent > 1 => pid = stat.parent,
                 _ => return false,
@@ -149,11 +152,11 @@ mod tests {
         let own = Identity::of(std::process::id()).unwrap();
         let mut child = Command::new("/bin/sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
         let sibling = Identity::of(child.id()).unwrap();
-        assert!(Target::aim(child.id(), sibling).is_none(), "nobody is below itself");
-        assert!(Target::aim(own.pid, own).is_none() && Target::aim(1, own).is_none());
+        assert!(Target::open(child.id(), sibling).is_none(), "nobody is below itself");
+        assert!(Target::open(own.pid, own).is_none() && Target::open(1, own).is_none());
         let reused = Identity { began: own.began + 1, ..own };
-        assert!(Target::aim(child.id(), reused).is_none(), "another process had this number");
-        let target = Target::aim(child.id(), own).unwrap();
+        assert!(Target::open(child.id(), reused).is_none(), "another process had this number");
+        let target = Target::open(child.id(), own).unwrap();
         assert!(target.signal(Signal::SIGKILL));
         child.wait().unwrap();
         assert!(!target.signal(Signal::SIGKILL), "it is gone");
@@ -163,7 +166,7 @@ mod tests {
     fn file_sizes_are_limited_and_let_go() {
         let own = Identity::of(std::process::id()).unwrap();
         let mut child = Command::new("/bin/sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
-        let target = Target::aim(child.id(), own).unwrap();
+        let target = Target::open(child.id(), own).unwrap();
         let before = target.limit_files(0).unwrap();
         assert_eq!(target.limit_files(before), Some(0));
         assert_eq!(target.limit_files(before), Some(before));
@@ -193,8 +196,8 @@ mod tests {
             (None, None)
         );
         let text = "12 (a) b) S 7 1 1 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 9876 1 2";
-        let stat = Stat::parse(text).unwrap();
+        let stat = ProcStat::parse(text).unwrap();
         assert_eq!((stat.parent, stat.began), (7, 9876));
-        assert!(Stat::parse(&text.replace(" S ", " Z ")).is_none());
+        assert!(ProcStat::parse(&text.replace(" S ", " Z ")).is_none());
     }
 }

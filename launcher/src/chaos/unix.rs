@@ -18,8 +18,8 @@ pub(super) fn signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
     }
 }
 
-/// Sets how long a file may grow that process `pid` writes, bytes, and returns what it was. The hard limit stays, so that this
-/// can be undone.
+/// Sets the maximum size of a file that process `pid` writes, bytes, and returns the previous one. The hard limit
+/// stays, so that this can be undone.
 pub(super) fn limit_files(pid: u32, bytes: u64) -> io::Result<u64> {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is ours and of the type the kernel writes.

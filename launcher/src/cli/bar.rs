@@ -1,17 +1,17 @@
-//! A bar of bytes on standard error, where that is a terminal and nothing else was asked for.
+//! A progress bar of bytes on standard error, if that is a terminal and no other output was requested.
 
 use crate::ui::terminal;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 const REDRAWS_PER_S: u8 = 12;
-/// The template is ours and known to parse; were it not, indicatif's own is used.
+/// The template parses; otherwise indicatif's default is used.
 const TEMPLATE: &str = "{msg} {bar:24.cyan/238} {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left";
 
-/// The bar. Hidden where nothing can be drawn over on standard error.
+/// A progress bar, which is hidden unless standard error is a terminal.
 pub(super) struct Bar(ProgressBar);
 
 impl Bar {
-    /// Begins with what is done, "verifying". `quiet` hides it.
+    /// Starts a bar with a label such as "verifying". `quiet` hides it.
     pub(super) fn new(what: &'static str, quiet: bool) -> Self {
         let is_hidden = quiet || !terminal::draws(&std::io::stderr());
         let target =
@@ -23,7 +23,7 @@ impl Bar {
         Self(bar)
     }
 
-    /// Bytes done and all bytes.
+    /// Sets the bytes done and the total.
     pub(super) fn set(&self, done: u64, total: u64) {
         self.0.set_length(total.max(1));
         self.0.set_position(done.min(total));

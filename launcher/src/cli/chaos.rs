@@ -1,9 +1,9 @@
 //! `enn chaos`.
 
-use super::{flags::Which, output};
+use super::{flags::RunArgs, output};
 use crate::{
     Error, agent,
-    chaos::{self, ChaosError, Ended, Kind, Means, Rate, Schedule},
+    chaos::{self, ChaosEnd, ChaosError, ChaosOptions, FaultKind, Rate, Schedule},
     facts::Facts,
     run_dir,
     runs::Need,
@@ -14,25 +14,25 @@ use std::io::Write;
 
 /// Time of a schedule that is only printed, unless --for is given; seconds.
 const DRY_S: f64 = 600.0;
-/// How long a link is cut, unless it is said; seconds.
+/// Default duration of a cut link; seconds.
 const CUT_S: f64 = 10.0;
 
 /// Disturb a run that is under way: kill, stop, slow and starve its workers at random times
 ///
-/// It shows whether a run goes on through faults. Only workers of this run are hit, and only those on this host and of this
-/// user: before every signal the process must be below the run's launcher and the same one that the run's journal tells of.
-/// A worker that waits as a spare is not hit. Every fault is a line here and in chaos.jsonl of the run.
+/// It shows whether a run goes on through faults. Only workers of this run are hit, and only those on this host and of this user: before
+/// every signal the process must be below the run's launcher and recorded in the run's journal. A worker that waits as a spare is not hit.
+/// Every fault is a line here and in chaos.jsonl of the run.
 ///
-/// A rate is how many in which time, as a mean: the times between faults are random (a Poisson process), decided by --seed.
-/// What lasts takes the time behind the colon. Times are 500ms, 2s, 10m or 1h.
+/// A rate is a mean number of faults in a time: the times between faults are random (a Poisson process), decided by --seed. The time behind
+/// the colon is the duration of a fault. Times are 500ms, 2s, 10m or 1h.
 ///
-/// It ends with the run, after --for, or at Ctrl-C or SIGTERM, and then undoes what lasts. If it is killed by SIGKILL nobody
-/// undoes it: `kill -CONT` continues a stopped worker.
+/// It ends with the run, after --for, or at Ctrl-C or SIGTERM, and then undoes lasting faults. After SIGKILL they remain: `kill -CONT`
+/// continues a stopped worker.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("faults").required(true).multiple(true)))]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: RunArgs,
     /// Kill a worker by SIGKILL, e.g. 1/60s
     #[arg(long, value_name = "N/TIME", value_parser = chaos::rate, group = "faults", help_heading = "Faults")]
     kill: Option<Rate>,
@@ -51,11 +51,11 @@ pub(super) struct Args {
     enospc: Option<Rate>,
     /// Cut the link between a node and the one that leads, once, e.g. n2:10s [without a length: 10s]
     ///
-    /// The agent of that node neither hears nor says anything for that long; after 5 s both sides take each other for lost. The
-    /// connections between the workers themselves stay: to cut those needs the rights of an administrator.
+    /// The agent of that node neither receives nor sends anything for that long; after 5 s both sides consider each other lost. The
+    /// connections between the workers themselves stay: cutting them needs administrator rights.
     #[arg(long, value_name = "NODE[:LENGTH]", group = "faults", help_heading = "Faults")]
     partition: Option<String>,
-    /// Decides times and victims
+    /// Seed of the times and the workers that are hit
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Faults")]
     seed: u64,
     /// End after this time, e.g. 10m [default: with the run]
@@ -64,15 +64,19 @@ pub(super) struct Args {
     /// Hit only this rank
     #[arg(long, value_name = "R", help_heading = "Faults")]
     rank: Option<u32>,
-    /// Print when what would come, and do nothing; of 10 minutes unless --for says more
+    /// Print the planned faults and do nothing; for 10 minutes unless --for is given
     #[arg(long, help_heading = "Faults")]
     dry_run: bool,
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let kinds =
-        [(Kind::Kill, args.kill), (Kind::Stop, args.stop), (Kind::Slow, args.slow), (Kind::Enospc, args.enospc)];
-    let rates: Vec<(Kind, Rate)> = kinds.into_iter().filter_map(|(kind, rate)| Some((kind, rate?))).collect();
+    let kinds = [
+        (FaultKind::Kill, args.kill),
+        (FaultKind::Stop, args.stop),
+        (FaultKind::Slow, args.slow),
+        (FaultKind::Enospc, args.enospc),
+    ];
+    let rates: Vec<(FaultKind, Rate)> = kinds.into_iter().filter_map(|(kind, rate)| Some((kind, rate?))).collect();
     if args.dry_run {
         return dry(Schedule::new(args.seed, &rates, Some(args.time.unwrap_or(DRY_S))));
     }
@@ -84,7 +88,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
             return Ok(ExitCode::Success);
         }
     }
-    let means = Means {
+    let options = ChaosOptions {
         run_dir: &run,
         host: &facts.host,
         schedule: Schedule::new(args.seed, &rates, args.time),
@@ -94,14 +98,14 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let mut out = output::stdout()?;
     let mut tell = |line: &str| out.write_all(format!("{line}\n").as_bytes());
     tell(&format!("disturbing {} with seed {}", run.display(), args.seed)).map_err(Error::Output)?;
-    Ok(match chaos::run(means, &mut tell).map_err(failure)? {
-        Ended::WithTheRun | Ended::InTime => ExitCode::Success,
-        Ended::BySignal(Signal::SIGINT) => ExitCode::Interrupted,
-        Ended::BySignal(_) => ExitCode::Terminated,
+    Ok(match chaos::run(options, &mut tell).map_err(failure)? {
+        ChaosEnd::RunEnded | ChaosEnd::TimeElapsed => ExitCode::Success,
+        ChaosEnd::Signalled(Signal::SIGINT) => ExitCode::Interrupted,
+        ChaosEnd::Signalled(_) => ExitCode::Terminated,
     })
 }
 
-/// "n2:10s", or "n2". What is no time belongs to the name: an IPv6 address has colons, too.
+/// Parses "n2:10s" or "n2". A suffix that is no time belongs to the name, because an IPv6 address has colons, too.
 fn cut(text: &str) -> Request {
     let (node, length) = match text.rsplit_once(':') {
         Some((node, length)) if length.ends_with(|last: char| last.is_ascii_alphabetic()) => {
@@ -110,11 +114,11 @@ fn cut(text: &str) -> Request {
         Some(_) => (text, CUT_S),
         None => (text, CUT_S),
     };
-    // Seconds, rounded up; a rate's parser has seen that they are sane.
+    // Seconds are rounded up; the parser has checked that they are sane.
     Request::Cut { node: node.to_owned(), seconds: length.ceil() as u32 }
 }
 
-/// A reader that has seen enough is no failure.
+/// Converts the error; a closed output is not a failure of chaos.
 fn failure(error: ChaosError) -> Error {
     match error {
         ChaosError::Output(source) => Error::Output(source),

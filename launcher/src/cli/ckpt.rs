@@ -1,4 +1,4 @@
-//! `enn ckpt`: look at checkpoints and saved models, check and compare them, change their form, move them.
+//! `enn ckpt`: show, verify, compare, convert and move checkpoints and saved models.
 
 mod convert;
 mod diff;
@@ -11,9 +11,9 @@ use crate::{
     Error, api,
     convert::{self as convert_files, Contents, Mapped},
     facts::Facts,
-    remote::{self, Shelf},
+    remote::{self, RemoteRuns},
     runs::Need,
-    ui::figures,
+    ui::format,
 };
 use enn_common::{
     checkpoint::{
@@ -31,15 +31,15 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: CkptCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum CkptCommand {
     /// List the checkpoints of a run, oldest first
-    Ls(Which),
-    /// Tell what is in the newest complete checkpoint, or in a file
-    Show(Which),
+    Ls(CheckpointArgs),
+    /// Show the contents of the newest complete checkpoint, or of a file
+    Show(CheckpointArgs),
     Verify(verify::Args),
     Diff(diff::Args),
     Convert(convert::Args),
@@ -50,7 +50,7 @@ enum What {
 }
 
 #[derive(Debug, clap::Args)]
-struct Which {
+struct CheckpointArgs {
     /// Run (directory, name, its beginning, address, "latest"), checkpoint (directory, address), .safetensors (or index) or .pt file
     #[arg(value_name = "WHAT", help_heading = "Job")]
     what: String,
@@ -62,17 +62,17 @@ struct Which {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    match &args.what {
-        What::Ls(which) => {
+    match &args.command {
+        CkptCommand::Ls(which) => {
             let listed = match api::at_address(&[which.runs.dir(facts)], &which.what, Need::Model, facts)? {
-                Some((shelf, name)) => remote::list(&shelf.place(&name))?,
+                Some((remote_runs, name)) => remote::list(&remote_runs.run_store(&name))?,
                 None => listing::list(&which.dir(facts)?),
             };
-            tell(which.json, serde_json::to_value(&listed), || table(&listed))?;
+            print(which.json, serde_json::to_value(&listed), || table(&listed))?;
         }
-        What::Show(which) => {
-            let looked = look(&which.what, &which.runs, facts)?;
-            let path = looked.path();
+        CkptCommand::Show(which) => {
+            let located = locate(&which.what, &which.runs, facts)?;
+            let path = located.path();
             if !name::is_dcp(path) && listing::list(path).is_empty() {
                 let found = convert_files::contents(path)?;
                 let tensor = |(name, dtype, shape): &(String, &str, Vec<u64>)| json!({"name": name, "dtype": dtype, "shape": shape});
@@ -81,82 +81,82 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
                     found.values.iter().map(|(name, text)| (name.clone(), json!(text))).collect();
                 let mapped = found.mapped.as_ref().map(mapped);
                 let json = json!({"path": found.path, "form": found.form, "tensors": tensors, "values": values, "refused": found.refused, "mapped": mapped});
-                return tell(which.json, Ok(json), || file_contents(&found)).map(|()| ExitCode::Success);
+                return print(which.json, Ok(json), || file_contents(&found)).map(|()| ExitCode::Success);
             }
             let shown = listing::show(&listing::find(path)?);
-            let shown = Shown { path: looked.named(&shown.path), ..shown };
-            tell(which.json, serde_json::to_value(&shown), || contents(&shown))?;
+            let shown = Shown { path: located.named(&shown.path), ..shown };
+            print(which.json, serde_json::to_value(&shown), || contents(&shown))?;
         }
-        What::Verify(args) => return verify::run(args, facts),
-        What::Diff(args) => return diff::run(args, facts),
-        What::Convert(args) => convert::run(args, facts)?,
-        What::Merge(args) => convert::run_merge(args, facts)?,
-        What::Prune(args) => prune::run(args, facts)?,
-        What::Push(args) => transfer::run_push(args, facts)?,
-        What::Pull(args) => transfer::run_pull(args, facts)?,
+        CkptCommand::Verify(args) => return verify::run(args, facts),
+        CkptCommand::Diff(args) => return diff::run(args, facts),
+        CkptCommand::Convert(args) => convert::run(args, facts)?,
+        CkptCommand::Merge(args) => convert::run_merge(args, facts)?,
+        CkptCommand::Prune(args) => prune::run(args, facts)?,
+        CkptCommand::Push(args) => transfer::run_push(args, facts)?,
+        CkptCommand::Pull(args) => transfer::run_pull(args, facts)?,
     }
     Ok(ExitCode::Success)
 }
 
-impl Which {
+impl CheckpointArgs {
     fn path(&self, facts: &Facts) -> Result<PathBuf, Error> {
         path(&self.what, &self.runs, facts)
     }
 
-    /// The same, where checkpoints are listed: a file holds none.
+    /// Returns the path of a directory of checkpoints; a file is an error.
     fn dir(&self, facts: &Facts) -> Result<PathBuf, Error> {
         let path = self.path(facts)?;
         if path.is_dir() { Ok(path) } else { Err(FindError::None { path }.into()) }
     }
 }
 
-/// What is looked at.
-enum Looked {
-    Here(PathBuf),
-    At(Box<api::Outlined>),
+/// The location of a checkpoint or file that is shown.
+enum Located {
+    Local(PathBuf),
+    Remote(Box<api::Outlined>),
 }
 
-impl Looked {
+impl Located {
     fn path(&self) -> &Path {
         match self {
-            Self::Here(path) => path,
-            Self::At(outlined) => outlined.outline().dir(),
+            Self::Local(path) => path,
+            Self::Remote(outlined) => outlined.outline().dir(),
         }
     }
 
-    /// What is called `path` here, for people.
+    /// Returns the path or the address that is shown for `path`.
     fn named(&self, path: &Path) -> PathBuf {
         match self {
-            Self::Here(_) => path.to_owned(),
-            Self::At(outlined) => outlined.outline().address().into(),
+            Self::Local(_) => path.to_owned(),
+            Self::Remote(outlined) => outlined.outline().address().into(),
         }
     }
 }
 
-/// A file or checkpoint directory as given, else a run's directory, else a directory that holds checkpoints; what is at an address is
-/// fetched.
+/// Returns the path of a file or checkpoint directory as given, else of a run's directory, else of a directory of checkpoints; a checkpoint
+/// at an address is fetched.
 fn path(what: &str, runs: &Runs, facts: &Facts) -> Result<PathBuf, Error> {
-    match place(what, runs, facts)? {
+    match resolve(what, runs, facts)? {
         Ok(path) => Ok(path),
         Err(kept) => {
-            let (shelf, name) = *kept;
-            // It may be a checkpoint alone.
+            let (remote_runs, name) = *kept;
+            // The address may be that of a checkpoint without a run.
             let bar = Bar::new("fetching", false);
-            Ok(shelf.fetch(&name, true, &mut |done, total| bar.set(done, total))?)
+            Ok(remote_runs.fetch(&name, true, &mut |done, total| bar.set(done, total))?)
         }
     }
 }
 
-/// The same, and of what is at an address the outline.
-fn look(what: &str, runs: &Runs, facts: &Facts) -> Result<Looked, Error> {
-    match place(what, runs, facts)? {
-        Ok(path) => Ok(Looked::Here(path)),
-        Err(kept) => Ok(api::outline_at((&kept.0, &kept.1))?.map_or_else(Looked::At, Looked::Here)),
+/// Returns the path, or the outline of a checkpoint at an address.
+fn locate(what: &str, runs: &Runs, facts: &Facts) -> Result<Located, Error> {
+    match resolve(what, runs, facts)? {
+        Ok(path) => Ok(Located::Local(path)),
+        Err(kept) => Ok(api::outline_at(&kept.0, &kept.1)?.map_or_else(Located::Remote, Located::Local)),
     }
 }
 
-/// The path of what is here, or the address of what is not.
-fn place(what: &str, runs: &Runs, facts: &Facts) -> Result<Result<PathBuf, Box<(Shelf, String)>>, Error> {
+/// Returns a local path, or the address of a checkpoint in a store.
+fn resolve(what: &str, runs: &Runs, facts: &Facts) -> Result<Result<PathBuf, Box<(RemoteRuns, String)>>, Error> {
     let given = facts.cwd.join(what);
     if given.is_file() || name::is_dcp(&given) || given.join(name::MANIFEST).exists() {
         return Ok(Ok(given));
@@ -170,7 +170,7 @@ fn place(what: &str, runs: &Runs, facts: &Facts) -> Result<Result<PathBuf, Box<(
     }
 }
 
-fn tell(json: bool, value: Result<Value, serde_json::Error>, text: impl FnOnce() -> String) -> Result<(), Error> {
+fn print(json: bool, value: Result<Value, serde_json::Error>, text: impl FnOnce() -> String) -> Result<(), Error> {
     if json {
         let value = value.map_err(|error| Error::Output(error.into()))?;
         return output::json(&value);
@@ -189,8 +189,8 @@ fn table(listed: &[Listed]) -> String {
     output::lines(&lines)
 }
 
-/// What the manifest says of the model: data, seeds, errors beside the baselines', decisions.
-fn card(manifest: &Manifest, lines: &mut Vec<String>) {
+/// Adds lines about the model: data, seeds, errors of the model and the baselines, decisions.
+fn model_card(manifest: &Manifest, lines: &mut Vec<String>) {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let meta = &manifest.meta;
     let config = &manifest.config;
@@ -205,9 +205,9 @@ fn card(manifest: &Manifest, lines: &mut Vec<String>) {
         lines.push(format!("seed {seed}, split {division}"));
     }
     let errors = |name: &str, one: &Metrics| {
-        let shown = figures::columns(one.measure());
-        let told: Vec<String> = shown[..2].iter().map(|(name, of)| format!("{name} {:.5}", of(one))).collect();
-        format!("  {name:14}  {}", told.join("  "))
+        let shown = format::columns(one.measure());
+        let texts: Vec<String> = shown[..2].iter().map(|(name, of)| format!("{name} {:.5}", of(one))).collect();
+        format!("  {name:14}  {}", texts.join("  "))
     };
     for (split, metrics) in &manifest.metrics {
         lines.push(format!("errors on {split}"));
@@ -239,7 +239,7 @@ fn file_contents(found: &Contents) -> String {
     output::lines(&lines)
 }
 
-/// What ENN has of a file of ENN for PyTorch.
+/// Returns as JSON how ENN reads a file of ENN for PyTorch.
 fn mapped(found: &Mapped) -> Value {
     let setting =
         |(theirs, ours, value): &(String, String, String)| json!({"from": theirs, "to": ours, "value": value});
@@ -262,7 +262,7 @@ fn contents(shown: &Shown) -> String {
         ));
     }
     if let Some(manifest) = &shown.manifest {
-        card(manifest, &mut lines);
+        model_card(manifest, &mut lines);
     }
     let width = shown.tensors.iter().map(|tensor| tensor.name.chars().count()).max().unwrap_or(0);
     for tensor in &shown.tensors {

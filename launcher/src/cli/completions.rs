@@ -1,7 +1,7 @@
 //! `enn completions`, and `--print-completion` as newer releases of torchrun have it.
 
 use super::{output, run::Torchrun};
-use crate::{Error, torchrun::Manner};
+use crate::{Error, torchrun::Dialect};
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use enn_common::exit::ExitCode;
@@ -15,7 +15,7 @@ pub(super) struct Args {
     shell: Shell,
 }
 
-/// A shell that torchrun or `enn completions` knows.
+/// A shell that torchrun or `enn completions` supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum AnyShell {
     Bash,
@@ -31,11 +31,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::Success)
 }
 
-/// Prints those of `enn`, or of torchrun's own command line under this name.
-pub(super) fn print(shell: AnyShell, manner: Manner, name: &str) -> Result<(), Error> {
-    let (command, name) = match manner {
-        Manner::Enn => (super::command(), "enn"),
-        Manner::Torchrun => (Torchrun::command(), name),
+/// Prints the completions of `enn`, or of torchrun's command line under this name.
+pub(super) fn print(shell: AnyShell, dialect: Dialect, name: &str) -> Result<(), Error> {
+    let (command, name) = match dialect {
+        Dialect::Enn => (super::command(), "enn"),
+        Dialect::Torchrun => (Torchrun::command(), name),
     };
     let text = match shell {
         AnyShell::Tcsh => tcsh(&command, name).into_bytes(),
@@ -54,7 +54,7 @@ fn generated(shell: Shell, mut command: Command, name: &str) -> Vec<u8> {
     text
 }
 
-/// A line for tcsh: the subcommands, and all flags; everything else is a file.
+/// Returns a line for tcsh with the subcommands and all flags; other words complete as files.
 fn tcsh(command: &Command, name: &str) -> String {
     let visible = || command.get_subcommands().filter(|sub| !sub.is_hide_set());
     let longs = |command: &Command| -> Vec<String> {

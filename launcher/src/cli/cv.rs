@@ -16,9 +16,9 @@ use std::path::PathBuf;
 
 /// Cross-validate: train a model per fold of the rows and judge it on the rows it never saw, beside every baseline
 ///
-/// Data are read and staged once. Rows come to folds by a hash of their ids; by groups or by blocks of time where [data.split] says
-/// so, and its `val` is the share of the other rows that validate. Every fold is a run of its own below one directory; on CPUs it has
-/// one worker, and the folds under way share the cores; on GPUs they share these. Baselines are fitted to the training and validation rows of the fold.
+/// Data are read and staged once. Rows are assigned to folds by a hash of their ids, or by groups or blocks of time as in [data.split],
+/// whose `val` is the share of the other rows that validate. Every fold is a run of its own below one directory; on CPUs it has one worker,
+/// and the folds under way share the cores; on GPUs they share these. Baselines are fitted to the training and validation rows of the fold.
 /// Errors by cell, horizon and group, intervals and importance go into a table, into evaluation.json and into a report with pictures.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -76,7 +76,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
     let lines = !matches!(mode, ui::Mode::Quiet | ui::Mode::Json);
     let ended = api::cross_validate(config.as_ref(), facts, &options, &mut |record, fold| {
         if lines {
-            // A standard output that is gone is told at the end.
+            // A closed standard output is reported at the end.
             let _gone = output::text_line(&ui::cv::line(record, fold));
         }
     })?;

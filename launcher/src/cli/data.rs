@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: DataCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum DataCommand {
     /// Read the staged arrays and the predictions of a run, and compare every byte with its checksum
     ///
     /// Exit code 5 if anything is wrong. Workers compare a few blocks whenever they open the arrays.
@@ -37,15 +37,15 @@ struct Verify {
     json: bool,
 }
 
-/// What was found of one thing.
-struct Found {
+/// The result of verifying one directory or file.
+struct VerifiedData {
     path: PathBuf,
     problems: Vec<String>,
     note: Option<&'static str>,
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let What::Verify(args) = &args.what;
+    let DataCommand::Verify(args) = &args.command;
     let given = facts.cwd.join(&args.what);
     let bar = Bar::new("verifying", args.json);
     let mut found = Vec::new();
@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     drop(bar);
     let ok = found.iter().all(|one| one.problems.is_empty());
     if args.json {
-        let one = |one: &Found| json!({"path": one.path, "ok": one.problems.is_empty(), "problems": one.problems, "note": one.note});
+        let one = |one: &VerifiedData| json!({"path": one.path, "ok": one.problems.is_empty(), "problems": one.problems, "note": one.note});
         output::json(&json!(found.iter().map(one).collect::<Vec<_>>()))?;
     } else {
         output::text_line(&text(&found))?;
@@ -78,12 +78,12 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     Ok(if ok { ExitCode::Success } else { ExitCode::Artifact })
 }
 
-fn staged(dir: &Path, bar: &Bar) -> Result<Found, Error> {
+fn staged(dir: &Path, bar: &Bar) -> Result<VerifiedData, Error> {
     let path = dir.to_path_buf();
     let Some(sums) = Sums::read(dir)? else {
         let note = Some("it was staged before there were checksums; only its form was looked at");
         let problems = Staged::open(dir).err().map(|error| error.to_string()).into_iter().collect();
-        return Ok(Found { path, problems, note });
+        return Ok(VerifiedData { path, problems, note });
     };
     let mut done = 0;
     let total = sums.bytes();
@@ -94,14 +94,14 @@ fn staged(dir: &Path, bar: &Bar) -> Result<Found, Error> {
     if problems.is_empty() {
         problems.extend(Staged::open(dir).err().map(|error| error.to_string()));
     }
-    Ok(Found { path, problems, note: None })
+    Ok(VerifiedData { path, problems, note: None })
 }
 
-fn predictions(output: &Path) -> Result<Found, Error> {
-    Ok(Found { path: output.to_path_buf(), problems: verify(output)?, note: None })
+fn predictions(output: &Path) -> Result<VerifiedData, Error> {
+    Ok(VerifiedData { path: output.to_path_buf(), problems: verify(output)?, note: None })
 }
 
-fn text(found: &[Found]) -> String {
+fn text(found: &[VerifiedData]) -> String {
     if found.is_empty() {
         return "there are neither staged data nor predictions".into();
     }

@@ -3,12 +3,12 @@
 use super::output;
 use crate::{
     Error,
-    doctor::{self, Surroundings},
+    doctor::{self, DoctorInputs},
     facts::Facts,
 };
 use enn_common::exit::ExitCode;
 
-/// Look at this machine: what is there, what is missing, and the command that mends it
+/// Examine this machine: what is there, what is missing, and how to fix it
 ///
 /// Ends with code 4 when something needed is missing.
 #[derive(Debug, clap::Args)]
@@ -19,7 +19,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let report = doctor::examine(&Surroundings::from(facts));
+    let report = doctor::examine(&DoctorInputs::from(facts));
     if args.json {
         output::json(&report.json())?;
     } else {

@@ -1,6 +1,6 @@
 //! `enn drain`.
 
-use super::asked::Asked;
+use super::target_run::TargetRun;
 use crate::{Error, facts::Facts};
 use enn_common::{exit::ExitCode, wire::command::Request};
 
@@ -11,12 +11,12 @@ use enn_common::{exit::ExitCode, wire::command::Request};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    asked: Asked,
+    target: TargetRun,
     /// Node to leave [default: the only one]
     #[arg(long, value_name = "HOST", help_heading = "Cluster")]
     node: Option<String>,
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    args.asked.ask(&Request::Drain { node: args.node.clone() }, facts)
+    args.target.send(&Request::Drain { node: args.node.clone() }, facts)
 }

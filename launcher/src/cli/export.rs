@@ -27,13 +27,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long what was ended may take until it is looked at again.
+/// Time between two attempts to end child processes.
 const STOP_REST: Duration = Duration::from_millis(50);
 
 /// Write a run's best model for other runtimes, and check each file by running it there
 ///
-/// Pre- and post-processing are inside: columns go in and answers come out in their own units. Beside each artifact are ARTIFACT.json,
-/// which says what goes in and out and how it was checked, and programs that run it: ARTIFACT.usage.py, where there can be also .cpp and .rs.
+/// Pre- and post-processing are included: inputs are columns, and outputs are predictions in their own units. Next to each artifact are
+/// ARTIFACT.json, which describes inputs, outputs and the check, and programs that run it: ARTIFACT.usage.py, for some formats also .cpp
+/// and .rs.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Run: its directory, its name, the beginning of its name, its address, or "latest"
@@ -51,19 +52,19 @@ pub(super) struct Args {
     /// Directory of the artifacts; what is there of the same name is replaced
     #[arg(long, value_name = "DIR", default_value = "export", help_heading = "Job")]
     out: PathBuf,
-    /// Name of the artifacts; the run's, without
+    /// Name of the artifacts [default: the run's]
     #[arg(long, value_name = "NAME", help_heading = "Job")]
     name: Option<String>,
-    /// Answer the quantiles of the loss too
+    /// Output the quantiles of the loss too
     #[arg(long, help_heading = "Job")]
     quantiles: bool,
-    /// Let the state of a stream go in and come out
+    /// Make the state of a stream an input and an output
     #[arg(long, help_heading = "Job")]
     stream: bool,
     /// Rows of one call: fewest, what compilers tune for, most
     #[arg(long, value_name = "MIN:OPT:MAX", default_value = "1:64:4096", help_heading = "Job")]
-    batch: Rows,
-    /// Store weights and compute products in: fp32, fp16, bf16; what bears no half stays in single
+    batch: CallRows,
+    /// Format of weights and products: fp32, fp16, bf16; operations without half precision stay in fp32
     #[arg(long, value_name = "PRECISION", default_value = "fp32", help_heading = "Job")]
     precision: Precision,
     /// Compile for: cpu or cuda; aoti only
@@ -72,7 +73,7 @@ pub(super) struct Args {
     /// Take the code of this package of the same program, made by aoti for cpu, and give it this run's weights: seconds instead of minutes
     #[arg(long, value_name = "OLD.aoti.pt2", help_heading = "Job")]
     code_of: Option<PathBuf>,
-    /// Publish also what cannot be checked here or fails the check, and say so beside it
+    /// Publish also artifacts that cannot be checked here or fail the check, marked as unverified
     #[arg(long, help_heading = "Job")]
     unverified: bool,
     /// Install what these formats need to be made and checked: onnx, aoti, executorch, litert, tensorflow, tensorrt
@@ -85,11 +86,11 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Rows of one call.
+/// The value of --batch.
 #[derive(Debug, Clone, Copy)]
-struct Rows(Batch);
+struct CallRows(Batch);
 
-impl FromStr for Rows {
+impl FromStr for CallRows {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -128,12 +129,12 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         code_of: args.code_of.as_ref().map(|path| facts.cwd.join(path)),
         device: if args.device == "cuda" { Device::Cuda } else { Device::Cpu },
     };
-    let heard = |exported: &Exported| {
+    let on_exported = |exported: &Exported| {
         if !args.json {
             let _gone = output::text_line(&export::line(exported));
         }
     };
-    let done = match until_signal(&facts.cwd.join(run), &args.out, (facts, &options), &heard)? {
+    let done = match until_signal(&facts.cwd.join(run), &args.out, facts, &options, &on_exported)? {
         Ok(done) => done,
         Err(Signal::SIGINT) => return Ok(ExitCode::Interrupted),
         Err(_) => return Ok(ExitCode::Terminated),
@@ -145,35 +146,36 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     Ok(if failed { ExitCode::Artifact } else { ExitCode::Success })
 }
 
-/// Exports; or the signal that asked to stop: whatever was at work is ended then, and what it was making is gone.
+/// Exports until done or until a signal: then running tools are ended and unfinished artifacts are removed; returns the signal.
 fn until_signal(
     run: &Path,
     out: &Path,
-    with: (&Facts, &ExportOptions),
-    heard: &(dyn Fn(&Exported) + Sync),
+    facts: &Facts,
+    options: &ExportOptions,
+    on_exported: &(dyn Fn(&Exported) + Sync),
 ) -> Result<Result<Vec<Exported>, Signal>, Error> {
     let stopped = AtomicBool::new(false);
     let goes_on = ControlFlow::Continue(());
-    let mut hear = |exported: &Exported| {
+    let mut until_stopped = |exported: &Exported| {
         if stopped.load(Relaxed) {
             return ControlFlow::Break(());
         }
-        heard(exported);
+        on_exported(exported);
         goes_on
     };
     let Some(mut signals) = Signals::install(&STOP_SIGNALS).map_err(Error::Output)? else {
-        return api::export(run, out, with, &mut hear).map(Ok);
+        return api::export(run, out, facts, options, &mut until_stopped).map(Ok);
     };
     let (ended, end) = io::pipe().map_err(Error::Output)?;
     std::thread::scope(|scope| {
         let work = scope.spawn(move || {
-            let done = api::export(run, out, with, &mut hear);
+            let done = api::export(run, out, facts, options, &mut until_stopped);
             drop(end);
             done
         });
         let signal = next_signal(&mut signals, Some(&ended)).map_err(Error::Output)?;
         stopped.store(true, Relaxed);
-        // What it waits for ends, and with that the waiting; what it begins then ends as well.
+        // Ending the children ends the wait for them; children that are started afterwards are ended as well.
         while signal.is_some() && !work.is_finished() {
             end_children();
             let mut over = [PollFd::new(ended.as_fd(), PollFlags::POLLIN)];

@@ -1,4 +1,4 @@
-//! Groups of flags that several subcommands share, so that the same flag reads the same everywhere.
+//! Groups of flags that several subcommands share.
 
 use super::bar::Bar;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     ui::{self, Mode},
 };
 use clap::Args;
-use enn_common::config::raw::Value;
+use enn_common::config::raw::RawValue;
 use std::{
     io::Write,
     net::SocketAddr,
@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-/// torchrun's variables for what is a key of the configuration here.
+/// torchrun's variables that correspond to keys of the configuration.
 const NPROC: &str = "PET_NPROC_PER_NODE";
 const RESTARTS: &str = "PET_MAX_RESTARTS";
 
@@ -42,15 +42,15 @@ pub(super) struct Cluster {
     /// auto: one per GPU, else one per two cores, at most 8. gpu: one per GPU. cpu: one per core.
     #[arg(long, alias = "nproc_per_node", value_name = "N")]
     nproc_per_node: Option<String>,
-    /// Failures that are recovered from [default: 3]
+    /// Maximum number of recoveries [default: 3]
     ///
-    /// Under reform: in a row, without a step between them. Under restart: in all.
+    /// Under reform: recoveries in a row, without a step between them. Under restart: all of them.
     #[arg(long, alias = "max_restarts", value_name = "N")]
     max_restarts: Option<u32>,
     /// Seconds to finish the step and checkpoint after Ctrl-C [default: 30]
     #[arg(long, value_name = "SECONDS")]
     grace: Option<f64>,
-    /// Where workers compute: auto, cpu or cuda
+    /// Device of the workers: auto, cpu or cuda
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
 }
@@ -94,7 +94,7 @@ pub(super) struct Nodes {
     /// Rank of this node, where ranks are given: 0 leads
     #[arg(long, alias = "node_rank", value_name = "N")]
     node_rank: Option<String>,
-    /// Details of the meeting: join_timeout=600, last_call_timeout=30, keep_alive_interval, is_host, …
+    /// Details of the rendezvous: join_timeout=600, last_call_timeout=30, keep_alive_interval, is_host, …
     #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…")]
     rdzv_conf: Option<String>,
     /// Name or address at which the other nodes reach this one [default: found out]
@@ -106,13 +106,13 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// As `enn run` reads them, variables included.
+    /// Returns the flags as `enn run` reads them, including variables.
     pub(super) fn flags(
         &self,
         workers: &Cluster,
         facts: &Facts,
-    ) -> Result<(torchrun::Flags, torchrun::Own), torchrun::RunError> {
-        let meeting = torchrun::Meeting {
+    ) -> Result<(torchrun::Flags, torchrun::EnnFlags), torchrun::RunError> {
+        let rendezvous = torchrun::RendezvousFlags {
             nnodes: self.nnodes.clone(),
             nproc_per_node: workers.nproc_per_node.clone(),
             node_rank: self.node_rank.clone(),
@@ -120,16 +120,16 @@ impl Nodes {
             rdzv_endpoint: self.rdzv_endpoint.clone(),
             rdzv_id: self.rdzv_id.clone(),
             rdzv_conf: self.rdzv_conf.clone(),
-            ..torchrun::Meeting::default()
+            ..torchrun::RendezvousFlags::default()
         };
         let mut flags = torchrun::Flags::default();
-        flags.meeting = meeting;
-        let own = torchrun::Own { token_file: self.token_file.clone(), ..torchrun::Own::default() };
+        flags.rendezvous = rendezvous;
+        let own = torchrun::EnnFlags { token_file: self.token_file.clone(), ..torchrun::EnnFlags::default() };
         Ok((flags.with_variables(&facts.pet)?, own))
     }
 }
 
-/// Where runs are.
+/// The flag for the directory of runs.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Job")]
 pub(super) struct Runs {
@@ -139,12 +139,12 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// The directory, absolute; behind the working directory's name it may be an address.
+    /// Returns the absolute directory; behind the working directory's name it may be an address.
     pub(super) fn dir(&self, facts: &Facts) -> PathBuf {
         facts.cwd.join(self.runs_dir.as_ref().unwrap_or(&facts.runs_dir))
     }
 
-    /// The directory of the run that is named so and meets `need`. Where that is a model, it comes with it from an address.
+    /// Returns the directory of the named run if it meets `need`. A model at an address is fetched.
     pub(super) fn find(&self, run: &str, need: Need, facts: &Facts) -> Result<PathBuf, Error> {
         found(run, &[self.dir(facts)], need, facts)
     }
@@ -155,13 +155,13 @@ fn found(run: &str, dirs: &[PathBuf], need: Need, facts: &Facts) -> Result<PathB
     let found = api::find_run(dirs, run, need, facts, &mut |done, total| bar.set(done, total))?;
     drop(bar);
     if let Some(note) = found.passed_over {
-        // A standard error that is gone changes nothing.
+        // A closed standard error is ignored.
         let _gone = writeln!(std::io::stderr(), "{}", enn_common::shown::line(&note));
     }
     Ok(found.path)
 }
 
-/// The exported model that is named, or else the run with a model.
+/// Returns the exported model with this name, or else the run with a model.
 pub(super) fn artifact_or_run(named: &str, runs: &Runs, facts: &Facts) -> Result<PathBuf, Error> {
     let path = facts.cwd.join(named);
     if api::is_artifact(&path) {
@@ -170,10 +170,10 @@ pub(super) fn artifact_or_run(named: &str, runs: &Runs, facts: &Facts) -> Result
     Ok(facts.cwd.join(runs.find(named, Need::Model, facts)?))
 }
 
-/// Which run is looked at.
+/// Arguments that name a run.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Job")]
-pub(super) struct Which {
+pub(super) struct RunArgs {
     /// Run: its directory, its name, the beginning of its name, its address; the newest one when left out
     #[arg(value_name = "RUN", default_value = "latest", hide_default_value = true)]
     run: String,
@@ -182,35 +182,35 @@ pub(super) struct Which {
     runs_dir: Option<PathBuf>,
 }
 
-impl Which {
-    /// What was given, as a path.
+impl RunArgs {
+    /// Returns the argument as a path.
     pub(super) fn as_path(&self, facts: &Facts) -> PathBuf {
         facts.cwd.join(&self.run)
     }
 
-    /// The run directory.
+    /// Finds the run directory.
     pub(super) fn find(&self, need: Need, facts: &Facts) -> Result<PathBuf, Error> {
         find(&self.run, self.runs_dir.as_deref(), need, facts)
     }
 }
 
-/// Finds the run that is named so and meets `need`, trained or of any program.
+/// Finds the named run that meets `need`, of a training or of any program.
 pub(super) fn find(run: &str, runs_dir: Option<&Path>, need: Need, facts: &Facts) -> Result<PathBuf, Error> {
     found(run, &directories(runs_dir, facts), need, facts)
 }
 
-/// Where runs are looked for: in the directory that was given, else in that of trainings and in that of `enn run`.
+/// Returns the directories that are searched for runs: the given one, else those of trainings and of `enn run`.
 pub(super) fn directories(runs_dir: Option<&Path>, facts: &Facts) -> Vec<PathBuf> {
     let mut dirs = match runs_dir {
         Some(dir) => vec![facts.cwd.join(dir)],
         None => vec![facts.cwd.join(&facts.runs_dir), facts.cwd.join(&facts.launches_dir)],
     };
-    // ENN_RUNS may name one for both: a run that is listed twice would not be found.
+    // ENN_RUNS may name one directory for both: a run that is listed twice would be ambiguous.
     dirs.dedup();
     dirs
 }
 
-/// What is told to a scraper.
+/// Flags of the metrics server.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(super) struct Scrape {
@@ -223,7 +223,6 @@ pub(super) struct Scrape {
 }
 
 impl Scrape {
-    /// Where to listen, when asked for.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.metrics_addr
     }
@@ -236,7 +235,7 @@ pub(super) struct Show {
     /// Print plain lines even on a terminal
     #[arg(long)]
     lines: bool,
-    /// Print only what went wrong
+    /// Print only failures
     #[arg(long, short, conflicts_with = "lines")]
     quiet: bool,
     /// Print every event as one JSON object per line on standard output
@@ -245,27 +244,27 @@ pub(super) struct Show {
 }
 
 impl Changes {
-    /// As overrides, in the order given.
+    /// Returns the overrides in the given order.
     pub(super) fn overrides(&self) -> Vec<Override> {
         self.set.iter().cloned().map(Override::Set).collect()
     }
 }
 
 impl Cluster {
-    /// Whether a number of workers was given, by the flag or by its variable.
-    pub(super) fn says_workers(&self, facts: &Facts) -> bool {
+    /// Returns whether a flag or a variable gives the number of workers.
+    pub(super) fn gives_workers(&self, facts: &Facts) -> bool {
         self.nproc_per_node.is_some() || variable(NPROC, facts).is_some()
     }
 
-    /// What torchrun's variables say, as overrides of `[cluster]`: those of flags come after them, and win.
+    /// Returns torchrun's variables as overrides of `[cluster]`; overrides of flags come later and take precedence.
     pub(super) fn variables(facts: &Facts) -> Vec<Override> {
         let mut overrides = Vec::new();
-        let mut say = |name: &str, text: &str, keys: &[(&'static str, Value)]| {
+        let mut say = |name: &str, text: &str, keys: &[(&'static str, RawValue)]| {
             let place = format!("{name}={text}");
             overrides.extend(keys.iter().map(|(key, value)| Override::Flag(key, value.clone(), place.clone())));
         };
         if let Some(text) = variable(NPROC, facts) {
-            let keys = [("cluster.nproc_per_node", number(text)), ("cluster.workers_min", Value::Integer(0))];
+            let keys = [("cluster.nproc_per_node", number(text)), ("cluster.workers_min", RawValue::Integer(0))];
             say(NPROC, text, &keys);
         }
         if let Some(text) = variable(RESTARTS, facts) {
@@ -274,38 +273,38 @@ impl Cluster {
         overrides
     }
 
-    /// As overrides of `[cluster]`.
+    /// Returns the flags as overrides of `[cluster]`.
     pub(super) fn overrides(&self) -> Vec<Override> {
         let mut overrides = Vec::new();
         let mut flag = |key, value, flag: String| overrides.push(Override::Flag(key, value, flag));
         if let Some(text) = &self.nproc_per_node {
             flag("cluster.nproc_per_node", number(text), format!("--nproc-per-node {text}"));
-            flag("cluster.workers_min", Value::Integer(0), format!("--nproc-per-node {text}"));
+            flag("cluster.workers_min", RawValue::Integer(0), format!("--nproc-per-node {text}"));
         }
         if let Some(count) = self.max_restarts {
-            flag("cluster.max_restarts", Value::Integer(count.into()), format!("--max-restarts {count}"));
+            flag("cluster.max_restarts", RawValue::Integer(count.into()), format!("--max-restarts {count}"));
         }
         if let Some(seconds) = self.grace {
-            flag("cluster.grace_s", Value::Float(seconds), format!("--grace {seconds}"));
+            flag("cluster.grace_s", RawValue::Float(seconds), format!("--grace {seconds}"));
         }
         if let Some(device) = &self.device {
-            flag("cluster.device", Value::Text(device.clone()), format!("--device {device}"));
+            flag("cluster.device", RawValue::Text(device.clone()), format!("--device {device}"));
         }
         overrides
     }
 }
 
-/// torchrun's variable of this name. An empty one says nothing.
+/// Returns torchrun's variable of this name; an empty one is ignored.
 fn variable<'a>(name: &str, facts: &'a Facts) -> Option<&'a str> {
     facts.pet.get(name).map(String::as_str).filter(|text| !text.is_empty())
 }
 
-/// A number, or the word that stands for one.
-fn number(text: &str) -> Value {
-    text.trim().parse().map_or_else(|_| Value::Text(text.to_owned()), Value::Integer)
+/// Returns the text as an integer, or else as a word such as "auto".
+fn number(text: &str) -> RawValue {
+    text.trim().parse().map_or_else(|_| RawValue::Text(text.to_owned()), RawValue::Integer)
 }
 
-/// "2:4", or "4" for "4:4".
+/// Parses "2:4", or "4" as "4:4".
 fn workers(text: &str) -> Result<(u32, u32), String> {
     let number = |text: &str| match text.trim().parse::<u32>() {
         Ok(0) | Err(_) => Err(format!("found \"{text}\", expected a number of workers, or MIN:MAX, e.g. 2:4")),
@@ -321,32 +320,32 @@ fn workers(text: &str) -> Result<(u32, u32), String> {
 }
 
 impl Elastic {
-    /// As overrides of `[cluster]`.
+    /// Returns the flags as overrides of `[cluster]`.
     pub(super) fn overrides(&self) -> Vec<Override> {
         let mut overrides = Vec::new();
         let mut flag = |key, value, flag: String| overrides.push(Override::Flag(key, value, flag));
         if let Some((fewest, most)) = self.workers {
-            flag("cluster.nproc_per_node", Value::Integer(most.into()), format!("--workers {fewest}:{most}"));
-            flag("cluster.workers_min", Value::Integer(fewest.into()), format!("--workers {fewest}:{most}"));
+            flag("cluster.nproc_per_node", RawValue::Integer(most.into()), format!("--workers {fewest}:{most}"));
+            flag("cluster.workers_min", RawValue::Integer(fewest.into()), format!("--workers {fewest}:{most}"));
         }
         if let Some(policy) = &self.policy {
-            flag("cluster.policy", Value::Text(policy.clone()), format!("--policy {policy}"));
+            flag("cluster.policy", RawValue::Text(policy.clone()), format!("--policy {policy}"));
         }
         if let Some(count) = self.spares {
-            flag("cluster.spares", Value::Integer(count.into()), format!("--spares {count}"));
+            flag("cluster.spares", RawValue::Integer(count.into()), format!("--spares {count}"));
         }
         if self.evict_stragglers {
-            flag("cluster.evict_stragglers", Value::Bool(true), "--evict-stragglers".to_owned());
+            flag("cluster.evict_stragglers", RawValue::Bool(true), "--evict-stragglers".to_owned());
         }
         if let Some(seconds) = self.hang_timeout {
-            flag("cluster.hang_timeout_s", Value::Float(seconds), format!("--hang-timeout {seconds}"));
+            flag("cluster.hang_timeout_s", RawValue::Float(seconds), format!("--hang-timeout {seconds}"));
         }
         overrides
     }
 }
 
 impl Show {
-    /// As the user interface's mode.
+    /// Returns the mode of the user interface.
     pub(super) fn mode(&self) -> Mode {
         match (self.json, self.quiet, self.lines) {
             (true, ..) => Mode::Json,
@@ -357,7 +356,7 @@ impl Show {
     }
 }
 
-/// A span of time: "30d", "12h", "2w".
+/// Parses a span of time such as "30d", "12h" or "2w".
 pub(super) fn span(text: &str) -> Result<Duration, String> {
     let refused = || format!("found \"{text}\", expected a time such as 30d, 12h, 45m or 2w");
     let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(refused)?;
@@ -393,10 +392,10 @@ mod tests {
             local_addr: None,
             token_file: None,
         };
-        let nnodes = |given| nodes(given).flags(&cluster, &facts).unwrap().0.meeting.nnodes;
+        let nnodes = |given| nodes(given).flags(&cluster, &facts).unwrap().0.rendezvous.nnodes;
         assert_eq!((nnodes(None).as_deref(), nnodes(Some("3")).as_deref()), (Some("2:4"), Some("3")));
-        assert!(cluster.says_workers(&facts));
-        let said: Vec<_> = Cluster::variables(&facts)
+        assert!(cluster.gives_workers(&facts));
+        let overrides: Vec<_> = Cluster::variables(&facts)
             .into_iter()
             .filter_map(|one| match one {
                 Override::Flag(key, value, place) => Some((key, value, place)),
@@ -405,11 +404,11 @@ mod tests {
             .collect();
         let workers = "PET_NPROC_PER_NODE=gpu".to_owned();
         assert_eq!(
-            said,
+            overrides,
             [
-                ("cluster.nproc_per_node", Value::Text("gpu".into()), workers.clone()),
-                ("cluster.workers_min", Value::Integer(0), workers),
-                ("cluster.max_restarts", Value::Integer(7), "PET_MAX_RESTARTS=7".into()),
+                ("cluster.nproc_per_node", RawValue::Text("gpu".into()), workers.clone()),
+                ("cluster.workers_min", RawValue::Integer(0), workers),
+                ("cluster.max_restarts", RawValue::Integer(7), "PET_MAX_RESTARTS=7".into()),
             ]
         );
     }

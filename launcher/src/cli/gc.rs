@@ -8,7 +8,7 @@ use crate::{
     Error,
     facts::Facts,
     run_dir,
-    runs::{self, Limits, RunSummary, StagedData, Verdict},
+    runs::{self, RemovalDecision, RemovalFilter, RunSummary, StagedData},
 };
 use enn_common::exit::ExitCode;
 use std::{
@@ -20,20 +20,20 @@ use std::{
 
 /// Remove old runs, and staged data that no run uses
 ///
-/// Without --older-than, --failed and --keep no run is removed, only staged data that no run uses and what is left of interrupted removals.
-/// A run goes if it meets all that is asked for. One that is under way stays, and so does one whose model a run that stays began with.
+/// Without --older-than, --failed and --keep no run is removed, only staged data that no run uses and leftovers of interrupted removals. A
+/// run is removed if it meets all conditions. A run that is under way is kept, and so is one whose model a kept run was fine-tuned from.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Runs that were last written to longer ago, e.g. 30d, 12h or 2w
     #[arg(long, value_name = "TIME", value_parser = flags::span, help_heading = "Job")]
     older_than: Option<Duration>,
-    /// Runs that failed, also those with a model; of runs that ended without a word those without one
+    /// Failed runs, also those with a model, and runs without a model whose end is unknown
     #[arg(long, help_heading = "Job")]
     failed: bool,
     /// Keep the newest N runs whatever they are; alone: remove all others
     #[arg(long, value_name = "N", help_heading = "Job")]
     keep: Option<usize>,
-    /// Say what would be removed, and remove nothing
+    /// Print what would be removed, and remove nothing
     #[arg(long, short = 'n', help_heading = "Job")]
     dry_run: bool,
     /// Directory of runs [default: ENN_RUNS, else ./runs]
@@ -49,21 +49,21 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let mut dirs = flags::directories(args.runs_dir.as_deref(), facts);
-    // Those of `enn run` have an age and a size of their own.
+    // Launches of `enn run` have their own filter of age and size.
     dirs.truncate(1);
     dirs.iter().try_for_each(|dir| run_dir::local(dir))?;
-    let limits = Limits { older_than: args.older_than, failed: args.failed, keep: args.keep };
-    let found = if limits.ask_for_runs() { runs::list(&dirs) } else { Vec::new() };
+    let filter = RemovalFilter { older_than: args.older_than, failed: args.failed, keep: args.keep };
+    let found = if filter.ask_for_runs() { runs::list(&dirs) } else { Vec::new() };
     let mut going = Vec::new();
-    for (run, verdict) in found.iter().zip(runs::judge(&found, limits, SystemTime::now())) {
-        match verdict {
-            Verdict::Goes => going.push(run.clone()),
-            Verdict::Protected(reason) => note(&format!("{} stays: {reason}", run.name)),
-            Verdict::Stays => {}
+    for (run, decision) in found.iter().zip(runs::decide(&found, filter, SystemTime::now())) {
+        match decision {
+            RemovalDecision::Remove => going.push(run.clone()),
+            RemovalDecision::Protected(reason) => note(&format!("{} stays: {reason}", run.name)),
+            RemovalDecision::Keep => {}
         }
     }
     if args.dry_run {
-        rm::tell(&would_go(&dirs, &going), args.json, "would remove")?;
+        rm::print(&would_go(&dirs, &going), args.json, "would remove")?;
         return Ok(ExitCode::Success);
     }
     if !args.yes && !args.json && !rm::agreed(&going)? {
@@ -71,11 +71,11 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         return Ok(ExitCode::Success);
     }
     let removed = collect(&dirs, &going)?;
-    rm::tell(&removed, args.json, "removed")?;
+    rm::print(&removed, args.json, "removed")?;
     Ok(ExitCode::Success)
 }
 
-/// Removes the runs that go, then all staged data that no run uses. A run that began again meanwhile stays.
+/// Removes the selected runs, then all staged data that no run uses. A run that has started again meanwhile is kept.
 fn collect(dirs: &[PathBuf], going: &[RunSummary]) -> Result<Removed, Error> {
     let mut removed = Removed::default();
     for run in going {
@@ -100,7 +100,7 @@ fn collect(dirs: &[PathBuf], going: &[RunSummary]) -> Result<Removed, Error> {
     Ok(removed)
 }
 
-/// What would go.
+/// Returns what would be removed.
 fn would_go(dirs: &[PathBuf], going: &[RunSummary]) -> Removed {
     let names: BTreeSet<&str> = going.iter().map(|run| run.name.as_str()).collect();
     let goes = |data: &StagedData| data.users.iter().all(|user| names.contains(user.as_str()));
@@ -109,8 +109,8 @@ fn would_go(dirs: &[PathBuf], going: &[RunSummary]) -> Removed {
     Removed { runs: going.iter().map(|run| sized(&run.path)).collect(), staged, waits_for: None }
 }
 
-/// Tells what stays, and why.
+/// Prints a note on standard error.
 fn note(text: &str) {
-    // A standard error that is gone changes nothing.
+    // A closed standard error is ignored.
     let _gone = writeln!(std::io::stderr(), "{}", enn_common::shown::line(text));
 }

@@ -1,6 +1,6 @@
 //! `enn kernels`.
 
-use super::{flags::Which, output};
+use super::{flags::RunArgs, output};
 use crate::{Error, facts::Facts, runs::Need, ui};
 use enn_common::exit::ExitCode;
 
@@ -10,7 +10,7 @@ use enn_common::exit::ExitCode;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: RunArgs,
     /// Print JSON
     #[arg(long, help_heading = "Output")]
     json: bool,

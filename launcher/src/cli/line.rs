@@ -1,59 +1,59 @@
-//! The command line of this process: parsed, where a flag of a newer torchrun before the program is set aside, not refused.
+//! Parses the command line of this process. Flags of a newer torchrun before the program are ignored with a note.
 
 use super::{Cli, Command, run};
 use crate::{
     facts::Facts,
-    torchrun::{self, Flags, Manner, RunError},
+    torchrun::{self, Dialect, Flags, RunError},
 };
 use clap::{Args, CommandFactory, Parser, error::ErrorKind, parser::ValueSource};
 use std::ffi::OsString;
 
-/// What is wrong with a command line.
+/// An error in a command line.
 #[derive(Debug)]
-pub(super) enum Wrong {
-    /// It does not parse, or asks for help.
+pub(super) enum LineError {
+    /// The command line does not parse, or asks for help.
     Parser(clap::Error),
-    /// It cannot be told what is to be run.
+    /// The program to run cannot be found among the arguments.
     Run(Box<RunError>),
 }
 
 /// The words of a command line, the program's name first.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Words {
-    /// All of them.
+    /// The words as typed.
     pub(super) typed: Vec<OsString>,
-    /// Without those that were set aside.
+    /// The words without ignored flags.
     pub(super) known: Vec<OsString>,
 }
 
 /// Reads the words of a command line, the program's name first.
-pub(super) fn parse(words: Vec<OsString>, manner: Manner) -> Result<Command, Wrong> {
-    let error = match parse_known(&words, manner) {
+pub(super) fn parse(words: Vec<OsString>, dialect: Dialect) -> Result<Command, LineError> {
+    let error = match parse_known(&words, dialect) {
         Ok(command) => return Ok(typed(command, Words { known: words.clone(), typed: words }, Vec::new())),
         Err(error) => error,
     };
-    let first = match manner {
-        Manner::Torchrun => 1,
-        Manner::Enn => 2,
+    let first = match dialect {
+        Dialect::Torchrun => 1,
+        Dialect::Enn => 2,
     };
     if error.kind() != ErrorKind::UnknownArgument || (first == 2 && words.get(1).is_none_or(|word| word != "run")) {
-        return Err(Wrong::Parser(error));
+        return Err(LineError::Parser(error));
     }
     let facts = Facts::gather();
-    let known = torchrun::set_aside(&words, first, &definition(manner), &facts);
-    match known.map_err(|error| Wrong::Run(Box::new(error)))? {
-        Some(torchrun::Known { words: left, notes }) => {
-            let command = parse_known(&left, manner).map_err(Wrong::Parser)?;
+    let known = torchrun::remove_unknown_flags(&words, first, &definition(dialect), &facts);
+    match known.map_err(|error| LineError::Run(Box::new(error)))? {
+        Some(torchrun::RecognizedWords { words: left, notes }) => {
+            let command = parse_known(&left, dialect).map_err(LineError::Parser)?;
             Ok(typed(command, Words { typed: words, known: left }, notes))
         }
-        None => Err(Wrong::Parser(error)),
+        None => Err(LineError::Parser(error)),
     }
 }
 
-pub(super) fn parse_known(words: &[OsString], manner: Manner) -> Result<Command, clap::Error> {
-    match manner {
-        Manner::Torchrun => run::Torchrun::try_parse_from(words).map(|torchrun| Command::Run(Box::new(torchrun.args))),
-        Manner::Enn => Cli::try_parse_from(words).map(|cli| cli.command),
+pub(super) fn parse_known(words: &[OsString], dialect: Dialect) -> Result<Command, clap::Error> {
+    match dialect {
+        Dialect::Torchrun => run::Torchrun::try_parse_from(words).map(|torchrun| Command::Run(Box::new(torchrun.args))),
+        Dialect::Enn => Cli::try_parse_from(words).map(|cli| cli.command),
     }
 }
 
@@ -64,26 +64,26 @@ fn typed(command: Command, words: Words, notes: Vec<String>) -> Command {
     }
 }
 
-/// `enn run`, or `enn-torchrun`, as clap knows it.
-fn definition(manner: Manner) -> clap::Command {
-    match manner {
-        Manner::Torchrun => run::Torchrun::command(),
-        Manner::Enn => Cli::command().find_subcommand("run").cloned().unwrap_or_default(),
+/// Returns the clap definition of `enn run` or `enn-torchrun`.
+fn definition(dialect: Dialect) -> clap::Command {
+    match dialect {
+        Dialect::Torchrun => run::Torchrun::command(),
+        Dialect::Enn => Cli::command().find_subcommand("run").cloned().unwrap_or_default(),
     }
 }
 
-/// Flags that were typed and that torchrun does not have: ours.
-pub(super) fn beyond_torchrun(words: &[OsString], manner: Manner) -> Vec<String> {
+/// Returns the given flags that torchrun does not have.
+pub(super) fn beyond_torchrun(words: &[OsString], dialect: Dialect) -> Vec<String> {
     let theirs = Flags::augment_args(clap::Command::default());
     let is_theirs = |id: &clap::Id| theirs.get_arguments().any(|argument| argument.get_id() == id);
-    let whole = match manner {
-        Manner::Torchrun => run::Torchrun::command(),
-        Manner::Enn => Cli::command(),
+    let whole = match dialect {
+        Dialect::Torchrun => run::Torchrun::command(),
+        Dialect::Enn => Cli::command(),
     };
-    // They were parsed before.
+    // The words have been parsed successfully before.
     let matches = whole.try_get_matches_from(words).unwrap_or_default();
     let matches = matches.subcommand().map_or(&matches, |(_, matches)| matches);
-    let definition = definition(manner);
+    let definition = definition(dialect);
     let own = definition.get_arguments().filter(|argument| !is_theirs(argument.get_id()));
     let given = own.filter(|argument| {
         matches.try_contains_id(argument.get_id().as_str()).is_ok()
@@ -102,33 +102,33 @@ mod tests {
 
     #[test]
     fn flags_of_ours_are_told_from_torchruns() {
-        let own = |line: &str, manner| beyond_torchrun(&words(line), manner);
+        let own = |line: &str, dialect| beyond_torchrun(&words(line), dialect);
         let line = "enn run --rdzv-backend etcd --grace 2 --nproc 2 -q --metrics 9000 train.py --hang-timeout 3";
-        assert_eq!(own(line, Manner::Enn), ["--grace", "--metrics-addr", "--quiet"]);
-        assert_eq!(own("enn run --rdzv-backend etcd -m a.b", Manner::Enn), [""; 0]);
-        assert_eq!(own("enn-torchrun --store-open --tee 3 train.py", Manner::Torchrun), ["--store-open"]);
-        assert_eq!(own("torchrun --role a train.py", Manner::Torchrun), [""; 0]);
+        assert_eq!(own(line, Dialect::Enn), ["--grace", "--metrics-addr", "--quiet"]);
+        assert_eq!(own("enn run --rdzv-backend etcd -m a.b", Dialect::Enn), [""; 0]);
+        assert_eq!(own("enn-torchrun --store-open --tee 3 train.py", Dialect::Torchrun), ["--store-open"]);
+        assert_eq!(own("torchrun --role a train.py", Dialect::Torchrun), [""; 0]);
     }
 
     #[test]
     fn an_unknown_flag_is_set_aside_only_where_torchruns_are_known() {
-        let parsed = |line: &str, manner| parse(words(line), manner);
-        assert!(parsed("enn run --cool-new=1 - a", Manner::Enn).is_ok());
-        assert!(parsed("enn-torchrun --cool-new 1 - a", Manner::Torchrun).is_ok());
-        for (line, manner) in [
-            ("enn train --cool-new=1 x.toml", Manner::Enn),
-            ("enn --cool-new=1 run -", Manner::Enn),
-            ("enn run --nproc-per-nodes 2 -", Manner::Enn),
+        let parsed = |line: &str, dialect| parse(words(line), dialect);
+        assert!(parsed("enn run --cool-new=1 - a", Dialect::Enn).is_ok());
+        assert!(parsed("enn-torchrun --cool-new 1 - a", Dialect::Torchrun).is_ok());
+        for (line, dialect) in [
+            ("enn train --cool-new=1 x.toml", Dialect::Enn),
+            ("enn --cool-new=1 run -", Dialect::Enn),
+            ("enn run --nproc-per-nodes 2 -", Dialect::Enn),
         ] {
-            let wrong = parsed(line, manner).unwrap_err();
+            let wrong = parsed(line, dialect).unwrap_err();
             assert!(
-                matches!(&wrong, Wrong::Parser(error) if error.kind() == ErrorKind::UnknownArgument),
+                matches!(&wrong, LineError::Parser(error) if error.kind() == ErrorKind::UnknownArgument),
                 "{line}: {wrong:?}"
             );
         }
-        let wrong = parsed("enn run --cool-new 1 --nproc-per-nodes 2 -", Manner::Enn).unwrap_err();
-        let Wrong::Parser(error) = wrong else { panic!("{wrong:?}") };
+        let wrong = parsed("enn run --cool-new 1 --nproc-per-nodes 2 -", Dialect::Enn).unwrap_err();
+        let LineError::Parser(error) = wrong else { panic!("{wrong:?}") };
         assert!(error.to_string().contains("'--nproc-per-nodes'"), "{error}");
-        assert!(matches!(parsed("enn run --cool-new no-such.py", Manner::Enn), Err(Wrong::Run(_))));
+        assert!(matches!(parsed("enn run --cool-new no-such.py", Dialect::Enn), Err(LineError::Run(_))));
     }
 }

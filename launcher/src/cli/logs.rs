@@ -1,10 +1,10 @@
 //! `enn logs`.
 
-use super::{flags::Which, output};
+use super::{flags::RunArgs, output};
 use crate::{
     Error,
     facts::Facts,
-    logs::{self, Form, LogReadError, Place, Printer, Reading, Wanted},
+    logs::{self, LogFormat, LogLocation, LogReadError, LogReader, LogSelection, Printer},
     run_dir,
     runs::Need,
 };
@@ -17,7 +17,7 @@ use std::io::Write;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: RunArgs,
     /// Only this rank; may be repeated [default: all]
     ///
     /// Of a program started by enn run: its local rank, as its log directory is named.
@@ -44,9 +44,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let wanted = Wanted { ranks: args.ranks.clone(), attempt: args.attempt, out: !args.stderr, err: !args.stdout };
-    let mut printer = Printer::new(if args.json { Form::Json } else { Form::Text }, &wanted);
-    let mut reading = Reading::open(place(args, facts)?, wanted, args.lines, args.follow)?;
+    let wanted =
+        LogSelection { ranks: args.ranks.clone(), attempt: args.attempt, out: !args.stderr, err: !args.stdout };
+    let mut printer = Printer::new(if args.json { LogFormat::Json } else { LogFormat::Text }, &wanted);
+    let mut reading = LogReader::open(place(args, facts)?, wanted, args.lines, args.follow)?;
     let mut stdout = output::stdout()?;
     let mut out = Vec::new();
     let mut write = |out: &mut Vec<u8>| {
@@ -67,13 +68,13 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     Ok(ExitCode::Success)
 }
 
-/// A directory of logs as given, else those of a run.
-fn place(args: &Args, facts: &Facts) -> Result<Place, Error> {
+/// Returns a directory of logs as given, else the logs of a run.
+fn place(args: &Args, facts: &Facts) -> Result<LogLocation, Error> {
     let given = args.which.as_path(facts);
     if logs::are_in(&given) {
-        return Ok(Place { root: given, launch: None });
+        return Ok(LogLocation { root: given, launch: None });
     }
     let root = args.which.find(Need::Any, facts)?;
     let launch = run_dir::logs(&root).into_iter().next();
-    Ok(Place { root, launch })
+    Ok(LogLocation { root, launch })
 }

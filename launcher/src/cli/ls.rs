@@ -6,7 +6,7 @@ use crate::{
     facts::Facts,
     run_dir,
     runs::{self, RunState, RunSummary, StagedData},
-    ui::{figures, standing::Standing},
+    ui::{format, run_status::RunStatus},
 };
 use enn_common::exit::ExitCode;
 use serde_json::{Value, json};
@@ -16,11 +16,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Headings of the columns.
 const HEADINGS: [&str; 6] = ["RUN", "STATE", "AGE", "SIZE", "MODEL", "ERROR"];
-/// Spaces between two columns.
+/// Number of spaces between two columns.
 const GAP: usize = 2;
-/// Fewest characters of an error that are shown, however narrow the terminal is.
+/// Minimum number of characters of an error that are shown, however narrow the terminal is.
 const ERROR_CHARS_MIN: usize = 20;
 const MINUTE_S: u64 = 60;
 const HOUR_S: u64 = 3_600;
@@ -71,16 +70,16 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     Ok(ExitCode::Success)
 }
 
-/// A run and its size.
+/// A run with its size in bytes.
 struct Row {
     run: RunSummary,
     bytes: u64,
 }
 
-/// What the table is shown on.
+/// The output of the table.
 #[derive(Debug, Clone, Copy)]
 struct Screen {
-    /// Columns of a terminal; `None`: no terminal, so nothing is cut and nothing has a colour.
+    /// Width of the terminal in columns; `None`: no terminal, so that lines are not cut or coloured.
     width: Option<usize>,
 }
 
@@ -94,7 +93,7 @@ impl Row {
             enn_common::shown::line(&self.run.name).into_owned(),
             self.run.state.to_string(),
             age(now.duration_since(self.run.written).unwrap_or_default()),
-            figures::bytes(self.bytes),
+            format::bytes(self.bytes),
             self.run.step.map_or_else(|| "-".to_owned(), |step| format!("step {step}")),
             enn_common::shown::line(self.run.error.as_deref().unwrap_or_default()).into_owned(),
         ]
@@ -103,8 +102,8 @@ impl Row {
     fn json(&self, now: SystemTime) -> Value {
         let RunSummary { name, path, kind, state, error, started, written, step, parent } = &self.run;
         let code = match state {
-            RunState::Told(Standing::Failed(code)) => Some(*code),
-            RunState::Told(Standing::Finished) => Some(0),
+            RunState::Recorded(RunStatus::Failed(code)) => Some(*code),
+            RunState::Recorded(RunStatus::Finished) => Some(0),
             _ => None,
         };
         let since = |from: SystemTime, to: SystemTime| to.duration_since(from).map_or(0.0, |time| time.as_secs_f64());
@@ -116,7 +115,7 @@ impl Row {
     }
 }
 
-/// The table, a line for each run.
+/// Returns the lines of the table.
 fn table(rows: &[Row], now: SystemTime, screen: Screen) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
@@ -146,12 +145,12 @@ fn table(rows: &[Row], now: SystemTime, screen: Screen) -> Vec<String> {
     std::iter::once(headings).chain(cells.iter().zip(rows).map(|(cells, row)| line(cells, colour(row)))).collect()
 }
 
-/// The colour of a state on a terminal.
+/// Returns the colour of a state on a terminal.
 fn colour(state: &RunState) -> Option<&'static str> {
     match state {
-        RunState::Told(Standing::Failed(_) | Standing::Gone) => Some("\u{1b}[31m"),
-        RunState::Told(Standing::Finished) => Some("\u{1b}[32m"),
-        RunState::Told(Standing::Stopped(_)) => Some("\u{1b}[33m"),
+        RunState::Recorded(RunStatus::Failed(_) | RunStatus::Gone) => Some("\u{1b}[31m"),
+        RunState::Recorded(RunStatus::Finished) => Some("\u{1b}[32m"),
+        RunState::Recorded(RunStatus::Stopped(_)) => Some("\u{1b}[33m"),
         state if state.is_under_way() => Some("\u{1b}[36m"),
         _ => None,
     }
@@ -166,22 +165,22 @@ fn cut(text: &str, room: Option<usize>) -> String {
     }
 }
 
-/// All sizes together.
+/// Returns a line with the total sizes.
 fn totals(rows: &[Row], staged: &[StagedData]) -> String {
     let bytes: u64 = rows.iter().map(|row| row.bytes).sum();
-    let mut line = format!("{}, {}", figures::plural(rows.len() as u64, "run"), figures::bytes(bytes));
+    let mut line = format!("{}, {}", format::plural(rows.len() as u64, "run"), format::bytes(bytes));
     if !staged.is_empty() {
         let all: u64 = staged.iter().map(|data| data.bytes).sum();
-        line.push_str(&format!("; staged data {}", figures::bytes(all)));
+        line.push_str(&format!("; staged data {}", format::bytes(all)));
     }
     let unused: u64 = staged.iter().filter(|data| data.users.is_empty()).map(|data| data.bytes).sum();
     if unused > 0 {
-        line.push_str(&format!(", of which no run uses {}: `enn gc` removes them", figures::bytes(unused)));
+        line.push_str(&format!(", of which no run uses {}: `enn gc` removes them", format::bytes(unused)));
     }
     line
 }
 
-/// A time in one unit: "3 s", "12 min", "5 h", "40 d".
+/// Formats a time in one unit, such as "3 s", "12 min", "5 h" or "40 d".
 pub(super) fn age(time: Duration) -> String {
     match time.as_secs() {
         seconds if seconds < MINUTE_S => format!("{seconds} s"),
@@ -194,13 +193,13 @@ pub(super) fn age(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runs::Kind;
+    use crate::runs::RunKind;
 
     fn row(name: &str, state: RunState, error: Option<&str>) -> Row {
         let run = RunSummary {
             name: name.into(),
             path: PathBuf::from("/runs").join(name),
-            kind: Kind::Train,
+            kind: RunKind::Train,
             state,
             error: error.map(str::to_owned),
             started: None,
@@ -213,9 +212,9 @@ mod tests {
 
     fn rows() -> [Row; 3] {
         [
-            row("b-2", RunState::Told(Standing::Running), None),
-            row("b-1", RunState::Told(Standing::Failed(3)), Some("a.csv: found no column \u{1b}[2J x")),
-            row("a", RunState::Told(Standing::Finished), None),
+            row("b-2", RunState::Recorded(RunStatus::Running), None),
+            row("b-1", RunState::Recorded(RunStatus::Failed(3)), Some("a.csv: found no column \u{1b}[2J x")),
+            row("a", RunState::Recorded(RunStatus::Finished), None),
         ]
     }
 

@@ -1,7 +1,5 @@
-//! The command line: one file per subcommand, each a clap `Args` and a `run`. Nothing is decided here that the API does
-//! not decide.
+//! The command line: one file per subcommand, each with clap `Args` and a `run`. Decisions are made in the API.
 
-mod asked;
 mod bar;
 mod chaos;
 mod ckpt;
@@ -36,6 +34,7 @@ mod slurm;
 mod stage;
 mod status;
 mod stop;
+mod target_run;
 mod task_table;
 mod top;
 mod train;
@@ -44,12 +43,12 @@ mod warm;
 use crate::{
     Error,
     facts::Facts,
-    torchrun::Manner,
+    torchrun::Dialect,
     ui::{message, terminal},
 };
 use clap::{CommandFactory, Parser, Subcommand};
 use enn_common::{exit::ExitCode, panics, shown};
-use line::Wrong;
+use line::LineError;
 use std::path::Path;
 use tracing_subscriber::{
     filter::{LevelFilter, Targets},
@@ -113,7 +112,7 @@ enum Command {
     Runtime(runtime::Args),
 }
 
-/// Names of the subcommands, for `enn man`; a test holds them to `Command`.
+/// Names of the subcommands, for `enn man`; a test compares them with `Command`.
 const NAMES: [&str; 33] = [
     "run",
     "warm",
@@ -150,7 +149,7 @@ const NAMES: [&str; 33] = [
     "runtime",
 ];
 
-/// Names under which the program has torchrun's own command line.
+/// Names under which the program has torchrun's command line.
 const TORCHRUN_NAMES: [&str; 2] = ["enn-torchrun", "torchrun"];
 
 /// Runs the command line of this process.
@@ -158,29 +157,29 @@ pub fn main() -> std::process::ExitCode {
     let name = std::env::args_os().next().unwrap_or_default();
     let torchrun = Path::new(&name).file_name().is_some_and(|name| TORCHRUN_NAMES.iter().any(|known| name == *known));
     panics::install(if torchrun { "enn-torchrun" } else { "enn" });
-    let manner = if torchrun { Manner::Torchrun } else { Manner::Enn };
-    let command = match line::parse(std::env::args_os().collect(), manner) {
+    let dialect = if torchrun { Dialect::Torchrun } else { Dialect::Enn };
+    let command = match line::parse(std::env::args_os().collect(), dialect) {
         Ok(command) => command,
-        Err(Wrong::Parser(error)) => {
+        Err(LineError::Parser(error)) => {
             // Help and version go to standard output with code 0, mistakes to standard error with 2.
             print_parsed(&error);
             return (if error.use_stderr() { ExitCode::Usage } else { ExitCode::Success } as u8).into();
         }
-        Err(Wrong::Run(error)) => return (told(&Error::Run(error), manner) as u8).into(),
+        Err(LineError::Run(error)) => return (report(&Error::Run(error), dialect) as u8).into(),
     };
     let facts = Facts::gather();
     log(&facts);
     terminal::set_dumb(facts.dumb_terminal);
-    let code = match run(command, manner, &facts) {
+    let code = match run(command, dialect, &facts) {
         Ok(code) => code,
         Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::Success as u8,
-        Err(error) => told(&error, manner) as u8,
+        Err(error) => report(&error, dialect) as u8,
     };
-    // What a thread of it should have done is not done, and a signal may have been its own.
+    // A thread that panicked has not done its work, and a signal may have been a consequence.
     if panics::happened() { (ExitCode::Fault as u8).into() } else { code.into() }
 }
 
-/// Prints help, version or what is wrong with the command line: of that parts may come from elsewhere.
+/// Prints help, version or a parser error, of which parts may come from untrusted input.
 fn print_parsed(error: &clap::Error) {
     let text = error.render().to_string();
     if matches!(shown::lines(&text), std::borrow::Cow::Borrowed(_)) {
@@ -190,26 +189,26 @@ fn print_parsed(error: &clap::Error) {
     }
 }
 
-/// Says what went wrong; the exit code.
-fn told(error: &Error, manner: Manner) -> ExitCode {
+/// Prints the error; returns the exit code.
+fn report(error: &Error, dialect: Dialect) -> ExitCode {
     message::print(&format!("error: {}", error.to_string().replace('\n', "\n       ")));
-    failure(error, manner)
+    failure(error, dialect)
 }
 
-/// The exit code of an error. torchrun knows two: 2 of its parser, 1 of everything else.
-fn failure(error: &Error, manner: Manner) -> ExitCode {
-    match (manner, error) {
-        (Manner::Enn, error) => error.exit_code(),
-        (Manner::Torchrun, Error::Run(error)) => error.torchrun_code(),
-        (Manner::Torchrun, _) => ExitCode::WorkerFailed,
+/// Returns the exit code of an error. torchrun has two: 2 for parser errors, 1 for the rest.
+fn failure(error: &Error, dialect: Dialect) -> ExitCode {
+    match (dialect, error) {
+        (Dialect::Enn, error) => error.exit_code(),
+        (Dialect::Torchrun, Error::Run(error)) => error.torchrun_code(),
+        (Dialect::Torchrun, _) => ExitCode::WorkerFailed,
     }
 }
 
-fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
+fn run(command: Command, dialect: Dialect, facts: &Facts) -> Result<u8, Error> {
     facts.check_private()?;
     let code = match command {
-        // Its exit code may be a worker's own.
-        Command::Run(args) => return run::run(*args, manner, facts),
+        // The exit code may be that of a worker.
+        Command::Run(args) => return run::run(*args, dialect, facts),
         Command::Train(args) => return train::run(&args, facts),
         Command::Cv(args) => return cv::run(&args, facts),
         Command::Predict(args) => predict::run(&args, facts),
@@ -246,14 +245,14 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
     code.map(|code| code as u8)
 }
 
-/// Gives a command and those below it `--version`: who asks one command for it means the program.
+/// Adds `--version` to a command and its subcommands, which prints the version of the program.
 fn with_version(command: clap::Command) -> clap::Command {
     let version = clap::Arg::new("version").long("version").short('V').action(clap::ArgAction::Version);
     let version = version.help("Print version").help_heading("Options").hide(true);
     command.version(env!("CARGO_PKG_VERSION")).display_name("enn").arg(version).mut_subcommands(with_version)
 }
 
-/// The whole command, for completions and man pages.
+/// Returns the whole command, for completions and man pages.
 fn command() -> clap::Command {
     Cli::command()
 }
@@ -266,9 +265,9 @@ fn exit_codes() -> String {
 fn log(facts: &Facts) {
     let wanted = facts.log.as_deref().unwrap_or("warn");
     let filter = wanted.parse::<Targets>();
-    // A standard error that cannot be written, on a full disk for instance, is no reason to panic.
+    // A standard error that cannot be written, on a full disk for instance, must not cause a panic.
     let lines =
-        tracing_subscriber::fmt::layer().with_writer(|| message::Log).with_ansi(false).log_internal_errors(false);
+        tracing_subscriber::fmt::layer().with_writer(|| message::LogWriter).with_ansi(false).log_internal_errors(false);
     let chosen = filter.as_ref().map_or_else(|_| Targets::new().with_default(LevelFilter::WARN), Targets::clone);
     // A program that embeds this one may have a subscriber of its own.
     let _set = tracing_subscriber::registry().with(lines).with(chosen).try_init();

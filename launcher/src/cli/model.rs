@@ -1,4 +1,4 @@
-//! `enn model`: models in the forms people share them, and the tasks they are made of.
+//! `enn model`: models in exchange formats, and the tasks of their configurations.
 
 use super::{flags::Runs, output, task_table};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     runs::Need,
     tasks::{TaskEdit, TaskKeys},
 };
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use enn_common::{
     config::forest::{Mixer, Mode, Reduction},
     exit::ExitCode,
@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: ModelCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum ModelCommand {
     /// Save the best weights: NAME.safetensors, NAME.pt (torch.load(weights_only=True)), or a directory for the whole checkpoint
     Save {
         /// Run: its directory, its name, the beginning of its name, its address, or "latest"
@@ -59,9 +59,9 @@ enum What {
     /// Add a task to a configuration's file: a template (--mode) or a sub-fuser (--reduction)
     Add {
         #[command(flatten)]
-        task: Named,
+        task: TaskInFile,
         #[command(flatten)]
-        keys: Keys,
+        keys: TaskFlags,
         /// Sub-fuser that joins it [default: the model's own fuser]
         #[arg(long, value_name = "NAME")]
         parent: Option<String>,
@@ -72,14 +72,14 @@ enum What {
     /// Change the values of a task in a configuration's file
     Update {
         #[command(flatten)]
-        task: Named,
+        task: TaskInFile,
         #[command(flatten)]
-        keys: Keys,
+        keys: TaskFlags,
     },
     /// Let a sub-fuser of a configuration's file join a task that has no parent
     Attach {
         #[command(flatten)]
-        task: Named,
+        task: TaskInFile,
         /// Sub-fuser
         #[arg(value_name = "PARENT")]
         parent: String,
@@ -87,18 +87,18 @@ enum What {
     /// Let the model's own fuser join a task of a configuration's file that has a parent
     Detach {
         #[command(flatten)]
-        task: Named,
+        task: TaskInFile,
     },
     /// Take a task out of a configuration's file
     Remove {
         #[command(flatten)]
-        task: Named,
+        task: TaskInFile,
     },
 }
 
-/// A task of a file.
+/// A task in a configuration file.
 #[derive(Debug, clap::Args)]
-struct Named {
+struct TaskInFile {
     /// A configuration's file; comments and all else in it stay as they are
     #[arg(value_name = "CONFIG")]
     config: PathBuf,
@@ -107,11 +107,11 @@ struct Named {
     name: String,
 }
 
-/// What can be said of a task.
+/// The keys of a task that can be set.
 #[derive(Debug, clap::Args)]
-struct Keys {
-    /// Template whose tokens hear of all others (spatial) or of earlier ones (temporal)
-    #[arg(long, value_parser = names(&Mode::NAMES))]
+struct TaskFlags {
+    /// Template whose tokens attend to all others (spatial) or to earlier ones (temporal)
+    #[arg(long, value_parser = names(&Mode::NAMES, &[]))]
     mode: Option<Mode>,
     /// Blocks of a template
     #[arg(long, value_name = "N")]
@@ -119,33 +119,43 @@ struct Keys {
     /// Tokens of a template
     #[arg(long, value_name = "N")]
     tokens: Option<usize>,
-    /// How the tokens of a template hear of each other
-    #[arg(long, value_parser = names(&Mixer::NAMES))]
+    /// How the tokens of a template are mixed
+    #[arg(long, value_parser = names(&Mixer::NAMES, &Mixer::OLD_NAMES))]
     mixer: Option<Mixer>,
     /// Module of a worker of your own behind a template's blocks; empty for none
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Sub-fuser that joins its children's tokens in one list (mean), or reads each by itself (linear)
-    #[arg(long, value_parser = names(&Reduction::NAMES))]
+    #[arg(long, value_parser = names(&Reduction::NAMES, &[]))]
     reduction: Option<Reduction>,
     /// Share of the attention, relative to the tasks with the same parent; above 0 [default: 1]
     #[arg(long, value_name = "WEIGHT")]
     weight: Option<f64>,
 }
 
-/// One of the names of a table.
-fn names<T>(table: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T>
+/// Returns a parser for the names of a table.
+fn names<T>(
+    names: &'static [(&'static str, T)],
+    hidden: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T>
 where
     T: Copy + Send + Sync + 'static,
 {
-    let named = |text: String| {
-        table.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or("not one of the names")
+    let named = move |text: String| {
+        names
+            .iter()
+            .chain(hidden)
+            .find(|(name, _)| *name == text)
+            .map(|(_, value)| *value)
+            .ok_or("not one of the names")
     };
-    PossibleValuesParser::new(table.iter().map(|(name, _)| *name)).try_map(named)
+    let shown = names.iter().map(|(name, _)| PossibleValue::new(*name));
+    let accepted = shown.chain(hidden.iter().map(|(name, _)| PossibleValue::new(*name).hide(true)));
+    PossibleValuesParser::new(accepted).try_map(named)
 }
 
-impl From<&Keys> for TaskKeys {
-    fn from(keys: &Keys) -> Self {
+impl From<&TaskFlags> for TaskKeys {
+    fn from(keys: &TaskFlags) -> Self {
         Self {
             mode: keys.mode,
             depth: keys.depth,
@@ -159,17 +169,17 @@ impl From<&Keys> for TaskKeys {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    match &args.what {
-        What::Save { run, target, replace, runs } => {
+    match &args.command {
+        ModelCommand::Save { run, target, replace, runs } => {
             let run = runs.find(run, Need::Model, facts)?;
             let saved = api::save_model(&run, &facts.cwd.join(target), *replace)?;
             output::text_line(&format!("{}: {} tensors, {} bytes", saved.path.display(), saved.tensors, saved.bytes))?;
         }
-        What::Load { source, runs } => {
+        ModelCommand::Load { source, runs } => {
             let run = api::load_model(&facts.cwd.join(source), &runs.dir(facts))?;
             output::text_line(&run.display().to_string())?;
         }
-        What::Tasks { place, json, runs } => {
+        ModelCommand::Tasks { place, json, runs } => {
             let forest = api::tasks_of(place, &runs.dir(facts), facts)?;
             if *json {
                 let value =
@@ -187,8 +197,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     Ok(ExitCode::Success)
 }
 
-impl What {
-    /// The file and the edit of those that edit.
+impl ModelCommand {
+    /// Returns the file and the edit of an editing subcommand.
     fn as_edit(&self) -> (&Path, TaskEdit) {
         let (task, edit) = match self {
             Self::Add { task, keys, parent, children } => {

@@ -15,7 +15,7 @@ use std::{io::BufWriter, path::PathBuf};
 
 /// Predict every row of a data file with a trained run's best weights, or with an exported model
 ///
-/// Prediction that was interrupted goes on where it was when called again with the same output.
+/// An interrupted prediction resumes when called again with the same output.
 ///
 /// With --data - and --out - both are Arrow IPC streams, on standard input and output: each batch is answered before the next one
 /// is read. A batch is a table of its own, so that one cut into windows must bring its history.
@@ -32,17 +32,17 @@ pub(super) struct Args {
     /// Output: NAME.parquet, NAME.arrow, NAME.csv, or a name without extension for a directory of .npy files; - for a stream
     #[arg(long, value_name = "PATH", help_heading = "Job")]
     out: PathBuf,
-    /// What the encoder computes in: auto, fp32, tf32, bf16, fp16 or fp8; the heads always compute in fp32
+    /// Number format of the encoder: auto, fp32, tf32, bf16, fp16 or fp8; the heads always compute in fp32
     ///
-    /// Where answers to different rows come out the same, fp32 is tried, and kept if they differ then.
+    /// If different rows get the same answer, fp32 is tried, and kept if the answers then differ.
     #[arg(long, value_name = "FORMAT", default_value = "fp32", help_heading = "Job")]
     precision: Precision,
-    /// Who computes for a run: native, its own workers; or onnx, ort, pt2, aoti, executorch, tensorrt, litert or tensorflow
+    /// Engine for a run: native (its own workers), onnx, ort, pt2, aoti, executorch, tensorrt, litert or tensorflow
     ///
     /// The run's newest checkpoint is exported in that format once, checked, and kept in the run's directory.
     #[arg(long, value_name = "ENGINE", help_heading = "Job")]
     engine: Option<Engine>,
-    /// Tell the predictions alone, without the quantiles beside them
+    /// Write point predictions only, without quantiles
     #[arg(long, help_heading = "Job")]
     point: bool,
     /// Predict all the same where the model does not know most of a column's categories

@@ -6,7 +6,7 @@ use enn_common::exit::ExitCode;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Print what the operations of a run cost beside what the machine can do
+/// Compare the cost of a run's operations with the limits of the machine
 ///
 /// For runs started with `enn train --profile`. The traces of all ranks are put together in `profile/trace.json` of the run,
 /// which Perfetto and Chrome's tracing page show.
@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     shown(args.json, &roofline, run, &text)
 }
 
-/// What was read, as JSON or as text.
+/// Prints the given value as JSON, or the text.
 fn shown(json: bool, read: &impl Serialize, run: PathBuf, text: &str) -> Result<ExitCode, Error> {
     if json {
         let value = serde_json::to_value(read).map_err(|source| Error::Json { path: run, source })?;

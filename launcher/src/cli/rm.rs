@@ -5,7 +5,7 @@ use crate::{
     Error,
     facts::Facts,
     runs::{self, Need, RunSummary, StagedData},
-    ui::figures,
+    ui::format,
 };
 use enn_common::exit::ExitCode;
 use serde_json::json;
@@ -48,27 +48,26 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         return Ok(ExitCode::Success);
     }
     let removed = remove_all(&wanted)?;
-    tell(&removed, args.json, "removed")?;
+    print(&removed, args.json, "removed")?;
     Ok(ExitCode::Success)
 }
 
-/// A name, or a path as seen from the working directory.
+/// Returns a name unchanged, and a path relative to the working directory.
 fn given(named: &str, facts: &Facts) -> String {
     if named.contains('/') { facts.cwd.join(named).to_string_lossy().into_owned() } else { named.to_owned() }
 }
 
-/// What went.
+/// The runs and staged data that were removed.
 #[derive(Debug, Default)]
 pub(super) struct Removed {
-    /// Runs and their bytes.
+    /// The removed runs and their sizes in bytes.
     pub(super) runs: Vec<(PathBuf, u64)>,
-    /// Staged data.
     pub(super) staged: Vec<StagedData>,
-    /// Who may be about to use staged data, so that they stay.
+    /// A run that may be about to use staged data, which are therefore kept.
     pub(super) waits_for: Option<PathBuf>,
 }
 
-/// Removes runs, and the staged data that they alone used. After an error those before it are gone.
+/// Removes runs, and the staged data that only they used. After an error the runs before it are removed.
 pub(super) fn remove_all(wanted: &[RunSummary]) -> Result<Removed, Error> {
     let mut removed = Removed::default();
     for run in wanted {
@@ -83,21 +82,21 @@ pub(super) fn remove_all(wanted: &[RunSummary]) -> Result<Removed, Error> {
     Ok(removed)
 }
 
-/// Says what went, or would go.
-pub(super) fn tell(removed: &Removed, is_json: bool, verb: &str) -> Result<(), Error> {
+/// Prints what was removed, or would be.
+pub(super) fn print(removed: &Removed, is_json: bool, verb: &str) -> Result<(), Error> {
     let Removed { runs, staged, waits_for } = removed;
     let bytes: u64 = runs.iter().map(|(_, bytes)| bytes).chain(staged.iter().map(|data| &data.bytes)).sum();
     if is_json {
         let run = |(path, bytes): &(PathBuf, u64)| json!({"path": path, "bytes": bytes});
         let data = |data: &StagedData| json!({"path": data.path, "bytes": data.bytes});
-        let told = json!({
+        let document = json!({
             "runs": runs.iter().map(run).collect::<Vec<_>>(), "staged": staged.iter().map(data).collect::<Vec<_>>(),
             "bytes": bytes, "staged_data_wait_for": waits_for,
         });
-        return output::json(&told);
+        return output::json(&document);
     }
     let line =
-        |what: &str, path: &Path, bytes: u64| format!("{verb} {what}{} ({})", path.display(), figures::bytes(bytes));
+        |what: &str, path: &Path, bytes: u64| format!("{verb} {what}{} ({})", path.display(), format::bytes(bytes));
     let mut lines: Vec<String> = runs.iter().map(|(path, bytes)| line("", path, *bytes)).collect();
     lines.extend(staged.iter().map(|data| line("the staged data ", &data.path, data.bytes)));
     if let Some(run) = waits_for {
@@ -106,12 +105,12 @@ pub(super) fn tell(removed: &Removed, is_json: bool, verb: &str) -> Result<(), E
     if lines.is_empty() {
         lines.push("there is nothing to remove".to_owned());
     } else if runs.len() + staged.len() > 1 {
-        lines.push(format!("{verb} {} in all", figures::bytes(bytes)));
+        lines.push(format!("{verb} {} in all", format::bytes(bytes)));
     }
     output::text_line(&output::lines(&lines))
 }
 
-/// Whether the user says yes; where nobody can be asked, naming the runs was enough.
+/// Asks the user for confirmation; returns true where there is no terminal, since the runs were named.
 pub(super) fn agreed(wanted: &[RunSummary]) -> Result<bool, Error> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() || wanted.is_empty() {
         return Ok(true);
@@ -123,7 +122,7 @@ pub(super) fn agreed(wanted: &[RunSummary]) -> Result<bool, Error> {
             format!("  {}{model}", run.brief())
         })
         .collect();
-    lines.insert(0, format!("to be removed: {}", figures::plural(wanted.len() as u64, "run")));
-    let answer = output::asked(&lines, "remove? [y/N] ")?;
+    lines.insert(0, format!("to be removed: {}", format::plural(wanted.len() as u64, "run")));
+    let answer = output::ask(&lines, "remove? [y/N] ")?;
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }

@@ -9,7 +9,7 @@ use crate::{
     Error,
     api::{self, RunOptions},
     facts::Facts,
-    torchrun::{self, Elsewhere, Flags, Manner, Own, RunError},
+    torchrun::{self, Dialect, EnnFlags, Flags, RunError, TorchPlugIn},
     ui::{Mode, message},
 };
 use enn_common::exit::ExitCode;
@@ -21,20 +21,19 @@ use std::{
 
 /// Run a program on many workers, as torchrun does, with torchrun's flags
 ///
-/// Every worker gets torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, …). The first failure on any node stops all workers, is
-/// shown with its cause, and restarts them while --max-restarts allows. Each flag of torchrun's is also read from PET_<NAME>, in
-/// both spellings with - and _. What follows PROGRAM is the program's own. A flag that this version does not know has no effect, which
-/// is said.
+/// Every worker gets torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, …). The first failure on any node stops all workers, is shown
+/// with its cause, and restarts them while --max-restarts allows. Each flag of torchrun's is also read from PET_<NAME>, in both spellings
+/// with - and _. Arguments after PROGRAM belong to the program. A flag that this version does not know is ignored with a note.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     flags: Flags,
     #[command(flatten)]
-    own: Own,
+    own: EnnFlags,
     #[command(flatten)]
     scrape: Scrape,
     #[command(flatten)]
-    show: Show,
+    show: Verbosity,
     /// Print completions for a shell, and nothing else
     #[arg(
         long,
@@ -45,13 +44,13 @@ pub(super) struct Args {
         help_heading = "Output"
     )]
     print_completion: Option<AnyShell>,
-    /// The whole command line.
+    /// The words of the whole command line.
     #[arg(skip)]
     words: Words,
 }
 
 impl Args {
-    /// With the words that were typed, and what is to be said of those that were set aside.
+    /// Adds the typed words, and notes about ignored flags.
     pub(super) fn typed(mut self, words: Words, notes: Vec<String>) -> Self {
         self.words = words;
         self.flags.notes = notes;
@@ -62,14 +61,14 @@ impl Args {
 /// How the run is shown; the console belongs to the workers.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
-struct Show {
-    /// Tell what happens, one line per event, on standard error
+struct Verbosity {
+    /// Report every event as one line on standard error
     #[arg(long, short)]
     verbose: bool,
-    /// The same as --verbose
+    /// Equivalent to --verbose
     #[arg(long)]
     lines: bool,
-    /// Tell only what went wrong; the default
+    /// Report only failures; the default
     #[arg(long, short, conflicts_with_all = ["verbose", "lines"])]
     quiet: bool,
     /// Print every event as one JSON object per line on standard output
@@ -77,7 +76,7 @@ struct Show {
     json: bool,
 }
 
-impl Show {
+impl Verbosity {
     fn mode(&self) -> Mode {
         match (self.json, self.verbose || self.lines) {
             (true, _) => Mode::Json,
@@ -102,43 +101,43 @@ pub(super) struct Torchrun {
     pub(super) args: Args,
 }
 
-/// The exit status. torchrun ends with 1 where `enn run` says more.
-pub(super) fn run(args: Args, manner: Manner, facts: &Facts) -> Result<u8, Error> {
+/// Runs the program; returns the exit status. torchrun ends with 1 where `enn run` distinguishes causes.
+pub(super) fn run(args: Args, dialect: Dialect, facts: &Facts) -> Result<u8, Error> {
     let Args { mut flags, own, scrape, show, print_completion, words } = args;
     if let Some(shell) = print_completion {
         let name = words.typed.first().and_then(|word| Path::new(word).file_name()).unwrap_or_default();
-        completions::print(shell, manner, &name.to_string_lossy())?;
+        completions::print(shell, dialect, &name.to_string_lossy())?;
         return Ok(ExitCode::Success as u8);
     }
     flags.command = without_separator(flags.command, &facts.argv);
     let options =
-        RunOptions { runs_dir: own.runs_dir.clone(), mode: show.mode(), manner, metrics_addr: scrape.address() };
+        RunOptions { runs_dir: own.runs_dir.clone(), mode: show.mode(), dialect, metrics_addr: scrape.address() };
     let flags = flags.with_variables(&facts.pet).map_err(Box::new)?;
-    let allocation = api::allocation(&flags, manner, facts)?;
-    if let Some(elsewhere) = torchrun::elsewhere(&flags) {
+    let allocation = api::allocation(&flags, dialect, facts)?;
+    if let Some(plug_in) = torchrun::requested_plug_in(&flags) {
         if allocation.is_some() {
-            return Err(Box::new(elsewhere.in_allocation()).into());
+            return Err(Box::new(plug_in.in_allocation()).into());
         }
-        return Err(Box::new(hand_over(&elsewhere, &flags, &words, manner, facts)).into());
+        return Err(Box::new(hand_over(&plug_in, &flags, &words, dialect, facts)).into());
     }
     if let Some(allocation) = allocation {
         return api::run_allocated(flags, &own, facts, &options, &allocation);
     }
-    let launch = torchrun::resolve(flags, &own, manner, facts).map_err(Box::new)?;
+    let launch = torchrun::resolve(flags, &own, dialect, facts).map_err(Box::new)?;
     api::run(launch, facts, &options)
 }
 
-/// Puts torch's own torchrun in the place of this process. Returns only what went wrong.
-fn hand_over(elsewhere: &Elsewhere, flags: &Flags, words: &Words, manner: Manner, facts: &Facts) -> RunError {
-    let own = line::beyond_torchrun(&words.known, manner);
-    let first = match manner {
-        Manner::Torchrun => 1,
-        Manner::Enn => 2,
+/// Replaces this process by torch's own torchrun. Returns only on failure.
+fn hand_over(plug_in: &TorchPlugIn, flags: &Flags, words: &Words, dialect: Dialect, facts: &Facts) -> RunError {
+    let own = line::beyond_torchrun(&words.known, dialect);
+    let first = match dialect {
+        Dialect::Torchrun => 1,
+        Dialect::Enn => 2,
     };
     let script = flags.command.first().map_or(OsStr::new(""), OsString::as_os_str);
-    match elsewhere.command(&own, words.typed.get(first..).unwrap_or_default(), script, facts) {
+    match plug_in.command(&own, words.typed.get(first..).unwrap_or_default(), script, facts) {
         Ok(mut command) => {
-            message::print(&elsewhere.note(&command));
+            message::print(&plug_in.note(&command));
             let source = command.exec();
             RunError::Execute { program: Path::new(command.get_program()).display().to_string(), source }
         }
@@ -146,8 +145,7 @@ fn hand_over(elsewhere: &Elsewhere, flags: &Flags, words: &Words, manner: Manner
     }
 }
 
-/// Takes out a `--` right behind the program, as torchrun's parser does, unless one before the program said already that all
-/// that follows is not torchrun's.
+/// Removes a `--` directly after the program, like torchrun's parser, unless a `--` before the program has ended torchrun's flags already.
 pub(super) fn without_separator(mut command: Vec<OsString>, argv: &[String]) -> Vec<OsString> {
     let before = argv.len().checked_sub(command.len() + 1).and_then(|index| argv.get(index));
     if command.get(1).is_some_and(|word| word == "--") && before.is_none_or(|word| word != "--") {

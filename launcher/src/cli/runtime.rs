@@ -1,18 +1,18 @@
-//! `enn runtime`: what enn starts to run artifacts in, for itself.
+//! `enn runtime`: the process in which enn runs artifacts.
 
 use crate::Error;
 use enn_common::exit::ExitCode;
 use enn_export::maker::apart::Library;
 use std::{io, path::PathBuf};
 
-/// Run, or make, an exported artifact in a library of another's, for the enn that started this one
+/// Run, or make, an exported artifact in a third-party library, for the enn that started this process
 ///
 /// A line of JSON each way, over standard input and output; it ends with its input.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Whose library: onnxruntime, litert or tensorflow
+    /// Kind of library: onnxruntime, litert or tensorflow
     library: Library,
-    /// Its file
+    /// File of the library
     path: PathBuf,
     /// Threads of a call, for onnxruntime; 0 takes as many as it likes
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Job")]
@@ -20,7 +20,6 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Error> {
-    let place = (args.path.as_path(), args.threads);
-    args.library.serve(place, io::stdin().lock(), io::stdout().lock()).map_err(Error::Output)?;
+    args.library.serve(&args.path, args.threads, io::stdin().lock(), io::stdout().lock()).map_err(Error::Output)?;
     Ok(ExitCode::Success)
 }

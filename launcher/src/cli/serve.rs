@@ -28,7 +28,7 @@ pub(super) struct Args {
     /// tensorflow.
     #[arg(value_name = "RUN|ARTIFACT", help_heading = "Job")]
     model: String,
-    /// What the encoder computes in: auto, fp32, tf32, bf16, fp16 or fp8; the heads always compute in fp32
+    /// Number format of the encoder: auto, fp32, tf32, bf16, fp16 or fp8; the heads always compute in fp32
     #[arg(long, value_name = "FORMAT", default_value = "fp32", help_heading = "Job")]
     precision: Precision,
     /// Keep streams: POST /streams begins one, and each row of it is answered after those before
@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// Worker processes; one that ends is replaced
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256), help_heading = "Server")]
     workers: u32,
-    /// Seconds to answer what was asked before Ctrl-C or SIGTERM
+    /// Seconds to finish open requests after Ctrl-C or SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server")]
     grace: u64,
     /// Rows that are computed together at most
@@ -73,7 +73,7 @@ pub(super) struct Args {
     /// Streams at a time; more are answered 429
     #[arg(long, value_name = "N", default_value_t = Limits::default().streams_max, help_heading = "Limits")]
     streams: usize,
-    /// Seconds after which a stream that nobody uses is gone
+    /// Seconds after which an unused stream is closed
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().stream_idle_max.as_secs(), value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
     stream_idle: u64,
     /// Print where it listens as JSON

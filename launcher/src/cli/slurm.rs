@@ -4,50 +4,50 @@ use super::output;
 use crate::{
     Error,
     facts::Facts,
-    slurm::{self, JobOptions, OnPath, SlurmError},
+    slurm::{self, JobOptions, SlurmError, SystemCommands},
 };
 use clap::Subcommand;
 use enn_common::exit::ExitCode;
 
-/// Run under Slurm: write the script of a job, submit it, ask what became of it
+/// Run under Slurm: write the script of a job, submit it, show its state
 ///
 /// In an allocation `enn run` itself finds nodes, ranks, GPUs and where to meet: `srun enn run train.py`, or `enn run train.py` in a
 /// script for sbatch.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    action: Action,
+    command: SlurmCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum SlurmCommand {
     /// Submit a job and print its number
     ///
-    /// CONFIG (*.toml) is trained by `enn train CONFIG --resume auto`, SCRIPT is run by `enn run SCRIPT`. Some time before the limit
-    /// the run is told to save; then the job goes back into the queue and resumes.
+    /// CONFIG (*.toml) is trained by `enn train CONFIG --resume auto`, SCRIPT is run by `enn run SCRIPT`. Some time before the limit the
+    /// run saves a checkpoint; then the job is requeued and resumes.
     Submit(Job),
     /// Print the script that submit would hand to sbatch
     Script(Job),
-    /// Say what became of a job
+    /// Show the state of a job
     Status(Status),
 }
 
-/// A job and what it asks for.
+/// A job with its program and flags.
 #[derive(Debug, clap::Args)]
 struct Job {
     #[command(flatten)]
-    ask: Ask,
+    resources: Resources,
     #[command(flatten)]
-    life: Life,
+    flags: JobFlags,
     /// CONFIG or SCRIPT and its arguments; or `--`, flags of `enn run`, and SCRIPT
     #[arg(value_name = "CONFIG|SCRIPT", trailing_var_arg = true, required = true, num_args = 1.., help_heading = "Job")]
     program: Vec<String>,
 }
 
-/// What is asked for.
+/// Resources that the job requests.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Resources")]
-struct Ask {
+struct Resources {
     /// Nodes: a number, or MIN:MAX for a run that goes on when it loses some
     #[arg(long, short = 'N', value_name = "N|MIN:MAX", default_value = "1")]
     nodes: String,
@@ -71,10 +71,10 @@ struct Ask {
     qos: Option<String>,
 }
 
-/// How the job begins, ends and is told apart.
+/// Name, output and end of the job.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Job")]
-struct Life {
+struct JobFlags {
     /// Time limit: minutes, HH:MM:SS or D-HH:MM:SS [default: the cluster's]
     #[arg(long, short, value_name = "TIME")]
     time: Option<String>,
@@ -95,7 +95,7 @@ struct Life {
     sbatch_arg: Vec<String>,
 }
 
-/// Which job.
+/// Arguments of `enn slurm status`.
 #[derive(Debug, clap::Args)]
 struct Status {
     /// Number of the job
@@ -104,33 +104,33 @@ struct Status {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    match &args.action {
-        Action::Script(job) => output::document(&job.script(facts)?)?,
-        Action::Submit(job) => {
-            let number = slurm::submit(&job.script(facts)?, &OnPath)?;
+    match &args.command {
+        SlurmCommand::Script(job) => output::document(&job.script(facts)?)?,
+        SlurmCommand::Submit(job) => {
+            let number = slurm::submit(&job.script(facts)?, &SystemCommands)?;
             output::text_line(&number.to_string())?;
         }
-        Action::Status(status) => output::text_line(&slurm::job(status.job, &OnPath)?.to_string())?,
+        SlurmCommand::Status(status) => output::text_line(&slurm::job(status.job, &SystemCommands)?.to_string())?,
     }
     Ok(ExitCode::Success)
 }
 
 impl Job {
     fn script(&self, facts: &Facts) -> Result<String, SlurmError> {
-        let life = &self.life;
+        let flags = &self.flags;
         let options = JobOptions {
-            job_name: life.job_name.clone(),
-            time: life.time.clone(),
-            output: life.output.clone(),
-            no_requeue: life.no_requeue,
-            signal_before: life.signal_before,
-            sbatch_args: life.sbatch_arg.clone(),
-            ..self.ask.options()?
+            job_name: flags.job_name.clone(),
+            time: flags.time.clone(),
+            output: flags.output.clone(),
+            no_requeue: flags.no_requeue,
+            signal_before: flags.signal_before,
+            sbatch_args: flags.sbatch_arg.clone(),
+            ..self.resources.options()?
         };
         slurm::script(&options, &self.words(facts)?)
     }
 
-    /// The command of each node.
+    /// Returns the command of each node.
     fn words(&self, facts: &Facts) -> Result<Vec<String>, SlurmError> {
         let program = "enn";
         let enn = std::env::current_exe().map_err(|source| SlurmError::Run { program, source })?;
@@ -139,8 +139,8 @@ impl Job {
         if !target.starts_with('-') && !facts.cwd.join(target).is_file() {
             return Err(SlurmError::NoTarget { path: target.into() });
         }
-        let nodes = &self.ask.nodes;
-        // One number of nodes is that of the allocation, which `enn` finds by itself.
+        let nodes = &self.resources.nodes;
+        // A fixed number of nodes is that of the allocation, which `enn` finds itself.
         let elastic = nodes.contains(':').then(|| format!("--nnodes={nodes}"));
         if target.ends_with(".toml") {
             words.extend(["train".to_owned(), target.clone(), "--resume".to_owned(), "auto".to_owned()]);
@@ -155,8 +155,8 @@ impl Job {
     }
 }
 
-impl Ask {
-    /// As options of a job, the rest empty.
+impl Resources {
+    /// Returns the options of a job, with the other options empty.
     fn options(&self) -> Result<JobOptions, SlurmError> {
         let wrong = || SlurmError::Option {
             option: "--nodes",
@@ -201,7 +201,7 @@ mod tests {
         let facts = Facts { cwd: dir.path().to_owned(), ..Facts::gather() };
         let words = ["slurm", "script"].iter().chain(line);
         let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
-        let Action::Script(job) = line.args.action else { panic!("not script") };
+        let SlurmCommand::Script(job) = line.args.command else { panic!("not script") };
         job.script(&facts).map_err(|error| error.to_string())
     }
 

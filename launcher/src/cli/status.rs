@@ -1,6 +1,6 @@
 //! `enn status`.
 
-use super::{flags::Which, output};
+use super::{flags::RunArgs, output};
 use crate::{
     Error,
     facts::Facts,
@@ -10,8 +10,8 @@ use crate::{
         RunView,
         follow::Follower,
         openmetrics,
-        standing::Standing,
-        status::{self, Glance},
+        run_status::RunStatus,
+        status::{self, StatusContext},
         terminal,
     },
 };
@@ -24,9 +24,9 @@ use std::{io::IsTerminal, path::Path, time::SystemTime};
 
 /// Columns when standard output is no terminal.
 const WIDTH: u16 = 100;
-/// How often ages are drawn anew while watching; milliseconds.
+/// Redraw interval while watching; milliseconds.
 const REDRAW_MS: u16 = 1_000;
-/// Puts the cursor home and clears what is below.
+/// Escape sequence that moves the cursor home and clears the screen below.
 const HOME: &str = "\x1b[H\x1b[J";
 
 /// Show a run on one page: nodes, workers, what it waits for, what failed
@@ -35,7 +35,7 @@ const HOME: &str = "\x1b[H\x1b[J";
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: RunArgs,
     /// Print JSON
     #[arg(long, help_heading = "Output")]
     json: bool,
@@ -54,7 +54,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     }
     let mut view = RunView::read(&run)?;
     if !run_dir::is_living(&run) {
-        view.take_untold(&run);
+        view.take_unrecorded(&run);
     }
     if args.openmetrics {
         output::bytes(openmetrics::text(&view, run_dir::is_living(&run)).as_bytes())?;
@@ -70,24 +70,24 @@ fn watch(args: &Args, run: &Path) -> Result<ExitCode, Error> {
     let terminal = terminal::draws(&std::io::stdout());
     let mut shown = None;
     loop {
-        let mut news = false;
+        let mut has_new_events = false;
         follower.read(|event| {
             view.apply(&event);
-            news = true;
+            has_new_events = true;
         })?;
-        let glance = glance(run);
-        if !glance.living {
-            view.take_untold(run);
+        let context = context(run);
+        if !context.living {
+            view.take_unrecorded(run);
         }
-        // Ages are drawn anew on a terminal only: in a file each page is news.
-        if news || terminal || shown != Some(glance.living) {
+        // Ages are redrawn on a terminal only: in a file each page would repeat the last one.
+        if has_new_events || terminal || shown != Some(context.living) {
             show(args, run, &view, if terminal && !args.json { HOME } else { "" })?;
-            shown = Some(glance.living);
+            shown = Some(context.living);
         }
-        if Standing::of(&view, glance.living).over() && !status::may_be_led(&view, &glance) {
+        if RunStatus::of(&view, context.living).over() && !status::may_be_taken_over(&view, &context) {
             return Ok(ExitCode::Success);
         }
-        // The time-out also serves network file systems, which do not tell what other hosts write.
+        // The timeout also serves network file systems, which do not report writes of other hosts.
         let fd = follower.fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         match poll(fd.into_iter().collect::<Vec<_>>().as_mut_slice(), PollTimeout::from(REDRAW_MS)) {
             Ok(_) | Err(Errno::EINTR) => {}
@@ -97,18 +97,22 @@ fn watch(args: &Args, run: &Path) -> Result<ExitCode, Error> {
 }
 
 fn show(args: &Args, run: &Path, view: &RunView, before: &str) -> Result<(), Error> {
-    let glance = glance(run);
+    let context = context(run);
     if args.json && args.watch {
-        return output::json_line(&status::json(view, &glance));
+        return output::json_line(&status::json(view, &context));
     }
     if args.json {
-        return output::json(&status::json(view, &glance));
+        return output::json(&status::json(view, &context));
     }
-    output::bytes(format!("{before}{}", shown::lines(&status::text(view, &glance))).as_bytes())
+    output::bytes(format!("{before}{}", shown::lines(&status::text(view, &context))).as_bytes())
 }
 
-fn glance(run: &Path) -> Glance {
+fn context(run: &Path) -> StatusContext {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
     let width = if std::io::stdout().is_terminal() { ratatui::crossterm::terminal::size().ok() } else { None };
-    Glance { living: run_dir::is_living(run), now, width: usize::from(width.map_or(WIDTH, |(columns, _)| columns)) }
+    StatusContext {
+        living: run_dir::is_living(run),
+        now,
+        width: usize::from(width.map_or(WIDTH, |(columns, _)| columns)),
+    }
 }

@@ -1,6 +1,6 @@
 //! `enn stop`.
 
-use super::asked::Asked;
+use super::target_run::TargetRun;
 use crate::{Error, facts::Facts};
 use enn_common::{exit::ExitCode, wire::command::Request};
 
@@ -10,9 +10,9 @@ use enn_common::{exit::ExitCode, wire::command::Request};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    asked: Asked,
+    target: TargetRun,
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    args.asked.ask(&Request::Stop {}, facts)
+    args.target.send(&Request::Stop {}, facts)
 }

@@ -1,11 +1,11 @@
-//! A task forest as a table for people: children stand indented under their parent.
+//! Formats a task forest as a table in which children are indented under their parent.
 
 use enn_common::{
     config::forest::{Forest, Part},
     shown,
 };
 
-/// Columns are as wide as their widest entry.
+/// Returns the table, with columns as wide as their widest entry.
 pub(super) fn text(forest: &Forest) -> String {
     let mut rows = vec![["task", "weight", "mode", "tokens", "depth", "mixer", "model"].map(str::to_owned)];
     for (depth, task) in forest.list() {

@@ -96,9 +96,9 @@ fn tasks_are_listed_with_children_indented_and_what_is_missing_said() {
     forest.attach("temporal", "all").unwrap();
     let lines = [
         "task        weight  mode             tokens  depth  mixer      model",
-        "spatial     1       spatial          64      4      retention",
+        "spatial     1       spatial          64      4      gated_ema",
         "all         0.5     joins by linear",
-        "  temporal  1       temporal         64      4      retention",
+        "  temporal  1       temporal         64      4      gated_ema",
     ];
     assert_eq!(task_table::text(&forest), lines.join("\n"));
 }

@@ -1,6 +1,6 @@
 //! `enn top`.
 
-use super::flags::Which;
+use super::flags::RunArgs;
 use crate::{
     Error,
     facts::Facts,
@@ -9,7 +9,7 @@ use crate::{
     runs::Need,
     ui::{
         TopError,
-        top::{self, Means},
+        top::{self, TopOptions},
     },
 };
 use enn_common::exit::ExitCode;
@@ -18,14 +18,14 @@ use enn_common::exit::ExitCode;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: RunArgs,
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let run = args.which.find(Need::Any, facts)?;
     let signals =
         Signals::install(&STOP_SIGNALS).map_err(|source| TopError::System { what: "handle signals", source })?;
-    let means = Means {
+    let options = TopOptions {
         run_dir: &run,
         held: &run_dir::lock_path(&run),
         living: &|| run_dir::is_living(&run),
@@ -33,6 +33,6 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         host: &facts.host,
         stop: signals.as_ref().map(Signals::fd),
     };
-    top::run(&means)?;
+    top::run(&options)?;
     Ok(ExitCode::Success)
 }

@@ -7,25 +7,26 @@ use super::{
 use crate::{
     Error,
     agent::{Ended, Signal},
-    api::{self, Override, ParentOptions, TrainOptions},
+    api::{self, FinetuneOptions, Override, TrainOptions},
     baselines::Effort,
     error::Usage,
     facts::Facts,
     run_dir,
     runs::Need,
     slurm::Allocation,
-    torchrun::Manner,
+    torchrun::Dialect,
 };
 use enn_common::{
-    config::{RunConfig, parent::ScalerChoice, raw::Value},
+    config::{RunConfig, parent::ScalerChoice, raw::RawValue},
     exit::ExitCode,
 };
 use std::{io::Write, path::PathBuf};
 
 /// Train a model: stage the data, start workers, keep them alive
 ///
-/// With --runs-dir s3://BUCKET/PATH (or gs://, az://, file://) runs are kept there: every checkpoint is uploaded, and a run without its
-/// end there has failed. It is worked on below the user's cache; --resume s3://BUCKET/PATH/NAME goes on with it on any machine.
+/// With --runs-dir s3://BUCKET/PATH (or gs://, az://, file://) runs are kept there: every checkpoint is uploaded, and a run whose end
+/// cannot be uploaded has failed. Training works in a copy below the user's cache; --resume s3://BUCKET/PATH/NAME continues the run on any
+/// machine.
 ///
 /// Ctrl-C once finishes the step, writes a checkpoint and ends with code 130; twice kills. Flags that torchrun has, too, are also
 /// read from PET_<NAME>.
@@ -36,22 +37,22 @@ pub(super) struct Args {
     config: Option<PathBuf>,
     /// Go on with a run: its directory, its name, the beginning of its name, its address, "latest", or "auto"
     ///
-    /// "auto" takes the newest run of the configuration's name that has a checkpoint, and begins a new one when there is none. A run that is
-    /// finished stays as it is, unless more epochs are asked for.
+    /// "auto" takes the newest run of the configuration's name that has a checkpoint, and begins a new one when there is none. A finished
+    /// run is not changed, unless more epochs are configured.
     #[arg(long, value_name = "RUN", help_heading = "Job")]
     resume: Option<String>,
-    /// Begin with the weights of another run, a checkpoint, or a .safetensors or .pt of ours
+    /// Begin with the weights of another run, a checkpoint, or a .safetensors or .pt file of ENN
     ///
-    /// The optimizer is fresh. Without sizes in [model] the model has the parent's. Categories that are new begin as unknown ones.
+    /// The optimizer is fresh. Without sizes in [model] the model has those of the pretrained one. New categories begin as unknown ones.
     #[arg(long, value_name = "RUN|CHECKPOINT|FILE", conflicts_with = "resume", help_heading = "Job")]
     from: Option<String>,
-    /// With --from: whose statistics numbers are standardised by; must be said where they differ
+    /// With --from: which statistics standardise numbers; required where they differ
     ///
-    /// "keep": the parent's. "refit": those of the new training rows; weights are rewritten so that the first prediction is the
-    /// parent's all the same.
+    /// "keep": those of the pretrained model. "refit": those of the new training rows; weights are rewritten so that the first prediction
+    /// stays the same.
     #[arg(long, value_name = "keep|refit", hide_possible_values = true, requires = "from", help_heading = "Job")]
     scaler: Option<Scaler>,
-    /// With --from: take what fits although something does not, and say what was left
+    /// With --from: load the tensors that fit although others do not, and list the others
     #[arg(long, requires = "from", help_heading = "Job")]
     partial: bool,
     /// Train on this staged directory, which `enn stage` printed, instead of staging [data]
@@ -79,7 +80,7 @@ pub(super) struct Args {
     scrape: Scrape,
 }
 
-/// As [`ScalerChoice`].
+/// The values of --scaler.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Scaler {
     Keep,
@@ -87,7 +88,7 @@ enum Scaler {
 }
 
 impl Args {
-    fn parent(&self, facts: &Facts) -> Result<Option<ParentOptions>, Error> {
+    fn finetune(&self, facts: &Facts) -> Result<Option<FinetuneOptions>, Error> {
         let Some(reference) = &self.from else { return Ok(None) };
         let path = facts.cwd.join(reference);
         let source = if path.exists() { path } else { self.runs.find(reference, Need::Model, facts)? };
@@ -95,29 +96,29 @@ impl Args {
             Scaler::Keep => ScalerChoice::Keep,
             Scaler::Refit => ScalerChoice::Refit,
         });
-        Ok(Some(ParentOptions { source, scaler, partial: self.partial }))
+        Ok(Some(FinetuneOptions { source, scaler, partial: self.partial }))
     }
 }
 
-/// Baselines to fit.
+/// The values of --baselines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Baselines {
     All,
     Quick,
 }
 
-/// The exit status.
+/// Trains a model; returns the exit status.
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
     let (flags, _) = args.nodes.flags(&args.cluster, facts).map_err(Box::new)?;
-    let allocation = api::allocation(&flags, Manner::Enn, facts)?;
-    // A node alone has nobody to meet.
+    let allocation = api::allocation(&flags, Dialect::Enn, facts)?;
+    // A single node needs no rendezvous.
     match allocation.filter(|allocation| allocation.nodes.len() > 1) {
         Some(allocation) => api::take_part(&flags, facts, &allocation, || agent(args, Some(&allocation), facts)),
         None => agent(args, None, facts),
     }
 }
 
-/// This node's part in the run.
+/// Runs this node's part of the training.
 fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<u8, Error> {
     let runs_dir = args.runs.dir(facts);
     let mut overrides = Cluster::variables(facts);
@@ -125,12 +126,12 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
     overrides.extend(args.cluster.overrides());
     overrides.extend(args.elastic.overrides());
     let tasks = allocation.map_or(1, Allocation::local_tasks);
-    if tasks > 1 && !args.cluster.says_workers(facts) {
-        let value = Value::Integer(tasks.into());
+    if tasks > 1 && !args.cluster.gives_workers(facts) {
+        let value = RawValue::Integer(tasks.into());
         overrides.push(Override::Flag("cluster.nproc_per_node", value, format!("{tasks} tasks of Slurm's on a node")));
     }
     if args.profile {
-        overrides.push(Override::Flag("train.profile", Value::Bool(true), "--profile".to_owned()));
+        overrides.push(Override::Flag("train.profile", RawValue::Bool(true), "--profile".to_owned()));
     }
     let (config, resume) = match (&args.config, args.resume.as_deref()) {
         (None, None) => return Err(Error::Usage(Usage::NothingToTrain)),
@@ -153,14 +154,14 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
         }
     };
     if let Some(run) = resume.as_deref().map(|run| api::finished(&config, run)).transpose()?.flatten() {
-        // A standard error that is gone changes nothing.
-        let _gone = writeln!(std::io::stderr(), "{}", run.told());
+        // A closed standard error is ignored.
+        let _gone = writeln!(std::io::stderr(), "{}", run.message());
     }
     let (flags, own) = args.nodes.flags(&args.cluster, facts).map_err(Box::new)?;
-    let nodes = api::meeting(flags, &own, (&config, allocation), facts)?;
+    let nodes = api::meeting(flags, &own, &config, allocation, facts)?;
     let options = TrainOptions {
         nodes,
-        parent: args.parent(facts)?,
+        finetune: args.finetune(facts)?,
         runs_dir,
         resume,
         staged: args.staged.as_ref().map(|dir| facts.cwd.join(dir)),
@@ -170,14 +171,14 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
         baselines: if args.baselines == Baselines::All { Effort::Full } else { Effort::OnePass },
     };
     let run = api::train(&config, facts, &options)?;
-    // The head alone puts the job back into the queue; a bad exit of the others would make srun end it.
+    // Only the leader requeues the job; a nonzero exit status of another node would make srun end it.
     if run.ended == Ended::Stopped(Signal::TimeLimit) && (!run.led || api::requeued(facts)?) {
         return Ok(ExitCode::Success as u8);
     }
     Ok(api::exit_code(&run.ended) as u8)
 }
 
-/// The configuration a run was started with, with changes.
+/// Returns the configuration of a run with changes.
 fn of_run(run: &std::path::Path, overrides: &[Override], facts: &Facts) -> Result<RunConfig, Error> {
     api::change_config(&run_dir::read_config(run)?, overrides, facts)
 }

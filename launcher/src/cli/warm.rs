@@ -4,8 +4,8 @@ use super::{flags, output};
 use crate::{
     Error,
     facts::{Facts, OMP_NUM_THREADS},
-    preload::{self, Preload, Status, Trial, WARM_IDLE, Warm, WarmError, WarmServer},
-    ui::figures,
+    preload::{self, Preload, Status, Trial, WARM_IDLE, WarmError, WarmServer, WarmSettings},
+    ui::format,
 };
 use clap::Subcommand;
 use enn_common::{exit::ExitCode, secrets};
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::json;
 use std::{ffi::OsString, fs, time::Duration};
 
-/// What is said where there is nothing to show or to stop.
+/// The text that is printed when there is nothing to show or to stop.
 const NONE: &str = "no warm server";
 
 /// Keep PyTorch imported between runs, so that `enn run --warm` starts a script at once
@@ -23,11 +23,11 @@ const NONE: &str = "no warm server";
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    action: Action,
+    command: WarmCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum WarmCommand {
     /// Start a server, and wait until it is ready
     ///
     /// It serves runs with this shell's variables, limits and control group. OMP_NUM_THREADS is 1 unless it is set, as `enn run` has it
@@ -67,10 +67,10 @@ struct ShowServers {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    match &args.action {
-        Action::Start(args) => start(args, facts),
-        Action::Stop(args) => stop(args, facts),
-        Action::Status(args) => status(args, facts),
+    match &args.command {
+        WarmCommand::Start(args) => start(args, facts),
+        WarmCommand::Stop(args) => stop(args, facts),
+        WarmCommand::Status(args) => status(args, facts),
     }
 }
 
@@ -87,7 +87,7 @@ fn start(args: &StartServer, facts: &Facts) -> Result<ExitCode, Error> {
         command.env(OMP_NUM_THREADS, "1");
     }
     let idle = args.idle_timeout.unwrap_or(WARM_IDLE);
-    let warm = Warm { parent: facts.socket_parent.clone(), idle, leave: false };
+    let warm = WarmSettings { parent: facts.socket_parent.clone(), idle, leave: false };
     let modules = args.preload.iter().map(|name| name.trim().to_owned()).collect();
     let preload = Preload { modules, asked: true, behind: false, warm: Some(warm) };
     let dir = tempfile::Builder::new().prefix("enn-warm-").tempdir_in(&facts.temporary_dir);
@@ -95,7 +95,7 @@ fn start(args: &StartServer, facts: &Facts) -> Result<ExitCode, Error> {
     if let Trial::Executes(why) = trial {
         return Err(WarmError::Refused(why).into());
     }
-    // The one that has just been used.
+    // The first server is the one that was used last.
     let server = servers(facts)?.into_iter().next().ok_or_else(|| WarmError::Refused("it has ended".to_owned()))?;
     let status = server.status().map_err(WarmError::Start)?;
     let what = if known.contains(&status.pid) { "there is one already" } else { "started" };
@@ -114,8 +114,8 @@ fn stop(args: &StopServers, facts: &Facts) -> Result<ExitCode, Error> {
     if let Some(pid) = args.pids.iter().find(|pid| !stopped.contains(pid)) {
         return Err(WarmError::Unknown(*pid).into());
     }
-    let said: Vec<String> = stopped.iter().map(|pid| format!("stopped: pid {pid}")).collect();
-    output::text_line(&if said.is_empty() { NONE.to_owned() } else { said.join("\n") })?;
+    let lines: Vec<String> = stopped.iter().map(|pid| format!("stopped: pid {pid}")).collect();
+    output::text_line(&if lines.is_empty() { NONE.to_owned() } else { lines.join("\n") })?;
     Ok(ExitCode::Success)
 }
 
@@ -149,22 +149,22 @@ fn status(args: &ShowServers, facts: &Facts) -> Result<ExitCode, Error> {
     Ok(ExitCode::Success)
 }
 
-/// A server in a line.
+/// Describes a server in one line.
 fn shown(status: &Status) -> String {
     let Status { pid, version, executable, torch, modules, seconds, runs, running, idle, .. } = status;
     let torch = torch.as_ref().map_or_else(String::new, |torch| format!(", torch {torch}"));
     let now = if *running > 0 { format!(", {running} now") } else { String::new() };
-    let memory = memory(*pid).map_or_else(String::new, |bytes| format!(", {}", figures::bytes(bytes)));
+    let memory = memory(*pid).map_or_else(String::new, |bytes| format!(", {}", format::bytes(bytes)));
     format!(
         "pid {pid}: Python {version} ({executable}){torch}, {} imported in {}; {}{now}; ends after {} without one{memory}",
-        figures::plural(modules.len() as u64, "module"),
-        figures::seconds(*seconds),
-        figures::plural(*runs, "run"),
-        figures::seconds(*idle),
+        format::plural(modules.len() as u64, "module"),
+        format::seconds(*seconds),
+        format::plural(*runs, "run"),
+        format::seconds(*idle),
     )
 }
 
-/// Memory of a process in bytes, what it shares divided by those that share it.
+/// Returns the proportional set size of a process in bytes.
 fn memory(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;

@@ -1,4 +1,4 @@
-//! Copies a checkpoint directory, hashing what is copied: the copy is whole and as the manifest says, or absent.
+//! Copies a checkpoint directory and verifies the digests; the copy is complete and matches the manifest, or is absent.
 
 use super::ConvertError;
 use enn_common::{
@@ -10,7 +10,7 @@ use std::{
     path::Path,
 };
 
-/// Copies to `target`, which is replaced when it is there.
+/// Copies the checkpoint to `target`, which is replaced if it exists.
 pub(super) fn copy_checkpoint(from: &Checkpoint, manifest: &Manifest, target: &Path) -> Result<(), ConvertError> {
     let parent = atomic::parent(target);
     Disk.create_dir(parent)?;
@@ -18,7 +18,7 @@ pub(super) fn copy_checkpoint(from: &Checkpoint, manifest: &Manifest, target: &P
     let beside = atomic::temporary(target);
     let copied = copy_files(from, manifest, &beside).and_then(|()| Ok(atomic::place_dir(&beside, target)?));
     if copied.is_err() {
-        // The first error is told; the leftover has a hidden name.
+        // The first error is returned; the leftover has a hidden name.
         let _ = fs::remove_dir_all(&beside);
     }
     copied

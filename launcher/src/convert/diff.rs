@@ -1,7 +1,7 @@
-//! What two sets of tensors have in common and what not, one pair of tensors at a time.
+//! Compares two sets of tensors, one pair of tensors at a time.
 
 use super::{ConvertError, cast::floats, safetensors::Tensor, source::Source};
-use enn_common::checkpoint::{Checkpoint, metadata::Place};
+use enn_common::checkpoint::{Checkpoint, metadata::StoredPlace};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -9,21 +9,21 @@ use std::{
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Differences {
-    /// Names that only the first has.
+    /// Names that only the first source has.
     pub only_first: Vec<String>,
-    /// Names that only the second has.
+    /// Names that only the second source has.
     pub only_second: Vec<String>,
-    /// Same name, another shape: the name, and both shapes.
+    /// Names with different shapes: the name, and both shapes.
     pub shapes: Vec<(String, Vec<u64>, Vec<u64>)>,
-    /// Same name, another element type: the name, and both types.
+    /// Names with different element types: the name, and both types.
     pub types: Vec<(String, &'static str, &'static str)>,
-    /// Tensors of one shape whose elements differ.
+    /// Tensors of equal shapes whose elements differ.
     pub values: Vec<ValueDifference>,
-    /// Plain values that differ, or cannot be compared.
+    /// Plain values that differ or cannot be compared.
     pub plain: Vec<String>,
-    /// Tensors that are equal.
+    /// The number of equal tensors.
     pub equal: u64,
-    /// What may be wrong with the two, a sentence each.
+    /// Sentences about possible damage of the sources.
     pub suspicions: Vec<String>,
 }
 
@@ -31,16 +31,16 @@ pub struct Differences {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ValueDifference {
     pub name: String,
-    /// Elements that differ.
+    /// The number of differing elements.
     pub differing: u64,
-    /// Elements in all.
+    /// The number of all elements.
     pub elements: u64,
-    /// Largest difference; `None` for types whose bytes alone are compared, and where a NaN stands beside a number.
+    /// The largest absolute difference; `None` for types that are compared as bytes, and where only one of two elements is NaN.
     pub max_abs: Option<f64>,
 }
 
 impl Differences {
-    /// Whether there are none.
+    /// Returns whether there are no differences.
     pub fn is_empty(&self) -> bool {
         let Self { only_first, only_second, shapes, types, values, plain, .. } = self;
         only_first.is_empty()
@@ -52,34 +52,34 @@ impl Differences {
     }
 }
 
-/// Two sources of any form, to be compared.
+/// Two sources of any form that are compared.
 pub struct Pair {
     first: Source,
     second: Source,
     tensors: [BTreeMap<String, Tensor>; 2],
     suspicions: Vec<String>,
-    /// Tensors and values that are not read, as they are the same.
+    /// Names of tensors and values that are known to be equal and are not read.
     alike: BTreeSet<String>,
 }
 
 impl Pair {
-    /// Opens both. No tensor is read.
+    /// Opens both sources without reading tensors.
     pub fn open(first: &Path, second: &Path) -> Result<Self, ConvertError> {
         let first = Source::open(first)?;
         let second = Source::open(second)?;
         let by_name = |source: &Source| -> Result<BTreeMap<String, Tensor>, ConvertError> {
             Ok(source.tensors()?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect())
         };
-        let told = |source: &Source| {
+        let of_source = |source: &Source| {
             let path = source.path().display().to_string();
             source.suspicions().into_iter().map(move |what| format!("{path}: {what}"))
         };
-        let suspicions = told(&first).chain(told(&second)).collect();
+        let suspicions = of_source(&first).chain(of_source(&second)).collect();
         Ok(Self { tensors: [by_name(&first)?, by_name(&second)?], first, second, suspicions, alike: BTreeSet::new() })
     }
 
-    /// Believes the checksums of both manifests, and tells where in each checkpoint the bytes are that are to be read.
-    pub fn believe_checksums(&mut self) -> [Vec<Place>; 2] {
+    /// Marks tensors as equal whose checksums in both manifests are equal; returns the byte ranges of each checkpoint that must be read.
+    pub fn trust_checksums(&mut self) -> [Vec<StoredPlace>; 2] {
         let checkpoints = [&self.first, &self.second].map(Source::checkpoint);
         let [ours, theirs] = &self.tensors;
         let shaped = ours.values().filter(|one| theirs.get(&one.name).is_some_and(|other| other.shape == one.shape));
@@ -96,7 +96,7 @@ impl Pair {
         checkpoints.map(|checkpoint| checkpoint.map(read).unwrap_or_default())
     }
 
-    /// Compares them. Differences up to `tolerance` count as none. `progress` gets bytes done and all bytes.
+    /// Compares the sources. Differences up to `tolerance` are ignored. `progress` gets the bytes done and the total.
     pub fn diff(&self, tolerance: f64, progress: &mut dyn FnMut(u64, u64)) -> Result<Differences, ConvertError> {
         let [ours, theirs] = &self.tensors;
         let mut found = Differences {
@@ -119,7 +119,7 @@ impl Pair {
             } else if self.alike.contains(&name) {
                 found.equal += 1;
             } else {
-                match compare((&self.first, one), (&self.second, other), tolerance)? {
+                match compare(&self.first, one, &self.second, other, tolerance)? {
                     Some(difference) => found.values.push(difference),
                     None => found.equal += u64::from(one.element == other.element),
                 }
@@ -131,7 +131,7 @@ impl Pair {
         Ok(found)
     }
 
-    /// Values that both have; those of one alone are names that the other lacks.
+    /// Compares plain values; values that only one source has are listed by name.
     fn plain(&self, found: &mut Differences) {
         let ours = self.first.values();
         let theirs = self.second.values();
@@ -150,7 +150,7 @@ impl Pair {
     }
 }
 
-/// Opens two sources, and compares them by all their bytes.
+/// Opens two sources and compares all their bytes.
 pub fn diff(
     first: &Path,
     second: &Path,
@@ -161,8 +161,10 @@ pub fn diff(
 }
 
 fn compare(
-    (first, one): (&Source, &Tensor),
-    (second, other): (&Source, &Tensor),
+    first: &Source,
+    one: &Tensor,
+    second: &Source,
+    other: &Tensor,
     tolerance: f64,
 ) -> Result<Option<ValueDifference>, ConvertError> {
     let left = first.tensor(one)?;
@@ -177,7 +179,7 @@ fn compare(
         (Some(left), Some(right)) => {
             for (left, right) in left.zip(right) {
                 let apart = (left - right).abs();
-                // Two NaNs are alike, and so are two infinities of one sign.
+                // Two NaNs are equal, and so are two infinities of one sign.
                 if left == right || (left.is_nan() && right.is_nan()) || apart <= tolerance {
                     continue;
                 }

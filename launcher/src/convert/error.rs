@@ -1,4 +1,4 @@
-//! Why a model could not be saved or loaded.
+//! Errors of saving, loading and converting models.
 
 use enn_common::{
     artifact::seal::SealError,
@@ -7,19 +7,17 @@ use enn_common::{
 };
 use std::path::PathBuf;
 
-/// One sentence with place, found, expected and, where there is one, a hint.
+/// An error with a message of one sentence: the place, what was found, what was expected and a hint.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
-    /// The disk.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Too little room.
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// What is there is not replaced.
+    /// The existing target may not be replaced.
     #[error(transparent)]
     Displace(#[from] DisplaceError),
-    /// No checkpoint where one was looked for.
+    /// There is no checkpoint at the given place.
     #[error(transparent)]
     Find(#[from] FindError),
     /// A checkpoint is damaged.
@@ -34,7 +32,7 @@ pub enum ConvertError {
     /// The checkpoint could not be committed.
     #[error(transparent)]
     Commit(#[from] CommitError),
-    /// A .pt file is damaged or not ours.
+    /// A .pt file is damaged or not of ENN.
     #[error(transparent)]
     StateFile(#[from] StateFileError),
     /// A .safetensors file is damaged.
@@ -45,20 +43,11 @@ pub enum ConvertError {
     Sharded { path: PathBuf, what: String },
     /// The format has no name for the element type.
     #[error("{} cannot hold {name}: safetensors has no element type {element}; give another form, or --dtype", path.display())]
-    NoType {
-        path: PathBuf,
-        name: String,
-        /// Element type.
-        element: &'static str,
-    },
-    /// The wish does not fit the source or the target.
+    NoType { path: PathBuf, name: String, element: &'static str },
+    /// The options do not fit the source or the target.
     #[error("{}: {what}", path.display())]
-    Wish {
-        path: PathBuf,
-        /// What was found and what was expected.
-        what: String,
-    },
-    /// The name says no form.
+    InvalidOptions { path: PathBuf, what: String },
+    /// The name has no known extension.
     #[error(
         "{} does not end like a form of a saved model; expected .safetensors, .pt, or a name without extension for a directory",
         path.display()
@@ -67,23 +56,23 @@ pub enum ConvertError {
     /// The target is there already.
     #[error("{} is there already; choose another name, or replace it with --replace", path.display())]
     Exists { path: PathBuf },
-    /// The source holds weights but not what ENN must know to use them.
+    /// The source contains weights but no description of the model.
     #[error("{} does not say which model it holds: {what}; expected a model saved by enn", path.display())]
-    NoCard { path: PathBuf, what: &'static str },
-    /// A file of ENN for PyTorch: read, but its layers are others.
+    NoModelCard { path: PathBuf, what: &'static str },
+    /// A file of ENN for PyTorch, whose layers differ.
     #[error(
-        "{} was saved by ENN for PyTorch ({about}): not all of its {tensors} tensors mean something here, so that it cannot be loaded as \
-         a model; `enn train DATA.toml --from FILE --partial` begins with those that do, and `enn ckpt show` lists what becomes of each",
+        "{} was saved by ENN for PyTorch ({about}): not all of its {tensors} tensors exist in ENN's model, so that it cannot be loaded as \
+         a model; `enn train DATA.toml --from FILE --partial` begins with those that do, and `enn ckpt show` lists the use of each",
         path.display()
     )]
     Native {
         path: PathBuf,
-        /// What it says of the model.
+        /// The file's description of the model.
         about: String,
-        /// Tensors of its state.
+        /// The number of tensors of its state.
         tensors: usize,
     },
-    /// A file that runs code where Python loads it.
+    /// A file that runs code when Python loads it.
     #[error(
         "{} is dangerous: it mentions {mention}, which runs code when Python loads the file; expected a model saved by enn\n  hint: `enn ckpt \
          verify` lists all of it, and `enn ckpt convert` takes the tensors alone",
@@ -93,11 +82,11 @@ pub enum ConvertError {
     /// The checkpoint has no best weights.
     #[error("{} holds no tensors named best.…; expected a checkpoint of an ENN model", path.display())]
     NoWeights { path: PathBuf },
-    /// The tensors are not those of the card.
+    /// The tensors do not match the model card.
     #[error("{} does not fit its own description: {}", path.display(), list(problems))]
     Fit {
         path: PathBuf,
-        /// One per tensor.
+        /// Sentences about mismatches, one for each tensor.
         problems: Vec<String>,
     },
 }
@@ -108,13 +97,13 @@ impl From<ReadError> for ConvertError {
     }
 }
 
-/// Problems that are told in one sentence.
+/// Maximum number of problems in one message.
 const PROBLEMS_MAX: usize = 12;
 
 fn list(problems: &[String]) -> String {
-    let told = problems.iter().take(PROBLEMS_MAX).cloned().collect::<Vec<_>>().join("; ");
+    let listed = problems.iter().take(PROBLEMS_MAX).cloned().collect::<Vec<_>>().join("; ");
     match problems.len().checked_sub(PROBLEMS_MAX) {
-        Some(more @ 1..) => format!("{told}; and {more} more"),
-        _ => told,
+        Some(more @ 1..) => format!("{listed}; and {more} more"),
+        _ => listed,
     }
 }

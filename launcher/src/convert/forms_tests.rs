@@ -1,8 +1,8 @@
 //! Every form into every other, without PyTorch; and the damage that each form can tell.
 
-use super::{Outcome, Selection, Target, Verified, Wishes, contents, convert, diff, verify};
+use super::{ConvertOptions, Outcome, Selection, Target, Verified, contents, convert, diff, verify};
 use enn_common::{
-    checkpoint::{DType, DirectoryWriter, Element, PathPart, Value, name},
+    checkpoint::{DirectoryWriter, Element, PathPart, TensorDType, Value, name},
     fs::Disk,
 };
 use std::{
@@ -17,9 +17,9 @@ fn quiet(_: u64, _: u64) {}
 fn dcp(path: &Path) {
     let mut writer = DirectoryWriter::create(&Disk, path, u64::MAX).unwrap();
     let floats: Vec<u8> = (0..600).flat_map(|number| (number as f32).to_le_bytes()).collect();
-    writer.tensor("model.w", DType::F32.into(), &[20, 30], &floats).unwrap();
+    writer.tensor("model.w", TensorDType::F32.into(), &[20, 30], &floats).unwrap();
     writer.tensor("model.f8", Element::of_torch("float8_e4m3fn").unwrap(), &[4], &[1, 2, 3, 4]).unwrap();
-    writer.tensor("model.n", DType::I64.into(), &[], &7i64.to_le_bytes()).unwrap();
+    writer.tensor("model.n", TensorDType::I64.into(), &[], &7i64.to_le_bytes()).unwrap();
     writer.value("optim.groups.0.lr", &Value::Float(0.5)).unwrap();
     let path = ["optim", "groups"].map(|key| PathPart::Key(key.into()));
     writer.path("optim.groups.0.lr", &[&path[..], &[PathPart::Index(0), PathPart::Key("lr".into())]].concat());
@@ -33,8 +33,8 @@ fn source() -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-fn wishes(form: Target) -> Wishes {
-    Wishes { form: Some(form), shard_bytes: 1000, ..Wishes::default() }
+fn options(form: Target) -> ConvertOptions {
+    ConvertOptions { form: Some(form), shard_bytes: 1000, ..ConvertOptions::default() }
 }
 
 fn checked(path: &Path, deep: bool) -> Verified {
@@ -59,7 +59,7 @@ fn every_form_holds_the_same() {
     ];
     for (form, name) in forms {
         let target = dir.path().join(name);
-        let done = convert(&path, &target, &wishes(form), &mut quiet).unwrap();
+        let done = convert(&path, &target, &options(form), &mut quiet).unwrap();
         let plain = matches!(form, Target::Safetensors | Target::Shards);
         assert_eq!(
             (done.tensors, done.values, done.left_out.len()),
@@ -67,13 +67,13 @@ fn every_form_holds_the_same() {
             "{name}"
         );
         assert!(
-            convert(&path, &target, &wishes(form), &mut quiet).unwrap_err().to_string().contains("is there already")
+            convert(&path, &target, &options(form), &mut quiet).unwrap_err().to_string().contains("is there already")
         );
         let found = checked(&target, true);
         assert!(found.problems.is_empty() && found.tensors == 3 && found.bytes == 2400 + 4 + 8, "{found:?}");
         for (second, other) in forms {
             let again = dir.path().join(format!("{name}-{other}"));
-            convert(&target, &again, &wishes(second), &mut quiet).unwrap();
+            convert(&target, &again, &options(second), &mut quiet).unwrap();
             let found = diff(&path, &again, 0.0, &mut quiet).unwrap();
             let lost = if matches!(second, Target::Safetensors | Target::Shards) || plain { 1 } else { 0 };
             assert_eq!(
@@ -94,14 +94,17 @@ fn names_are_chosen_and_types_changed() {
     let (dir, path) = source();
     let target = dir.path().join("half.safetensors");
     let select = Selection { only: vec!["model.w".into()], without: vec![], strip: Some("model".into()) };
-    let wish = Wishes { select, dtype: Some(DType::F16), ..Wishes::default() };
-    let done = convert(&path, &target, &wish, &mut quiet).unwrap();
+    let options = ConvertOptions { select, dtype: Some(TensorDType::F16), ..ConvertOptions::default() };
+    let done = convert(&path, &target, &options, &mut quiet).unwrap();
     assert_eq!((done.tensors, done.bytes), (1, 1200));
     assert_eq!(contents(&target).unwrap().tensors, [("w".to_owned(), "float16", vec![20, 30])]);
-    let none =
-        Wishes { select: Selection { only: vec!["nothing".into()], ..Selection::default() }, ..Wishes::default() };
+    let none = ConvertOptions {
+        select: Selection { only: vec!["nothing".into()], ..Selection::default() },
+        ..ConvertOptions::default()
+    };
     assert!(convert(&path, &dir.path().join("x.pt"), &none, &mut quiet).unwrap_err().to_string().contains("--only"));
-    let wrong = convert(&path, &dir.path().join("x.onnx"), &Wishes::default(), &mut quiet).unwrap_err().to_string();
+    let wrong =
+        convert(&path, &dir.path().join("x.onnx"), &ConvertOptions::default(), &mut quiet).unwrap_err().to_string();
     assert!(wrong.contains("does not end like a form"), "{wrong}");
     assert!(!dir.path().join("x.pt").exists() && !dir.path().join("x.onnx").exists());
 }
@@ -113,10 +116,10 @@ fn differences_are_counted_and_measured() {
     let mut writer = DirectoryWriter::create(&Disk, &other, u64::MAX).unwrap();
     let floats: Vec<u8> =
         (0..600).flat_map(|number| (number as f32 + if number == 5 { 0.5 } else { 0.0 }).to_le_bytes()).collect();
-    writer.tensor("model.w", DType::F32.into(), &[20, 30], &floats).unwrap();
+    writer.tensor("model.w", TensorDType::F32.into(), &[20, 30], &floats).unwrap();
     writer.tensor("model.f8", Element::of_torch("float8_e4m3fn").unwrap(), &[2, 2], &[1, 2, 3, 4]).unwrap();
-    writer.tensor("model.n", DType::F32.into(), &[], &7f32.to_le_bytes()).unwrap();
-    writer.tensor("model.more", DType::F32.into(), &[], &7f32.to_le_bytes()).unwrap();
+    writer.tensor("model.n", TensorDType::F32.into(), &[], &7f32.to_le_bytes()).unwrap();
+    writer.tensor("model.more", TensorDType::F32.into(), &[], &7f32.to_le_bytes()).unwrap();
     writer.value("optim.groups.0.lr", &Value::Float(0.25)).unwrap();
     writer.finish(None).unwrap();
     let found = diff(&path, &other, 0.0, &mut quiet).unwrap();
@@ -188,7 +191,7 @@ fn damage_that_pytorch_loads_without_a_word_is_named() {
     );
     let (_place, place) = source();
     let target = place.with_extension("safetensors");
-    let done = convert(&path, &target, &Wishes::default(), &mut quiet).unwrap();
+    let done = convert(&path, &target, &ConvertOptions::default(), &mut quiet).unwrap();
     assert!(done.notes[0].contains("__0_0.distcp was written after .metadata"), "{done:?}");
     let differ = diff(&path, &target, 0.0, &mut quiet).unwrap();
     assert!(differ.suspicions[0].contains("__0_0.distcp was written after"), "{differ:?}");
@@ -223,7 +226,7 @@ fn a_missing_or_stale_shard_of_safetensors_is_named() {
     (0..4).for_each(|rank| shard(rank, 4));
     assert!(checked(dir.path(), true).problems.is_empty());
     let merged = dir.path().join("merged.pt");
-    convert(dir.path(), &merged, &Wishes::default(), &mut quiet).unwrap();
+    convert(dir.path(), &merged, &ConvertOptions::default(), &mut quiet).unwrap();
     assert_eq!(contents(&merged).unwrap().tensors, [("w".to_owned(), "float32", vec![8, 2])]);
     // A save by two ranks over one by four leaves two of the old files.
     (0..2).for_each(|rank| shard(rank, 2));
@@ -239,7 +242,7 @@ fn a_missing_or_stale_shard_of_safetensors_is_named() {
     let told = |notes: &[String]| notes.iter().any(|note| note.contains("a last one is missing behind these 3"));
     assert!(told(&checked(dir.path(), true).notes));
     let smaller = dir.path().with_extension("safetensors");
-    assert!(told(&convert(dir.path(), &smaller, &Wishes::default(), &mut quiet).unwrap().notes));
+    assert!(told(&convert(dir.path(), &smaller, &ConvertOptions::default(), &mut quiet).unwrap().notes));
     fs::remove_file(smaller).unwrap();
     (0..3).for_each(|rank| shard_of(rank, 4, r#",\"global_shape\":[8,2]"#));
     problem(dir.path(), &["tensor w", "a part is missing", "shard-00003"]);
@@ -249,7 +252,7 @@ fn a_missing_or_stale_shard_of_safetensors_is_named() {
 fn an_index_that_does_not_fit_its_files_is_named() {
     let (dir, path) = source();
     let shards = dir.path().join("shards");
-    convert(&path, &shards, &wishes(Target::Shards), &mut quiet).unwrap();
+    convert(&path, &shards, &options(Target::Shards), &mut quiet).unwrap();
     let index = shards.join("model.safetensors.index.json");
     let sound = fs::read_to_string(&index).unwrap();
     fs::write(&index, sound.replace("model.w", "model.v")).unwrap();
@@ -275,12 +278,12 @@ fn elements_of_two_numbers_and_types_without_a_name() {
     writer.tensor("w", packed, &[2, 3], &[1, 2, 3, 4, 5, 6]).unwrap();
     writer.finish(None).unwrap();
     let target = dir.path().join("a.safetensors");
-    convert(&path, &target, &wishes(Target::Safetensors), &mut quiet).unwrap();
+    convert(&path, &target, &options(Target::Safetensors), &mut quiet).unwrap();
     // The format counts numbers.
     assert!(fs::read(&target).unwrap().windows(27).any(|window| window == br#""dtype":"F4","shape":[2,6]}"#));
     assert_eq!(contents(&target).unwrap().tensors, [("w".to_owned(), "float4_e2m1fn_x2", vec![2, 3])]);
     let back = dir.path().join("back.pt");
-    convert(&target, &back, &wishes(Target::Pt), &mut quiet).unwrap();
+    convert(&target, &back, &options(Target::Pt), &mut quiet).unwrap();
     assert!(diff(&path, &back, 0.0, &mut quiet).unwrap().is_empty());
     for (element, shape, bytes) in [("complex128", &[][..], 16), ("float4_e2m1fn_x2", &[][..], 1)] {
         let path = dir.path().join(element);
@@ -288,7 +291,7 @@ fn elements_of_two_numbers_and_types_without_a_name() {
         writer.tensor("c", Element::of_torch(element).unwrap(), shape, &vec![0; bytes]).unwrap();
         writer.finish(None).unwrap();
         let target = dir.path().join("c.safetensors");
-        let error = convert(&path, &target, &wishes(Target::Safetensors), &mut quiet).unwrap_err().to_string();
+        let error = convert(&path, &target, &options(Target::Safetensors), &mut quiet).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{} cannot hold c: safetensors", target.display())), "{error}");
         assert!(!target.exists());
     }

@@ -1,16 +1,16 @@
-//! Makes a checkpoint of a saved model: for prediction, and for training that begins with its weights.
+//! Converts a saved model to a checkpoint, for prediction or as the start of a training.
 
 use super::{
     ConvertError, Form,
     copy::copy_checkpoint,
     native::Native,
-    safetensors::{Mapped, Stored},
+    safetensors::{MappedFile, Stored},
     source::Source,
 };
 use enn_common::{
-    artifact::card::{self, CardTensor, Findings, ModelCard},
+    artifact::model_card::{self, CardTensor, Findings, ModelCard},
     checkpoint::{
-        Checkpoint, Committed, DType, Draft, Element, Extent, ShardWriter, commit, find_sound, name,
+        Checkpoint, Committed, Draft, Element, Extent, ShardWriter, TensorDType, commit, find_sound, name,
         state_file::StateFile,
     },
     config::RunConfig,
@@ -18,9 +18,9 @@ use enn_common::{
 };
 use std::{collections::BTreeMap, path::Path};
 
-/// Bytes of what begins at zero and is as large as no tensor of the model, at most: counts, and the like.
+/// Maximum size of a state tensor that starts at zero and is larger than all tensors of the model, such as counts; bytes.
 const ZEROS_MAX: u64 = 2 << 20;
-/// The attempt that a loaded checkpoint is written by.
+/// The attempt name of a loaded checkpoint.
 const ATTEMPT: &str = "load";
 
 /// Loads a model into `checkpoints` (the `checkpoints` directory of a run), as a committed checkpoint.
@@ -29,19 +29,19 @@ const ATTEMPT: &str = "load";
 /// optimizer, or a checkpoint directory, copied as it is with its step. `wall_time` is now, seconds since the Unix epoch.
 pub fn load_model(source: &Path, checkpoints: &Path, wall_time: f64) -> Result<Committed, ConvertError> {
     let weights = match Form::of_source(source)? {
-        Form::Safetensors => Weights::Safetensors(Mapped::open(source)?),
+        Form::Safetensors => Weights::Safetensors(MappedFile::open(source)?),
         Form::Pt => Weights::Pt(open_safe(source)?),
         Form::Directory => return load_directory(source, checkpoints),
     };
     let card = read_card(source, &weights)?;
-    let problems = misfits(&card, &weights.tensors());
+    let problems = card_mismatches(&card, &weights.tensors());
     if !problems.is_empty() {
         return Err(ConvertError::Fit { path: source.to_path_buf(), problems });
     }
     let temporary = checkpoints.join(name::temporary(0, ATTEMPT));
     let mut shard = ShardWriter::create(&temporary, 0)?;
     for entry in &card.state {
-        let dtype = DType::of_torch(&entry.dtype).ok_or_else(|| misfit(source, entry))?;
+        let dtype = TensorDType::of_torch(&entry.dtype).ok_or_else(|| cannot_make(source, entry))?;
         shard.whole(&entry.name, dtype, &entry.shape, &content(source, &card, entry, &weights)?)?;
     }
     let tables = [shard.finish()?];
@@ -61,7 +61,7 @@ pub fn load_model(source: &Path, checkpoints: &Path, wall_time: f64) -> Result<C
     Ok(commit(&temporary, &checkpoints.join(name::committed(0)), &tables, draft)?)
 }
 
-/// Opens a file of `torch.save`, unless it is one that nobody should load: it mentions what runs code.
+/// Opens a file of `torch.save`; refuses a file that refers to code.
 fn open_safe(source: &Path) -> Result<StateFile, ConvertError> {
     let file = StateFile::open(source)?;
     match file.mentions().dangerous() {
@@ -70,15 +70,16 @@ fn open_safe(source: &Path) -> Result<StateFile, ConvertError> {
     }
 }
 
-/// What ENN has of a file of ENN for PyTorch, as a committed checkpoint below `checkpoints` that a training may begin with; `None`
-/// for any other file. The file does not name its inputs: they must be those of `own`, in order.
+/// Converts a file of ENN for PyTorch to a committed checkpoint below `checkpoints` for fine-tuning; returns `None` for any other file. The
+/// file does not name its inputs: they must be those of `own`, in order.
 ///
 /// # Errors
-/// When the data have other sizes, or nothing of the file means something in ENN.
+/// The data have other sizes, or no part of the file can be used.
 pub fn load_native(
     source: &Path,
     checkpoints: &Path,
-    (config, own): (&RunConfig, &StagedMeta),
+    config: &RunConfig,
+    own: &StagedMeta,
     wall_time: f64,
 ) -> Result<Option<Committed>, ConvertError> {
     let file = open_safe(source)?;
@@ -86,7 +87,7 @@ pub fn load_native(
         return Ok(None);
     }
     let native = Native::map(file);
-    let problems = strangeness(&native, own);
+    let problems = data_mismatches(&native, own);
     if !problems.is_empty() {
         return Err(ConvertError::Fit { path: source.to_path_buf(), problems });
     }
@@ -94,7 +95,7 @@ pub fn load_native(
     let mut shard = ShardWriter::create(&temporary, 0)?;
     for tensor in native.tensors() {
         let prefix = if tensor.name.starts_with("scaler.") { "model" } else { "best" };
-        let dtype = tensor.element.dtype().unwrap_or(DType::F32);
+        let dtype = tensor.element.dtype().unwrap_or(TensorDType::F32);
         shard.whole(&format!("{prefix}.{}", tensor.name), dtype, &tensor.shape, &native.tensor(&tensor.name)?)?;
     }
     let tables = [shard.finish()?];
@@ -112,15 +113,15 @@ pub fn load_native(
         config: serde_json::to_value(&config).map_err(json)?,
         meta: serde_json::to_value(described(&native, own)?).map_err(json)?,
         metrics: BTreeMap::new(),
-        findings: Findings { baselines: BTreeMap::new(), decisions: native.told() },
+        findings: Findings { baselines: BTreeMap::new(), decisions: native.unmapped_lines() },
         versions: BTreeMap::new(),
         wall_time,
     };
     Ok(Some(commit(&temporary, &checkpoints.join(name::committed(0)), &tables, draft)?))
 }
 
-/// Why a file of ENN for PyTorch is of other data, one sentence each.
-fn strangeness(native: &Native, own: &StagedMeta) -> Vec<String> {
+/// Describes why a file of ENN for PyTorch does not fit the data, one sentence each.
+fn data_mismatches(native: &Native, own: &StagedMeta) -> Vec<String> {
     let mut problems = Vec::new();
     if native.in_dim != own.features.len() as u64 {
         problems.push(format!("it has {} inputs, the data {}", native.in_dim, own.features.len()));
@@ -134,12 +135,13 @@ fn strangeness(native: &Native, own: &StagedMeta) -> Vec<String> {
         problems.push(format!("its output is {:?}, that of the data {shape:?}", native.out_shape));
     }
     if native.tensors().is_empty() {
-        problems.push("no tensor in it means something in ENN; see enn ckpt show".to_owned());
+        problems.push("no tensor in it exists in ENN; see enn ckpt show".to_owned());
     }
     problems
 }
 
-/// The data it was trained on, as far as it is known: the inputs and the grid of `own`, with its statistics.
+/// Describes the data that the file was trained on, as far as it is known: the inputs and the grid of `own`, with the statistics of the
+/// file.
 fn described(native: &Native, own: &StagedMeta) -> Result<StagedMeta, ConvertError> {
     let numbers = |name: &str| -> Result<Vec<f64>, ConvertError> {
         if !native.tensors().iter().any(|tensor| tensor.name == name) {
@@ -164,25 +166,25 @@ fn described(native: &Native, own: &StagedMeta) -> Result<StagedMeta, ConvertErr
     Ok(meta)
 }
 
-/// The tensors of a file, whatever its form.
+/// The tensors of a file of any form.
 enum Weights {
-    Safetensors(Mapped),
+    Safetensors(MappedFile),
     Pt(StateFile),
 }
 
-/// Element type (`None`: one that is not loaded) and shape.
-type Described = (Option<DType>, Vec<u64>);
+/// The element type (`None`: not supported) and the shape.
+type TensorType = (Option<TensorDType>, Vec<u64>);
 
 impl Weights {
     fn about(&self) -> Option<&str> {
         match self {
-            Self::Safetensors(mapped) => mapped.about().get(card::KEY).map(String::as_str),
-            Self::Pt(file) => file.text(card::KEY),
+            Self::Safetensors(mapped) => mapped.about().get(model_card::KEY).map(String::as_str),
+            Self::Pt(file) => file.text(model_card::KEY),
         }
     }
 
-    /// What every tensor is, by name.
-    fn tensors(&self) -> BTreeMap<String, Described> {
+    /// Returns the type and shape of every tensor by name.
+    fn tensors(&self) -> BTreeMap<String, TensorType> {
         match self {
             Self::Safetensors(mapped) => {
                 let described = |stored: &Stored| (stored.element().and_then(Element::dtype), stored.shape.clone());
@@ -207,20 +209,20 @@ impl Weights {
 }
 
 fn read_card(source: &Path, weights: &Weights) -> Result<ModelCard, ConvertError> {
-    let missing = |what| ConvertError::NoCard { path: source.to_path_buf(), what };
+    let missing = |what| ConvertError::NoModelCard { path: source.to_path_buf(), what };
     if let Weights::Pt(file) = weights {
         refuse_native(source, file)?;
     }
     let text = weights.about().ok_or_else(|| missing("it has no entry \"enn\" beside its tensors"))?;
     let found: ModelCard =
         serde_json::from_str(text).map_err(|_| missing("its entry \"enn\" is not a model card that can be read"))?;
-    if found.format != card::FORMAT || found.version > card::VERSION {
+    if found.format != model_card::FORMAT || found.version > model_card::VERSION {
         return Err(missing("its card is of a newer version of ENN"));
     }
     Ok(found)
 }
 
-/// ENN for PyTorch has a layout of its own: "in_dim", "out_shape", "config", "tasks" and "state_dict".
+/// Returns an error for the layout of ENN for PyTorch: "in_dim", "out_shape", "config", "tasks" and "state_dict".
 fn refuse_native(path: &Path, file: &StateFile) -> Result<(), ConvertError> {
     if !Native::is(file) {
         return Ok(());
@@ -232,8 +234,8 @@ fn refuse_native(path: &Path, file: &StateFile) -> Result<(), ConvertError> {
     Err(ConvertError::Native { path: path.to_path_buf(), about, tensors })
 }
 
-/// What is missing, too much or different, one sentence each.
-fn misfits(card: &ModelCard, found: &BTreeMap<String, (Option<DType>, Vec<u64>)>) -> Vec<String> {
+/// Lists tensors that are missing, unexpected or different, one sentence each.
+fn card_mismatches(card: &ModelCard, found: &BTreeMap<String, (Option<TensorDType>, Vec<u64>)>) -> Vec<String> {
     let mut problems = Vec::new();
     let wanted: BTreeMap<&str, &CardTensor> =
         card.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
@@ -241,7 +243,7 @@ fn misfits(card: &ModelCard, found: &BTreeMap<String, (Option<DType>, Vec<u64>)>
         match found.get(*name) {
             None => problems.push(format!("{name} is missing")),
             Some((dtype, shape)) => {
-                let dtype = dtype.map_or("another type", DType::torch);
+                let dtype = dtype.map_or("another type", TensorDType::torch);
                 if dtype != tensor.dtype || shape != &tensor.shape {
                     let expected = format!("{} {:?}", tensor.dtype, tensor.shape);
                     problems.push(format!("{name} is {dtype} {shape:?}, expected {expected}"));
@@ -255,23 +257,23 @@ fn misfits(card: &ModelCard, found: &BTreeMap<String, (Option<DType>, Vec<u64>)>
     problems
 }
 
-fn misfit(source: &Path, entry: &CardTensor) -> ConvertError {
+fn cannot_make(source: &Path, entry: &CardTensor) -> ConvertError {
     let problems = vec![format!("{} of type {} {:?} cannot be made", entry.name, entry.dtype, entry.shape)];
     ConvertError::Fit { path: source.to_path_buf(), problems }
 }
 
-/// First content of one tensor of the state: a weight, a given value, or zeros.
+/// Returns the initial content of one state tensor: a weight, a given value, or zeros.
 fn content(source: &Path, card: &ModelCard, entry: &CardTensor, weights: &Weights) -> Result<Vec<u8>, ConvertError> {
-    let wrong = || misfit(source, entry);
+    let wrong = || cannot_make(source, entry);
     let weight = entry.name.split_once('.').filter(|(prefix, _)| matches!(*prefix, "model" | "best" | "ema"));
     if let Some((_, plain)) = weight {
         let same = card.tensors.iter().any(|tensor| tensor.name == plain && tensor.shape == entry.shape);
         return if same { weights.tensor(plain) } else { Err(wrong()) };
     }
-    let dtype = DType::of_torch(&entry.dtype).ok_or_else(wrong)?;
+    let dtype = TensorDType::of_torch(&entry.dtype).ok_or_else(wrong)?;
     let elements = |shape: &[u64]| shape.iter().try_fold(1, |product: u64, &length| product.checked_mul(length));
     let bytes = elements(&entry.shape).and_then(|elements| elements.checked_mul(dtype.bytes())).ok_or_else(wrong)?;
-    // What a tensor of the file accounts for is there; anything may be claimed of the rest.
+    // A size that occurs in the file's own tensors is plausible; other sizes are limited.
     let is_known = card.tensors.iter().any(|tensor| elements(&tensor.shape) >= elements(&entry.shape));
     let bytes = Some(bytes).filter(|bytes| is_known || *bytes <= ZEROS_MAX);
     let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(wrong)?;
@@ -286,12 +288,12 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// Copies a checkpoint of ours; one that PyTorch wrote does not say which model it is.
+/// Copies a checkpoint of ENN; a checkpoint written by PyTorch does not describe its model.
 fn load_directory(source: &Path, checkpoints: &Path) -> Result<Committed, ConvertError> {
     let found = find_sound(source, Extent::Whole)?;
     found.notes().iter().for_each(|note| tracing::warn!("{note}"));
     let open = found.checkpoint;
-    let no_card = || ConvertError::NoCard { path: open.dir().to_path_buf(), what: "it has no manifest.json" };
+    let no_card = || ConvertError::NoModelCard { path: open.dir().to_path_buf(), what: "it has no manifest.json" };
     let manifest = open.manifest().ok_or_else(no_card)?;
     let target = checkpoints.join(name::committed(manifest.step));
     copy_checkpoint(&open, manifest, &target)?;

@@ -1,6 +1,6 @@
-//! Models in the forms people share them: .safetensors, .pt (`torch.load(weights_only=True)`) and DCP directories.
+//! Models in exchange formats: .safetensors, .pt (`torch.load(weights_only=True)`) and DCP directories.
 //!
-//! **Invariant:** a file is whole or absent; what is loaded fits its own card exactly, or the error lists what does not.
+//! **Invariant:** a file is complete or absent; a loaded model matches its model card exactly, or the error lists the differences.
 
 mod cast;
 mod copy;
@@ -24,13 +24,13 @@ pub use safetensors::Tensor;
 pub use save::{Saved, save_model};
 pub use select::Selection;
 pub use show::{Contents, Mapped, contents};
-pub use transcode::{Converted, SHARD_BYTES, Target, Wishes, convert};
+pub use transcode::{ConvertOptions, Converted, SHARD_BYTES, Target, convert};
 pub use verify::{Outcome, Verified, verify};
 
 use enn_common::checkpoint::form::FileForm;
 use std::path::Path;
 
-/// Key of the weights in a .pt file of ours.
+/// Key of the weights in a .pt file of ENN.
 const MODEL: &str = "model";
 
 /// Forms of a saved model, by the name's extension.
@@ -45,7 +45,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The form of a saved model that is there: a file by what it holds, whatever its name.
+    /// Returns the form of an existing saved model; a file is recognised by its content.
     pub fn of_source(path: &Path) -> Result<Self, ConvertError> {
         if !path.is_file() {
             return Self::of(path);
@@ -53,12 +53,12 @@ impl Form {
         match FileForm::of(path)? {
             FileForm::Safetensors => Ok(Self::Safetensors),
             FileForm::Zip | FileForm::Sequence | FileForm::Pickle => Ok(Self::Pt),
-            // What is wrong with it is told by who reads it.
+            // The reader of the file reports what is wrong with it.
             _ => Self::of(path),
         }
     }
 
-    /// The form that a name asks for.
+    /// Returns the form for a name.
     pub fn of(path: &Path) -> Result<Self, ConvertError> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("safetensors") => Ok(Self::Safetensors),

@@ -1,4 +1,4 @@
-//! The .safetensors form: a JSON header, then the tensors behind each other. Written one tensor at a time.
+//! The .safetensors form: a JSON header, then the tensors one after another. Written one tensor at a time.
 
 use super::ConvertError;
 use enn_common::{
@@ -13,27 +13,26 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The key of the header that is no tensor.
+/// The header key that is not a tensor.
 const RESERVED: &str = "__metadata__";
-/// The data begin at a multiple of this.
+/// Alignment of the start of the data, bytes.
 const ALIGN_BYTES: usize = 64;
 
-/// A tensor by name.
+/// The name, type and shape of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
     pub name: String,
-    /// Element type.
     pub element: Element,
     pub shape: Vec<u64>,
 }
 
 impl Tensor {
-    /// Bytes of all elements; `u64::MAX` when it does not fit.
+    /// Returns the bytes of all elements; `u64::MAX` on overflow.
     pub fn bytes(&self) -> u64 {
         self.shape.iter().fold(self.element.bytes(), |product, &length| product.saturating_mul(length))
     }
 
-    /// The shape as the format has it, which counts numbers; `None` where an element of several lies along no axis.
+    /// Returns the shape in the format's unit of single numbers; `None` where packed elements lie along no axis.
     fn numbers(&self) -> Option<Vec<u64>> {
         let mut shape = self.shape.clone();
         let packed = self.element.packed();
@@ -46,7 +45,7 @@ impl Tensor {
     }
 }
 
-/// Writes a file under a temporary name, with `about` in its `__metadata__`. `read` is called once per tensor.
+/// Writes a file with `about` in its `__metadata__`. `read` is called once per tensor.
 pub(super) fn write(
     path: &Path,
     about: &BTreeMap<String, String>,
@@ -92,7 +91,7 @@ pub(super) fn write(
     Ok(file.sync()?)
 }
 
-/// A tensor in a file: element type (as the format writes it), shape, and where its bytes are in the map.
+/// A tensor in a file: element type in the format's spelling, shape, and byte range in the map.
 #[derive(Debug, Clone)]
 pub(super) struct Stored {
     pub(super) dtype: String,
@@ -107,16 +106,16 @@ impl Stored {
     }
 }
 
-/// A mapped file: the format's own reader checks the header against the file.
+/// A memory-mapped file whose header the format's own reader has checked.
 #[derive(Debug)]
-pub(super) struct Mapped {
+pub(super) struct MappedFile {
     map: ReadMap,
     path: PathBuf,
     about: BTreeMap<String, String>,
     tensors: BTreeMap<String, Stored>,
 }
 
-impl Mapped {
+impl MappedFile {
     pub(super) fn open(path: &Path) -> Result<Self, ConvertError> {
         let map = ReadMap::open(path)?;
         let names = keys::names_bytes(map.bytes());
@@ -130,7 +129,7 @@ impl Mapped {
         let (header_bytes, header) = read.map_err(wrong)?;
         let data_at = header_bytes + size_of::<u64>();
         if let Some(name) = keys::twice(map.bytes().get(size_of::<u64>()..data_at).unwrap_or_default()) {
-            let what = format!("its header has {name:?} twice; which of the two is meant cannot be told");
+            let what = format!("its header has {name:?} twice, which is ambiguous");
             return Err(ConvertError::Sharded { path: path.to_path_buf(), what });
         }
         let stored = |info: &safetensors::tensor::TensorInfo| {
@@ -150,7 +149,7 @@ impl Mapped {
         &self.path
     }
 
-    /// `__metadata__`.
+    /// Returns the entries of `__metadata__`.
     pub(super) fn about(&self) -> &BTreeMap<String, String> {
         &self.about
     }
@@ -159,12 +158,12 @@ impl Mapped {
         &self.tensors
     }
 
-    /// The row-major bytes of a tensor that `tensors` gave.
+    /// Returns the row-major bytes of a tensor of this file.
     pub(super) fn bytes(&self, stored: &Stored) -> &[u8] {
         self.map.bytes().get(stored.begin..stored.end).unwrap_or_default()
     }
 
-    /// The row-major bytes of a tensor by name; empty for one that is not there.
+    /// Returns the row-major bytes of a tensor by name; empty if it does not exist.
     pub(super) fn tensor(&self, name: &str) -> &[u8] {
         self.tensors.get(name).map_or(&[], |stored| self.bytes(stored))
     }

@@ -6,10 +6,10 @@ use super::{
     safetensors::{self, Tensor},
 };
 use enn_common::{
-    artifact::card::{self, CardTensor, ModelCard},
+    artifact::model_card::{self, CardTensor, ModelCard},
     checkpoint::{
         Checkpoint, Extent, Manifest, PathPart, Value, find_sound, name,
-        state_file::{self, Content, Entry},
+        state_file::{self, Content, StateEntry},
     },
     fs::{Disk, Storage, atomic, displace, space},
 };
@@ -18,17 +18,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Names of state that does not begin at zero when training begins anew.
+/// Names of state tensors that do not start at zero in a new training.
 const ORDER: &str = "progress.order";
 const BEST_METRIC: &str = "progress.best_metric";
 
-/// What was written.
+/// The result of [`save_model`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saved {
-    /// File or directory.
     pub path: PathBuf,
     pub tensors: u64,
-    /// Bytes of their elements.
+    /// The bytes of all elements.
     pub bytes: u64,
 }
 
@@ -50,7 +49,7 @@ pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, 
         Form::Directory => displace::by_directory(target, &name::is_part)?,
         _ => displace::by_file(target)?,
     }
-    let no_card = ConvertError::NoCard { path: checkpoint.dir().to_path_buf(), what: "it has no manifest.json" };
+    let no_card = ConvertError::NoModelCard { path: checkpoint.dir().to_path_buf(), what: "it has no manifest.json" };
     let manifest = checkpoint.manifest().ok_or(no_card)?;
     if form == Form::Directory {
         copy_checkpoint(&checkpoint, manifest, target)?;
@@ -71,14 +70,14 @@ pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, 
     };
     let written = match form {
         Form::Safetensors => {
-            let about = [(card::KEY.to_owned(), about)].into();
+            let about = [(model_card::KEY.to_owned(), about)].into();
             safetensors::write(&beside, &about, &tensors, &mut read)
         }
         _ => write_pt(&beside, &about, &tensors, &mut read),
     };
     let named = written.and_then(|()| Ok(Disk.rename(&beside, target)?));
     if let Err(error) = named {
-        // The first error is told; the leftover has a hidden name.
+        // The first error is returned; the leftover has a hidden name.
         let _ = std::fs::remove_file(&beside);
         return Err(error);
     }
@@ -86,7 +85,7 @@ pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, 
     Ok(Saved { path: target.to_path_buf(), tensors: tensors.len() as u64, bytes })
 }
 
-/// `{"model": {name: tensor, …}, "enn": card}`.
+/// Writes `{"model": {name: tensor, …}, "enn": card}`.
 fn write_pt(
     path: &Path,
     about: &str,
@@ -94,18 +93,18 @@ fn write_pt(
     read: &mut dyn FnMut(&str) -> Result<Vec<u8>, ConvertError>,
 ) -> Result<(), ConvertError> {
     let key = |name: &str| PathPart::Key(name.to_owned());
-    let mut entries: Vec<Entry> = tensors
+    let mut entries: Vec<StateEntry> = tensors
         .iter()
-        .map(|tensor| Entry {
+        .map(|tensor| StateEntry {
             path: vec![key(super::MODEL), key(&tensor.name)],
             content: Content::Tensor(tensor.element, tensor.shape.clone()),
         })
         .collect();
-    entries.push(Entry { path: vec![key(card::KEY)], content: Content::Value(Value::from(about)) });
+    entries.push(StateEntry { path: vec![key(model_card::KEY)], content: Content::Value(Value::from(about)) });
     state_file::write(&Disk, path, &entries, &mut |entry| read(&tensors[entry].name))
 }
 
-/// Plain name → name in the checkpoint: the best weights, and the buffers, which have no best.
+/// Maps plain names to names in the checkpoint: the best weights, and the buffers.
 fn weights(checkpoint: &Checkpoint) -> Result<BTreeMap<String, String>, ConvertError> {
     let plain = |prefix: &str| {
         let names = checkpoint.tensor_names().filter_map(|name| Some((name.strip_prefix(prefix)?.to_owned(), name)));
@@ -130,7 +129,7 @@ fn described(checkpoint: &Checkpoint, name: &str, source: &str) -> Result<Tensor
     Ok(Tensor { name: name.to_owned(), element, shape: entry.shape.clone() })
 }
 
-/// The card as JSON.
+/// Returns the model card as JSON.
 fn card(checkpoint: &Checkpoint, manifest: &Manifest, tensors: &[Tensor]) -> Result<String, ConvertError> {
     let of_file = |tensor: &Tensor| CardTensor {
         name: tensor.name.clone(),
@@ -150,8 +149,8 @@ fn card(checkpoint: &Checkpoint, manifest: &Manifest, tensors: &[Tensor]) -> Res
         initial.insert(BEST_METRIC.to_owned(), hex(&f64::INFINITY.to_le_bytes()));
     }
     let card = ModelCard {
-        format: card::FORMAT.to_owned(),
-        version: card::VERSION,
+        format: model_card::FORMAT.to_owned(),
+        version: model_card::VERSION,
         run: manifest.run.clone(),
         step: manifest.step,
         epoch: manifest.epoch,
@@ -166,7 +165,8 @@ fn card(checkpoint: &Checkpoint, manifest: &Manifest, tensors: &[Tensor]) -> Res
         versions: manifest.versions.clone(),
     };
     let path = checkpoint.dir().to_path_buf();
-    serde_json::to_string(&card).map_err(|_| ConvertError::NoCard { path, what: "its card cannot be written as JSON" })
+    serde_json::to_string(&card)
+        .map_err(|_| ConvertError::NoModelCard { path, what: "its card cannot be written as JSON" })
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -1,23 +1,23 @@
-//! Which tensors and values are taken, and under which names: `--only`, `--without`, `--strip`.
+//! Selects and renames tensors and values: `--only`, `--without`, `--strip`.
 
-/// A choice of names. The default takes all as they are.
+/// A selection of names. The default takes all names unchanged.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
-    /// Patterns of which one must fit; none: everything fits.
+    /// Patterns of which one must match; empty: every name matches.
     pub only: Vec<String>,
-    /// Patterns of which none may fit.
+    /// Patterns of which none may match.
     pub without: Vec<String>,
-    /// Beginning that is taken off names that have it, with the dot behind it.
+    /// A prefix that is removed from names, with the dot after it.
     pub strip: Option<String>,
 }
 
 impl Selection {
-    /// Whether nothing is chosen or renamed.
+    /// Returns whether all names are taken unchanged.
     pub(super) fn is_all(&self) -> bool {
         self.only.is_empty() && self.without.is_empty() && self.strip.is_none()
     }
 
-    /// The name in the target; `None`: it stays behind.
+    /// Returns the name in the target; `None`: it is left out.
     pub(super) fn name<'a>(&self, name: &'a str) -> Option<&'a str> {
         let fits = |patterns: &[String]| patterns.iter().any(|pattern| fits(pattern, name));
         if (!self.only.is_empty() && !fits(&self.only)) || fits(&self.without) {
@@ -28,7 +28,7 @@ impl Selection {
     }
 }
 
-/// Whether a pattern fits: `*` is any text; without one, the pattern is a name or the beginning of one up to a dot.
+/// Returns whether a pattern matches: `*` is any text; without one, the pattern is a name or its prefix up to a dot.
 fn fits(pattern: &str, name: &str) -> bool {
     if pattern.contains('*') {
         return glob(pattern.as_bytes(), name.as_bytes());
@@ -37,7 +37,7 @@ fn fits(pattern: &str, name: &str) -> bool {
     name.strip_prefix(beginning).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Wildcards by stepping back to the last `*`: linear in the usual case, never exponential.
+/// Matches wildcards by backtracking to the last `*`: linear in the usual case, never exponential.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let mut at = 0;
     let mut seen = 0;

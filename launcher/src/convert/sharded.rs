@@ -1,10 +1,10 @@
-//! One or more .safetensors files that are one set of tensors: alone, listed by an index, or shards that DCP wrote.
+//! One or more .safetensors files that are one set of tensors: alone, listed by an index, or shards written by DCP.
 //!
 //! **Invariant:** a tensor is read only when its pieces tile it exactly; a missing or stale shard is an error that names it.
 
 use super::{
     ConvertError,
-    safetensors::{Mapped, Stored, Tensor},
+    safetensors::{MappedFile, Stored, Tensor},
 };
 use enn_common::{
     checkpoint::{Element, Region, check_coverage, paste},
@@ -18,14 +18,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What the name of an index ends with.
+/// The end of an index file's name.
 pub(super) const INDEX_END: &str = ".safetensors.index.json";
 /// Key of DCP's description of a shard, a JSON text in `__metadata__`.
 const SHARDING: &str = "DCP_SHARDING_INFO";
-/// Largest index that is read.
+/// Maximum size of an index, bytes.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
-/// A piece of a tensor.
+/// A part of a tensor in one file.
 #[derive(Debug)]
 struct Piece {
     file: usize,
@@ -40,20 +40,20 @@ struct Entry {
     pieces: Vec<Piece>,
 }
 
-/// The files, open.
+/// Open .safetensors files that form one set of tensors.
 #[derive(Debug)]
 pub(crate) struct Sharded {
-    /// File or directory that was named.
+    /// The given file or directory.
     path: PathBuf,
-    files: Vec<Mapped>,
+    files: Vec<MappedFile>,
     tensors: BTreeMap<String, Entry>,
     index: Option<PathBuf>,
-    /// A tensor of which shards say where their pieces are, and not how large it is.
+    /// A tensor whose shards contain offsets but no global shape.
     unbounded: Option<String>,
 }
 
 impl Sharded {
-    /// Whether a directory holds such files.
+    /// Returns whether a directory contains such files.
     pub(super) fn is_in(dir: &Path) -> bool {
         !files_in(dir, ".safetensors").is_empty()
     }
@@ -75,7 +75,7 @@ impl Sharded {
     }
 
     fn of_files(path: &Path, files: &[PathBuf]) -> Result<Self, ConvertError> {
-        let files = files.iter().map(|file| Mapped::open(file)).collect::<Result<Vec<_>, _>>()?;
+        let files = files.iter().map(|file| MappedFile::open(file)).collect::<Result<Vec<_>, _>>()?;
         let mut all = Self {
             path: path.to_path_buf(),
             files: Vec::new(),
@@ -104,7 +104,7 @@ impl Sharded {
             unbounded: None,
         };
         for file in names {
-            let mapped = Mapped::open(&listed_file(index, file)?)?;
+            let mapped = MappedFile::open(&listed_file(index, file)?)?;
             let number = all.files.len();
             for name in map.iter().filter(|(_, of)| *of == file).map(|(name, _)| name) {
                 let stored = mapped.tensors().get(name);
@@ -122,7 +122,7 @@ impl Sharded {
     fn add(
         &mut self,
         number: usize,
-        file: &Mapped,
+        file: &MappedFile,
         name: &str,
         stored: &Stored,
         sharding: Option<&Value>,
@@ -162,7 +162,7 @@ impl Sharded {
             )));
         }
         entry.shape.iter_mut().zip(ends).for_each(|(length, end)| *length = (*length).max(end));
-        // Each rank writes what all have.
+        // Every rank writes replicated tensors.
         if entry.pieces.iter().all(|have| have.region != piece.region) {
             entry.pieces.push(piece);
         }
@@ -177,7 +177,7 @@ impl Sharded {
         self.files.len()
     }
 
-    /// Texts that all the files have, but for what describes one shard.
+    /// Returns the texts of the first file, without those that describe one shard.
     pub(super) fn about(&self) -> BTreeMap<String, String> {
         let mut about = self.files.first().map(|file| file.about().clone()).unwrap_or_default();
         about.retain(|key, _| !matches!(key.as_str(), SHARDING | "DCP_VERSION"));
@@ -194,21 +194,21 @@ impl Sharded {
         self.tensors.iter().map(tensor).collect()
     }
 
-    /// Says whether the pieces of a tensor tile it.
+    /// Checks that the pieces of a tensor tile it.
     pub(super) fn check(&self, name: &str) -> Result<(), ConvertError> {
         let Some(entry) = self.tensors.get(name) else { return Ok(()) };
-        let held = || entry.pieces.iter().map(|piece| self.files[piece.file].path().display().to_string());
+        let holders = || entry.pieces.iter().map(|piece| self.files[piece.file].path().display().to_string());
         let wrong = |error: enn_common::checkpoint::CoverageError| ConvertError::Sharded {
             path: self.path.clone(),
             what: format!(
                 "tensor {name}: {error}; it is in {}: a shard is missing or of another save",
-                held().collect::<Vec<_>>().join(", ")
+                holders().collect::<Vec<_>>().join(", ")
             ),
         };
         check_coverage(&entry.shape, entry.pieces.iter().map(|piece| &piece.region)).map_err(wrong)
     }
 
-    /// The row-major bytes of a tensor.
+    /// Reads the row-major bytes of a tensor.
     pub(super) fn tensor(&self, name: &str) -> Result<Vec<u8>, ConvertError> {
         let Some(entry) = self.tensors.get(name) else { return Ok(Vec::new()) };
         if let [piece] = entry.pieces.as_slice()
@@ -226,26 +226,26 @@ impl Sharded {
         Ok(out)
     }
 
-    /// That the last shards may be missing, where nothing in those that are there would show it.
+    /// Warns that the last shards may be missing, where the existing ones would not show it.
     pub(super) fn unbounded(&self) -> Option<String> {
         let name = self.unbounded.as_ref()?;
         let files = self.files.len();
         let known = &self.tensors.get(name)?.shape;
         Some(format!(
-            "the shards do not say how large tensors are: that a last one is missing behind these {files} cannot be seen \
+            "the shards do not contain the sizes of tensors: it cannot be detected that a last one is missing behind these {files} \
              (with them {name} is {known:?})"
         ))
     }
 
-    /// What the index and the files say differently, and files that the index does not know.
-    pub(super) fn oddities(&self) -> Vec<String> {
+    /// Lists differences between the index and the files, and files that the index does not list.
+    pub(super) fn inconsistencies(&self) -> Vec<String> {
         let Some(index) = &self.index else { return Vec::new() };
-        let unlisted = |file: &Mapped| {
+        let unlisted = |file: &MappedFile| {
             let names = file.tensors().keys().filter(|name| !self.tensors.contains_key(*name)).cloned();
             let path = file.path().display().to_string();
             names.map(move |name| format!("{path} holds {name}, which the index does not list")).collect::<Vec<_>>()
         };
-        let known: BTreeSet<&Path> = self.files.iter().map(Mapped::path).collect();
+        let known: BTreeSet<&Path> = self.files.iter().map(MappedFile::path).collect();
         let beside = files_in(enn_common::fs::atomic::parent(index), ".safetensors");
         let stale = beside.iter().filter(|path| !known.contains(path.as_path()));
         let stale = stale.map(|path| format!("{} is not in the index: left over from another save", path.display()));
@@ -253,7 +253,7 @@ impl Sharded {
     }
 }
 
-/// Files of a directory by the end of their names, sorted.
+/// Returns the files of a directory whose names have the given end, sorted.
 fn files_in(dir: &Path, end: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut found: Vec<_> = entries
@@ -264,14 +264,14 @@ fn files_in(dir: &Path, end: &str) -> Vec<PathBuf> {
     found
 }
 
-fn sharding(file: &Mapped) -> Result<Option<Value>, ConvertError> {
+fn sharding(file: &MappedFile) -> Result<Option<Value>, ConvertError> {
     let Some(text) = file.about().get(SHARDING) else { return Ok(None) };
     let wrong =
         |_| ConvertError::Sharded { path: file.path().to_path_buf(), what: format!("its {SHARDING} is no JSON") };
     serde_json::from_str(text).map(Some).map_err(wrong)
 }
 
-/// Tensor → file of an index.
+/// Reads the map from tensors to files of an index.
 fn weight_map(index: &Path) -> Result<BTreeMap<String, RelPath>, ConvertError> {
     let wrong = |what: &str| ConvertError::Sharded { path: index.to_path_buf(), what: what.to_owned() };
     let length = fs::metadata(index).map_err(FileError::of("read", index))?.len();
@@ -281,7 +281,7 @@ fn weight_map(index: &Path) -> Result<BTreeMap<String, RelPath>, ConvertError> {
     let text = regular::read(index, INDEX_BYTES_MAX)?;
     let json: Value = serde_json::from_slice(&text).map_err(|_| wrong("it is no JSON"))?;
     if let Some(name) = keys::twice(&text) {
-        return Err(wrong(&format!("it has {name:?} twice; which of the two is meant cannot be told")));
+        return Err(wrong(&format!("it has {name:?} twice, which is ambiguous")));
     }
     let map = json.get("weight_map").and_then(Value::as_object).ok_or_else(|| wrong("it has no weight_map"))?;
     let plain = |file: &str| RelPath::parse(file).ok().filter(RelPath::is_name);
@@ -289,7 +289,8 @@ fn weight_map(index: &Path) -> Result<BTreeMap<String, RelPath>, ConvertError> {
     map.iter().map(entry).collect::<Option<_>>().ok_or_else(|| wrong("its weight_map holds what is no plain file name"))
 }
 
-/// A file that an index lists. In a cache of the Hugging Face hub it is a link to `blobs/DIGEST` of the same model, two directories up.
+/// Returns the path of a file that an index lists. In a cache of the Hugging Face hub it is a link to `blobs/DIGEST` of the same model, two
+/// directories up.
 fn listed_file(index: &Path, file: &RelPath) -> Result<PathBuf, FileError> {
     let dir = atomic::parent(index);
     let blobs = dir.canonicalize().ok().and_then(|dir| Some(dir.parent()?.parent()?.join("blobs")));

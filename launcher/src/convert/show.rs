@@ -1,34 +1,33 @@
-//! What is in a checkpoint or a saved model of any form: names, types, shapes, plain values.
+//! The contents of a checkpoint or a saved model of any form: names, types, shapes, plain values.
 
 use super::{ConvertError, native::Native, source::Source};
 use std::path::{Path, PathBuf};
 
-/// Longest plain value that is told.
+/// Maximum length of a shown plain value, characters.
 const VALUE_CHARS_MAX: usize = 160;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents {
-    /// File or directory.
     pub path: PathBuf,
     pub form: &'static str,
-    /// Name, PyTorch's name of the element type, shape.
+    /// The name, PyTorch's name of the element type, and the shape.
     pub tensors: Vec<(String, &'static str, Vec<u64>)>,
-    /// Plain values, in Python's manner, cut where they are long; or why one is not understood.
+    /// Plain values in Python syntax, truncated if they are long; or why one cannot be read.
     pub values: Vec<(String, String)>,
-    /// What is there and is not read, with the reason.
+    /// Entries that are not read, with the reason.
     pub refused: Vec<String>,
-    /// What ENN has of it, where it is a file of ENN for PyTorch.
+    /// The mapping to ENN of a file of ENN for PyTorch.
     pub mapped: Option<Mapped>,
 }
 
-/// What of a file of ENN for PyTorch means something in ENN.
+/// How ENN reads a file of ENN for PyTorch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapped {
-    /// Setting there, setting of ENN, value.
+    /// The name in the file, the setting of ENN, and the value.
     pub settings: Vec<(String, String, String)>,
-    /// Tensor of ENN, shape, what it is made of.
+    /// The tensor of ENN, its shape, and the names it is assembled from.
     pub tensors: Vec<(String, Vec<u64>, Vec<String>)>,
-    /// What is left, with the reason.
+    /// Entries that are not used, with the reason.
     pub left: Vec<(String, String)>,
 }
 
@@ -39,14 +38,14 @@ impl Mapped {
             (tensor.name, tensor.shape, from)
         };
         Self {
-            settings: native.told_settings(),
+            settings: native.setting_lines(),
             tensors: native.tensors().into_iter().map(made).collect(),
             left: native.left.clone(),
         }
     }
 }
 
-/// Reads names and plain values; no tensor's data.
+/// Reads names and plain values without the tensors' data.
 pub fn contents(path: &Path) -> Result<Contents, ConvertError> {
     let source = Source::open(path)?;
     let tensors = source.tensors()?.into_iter().map(|one| (one.name, one.element.torch(), one.shape)).collect();

@@ -1,8 +1,8 @@
-//! Where tensors come from, whatever the form: a DCP directory, safetensors alone or in shards, a file of `torch.save`.
+//! Sources of tensors in any form: a DCP directory, safetensors alone or in shards, a file of `torch.save`.
 
 use super::{ConvertError, native::Native, safetensors::Tensor, sharded::Sharded};
 use enn_common::{
-    artifact::card,
+    artifact::model_card,
     checkpoint::{
         Checkpoint, Element, PathPart, Region, Value,
         form::FileForm,
@@ -14,9 +14,9 @@ use enn_common::{
 };
 use std::{collections::BTreeMap, path::Path};
 
-/// An open source.
+/// An open source of tensors.
 pub(crate) enum Source {
-    /// A checkpoint, ours or PyTorch's.
+    /// A checkpoint of ENN or PyTorch.
     Dcp(Box<Checkpoint>),
     /// One or more .safetensors files.
     Safetensors(Sharded),
@@ -26,16 +26,16 @@ pub(crate) enum Source {
     Native(Box<Native>),
 }
 
-/// A plain value for a copy.
+/// A plain value that is copied to a checkpoint.
 pub(super) enum PlainValue {
-    /// Its item in a checkpoint, and the CRC-32 of its pickle: copied untouched, also when it cannot be understood.
+    /// The item in a checkpoint and the CRC-32 of its pickle, copied unchanged even if it cannot be decoded.
     Item(Vec<u8>, u32),
     Value(Value),
 }
 
 impl Source {
-    /// Opens what `path` means: a file by what it holds; a directory by what is in it, where a run or its checkpoints stand for
-    /// the newest complete checkpoint.
+    /// Opens `path`: a file by its content; a directory by its files, where a run or its checkpoints stand for the newest complete
+    /// checkpoint.
     pub(crate) fn open(path: &Path) -> Result<Self, ConvertError> {
         if !path.is_dir() {
             let extension = path.extension().and_then(|extension| extension.to_str());
@@ -52,7 +52,7 @@ impl Source {
         Ok(Self::Dcp(Box::new(listing::find(path)?)))
     }
 
-    /// The same source as ENN understands it, where it is a file of ENN for PyTorch.
+    /// Converts a file of ENN for PyTorch to its view in ENN; returns other sources unchanged.
     pub(super) fn mapped(self) -> Self {
         match self {
             Self::Pt(file) if Native::is(&file) => Self::Native(Box::new(Native::map(*file))),
@@ -60,12 +60,12 @@ impl Source {
         }
     }
 
-    /// The checkpoint that it is, if it is one.
+    /// Returns the checkpoint if the source is one.
     pub(super) fn checkpoint(&self) -> Option<&Checkpoint> {
         if let Self::Dcp(open) = self { Some(open) } else { None }
     }
 
-    /// What it is, for people.
+    /// Returns the name of the form for messages.
     pub(crate) fn form(&self) -> &'static str {
         match self {
             Self::Dcp(open) if open.manifest().is_some() => "ENN checkpoint",
@@ -80,7 +80,7 @@ impl Source {
         }
     }
 
-    /// What may be wrong with it, as far as can be seen without reading tensors.
+    /// Describes possible damage that shows without reading tensors.
     pub(super) fn suspicions(&self) -> Vec<String> {
         match self {
             Self::Dcp(open) => open.suspicions(),
@@ -89,7 +89,7 @@ impl Source {
         }
     }
 
-    /// Files with tensors in them.
+    /// Returns the number of files with tensors.
     pub(super) fn file_count(&self) -> usize {
         match self {
             Self::Dcp(open) => {
@@ -101,7 +101,7 @@ impl Source {
         }
     }
 
-    /// All tensors, sorted by name.
+    /// Returns all tensors, sorted by name.
     pub(crate) fn tensors(&self) -> Result<Vec<Tensor>, ConvertError> {
         match self {
             Self::Dcp(open) => {
@@ -131,7 +131,7 @@ impl Source {
         }
     }
 
-    /// The row-major bytes of a tensor.
+    /// Reads the row-major bytes of a tensor.
     pub(crate) fn tensor(&self, tensor: &Tensor) -> Result<Vec<u8>, ConvertError> {
         match self {
             Self::Dcp(open) => Ok(open.raw(&tensor.name, &Region::whole(&tensor.shape))?.1),
@@ -141,7 +141,7 @@ impl Source {
         }
     }
 
-    /// Names of plain values.
+    /// Returns the names of plain values.
     pub(crate) fn values(&self) -> Vec<String> {
         match self {
             Self::Dcp(open) => open.metadata().values.keys().cloned().collect(),
@@ -150,7 +150,7 @@ impl Source {
         }
     }
 
-    /// A plain value.
+    /// Reads a plain value.
     pub(crate) fn value(&self, name: &str) -> Result<Value, ConvertError> {
         match self {
             Self::Dcp(open) => Ok(open.value(name)?),
@@ -159,7 +159,7 @@ impl Source {
         }
     }
 
-    /// A plain value for a copy into a checkpoint.
+    /// Reads a plain value to copy it into a checkpoint.
     pub(super) fn plain_value(&self, name: &str) -> Result<PlainValue, ConvertError> {
         match self {
             Self::Dcp(open) => open.item(name).map(|(bytes, crc32)| PlainValue::Item(bytes, crc32)).map_err(Into::into),
@@ -167,7 +167,7 @@ impl Source {
         }
     }
 
-    /// Where a name is in nested dictionaries and lists; its name alone in a flat source.
+    /// Returns the path of a name in nested dictionaries and lists; the name alone in a flat source.
     pub(super) fn place(&self, name: &str) -> Vec<PathPart> {
         let known = match self {
             Self::Dcp(open) => open.metadata().paths.get(name).map(Vec::as_slice),
@@ -177,18 +177,20 @@ impl Source {
         known.map_or_else(|| vec![PathPart::Key(name.to_owned())], <[PathPart]>::to_vec)
     }
 
-    /// Texts beside the tensors: `__metadata__` of safetensors, the card of a model of ours.
+    /// Returns the texts stored with the tensors: `__metadata__` of safetensors, or the model card.
     pub(super) fn about(&self) -> BTreeMap<String, String> {
         match self {
             Self::Dcp(_) | Self::Native(_) => BTreeMap::new(),
             Self::Safetensors(files) => files.about(),
-            Self::Pt(file) => {
-                file.text(card::KEY).map(|text| (card::KEY.to_owned(), text.to_owned())).into_iter().collect()
-            }
+            Self::Pt(file) => file
+                .text(model_card::KEY)
+                .map(|text| (model_card::KEY.to_owned(), text.to_owned()))
+                .into_iter()
+                .collect(),
         }
     }
 
-    /// A plain value in Python's manner, on one line.
+    /// Formats a plain value in Python syntax, on one line.
     pub(super) fn plain(value: &Value) -> String {
         let all = |items: &[Value]| items.iter().map(Self::plain).collect::<Vec<_>>().join(", ");
         match value {
@@ -207,7 +209,7 @@ impl Source {
         }
     }
 
-    /// What is there and is not read, with the reason.
+    /// Describes entries that are not read, with the reason.
     pub(crate) fn refused(&self) -> Vec<String> {
         match self {
             Self::Pt(file) => {
@@ -216,12 +218,12 @@ impl Source {
                 let dangerous = self.dangerous().iter().map(|mention| format!("{mention}, which is dangerous"));
                 refused.chain(foreign).chain(dangerous).collect()
             }
-            Self::Native(native) => native.told(),
+            Self::Native(native) => native.unmapped_lines(),
             _ => Vec::new(),
         }
     }
 
-    /// What it mentions that runs code when Python loads it.
+    /// Returns the references that run code when Python loads the file.
     pub(crate) fn dangerous(&self) -> &[Mention] {
         match self {
             Self::Pt(file) => file.mentions().dangerous(),
@@ -230,7 +232,6 @@ impl Source {
         }
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         match self {
             Self::Dcp(open) => open.dir(),
@@ -241,23 +242,23 @@ impl Source {
     }
 }
 
-/// The name of something in a file, for people.
+/// Returns the name of an entry for messages.
 fn named(name: &str) -> &str {
     if name.is_empty() { "the file itself" } else { name }
 }
 
-/// The objects of other libraries in a file, by their classes: where the first of each is, and how many there are.
+/// Lists the classes of objects of other libraries, with the first object and the number of objects of each.
 pub(super) fn foreign(file: &StateFile) -> Vec<String> {
     let mut of_class: BTreeMap<&str, (&str, usize)> = BTreeMap::new();
     for (name, class) in file.foreign() {
         of_class.entry(class.as_str()).or_insert((name.as_str(), 0)).1 += 1;
     }
-    let told = |(class, (first, count)): (&str, (&str, usize))| match count {
+    let line = |(class, (first, count)): (&str, (&str, usize))| match count {
         1 => format!("{}: an object of {class}", named(first)),
         _ => format!("{} and {} more: objects of {class}", named(first), count - 1),
     };
-    let mut lines: Vec<String> = of_class.into_iter().map(told).collect();
-    // Classes that no object was made of in what can be followed, or functions.
+    let mut lines: Vec<String> = of_class.into_iter().map(line).collect();
+    // These are functions, and classes without a decoded object.
     let is_met = |mention: &Mention| file.foreign().iter().any(|(_, class)| *class == mention.to_string());
     let others = file.mentions().foreign().iter().filter(|mention| !is_met(mention));
     lines.extend(others.map(|mention| format!("a mention of {mention}")));
@@ -267,7 +268,7 @@ pub(super) fn foreign(file: &StateFile) -> Vec<String> {
     lines
 }
 
-/// A checkpoint's directory as it is, even when it is damaged or incomplete.
+/// Returns whether a directory is a checkpoint, even a damaged or incomplete one.
 pub(super) fn is_checkpoint(path: &Path) -> bool {
     path.is_dir() && (is_dcp(path) || path.join(name::MANIFEST).exists())
 }

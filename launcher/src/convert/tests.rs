@@ -1,5 +1,5 @@
 use super::*;
-use enn_common::checkpoint::{Checkpoint, DType, Draft, ShardWriter, commit, name};
+use enn_common::checkpoint::{Checkpoint, Draft, ShardWriter, TensorDType, commit, name};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -15,14 +15,14 @@ fn run(root: &Path) -> PathBuf {
     let temporary = checkpoints.join(name::temporary(40, "a"));
     let mut shard = ShardWriter::create(&temporary, 0).unwrap();
     for (prefix, seed) in [("model.", 1), ("best.", 2), ("ema.", 3)] {
-        shard.whole(&format!("{prefix}head.weight"), DType::F32, &[3, 2], &numbers(seed, 6)).unwrap();
+        shard.whole(&format!("{prefix}head.weight"), TensorDType::F32, &[3, 2], &numbers(seed, 6)).unwrap();
     }
-    shard.whole("model.scaler.mean", DType::F64, &[2], &[9; 16]).unwrap();
-    shard.whole("optim.state.head.weight.exp_avg", DType::F32, &[3, 2], &numbers(7, 6)).unwrap();
-    shard.whole("optim.state.head.weight.step", DType::F32, &[], &40f32.to_le_bytes()).unwrap();
-    shard.whole("progress.counts", DType::I64, &[2], &[5; 16]).unwrap();
-    shard.whole("progress.order", DType::I64, &[3], &[6; 24]).unwrap();
-    shard.whole("progress.best_metric", DType::F64, &[1], &1.5f64.to_le_bytes()).unwrap();
+    shard.whole("model.scaler.mean", TensorDType::F64, &[2], &[9; 16]).unwrap();
+    shard.whole("optim.state.head.weight.exp_avg", TensorDType::F32, &[3, 2], &numbers(7, 6)).unwrap();
+    shard.whole("optim.state.head.weight.step", TensorDType::F32, &[], &40f32.to_le_bytes()).unwrap();
+    shard.whole("progress.counts", TensorDType::I64, &[2], &[5; 16]).unwrap();
+    shard.whole("progress.order", TensorDType::I64, &[3], &[6; 24]).unwrap();
+    shard.whole("progress.best_metric", TensorDType::F64, &[1], &1.5f64.to_le_bytes()).unwrap();
     let tables = [shard.finish().unwrap()];
     let draft = Draft {
         run: "weather".into(),

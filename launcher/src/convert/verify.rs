@@ -1,4 +1,4 @@
-//! Whether files are what was written: as far as each form carries checks, and all that is wrong, not only the first.
+//! Verifies files as far as each form carries checks, and reports all problems.
 
 use super::{
     ConvertError,
@@ -12,48 +12,47 @@ use enn_common::checkpoint::{
 };
 use std::path::{Path, PathBuf};
 
-/// What was found.
+/// The result of [`verify`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verified {
-    /// File or directory.
     pub path: PathBuf,
     pub form: &'static str,
     pub tensors: u64,
-    /// Plain values in it.
+    /// The number of plain values.
     pub values: u64,
-    /// Bytes of its tensors.
+    /// The bytes of all tensors.
     pub bytes: u64,
-    /// What is damaged, a sentence each: bytes are not those that were written.
+    /// Damage, one sentence each: bytes differ from those that were written.
     pub problems: Vec<String>,
-    /// What is foreign: of another library or of a form that is not read. Everything else was read.
+    /// Foreign content of another library, or of a form that is not read. Everything else was read.
     pub foreign: Vec<String>,
-    /// What is dangerous: it runs code when Python loads the file.
+    /// Dangerous content, which runs code when Python loads the file.
     pub dangerous: Vec<String>,
-    /// What may be wrong, and cannot be told from what is right: nobody wrote down what belongs together.
+    /// Suspicions of damage that cannot be verified, because no checksum covers it.
     pub suspicions: Vec<String>,
-    /// What is right and still worth knowing.
+    /// Notes about content that is correct.
     pub notes: Vec<String>,
-    /// Whether nothing of it was read: it is no checkpoint that is known.
+    /// Whether the file could not be read at all, as it is no known checkpoint.
     pub is_unread: bool,
 }
 
-/// What it comes to.
+/// The summary of a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing speaks against it.
+    /// No problem was found.
     Whole,
-    /// All that is read is as it was written, and not all is read.
+    /// Everything that was read is correct, but not everything was read.
     Foreign,
-    /// It can be read, and may not be what was saved.
+    /// The source can be read, but may not be what was saved.
     Suspect,
-    /// Bytes are not those that were written.
+    /// Bytes differ from those that were written.
     Damaged,
     /// Python would run code while loading it.
     Dangerous,
 }
 
 impl Outcome {
-    /// In one word, for machines.
+    /// Returns the name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Whole => "whole",
@@ -66,7 +65,7 @@ impl Outcome {
 }
 
 impl Verified {
-    /// What was found, in short.
+    /// Returns the most severe finding.
     pub fn outcome(&self) -> Outcome {
         if !self.dangerous.is_empty() {
             Outcome::Dangerous
@@ -84,17 +83,17 @@ impl Verified {
 
 /// Verifies a checkpoint, a .safetensors file or shards of them, or a .pt file.
 ///
-/// Without `deep`, a checkpoint of ours is compared with the digests of its manifest; with it, and always where there is no
-/// manifest, every item is read and compared with its own checksum. `progress` gets bytes done and all bytes.
+/// Without `deep`, a checkpoint of ENN is compared with the digests of its manifest; with it, and always without a manifest, every item is
+/// read and compared with its own checksum. `progress` gets the bytes done and the total.
 pub fn verify(path: &Path, deep: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Verified, ConvertError> {
     if is_checkpoint(path) {
         let open = if path.join(name::MANIFEST).exists() { Checkpoint::open(path) } else { Checkpoint::open_dcp(path) };
         return Ok(match open {
             Ok(open) => checkpoint(&open, deep, progress),
             Err(error) => {
-                let mut said = Said::default();
-                said.sort(&error);
-                let Said { problems, foreign, dangerous } = said;
+                let mut findings = CheckpointFindings::default();
+                findings.add_error(&error);
+                let CheckpointFindings { problems, foreign, dangerous } = findings;
                 let path = path.to_path_buf();
                 Verified {
                     path,
@@ -121,18 +120,18 @@ pub fn verify(path: &Path, deep: bool, progress: &mut dyn FnMut(u64, u64)) -> Re
     }
 }
 
-/// A file of which nothing is read.
+/// Returns the result for a file that cannot be read.
 fn unread(path: &Path, error: &StateFileError) -> Verified {
     let is_damage = matches!(error, StateFileError::Item { source, .. } if source.is_damage());
-    let told = error.to_string();
+    let message = error.to_string();
     if is_damage {
-        return damaged(path, "torch.save", told);
+        return damaged(path, "torch.save", message);
     }
-    Verified { path: path.to_path_buf(), form: "file", foreign: vec![told], is_unread: true, ..Verified::default() }
+    Verified { path: path.to_path_buf(), form: "file", foreign: vec![message], is_unread: true, ..Verified::default() }
 }
 
-/// What is told of something that runs code.
-fn danger(found: &Mention) -> String {
+/// Describes a reference that runs code.
+fn danger_message(found: &Mention) -> String {
     format!("{found} at byte {} of a pickle: Python runs it, or what it reaches, while loading the file", found.at)
 }
 
@@ -151,15 +150,15 @@ fn checkpoint(open: &Checkpoint, deep: bool, progress: &mut dyn FnMut(u64, u64))
         done += bytes;
         progress(done, total);
     };
-    let mut said = Said::default();
-    open.inspect_files(&mut tick).iter().for_each(|error| said.sort(error));
+    let mut findings = CheckpointFindings::default();
+    open.inspect_files(&mut tick).iter().for_each(|error| findings.add_error(error));
     let mut notes = Vec::new();
     if every {
         let found = open.inspect(&mut tick);
-        found.problems.iter().for_each(|error| said.sort(error));
-        said.mention(&found);
+        found.problems.iter().for_each(|error| findings.add_error(error));
+        findings.add_mentions(&found);
         if found.unchecked > 0 {
-            notes.push(format!("{} items carry no checksum: nothing can be said of their bytes", found.unchecked));
+            notes.push(format!("{} items carry no checksum: nothing can be findings of their bytes", found.unchecked));
         }
         let stale = found.unlisted.into_iter();
         notes.extend(stale.map(|file| format!("{file} belongs to no tensor: left over from another save")));
@@ -171,9 +170,9 @@ fn checkpoint(open: &Checkpoint, deep: bool, progress: &mut dyn FnMut(u64, u64))
         tensors: shown.tensors.len() as u64,
         values: shown.values.len() as u64,
         bytes: open.metadata().tensor_bytes(),
-        problems: said.problems,
-        foreign: said.foreign,
-        dangerous: said.dangerous,
+        problems: findings.problems,
+        foreign: findings.foreign,
+        dangerous: findings.dangerous,
         suspicions: open.suspicions(),
         notes,
         is_unread: false,
@@ -183,8 +182,8 @@ fn checkpoint(open: &Checkpoint, deep: bool, progress: &mut dyn FnMut(u64, u64))
 fn files(source: &Source, deep: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Verified, ConvertError> {
     let tensors = source.tensors()?;
     let total = tensors.iter().map(Tensor::bytes).fold(0, u64::saturating_add);
-    let Found { mut problems, foreign, mut notes } = Found::of(source);
-    let dangerous = source.dangerous().iter().map(danger).collect();
+    let FileFindings { mut problems, foreign, mut notes } = FileFindings::of(source);
+    let dangerous = source.dangerous().iter().map(danger_message).collect();
     let mut done = 0;
     for tensor in &tensors {
         match source.tensor(tensor) {
@@ -196,9 +195,9 @@ fn files(source: &Source, deep: bool, progress: &mut dyn FnMut(u64, u64)) -> Res
         progress(done, total);
     }
     if let Source::Safetensors(files) = source {
-        problems.extend(files.oddities());
+        problems.extend(files.inconsistencies());
         notes.push(
-            "safetensors carries no checksums: that headers, lengths and shards fit is all that can be said".into(),
+            "safetensors carries no checksums: that headers, lengths and shards fit is all that can be findings".into(),
         );
         notes.extend(files.unbounded());
     }
@@ -217,55 +216,58 @@ fn files(source: &Source, deep: bool, progress: &mut dyn FnMut(u64, u64)) -> Res
     })
 }
 
-/// What is wrong in a checkpoint, by what it is.
+/// Problems of a checkpoint by kind.
 #[derive(Default)]
-struct Said {
+struct CheckpointFindings {
     problems: Vec<String>,
     foreign: Vec<String>,
     dangerous: Vec<String>,
 }
 
-impl Said {
-    /// Puts what was found under its word.
-    fn sort(&mut self, error: &ReadError) {
-        let told = error.to_string();
+impl CheckpointFindings {
+    /// Adds an error under its kind.
+    fn add_error(&mut self, error: &ReadError) {
+        let message = error.to_string();
         match error.refused_mention() {
-            Some(found) if found.is_dangerous() => self.dangerous.push(format!("{told}; {}", danger(&found))),
-            Some(_) => self.foreign.push(told),
-            None if error.is_unsupported() => self.foreign.push(told),
-            None => self.problems.push(told),
+            Some(found) if found.is_dangerous() => {
+                self.dangerous.push(format!("{message}; {}", danger_message(&found)))
+            }
+            Some(_) => self.foreign.push(message),
+            None if error.is_unsupported() => self.foreign.push(message),
+            None => self.problems.push(message),
         }
     }
 
-    /// Adds what values mention.
-    fn mention(&mut self, found: &Inspection) {
+    /// Adds the references in plain values.
+    fn add_mentions(&mut self, found: &Inspection) {
         for (name, mentions) in &found.mentions {
             self.foreign.extend(mentions.foreign().iter().map(|mention| format!("{name}: a mention of {mention}")));
-            self.dangerous.extend(mentions.dangerous().iter().map(|mention| format!("{name}: {}", danger(mention))));
+            self.dangerous
+                .extend(mentions.dangerous().iter().map(|mention| format!("{name}: {}", danger_message(mention))));
         }
     }
 }
 
-/// What opening a file has found.
+/// Problems of a file that were found when it was opened.
 #[derive(Default)]
-struct Found {
+struct FileFindings {
     problems: Vec<String>,
     foreign: Vec<String>,
     notes: Vec<String>,
 }
 
-impl Found {
+impl FileFindings {
     fn of(source: &Source) -> Self {
         let Source::Pt(file) = source else { return Self { notes: source.refused(), ..Self::default() } };
         let mut found = Self { foreign: foreign(file), ..Self::default() };
         for (name, error) in file.refused() {
-            let told = format!("{name}: {error}");
-            if error.is_damage() { found.problems.push(told) } else { found.foreign.push(told) }
+            let message = format!("{name}: {error}");
+            if error.is_damage() { found.problems.push(message) } else { found.foreign.push(message) }
         }
         if file.form() != FileForm::Zip {
-            found
-                .notes
-                .push("this form carries no checksums: that pickles and lengths fit is all that can be said".into());
+            found.notes.push(
+                "this form carries no checksums: that pickles and lengths fit is all that can be findings".into(),
+            );
         }
         found
     }

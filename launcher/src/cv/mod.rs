@@ -1,14 +1,14 @@
-//! Cross-validation: how rows come to folds, the processes that train them, and how their forecasts are judged.
+//! Cross-validation: assignment of rows to folds, the processes that train folds, and the scores of their forecasts.
 //!
-//! Every fold is a run of its own below one directory, trained by an `enn` of its own: one that is killed takes nothing with it.
+//! Every fold is a run of its own below one directory, trained by its own `enn` process, so that folds fail independently.
 //!
-//! **Invariant:** a fold's model, baselines and statistics see nothing of the rows it is judged on.
+//! **Invariant:** a fold's model, baselines and statistics see nothing of the rows it is scored on.
 
-mod crew;
-mod judge;
+mod fold_runner;
+mod fold_scores;
 pub mod rule;
 mod table;
 
-pub use crew::{Crew, CrewError, Ended, Task};
-pub use judge::{JudgeError, Judgement, judge};
+pub use fold_runner::{FoldOutcome, FoldRunner, FoldRunnerError, FoldTask};
+pub use fold_scores::{FoldScoreError, FoldScores, score_fold};
 pub use table::write_table;

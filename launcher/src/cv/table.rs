@@ -1,7 +1,7 @@
 //! The forecasts of all folds as one Parquet file, in the order of the source: row_id, row_name where rows have names, fold, and a
 //! column per output cell; empty where the fold that tests the row is not done.
 
-use super::judge::{JudgeError, OutOfFold};
+use super::fold_scores::{FoldScoreError, OutOfFold};
 use crate::gather::cell_names;
 use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray, UInt32Array};
 use arrow_schema::{DataType, Field, Schema};
@@ -17,34 +17,33 @@ use std::{
     sync::Arc,
 };
 
-/// Cells written at once.
 const BATCH_CELLS: usize = 1 << 20;
 
-/// Where the forecast of a row is.
-type Place = Option<(usize, usize)>;
+/// Index of a fold and of a row in its forecasts; `None` where the fold that tests the row is not done.
+type ForecastIndex = Option<(usize, usize)>;
 
-/// Writes `path` from the staged directory of every done fold and its forecasts: (number of the fold, staged, forecasts).
+/// Writes the table `path` of the rows staged in `base`. `folds` are the number, staged directory and forecast directory of each done fold.
 ///
 /// # Errors
-/// Forecasts that are not whole, or a disk that refuses something.
-pub fn write_table(path: &Path, base: &Path, folds: &[(usize, PathBuf, PathBuf)]) -> Result<(), JudgeError> {
+/// Incomplete forecasts, or a failed file operation.
+pub fn write_table(path: &Path, base: &Path, folds: &[(usize, PathBuf, PathBuf)]) -> Result<(), FoldScoreError> {
     let base = Staged::open(base)?;
     let mut all = Vec::new();
-    let mut places: Vec<Place> = vec![None; base.rows()];
+    let mut places: Vec<ForecastIndex> = vec![None; base.rows()];
     for (number, staged, forecasts) in folds {
-        let told = OutOfFold::read(forecasts, &Staged::open(staged)?)?;
-        told.rows.iter().enumerate().for_each(|(at, row)| places[*row] = Some((all.len(), at)));
-        all.push((*number as u32, told));
+        let fold_forecasts = OutOfFold::read(forecasts, &Staged::open(staged)?)?;
+        fold_forecasts.rows.iter().enumerate().for_each(|(at, row)| places[*row] = Some((all.len(), at)));
+        all.push((*number as u32, fold_forecasts));
     }
     let beside = atomic::temporary(path);
     let file = File::create(&beside).map_err(FileError::of("create", &beside))?;
     let file = write(file, &base, &places, &all)
-        .map_err(|source| JudgeError::Parquet { path: beside.clone(), source: Box::new(source) })?;
+        .map_err(|source| FoldScoreError::Parquet { path: beside.clone(), source: Box::new(source) })?;
     file.sync_all().map_err(FileError::of("sync", &beside))?;
     Ok(fs::rename(&beside, path).map_err(FileError::of("write", path))?)
 }
 
-fn write(file: File, base: &Staged, places: &[Place], all: &[(u32, OutOfFold)]) -> Result<File, ParquetError> {
+fn write(file: File, base: &Staged, places: &[ForecastIndex], all: &[(u32, OutOfFold)]) -> Result<File, ParquetError> {
     let meta = base.meta();
     let columns = cell_names(&meta.out_shape, &meta.out_labels);
     let mut fields = vec![Field::new("row_id", DataType::Int64, false)];
@@ -63,16 +62,16 @@ fn write(file: File, base: &Staged, places: &[Place], all: &[(u32, OutOfFold)]) 
     writer.into_inner()
 }
 
-fn batch(base: &Staged, rows: Range<usize>, places: &[Place], all: &[(u32, OutOfFold)]) -> Vec<ArrayRef> {
+fn batch(base: &Staged, rows: Range<usize>, places: &[ForecastIndex], all: &[(u32, OutOfFold)]) -> Vec<ArrayRef> {
     let mut arrays: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(base.row_id()[rows.clone()].to_vec()))];
     if let Some(names) = base.meta().row_names.get(rows.clone()).filter(|names| !names.is_empty()) {
         arrays.push(Arc::new(StringArray::from_iter_values(names)));
     }
-    let fold = |place: &Place| place.map(|(fold, _)| all[fold].0);
+    let fold = |place: &ForecastIndex| place.map(|(fold, _)| all[fold].0);
     arrays.push(Arc::new(places[rows.clone()].iter().map(fold).collect::<UInt32Array>()));
     let outputs = base.outputs();
     for cell in 0..outputs {
-        let value = |place: &Place| place.map(|(fold, at)| all[fold].1.values[at * outputs + cell]);
+        let value = |place: &ForecastIndex| place.map(|(fold, at)| all[fold].1.values[at * outputs + cell]);
         arrays.push(Arc::new(places[rows.clone()].iter().map(value).collect::<Float32Array>()));
     }
     arrays

@@ -1,4 +1,4 @@
-//! Looks at the machine: what is there, unjudged. Every look that can take time has a limit.
+//! Examines the machine without judging what it finds. Every step that can take time has a limit.
 
 use crate::{
     libtorch::Libtorch,
@@ -20,12 +20,12 @@ use std::{
 /// Longest time the worker may take to load libtorch and say what it is; a cold disk needs ten seconds.
 const PROBE_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// What the launcher knows already (launcher/src/facts.rs) and doctor builds on.
+/// The facts that the launcher knows before doctor examines the machine, made from [`crate::facts::Facts`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct DoctorInputs {
     /// The enn-worker that would be started.
     pub worker: Option<PathBuf>,
-    /// The libtorch that workers would be given, or all that was tried.
+    /// The libtorch that workers would load, or all places that were tried.
     pub libtorch: Result<Libtorch, String>,
     /// `LD_LIBRARY_PATH` that workers would be given; `None` leaves it as it is.
     pub library_path: Option<OsString>,
@@ -35,26 +35,25 @@ pub struct Surroundings {
     pub gpus: usize,
     /// The Python that `enn run` starts scripts with.
     pub python: Option<PathBuf>,
-    /// Directory for what need not last.
+    /// Directory for temporary files.
     pub temporary_dir: PathBuf,
-    /// Working directory: where runs would be written.
+    /// Working directory, in which runs would be written.
     pub cwd: PathBuf,
     /// Variables of [`super::variables::VARIABLES`] that are set, with their values.
     pub variables: Vec<(String, String)>,
 }
 
-/// What was found.
+/// The result of [`collect`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Findings {
-    /// As given.
-    pub surroundings: Surroundings,
-    /// What the worker said of itself and its libtorch.
+    pub inputs: DoctorInputs,
+    /// The probe of the worker and its libtorch.
     pub probe: Result<Probe, ProbeFailure>,
     /// Whether `enn run` can fork scripts of PyTorch, or why not; `None` where there is no Python.
     pub fork_server: Option<Result<Trial, String>>,
     /// The kernel module's version, when an NVIDIA driver is loaded.
     pub nvidia_driver: Option<String>,
-    /// NVIDIA devices the machine shows, allowed or not.
+    /// Number of NVIDIA device files, whether this process may use them or not.
     pub gpu_devices: usize,
     /// Bytes of memory available without swapping.
     pub memory_available: Option<u64>,
@@ -62,14 +61,12 @@ pub struct Findings {
     pub disk_free: Option<u64>,
     /// Bytes free in /dev/shm.
     pub shm_free: Option<u64>,
-    /// Soft limits; `None` is unlimited.
-    pub limits: Limits,
+    pub limits: ResourceLimits,
 }
 
 /// Soft resource limits; `None` is unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Limits {
-    /// Open files.
+pub struct ResourceLimits {
     pub nofile: Option<u64>,
     /// Bytes of locked memory.
     pub memlock: Option<u64>,
@@ -77,29 +74,29 @@ pub struct Limits {
     pub core: Option<u64>,
 }
 
-/// Why the worker said nothing useful.
+/// Why the worker could not be probed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProbeFailure {
-    /// There is no enn-worker.
+    /// No enn-worker was found.
     NoWorker,
-    /// It could not be started, or ended in an error; its last line.
+    /// The worker could not be started, or it failed; the last line that it printed.
     Failed(String),
-    /// It said nothing in time.
+    /// The worker did not answer within this time.
     TimedOut(Duration),
 }
 
-/// Looks. Nothing here fails: what cannot be seen is absent from the findings.
-pub fn look(surroundings: &Surroundings) -> Findings {
+/// Examines the machine. This never fails: what cannot be examined is absent from the findings.
+pub fn collect(inputs: &DoctorInputs) -> Findings {
     Findings {
-        surroundings: surroundings.clone(),
-        probe: probe(surroundings),
-        fork_server: surroundings.python.as_deref().map(|python| fork_server(python, &surroundings.temporary_dir)),
+        inputs: inputs.clone(),
+        probe: probe(inputs),
+        fork_server: inputs.python.as_deref().map(|python| fork_server(python, &inputs.temporary_dir)),
         nvidia_driver: nvidia_driver(),
         gpu_devices: gpu_devices(Path::new("/dev")),
         memory_available: memory::available_bytes(),
-        disk_free: free_bytes(&surroundings.cwd),
+        disk_free: free_bytes(&inputs.cwd),
         shm_free: free_bytes(Path::new("/dev/shm")),
-        limits: Limits {
+        limits: ResourceLimits {
             nofile: soft_limit(Resource::RLIMIT_NOFILE),
             memlock: soft_limit(Resource::RLIMIT_MEMLOCK),
             core: soft_limit(Resource::RLIMIT_CORE),
@@ -107,11 +104,11 @@ pub fn look(surroundings: &Surroundings) -> Findings {
     }
 }
 
-fn probe(surroundings: &Surroundings) -> Result<Probe, ProbeFailure> {
-    let worker = surroundings.worker.as_ref().ok_or(ProbeFailure::NoWorker)?;
+fn probe(inputs: &DoctorInputs) -> Result<Probe, ProbeFailure> {
+    let worker = inputs.worker.as_ref().ok_or(ProbeFailure::NoWorker)?;
     let mut command = secrets::command(worker);
     command.arg("--probe");
-    if let Some(path) = &surroundings.library_path {
+    if let Some(path) = &inputs.library_path {
         command.env("LD_LIBRARY_PATH", path);
     }
     let output = output_within(command, PROBE_WAIT_MAX).map_err(|error| match error {
@@ -135,7 +132,7 @@ fn nvidia_driver() -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// Device files nvidia0, nvidia1, … under `dev`.
+/// Counts the device files nvidia0, nvidia1, … in `dev`.
 fn gpu_devices(dev: &Path) -> usize {
     let Ok(entries) = fs::read_dir(dev) else { return 0 };
     entries
@@ -148,7 +145,7 @@ fn gpu_devices(dev: &Path) -> usize {
         .count()
 }
 
-/// Bytes this user may still write under `path`, or under its nearest ancestor that exists.
+/// Returns the bytes that this user may still write below `path`, or below its nearest ancestor that exists.
 fn free_bytes(path: &Path) -> Option<u64> {
     let there = path.ancestors().find(|ancestor| ancestor.exists())?;
     let found = statvfs(there).ok()?;

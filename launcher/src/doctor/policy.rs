@@ -1,8 +1,8 @@
-//! Judges what was found: pure, so that every verdict is tested without a machine that deserves it.
+//! Checks the findings. Pure, so that every result is tested without a machine that has it.
 
 use super::{
     findings::{Findings, ProbeFailure},
-    report::{Item, Report, State},
+    report::{Check, CheckState, Report},
 };
 use crate::{libtorch::RELEASE as LIBTORCH, preload::Trial};
 use enn_common::probe::Probe;
@@ -16,8 +16,8 @@ const SHM_BYTES_MIN: u64 = 256 * MIB;
 /// A rank opens some connections to each other one; sockets, shards and maps come on top.
 const NOFILE_MIN: u64 = 4096;
 
-/// A report on `findings`.
-pub fn judge(findings: &Findings) -> Report {
+/// Checks `findings` and returns the report.
+pub fn check(findings: &Findings) -> Report {
     let items = [
         worker(findings),
         libtorch(findings),
@@ -32,30 +32,30 @@ pub fn judge(findings: &Findings) -> Report {
         memlock(findings),
         core_files(findings),
     ];
-    Report { items: items.into_iter().flatten().collect(), set: findings.surroundings.variables.clone() }
+    Report { items: items.into_iter().flatten().collect(), set: findings.inputs.variables.clone() }
 }
 
-fn ok(name: &'static str, found: String) -> Option<Item> {
-    Some(Item { name, state: State::Ok, found, mend: None })
+fn ok(name: &'static str, found: String) -> Option<Check> {
+    Some(Check { name, state: CheckState::Ok, found, fix: None })
 }
 
-fn note(name: &'static str, found: String, mend: impl Into<String>) -> Option<Item> {
-    Some(Item { name, state: State::Note, found, mend: Some(mend.into()) })
+fn note(name: &'static str, found: String, fix: impl Into<String>) -> Option<Check> {
+    Some(Check { name, state: CheckState::Note, found, fix: Some(fix.into()) })
 }
 
-fn missing(name: &'static str, found: String, mend: impl Into<String>) -> Option<Item> {
-    Some(Item { name, state: State::Missing, found, mend: Some(mend.into()) })
+fn missing(name: &'static str, found: String, fix: impl Into<String>) -> Option<Check> {
+    Some(Check { name, state: CheckState::Missing, found, fix: Some(fix.into()) })
 }
 
-fn worker(findings: &Findings) -> Option<Item> {
+fn worker(findings: &Findings) -> Option<Check> {
     const NAME: &str = "enn-worker";
-    let path = findings.surroundings.worker.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    let path = findings.inputs.worker.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     match &findings.probe {
         Ok(probe) => ok(NAME, format!("{} at {path}, {} build", probe.version, build(probe))),
         Err(ProbeFailure::NoWorker) => {
             missing(NAME, "not found beside enn".into(), "make build, or set ENN_WORKER to an enn-worker")
         }
-        Err(ProbeFailure::Failed(line)) => missing(NAME, format!("{path} does not start: {line}"), mend_start(line)),
+        Err(ProbeFailure::Failed(line)) => missing(NAME, format!("{path} does not start: {line}"), fix_for_start(line)),
         Err(ProbeFailure::TimedOut(limit)) => missing(
             NAME,
             format!("{path} said nothing for {} s", limit.as_secs()),
@@ -68,8 +68,8 @@ fn build(probe: &Probe) -> &'static str {
     if probe.cuda_build { "CUDA" } else { "CPU" }
 }
 
-/// The dynamic linker's last line says what to do.
-fn mend_start(line: &str) -> String {
+/// Returns how to fix a worker that does not start, from the dynamic linker's last line.
+fn fix_for_start(line: &str) -> String {
     if line.contains("libtorch") || line.contains("libc10") {
         "make libtorch, or set ENN_LIBTORCH to the lib folder of a libtorch 2.11".into()
     } else if line.contains("GLIBC") {
@@ -79,18 +79,18 @@ fn mend_start(line: &str) -> String {
     }
 }
 
-fn libtorch(findings: &Findings) -> Option<Item> {
+fn libtorch(findings: &Findings) -> Option<Check> {
     const NAME: &str = "libtorch";
-    let there = match &findings.surroundings.libtorch {
+    let there = match &findings.inputs.libtorch {
         Ok(there) => there,
         Err(why) => {
-            let (found, mend) = why.split_once("\nhint: ").unwrap_or((why, "make libtorch"));
-            return missing(NAME, found.to_owned(), mend);
+            let (found, fix) = why.split_once("\nhint: ").unwrap_or((why, "make libtorch"));
+            return missing(NAME, found.to_owned(), fix);
         }
     };
     let place = format!("{} ({})", there.lib.display(), there.from);
     let Ok(probe) = &findings.probe else {
-        return note(NAME, format!("in {place}; its version is not known"), "mend enn-worker first");
+        return note(NAME, format!("in {place}; its version is not known"), "fix enn-worker first");
     };
     let capability = probe.cpu_capability.as_deref().unwrap_or("unknown");
     let found = format!("{} in {place}, {capability}, {} threads an operation", probe.libtorch, probe.threads);
@@ -104,11 +104,11 @@ fn libtorch(findings: &Findings) -> Option<Item> {
     }
 }
 
-fn cuda(findings: &Findings) -> Option<Item> {
+fn cuda(findings: &Findings) -> Option<Check> {
     const NAME: &str = "CUDA";
     let devices = findings.gpu_devices;
     let Ok(probe) = &findings.probe else {
-        return (devices > 0).then(|| note(NAME, format!("{devices} GPUs, unused"), "mend enn-worker first")).flatten();
+        return (devices > 0).then(|| note(NAME, format!("{devices} GPUs, unused"), "fix enn-worker first")).flatten();
     };
     let version = probe.cuda.as_deref().unwrap_or("unknown");
     let driver = findings.nvidia_driver.as_deref().unwrap_or("none");
@@ -129,7 +129,7 @@ fn cuda(findings: &Findings) -> Option<Item> {
     }
 }
 
-fn nccl(findings: &Findings) -> Option<Item> {
+fn nccl(findings: &Findings) -> Option<Check> {
     let probe = findings.probe.as_ref().ok()?;
     match &probe.nccl {
         Some(version) => ok("NCCL", version.clone()),
@@ -140,9 +140,9 @@ fn nccl(findings: &Findings) -> Option<Item> {
     }
 }
 
-fn fork_server(findings: &Findings) -> Option<Item> {
+fn fork_server(findings: &Findings) -> Option<Check> {
     const NAME: &str = "fork server";
-    let python = findings.surroundings.python.as_ref()?.display();
+    let python = findings.inputs.python.as_ref()?.display();
     match findings.fork_server.as_ref()? {
         Ok(Trial::Forks { modules, seconds }) => ok(
             NAME,
@@ -159,11 +159,11 @@ fn fork_server(findings: &Findings) -> Option<Item> {
     }
 }
 
-fn cores(findings: &Findings) -> Option<Item> {
-    ok("cores", findings.surroundings.cores.to_string())
+fn cores(findings: &Findings) -> Option<Check> {
+    ok("cores", findings.inputs.cores.to_string())
 }
 
-fn memory(findings: &Findings) -> Option<Item> {
+fn memory(findings: &Findings) -> Option<Check> {
     const NAME: &str = "memory";
     let available = findings.memory_available?;
     let found = format!("{} available", gib(available));
@@ -171,14 +171,14 @@ fn memory(findings: &Findings) -> Option<Item> {
     if available >= GIB { ok(NAME, found) } else { note(NAME, found, "end other programs, or use fewer workers") }
 }
 
-fn disk(findings: &Findings) -> Option<Item> {
+fn disk(findings: &Findings) -> Option<Check> {
     const NAME: &str = "disk";
     let free = findings.disk_free?;
-    let found = format!("{} free in {}", gib(free), findings.surroundings.cwd.display());
+    let found = format!("{} free in {}", gib(free), findings.inputs.cwd.display());
     if free >= DISK_BYTES_MIN { ok(NAME, found) } else { missing(NAME, found, "free some space, or use --runs-dir") }
 }
 
-fn shm(findings: &Findings) -> Option<Item> {
+fn shm(findings: &Findings) -> Option<Check> {
     const NAME: &str = "/dev/shm";
     let Some(free) = findings.shm_free else {
         return note(NAME, "not there".into(), "mount a tmpfs on /dev/shm: NCCL needs it");
@@ -191,7 +191,7 @@ fn shm(findings: &Findings) -> Option<Item> {
     }
 }
 
-fn nofile(findings: &Findings) -> Option<Item> {
+fn nofile(findings: &Findings) -> Option<Check> {
     const NAME: &str = "open files";
     match findings.limits.nofile {
         Some(limit) if limit < NOFILE_MIN => {
@@ -201,7 +201,7 @@ fn nofile(findings: &Findings) -> Option<Item> {
     }
 }
 
-fn memlock(findings: &Findings) -> Option<Item> {
+fn memlock(findings: &Findings) -> Option<Check> {
     const NAME: &str = "locked memory";
     match findings.limits.memlock {
         Some(limit) if findings.gpu_devices > 0 => {
@@ -211,7 +211,7 @@ fn memlock(findings: &Findings) -> Option<Item> {
     }
 }
 
-fn core_files(findings: &Findings) -> Option<Item> {
+fn core_files(findings: &Findings) -> Option<Check> {
     let found = match findings.limits.core {
         Some(0) => "none are written".to_owned(),
         limit => limited(limit),
@@ -223,7 +223,7 @@ fn limited(limit: Option<u64>) -> String {
     limit.map_or_else(|| "unlimited".into(), |limit| format!("at most {limit}"))
 }
 
-/// Bytes for reading.
+/// Formats bytes in GiB or MiB with one decimal.
 fn gib(bytes: u64) -> String {
     if bytes >= GIB {
         format!("{:.1} GiB", bytes as f64 / GIB as f64)

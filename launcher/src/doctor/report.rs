@@ -1,43 +1,41 @@
-//! What doctor says, as lines and as JSON.
+//! The report of `enn doctor`, as text and as JSON.
 
 use super::variables::{FOR_WORKERS, OF_TORCHRUN, VARIABLES, Variable};
 use enn_common::exit::ExitCode;
 use serde_json::{Value, json};
 use std::fmt::{self, Display};
 
-/// How it stands with one thing.
+/// The result of one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// There, and good.
+pub enum CheckState {
+    /// The thing is present and sufficient.
     Ok,
-    /// Not needed for everything; something is slower or unavailable.
+    /// Something optional is missing; a feature is slower or unavailable.
     Note,
-    /// Needed and missing.
+    /// Something required is missing.
     Missing,
 }
 
-/// One thing that was looked at.
+/// One check and its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Item {
+pub struct Check {
     pub name: &'static str,
-    /// How it stands.
-    pub state: State,
-    /// What was found.
+    pub state: CheckState,
     pub found: String,
-    /// The command or deed that mends it.
-    pub mend: Option<String>,
+    /// How to fix it: a command, or what to do.
+    pub fix: Option<String>,
 }
 
-/// Everything that was looked at.
+/// All checks, and the environment variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// In the order told.
-    pub items: Vec<Item>,
+    /// The checks in the order in which they are printed.
+    pub items: Vec<Check>,
     /// Variables of ENN's table that are set.
     pub set: Vec<(String, String)>,
 }
 
-impl State {
+impl CheckState {
     fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -48,17 +46,22 @@ impl State {
 }
 
 impl Report {
-    /// [`ExitCode::Machine`] when something needed is missing.
+    /// Returns [`ExitCode::Machine`] when something required is missing.
     pub fn exit_code(&self) -> ExitCode {
-        if self.items.iter().any(|item| item.state == State::Missing) { ExitCode::Machine } else { ExitCode::Success }
+        if self.items.iter().any(|item| item.state == CheckState::Missing) {
+            ExitCode::Machine
+        } else {
+            ExitCode::Success
+        }
     }
 
-    /// For machines: {ok, items: [{name, state, found, mend}], variables: [{name, reader, effect, value}]}.
+    /// Returns the report as JSON: {ok, items: [{name, state, found, mend}], variables: [{name, reader, effect,
+    /// value}]}.
     pub fn json(&self) -> Value {
         let items: Vec<Value> = self
             .items
             .iter()
-            .map(|item| json!({"name": item.name, "state": item.state.word(), "found": item.found, "mend": item.mend}))
+            .map(|item| json!({"name": item.name, "state": item.state.word(), "found": item.found, "mend": item.fix}))
             .collect();
         let variables: Vec<Value> = VARIABLES
             .iter()
@@ -89,8 +92,8 @@ impl Display for Report {
         let width = self.items.iter().map(|item| item.name.len()).max().unwrap_or(0);
         for item in &self.items {
             writeln!(f, "{:7}  {:width$}  {}", item.state.word(), item.name, item.found)?;
-            if let Some(mend) = &item.mend {
-                writeln!(f, "{:7}  {:width$}  -> {mend}", "", "")?;
+            if let Some(fix) = &item.fix {
+                writeln!(f, "{:7}  {:width$}  -> {fix}", "", "")?;
             }
         }
         writeln!(f, "\nenvironment variables (value, when set)")?;

@@ -1,12 +1,11 @@
 //! The environment variables ENN reads: all of them, in one table. The tidy test holds the code to it.
 
-/// A variable and what it does.
+/// An environment variable and its effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variable {
     pub name: &'static str,
-    /// Who reads it: "enn", "enn-worker" or "build".
+    /// The programs that read the variable: "enn", "enn-worker" or "build".
     pub reader: &'static str,
-    /// What it changes.
     pub effect: &'static str,
 }
 
@@ -14,13 +13,14 @@ const fn variable(name: &'static str, reader: &'static str, effect: &'static str
     Variable { name, reader, effect }
 }
 
-/// Read from the user's environment. What `enn` sets for its workers (ENN_BROKER, RANK, …) is not for users to set.
+/// Variables read from the user's environment. Users do not set those that `enn` sets for its workers (ENN_BROKER,
+/// RANK, …).
 pub const VARIABLES: &[Variable] = &[
     variable("ENN_WORKER", "enn", "the enn-worker to start, instead of the one beside enn"),
     variable(
         "ENN_LIBTORCH",
         "enn",
-        "the libtorch 2.11 that workers load, before all others; one that is none is an error",
+        "the libtorch 2.11 that workers load, before all others; a folder without one is an error",
     ),
     variable(
         "ENN_LOG",
@@ -60,7 +60,7 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "GOMP_SPINCOUNT",
         "enn",
-        "turns of a thread that waits before it sleeps; 1000 for workers if it is not set",
+        "iterations for which a waiting thread spins before it sleeps; 1000 for workers if it is not set",
     ),
     variable("ENN_TOKEN", "enn", "secret that the nodes of a run share; never shown"),
     variable(
@@ -71,9 +71,13 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "VIRTUAL_ENV",
         "enn",
-        "active environment of Python, in which runtimes and makers of export are looked for first",
+        "active environment of Python, in which runtimes and tools of export are searched first",
     ),
-    variable("CONDA_PREFIX", "enn", "another one, in which they are looked for after python3 on PATH"),
+    variable(
+        "CONDA_PREFIX",
+        "enn",
+        "environment of Conda, in which runtimes and tools of export are searched after python3 on PATH",
+    ),
     variable(
         "PYTHON_EXEC",
         "enn",
@@ -96,7 +100,7 @@ pub const VARIABLES: &[Variable] = &[
     variable("SLURM", "enn", "what Slurm sets, all variables that begin so: the allocation that `enn run` runs in"),
 ];
 
-/// Read by torchrun's agent, and by `enn run` as it does. They are torchrun's: each is honoured, or what happens instead is said.
+/// Variables of torchrun's agent. `enn run` honours each of them, or its effect here says what happens instead.
 pub const OF_TORCHRUN: &[Variable] = &[
     variable(
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
@@ -143,7 +147,7 @@ pub const OF_TORCHRUN: &[Variable] = &[
     ),
 ];
 
-/// Set by `enn` for each worker, with torchrun's RANK, WORLD_SIZE, … for programs that know those.
+/// Variables that `enn` sets for each worker, with torchrun's RANK, WORLD_SIZE, … for programs that know those.
 pub const FOR_WORKERS: &[Variable] = &[
     variable("ENN_WORKER_ID", "enn-worker", "name of the process among those of its launcher"),
     variable("ENN_BROKER", "enn-worker", "path of the broker's socket"),

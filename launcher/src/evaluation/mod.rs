@@ -1,8 +1,7 @@
-//! How good forecasts are: errors by cell, group and horizon beside the baselines', how honest intervals are, and which inputs
-//! matter.
+//! Quality of forecasts: errors by cell, group and horizon beside the baselines', calibration of intervals, and importance of inputs.
 //!
-//! **Invariant:** everything is about rows with targets that are there, by the weights of rows and cells; nothing is fitted to the rows that are judged.
-//! Where there are rows that the run never saw, all but [`Parts::seen`] is about these alone.
+//! **Invariant:** only rows with targets count, by the weights of rows and cells; nothing is fitted to the rows that are scored.
+//! Where there are rows that the run never saw, all but [`EvaluationParts::seen`] is about these rows alone.
 
 mod intervals;
 mod parts;
@@ -10,7 +9,7 @@ mod seen;
 mod shuffle;
 
 pub use crate::baselines::classes;
-pub use intervals::{Held, Quantiles};
-pub use parts::{Field, Judged, Parts, evaluate, untold};
+pub use intervals::{IntervalCoverage, Quantiles};
+pub use parts::{EvaluationInput, EvaluationParts, ScoringContext, evaluate, without_forecast};
 pub use seen::{Seen, seen};
-pub use shuffle::{Shuffled, Turns, inputs, shuffled};
+pub use shuffle::{Shuffle, ShufflePlan, Shuffled, inputs};

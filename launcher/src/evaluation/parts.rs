@@ -1,34 +1,32 @@
-//! The errors of the model and the baselines, by cell, by group of rows and by horizon, and by what the run has done with the rows.
+//! Errors of the model and the baselines by cell, by group of rows, by horizon, and by the run's earlier use of the rows.
 
 use super::Seen;
 use crate::baselines::{Forecaster, Scores, Trial};
 use enn_common::{
-    artifact::evaluation::{MODEL, Part, SeenPart},
+    artifact::evaluation::{EvaluationPart, MODEL, SeenPart},
     staged::{Staged, StagedMeta},
 };
 use std::collections::BTreeMap;
 
-/// Forecasts, and what they are judged by.
+/// Forecasts, with the data and the baselines that they are compared with.
 #[derive(Debug)]
-pub struct Judged<'a> {
-    /// The rows with their targets.
+pub struct EvaluationInput<'a> {
     pub staged: &'a Staged,
     /// The model's forecasts of all rows (N, O).
     pub forecasts: &'a [f32],
     /// Baselines fitted to the model's training rows.
     pub baselines: &'a [Forecaster],
-    /// What the run has done with every row; `None`: that is not known.
+    /// The run's earlier use of every row; `None` where it is unknown.
     pub seen: Option<&'a [Seen]>,
-    /// Group of every row; all the same where there are no groups.
+    /// Index of every row's group; 0 for all rows where there are no groups.
     pub group_of: &'a [usize],
-    /// Names of the groups.
     pub groups: &'a [String],
-    /// How much every output cell counts; `None`: all the same.
+    /// Weight of every output cell; `None` weighs all cells equally.
     pub weights: Option<&'a [f64]>,
 }
 
-impl Judged<'_> {
-    /// The rows that errors are about: those the run never saw, all where there are none.
+impl EvaluationInput<'_> {
+    /// Returns the rows that are scored: the rows that the run never saw, or all rows where it has seen all.
     pub fn rows(&self) -> Vec<usize> {
         let is_new = |row: &usize| self.seen.is_none_or(|seen| seen[*row] == Seen::Never);
         let new: Vec<usize> = (0..self.staged.rows()).filter(is_new).collect();
@@ -36,43 +34,38 @@ impl Judged<'_> {
     }
 }
 
-/// Errors by part.
 #[derive(Debug, Default)]
-pub struct Parts {
-    /// Over everything.
-    pub all: Part,
-    /// By output cell.
-    pub cells: Vec<Part>,
-    /// By place on the last axis.
-    pub horizons: Vec<Part>,
-    /// By group.
-    pub groups: Vec<Part>,
-    /// The model's spread over the targets'.
+pub struct EvaluationParts {
+    pub all: EvaluationPart,
+    pub cells: Vec<EvaluationPart>,
+    /// Errors by index along the last output axis.
+    pub horizons: Vec<EvaluationPart>,
+    pub groups: Vec<EvaluationPart>,
+    /// Spread of the model's forecasts divided by the spread of the targets.
     pub reactivity: Option<f64>,
-    /// By what the run has done with the rows; empty where that is not known.
+    /// Errors by the run's earlier use of the rows; empty where it is unknown.
     pub seen: Vec<SeenPart>,
-    /// Targets that count for nobody, because the model has no forecast of them.
-    pub untold: u64,
+    /// Number of targets without a forecast of the model; they are excluded for all models.
+    pub without_forecast: u64,
 }
 
-/// Errors of `judged`, where a cell is called as `names` say.
-pub fn evaluate(judged: &Judged<'_>, names: &[String]) -> Parts {
-    let staged = judged.staged;
+/// Computes all errors; `names` are the names of the output cells.
+pub fn evaluate(input: &EvaluationInput<'_>, names: &[String]) -> EvaluationParts {
+    let staged = input.staged;
     let rows: Vec<usize> = (0..staged.rows()).collect();
-    // A part for every group of every kind of rows.
-    let groups = judged.groups.len();
-    let kinds = kinds_of(judged.seen);
+    let groups = input.groups.len();
+    let kinds = kinds_of(input.seen);
     let kind_of =
-        |row: usize| judged.seen.map_or(0, |seen| kinds.iter().position(|kind| *kind == seen[row]).unwrap_or(0));
-    let places: Vec<usize> = rows.iter().map(|row| kind_of(*row) * groups + judged.group_of[*row]).collect();
-    let trial = Trial::new(staged, &rows).beside(judged.forecasts).in_parts(&places, kinds.len() * groups);
+        |row: usize| input.seen.map_or(0, |seen| kinds.iter().position(|kind| *kind == seen[row]).unwrap_or(0));
+    let places: Vec<usize> = rows.iter().map(|row| kind_of(*row) * groups + input.group_of[*row]).collect();
+    let trial = Trial::new(staged, &rows).beside(input.forecasts).in_parts(&places, kinds.len() * groups);
     let mut scores: Vec<(String, Vec<Scores>)> = vec![(MODEL.to_owned(), trial.model())];
-    scores.extend(judged.baselines.iter().map(|one| (one.name().to_owned(), trial.baseline(one))));
-    let weight = |cell: usize| judged.weights.map_or(1.0, |weights| weights[cell]);
-    let field = Field { meta: staged.meta(), names, groups: judged.groups, weights: judged.weights };
+    scores.extend(input.baselines.iter().map(|one| (one.name().to_owned(), trial.baseline(one))));
+    let weight = |cell: usize| input.weights.map_or(1.0, |weights| weights[cell]);
+    let field = ScoringContext { meta: staged.meta(), names, groups: input.groups, weights: input.weights };
     let of_kind = |(at, kind): (usize, &Seen)| SeenPart {
-        rows: judged.seen.map_or(0, |seen| seen.iter().filter(|one| *one == kind).count() as u64),
-        part: Part {
+        rows: input.seen.map_or(0, |seen| seen.iter().filter(|one| *one == kind).count() as u64),
+        part: EvaluationPart {
             name: kind.name().to_owned(),
             errors: scores
                 .iter()
@@ -83,8 +76,8 @@ pub fn evaluate(judged: &Judged<'_>, names: &[String]) -> Parts {
                 .collect(),
         },
     };
-    let seen = if judged.seen.is_some() { kinds.iter().enumerate().map(of_kind).collect() } else { Vec::new() };
-    // All kinds together only where nothing is new.
+    let seen = if input.seen.is_some() { kinds.iter().enumerate().map(of_kind).collect() } else { Vec::new() };
+    // Rows that the run has seen count only where it has seen all.
     let counted = match kinds.iter().position(|kind| *kind == Seen::Never) {
         Some(new) => new * groups..(new + 1) * groups,
         None => 0..kinds.len() * groups,
@@ -97,29 +90,27 @@ pub fn evaluate(judged: &Judged<'_>, names: &[String]) -> Parts {
             (name.clone(), (0..groups).map(of_group).collect())
         })
         .collect();
-    Parts { seen, untold: trial.untold(), ..field.parts(&scores) }
+    EvaluationParts { seen, without_forecast: trial.without_forecast(), ..field.parts(&scores) }
 }
 
-/// What contenders are judged on.
+/// The output cells and groups by which scores become errors.
 #[derive(Debug, Clone, Copy)]
-pub struct Field<'a> {
-    /// Of the data.
+pub struct ScoringContext<'a> {
     pub meta: &'a StagedMeta,
-    /// What the output cells are called.
+    /// Names of the output cells.
     pub names: &'a [String],
-    /// Names of the groups.
     pub groups: &'a [String],
-    /// How much every output cell counts; `None`: all the same.
+    /// Weight of every output cell; `None` weighs all cells equally.
     pub weights: Option<&'a [f64]>,
 }
 
-impl Field<'_> {
-    /// Errors of contenders by cell, horizon and group, from their scores by group; the first is the model.
-    pub fn parts(&self, scores: &[(String, Vec<Scores>)]) -> Parts {
+impl ScoringContext<'_> {
+    /// Computes the errors of contenders by cell, horizon and group from their scores by group; the first contender is the model.
+    pub fn parts(&self, scores: &[(String, Vec<Scores>)]) -> EvaluationParts {
         let weight = |cell: usize| self.weights.map_or(1.0, |weights| weights[cell]);
         let whole = |(name, parts): &(String, Vec<Scores>)| (name.clone(), self.whole(parts));
         let all: Vec<(String, Scores)> = scores.iter().map(whole).collect();
-        let part = |name: &str, weight: &dyn Fn(usize) -> f64| Part {
+        let part = |name: &str, weight: &dyn Fn(usize) -> f64| EvaluationPart {
             name: name.to_owned(),
             errors: all.iter().filter_map(|(one, scores)| Some((one.clone(), scores.over(weight)?))).collect(),
         };
@@ -129,20 +120,20 @@ impl Field<'_> {
         };
         let group = |(at, name): (usize, &String)| {
             let errors = scores.iter().filter_map(|(one, parts)| Some((one.clone(), parts[at].over(weight)?)));
-            Part { name: name.clone(), errors: errors.collect::<BTreeMap<_, _>>() }
+            EvaluationPart { name: name.clone(), errors: errors.collect::<BTreeMap<_, _>>() }
         };
         let cell = |(at, name): (usize, &String)| part(name, &|cell| f64::from(cell == at));
-        Parts {
+        EvaluationParts {
             all: part("all", &weight),
             cells: self.names.iter().enumerate().map(cell).collect(),
             horizons: horizons.iter().enumerate().map(horizon).collect(),
             groups: self.groups.iter().enumerate().map(group).collect(),
             reactivity: all.first().and_then(|(_, scores)| scores.reactivity()),
-            ..Parts::default()
+            ..EvaluationParts::default()
         }
     }
 
-    /// Some scores together.
+    /// Merges scores of disjoint rows.
     pub fn whole<'s>(&self, parts: impl IntoIterator<Item = &'s Scores>) -> Scores {
         let mut all = Scores::new(self.meta);
         parts.into_iter().for_each(|part| all.merge(part));
@@ -150,7 +141,6 @@ impl Field<'_> {
     }
 }
 
-/// The kinds of rows that there are.
 fn kinds_of(seen: Option<&[Seen]>) -> Vec<Seen> {
     match seen {
         Some(seen) => Seen::ALL.into_iter().filter(|kind| seen.contains(kind)).collect(),
@@ -158,7 +148,7 @@ fn kinds_of(seen: Option<&[Seen]>) -> Vec<Seen> {
     }
 }
 
-/// What people are told of targets that count for nobody.
-pub fn untold(count: u64) -> String {
-    format!("{count} targets count for nobody: the model has no forecast of them")
+/// Returns the note about targets without a forecast.
+pub fn without_forecast(count: u64) -> String {
+    format!("{count} targets without a forecast are excluded for all models")
 }

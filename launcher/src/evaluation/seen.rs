@@ -1,8 +1,8 @@
-//! Which rows of data a run has trained on, validated on, or never had.
+//! Earlier use of rows by a run: for training, for validation, or not at all.
 //!
-//! A row is another one where inputs and targets are the same, and its id or name where the source has such a column. What is there
-//! several times is as often seen as the run had it. Where the source has no ids and many of the run's own rows are equal (a table of
-//! categories and small integers), equal cells do not make a row another one, and nothing can be told.
+//! Two rows are identical if their inputs and targets are equal, and their ids or names where the source has such a column. A row that
+//! occurs several times is seen as often as the run had it. Where the source has no ids and many of the run's own rows are equal (a
+//! table of categories and small integers), equal cells do not identify a row, and the earlier use is unknown.
 
 use enn_common::{
     fs::mmap::bytes_of,
@@ -11,25 +11,22 @@ use enn_common::{
 use std::collections::{HashMap, HashSet};
 use twox_hash::XxHash3_64;
 
-/// Rows of the run that equal another one of it, in percent, with which equal cells are still taken for the same row.
+/// Maximum percentage of the run's rows that equal another of its rows, up to which equal cells identify a row.
 const EQUAL_PERCENT_MAX: f64 = 1.0;
 
-/// What a run has done with a row.
+/// Earlier use of a row by a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// Trained on it.
     Trained,
-    /// Chose weights by it.
+    /// The run chose its weights by the row.
     Validated,
-    /// Neither.
     Never,
 }
 
 impl Seen {
-    /// All, in this order.
     pub const ALL: [Self; 3] = [Self::Trained, Self::Validated, Self::Never];
 
-    /// For people and machines.
+    /// Returns the name used in reports and in evaluation.json.
     pub fn name(self) -> &'static str {
         match self {
             Self::Trained => "trained on",
@@ -39,14 +36,14 @@ impl Seen {
     }
 }
 
-/// What the run whose data are `run` has done with each row of `staged`; `has_ids` says whether the source has a column of row ids.
-/// `None` where that cannot be told.
+/// Returns the earlier use of each row of `staged` by the run whose data are `run`; `has_ids` states whether the source has a column of
+/// row ids. `None` where it is unknown.
 pub fn seen(staged: &Staged, run: &Staged, has_ids: bool) -> Option<Vec<Seen>> {
     let is_numbered = |one: &Staged| one.row_id().iter().copied().eq(0..one.rows() as i64);
-    // Rows that were numbered in the order of their file are not the same for that.
+    // Rows that were numbered in the order of their file are not identified by their numbers.
     let by_id = has_ids && run.meta().sources.is_empty() && !(is_numbered(staged) && is_numbered(run));
     let by_name = has_ids && !staged.meta().row_names.is_empty() && !run.meta().row_names.is_empty();
-    // Targets that no training row has were taken from the run's other rows, too.
+    // Staging removed targets that no training row has from the run's other rows, too.
     let is_taught = |cell: &usize| run.meta().y_stats.get(*cell).is_none_or(|stats| stats.n > 0);
     let taught: Vec<usize> = (0..staged.outputs()).filter(is_taught).collect();
     let mut buffer = Vec::new();
@@ -67,7 +64,7 @@ pub fn seen(staged: &Staged, run: &Staged, has_ids: bool) -> Option<Vec<Seen>> {
         return None;
     }
     let mut places: HashMap<u64, Vec<usize>> = HashMap::new();
-    // The first of several is taken first.
+    // Of several equal rows the first is matched first.
     (0..staged.rows()).rev().for_each(|row| places.entry(key(staged, row)).or_default().push(row));
     let mut found = vec![Seen::Never; staged.rows()];
     for (split, is) in [(Split::Train, Seen::Trained), (Split::Val, Seen::Validated)] {
@@ -80,7 +77,7 @@ pub fn seen(staged: &Staged, run: &Staged, has_ids: bool) -> Option<Vec<Seen>> {
     Some(found)
 }
 
-/// Whether hardly a key of all occurs twice.
+/// Whether the share of repeated keys is at most `EQUAL_PERCENT_MAX`.
 fn are_distinct(keys: impl ExactSizeIterator<Item = u64>) -> bool {
     let rows = keys.len();
     let distinct: HashSet<u64> = keys.collect();

@@ -1,4 +1,4 @@
-//! Data in which one input is shuffled: how much worse forecasts become says how much the input matters.
+//! Data in which one input is shuffled: permutation importance is the rise of the error.
 //!
 //! All staged columns that are made of one source column (every step of its history, sine and cosine, each of its labels) are one input
 //! and move together, so that each row gets the whole input of another row. Several shuffles are stacked into one directory, which is
@@ -15,13 +15,13 @@ use std::{
 };
 use twox_hash::XxHash3_64;
 
-/// Rows, and numbers, that are predicted at once, at most.
+/// Maximum rows, and maximum input numbers, that are predicted at once.
 const ROWS_MAX: usize = 1_000_000;
 const VALUES_MAX: usize = 1 << 29;
-/// Rows that are shuffled among each other, at least: among fewer a shuffle says little, and of one nothing.
+/// Minimum number of rows that are shuffled among each other: a shuffle of fewer rows changes little, of one row nothing.
 const COPY_ROWS_MIN: usize = 256;
 
-/// A staged directory of shuffled copies, one below the other.
+/// A staged directory of shuffled copies, stacked along the row axis.
 #[derive(Debug)]
 pub struct Shuffled {
     pub dir: PathBuf,
@@ -29,7 +29,7 @@ pub struct Shuffled {
     pub rows: Vec<usize>,
 }
 
-/// The inputs: name, and the staged columns made of it.
+/// Returns the inputs: the name of each, and the staged columns that are made of it.
 pub fn inputs(meta: &StagedMeta) -> Vec<(String, Vec<usize>)> {
     let mut all: Vec<(String, Vec<usize>)> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
@@ -43,89 +43,98 @@ pub fn inputs(meta: &StagedMeta) -> Vec<(String, Vec<usize>)> {
     all
 }
 
-/// How an importance is shared out.
+/// Division of an importance computation into predictions of bounded size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Turns {
+pub struct ShufflePlan {
     /// Rows of a copy.
     pub rows: usize,
     /// Inputs whose shuffles are predicted at once.
     pub inputs: usize,
 }
 
-impl Turns {
-    /// For so many inputs of `width` staged columns, each shuffled `repeats` times over at most `rows` rows: all at once as far as the
-    /// bounds allow; else few rows, and of many inputs some after the others.
-    pub fn new(inputs: usize, repeats: usize, (rows, width): (usize, usize)) -> Self {
+impl ShufflePlan {
+    /// Plans `repeats` shuffles of each of `inputs` inputs of `width` staged columns together, over at most `rows` rows. All inputs are
+    /// predicted at once if the bounds allow it; otherwise rows are sampled, and then inputs are predicted in several batches.
+    pub fn new(inputs: usize, repeats: usize, rows: usize, width: usize) -> Self {
         let most = (VALUES_MAX / width.max(1)).min(ROWS_MAX);
         let rows = rows.min((most / (1 + inputs * repeats)).max(COPY_ROWS_MIN)).max(1);
         Self { rows, inputs: ((most / rows).saturating_sub(1) / repeats.max(1)).clamp(1, inputs.max(1)) }
     }
 }
 
-/// Writes below `out` a copy of at most `rows_max` of the `rows` as they are, then for every one of `inputs`, of which `first` went before,
-/// `repeats` copies with it shuffled by `seed`.
-///
-/// # Errors
-/// The disk refuses something.
-pub fn shuffled(
-    (staged, rows): (&Staged, &[usize]),
-    (first, inputs): (usize, &[(String, Vec<usize>)]),
-    (repeats, seed): (usize, u64),
-    rows_max: usize,
-    out: &Path,
-) -> Result<Shuffled, StageError> {
-    let mut rows: Vec<usize> = permutation(rows.len(), seed).into_iter().map(|place| rows[place]).collect();
-    rows.truncate(rows_max.max(1));
-    rows.sort_unstable();
-    let width = staged.features();
-    let count = rows.len();
-    let writer = StagedWriter::create(out)?;
-    let x = writer.array(ArrayName::X, &[width as u64])?;
-    let mask = writer.array(ArrayName::XMask, &[width as u64])?;
-    let copies = 1 + inputs.len() * repeats;
-    for copy in 0..copies {
-        let mut values = Vec::with_capacity(count * width);
-        let mut valid = Vec::with_capacity(count * width);
-        for row in &rows {
-            values.extend_from_slice(staged.x_row(*row));
-            valid.extend_from_slice(staged.x_mask_row(*row));
-        }
-        if copy > 0 {
-            let columns = &inputs[(copy - 1) / repeats].1;
-            let order = permutation(count, seed.wrapping_add((first * repeats + copy) as u64));
-            for (at, from) in order.into_iter().enumerate() {
-                for column in columns {
-                    values[at * width + column] = staged.x_row(rows[from])[*column];
-                    valid[at * width + column] = staged.x_mask_row(rows[from])[*column];
-                }
-            }
-        }
-        let start = (copy * count) as u64;
-        x.write_rows(start, bytes_of(&values))?;
-        mask.write_rows(start, &valid)?;
-    }
-    let total = (copies * count) as u64;
-    let ids = writer.array(ArrayName::RowId, &[])?;
-    let split = writer.array(ArrayName::Split, &[])?;
-    ids.write_rows(0, bytes_of(&(0..total as i64).collect::<Vec<i64>>()))?;
-    split.write_rows(0, &vec![Split::Test as u8; total as usize])?;
-    for array in [x, mask, ids, split] {
-        array.finish(total)?;
-    }
-    let mut meta = staged.meta().clone();
-    meta.digest = blake3::hash(format!("{} shuffled {seed} {repeats} {count} {first}", meta.digest).as_bytes())
-        .to_hex()
-        .to_string();
-    // Rows to predict: neither targets nor weights are there.
-    meta.rows = total;
-    meta.split_rows = [0, 0, total];
-    meta.row_names = Vec::new();
-    meta.has_targets = false;
-    meta.has_weights = false;
-    Ok(Shuffled { dir: writer.finish(&meta)?, rows })
+/// Rows to copy, and how their inputs are shuffled.
+#[derive(Debug, Clone, Copy)]
+pub struct Shuffle<'a> {
+    pub staged: &'a Staged,
+    pub rows: &'a [usize],
+    /// Maximum number of rows in a copy; of more rows a random sample is taken.
+    pub rows_max: usize,
+    /// Copies per input, each with another permutation.
+    pub repeats: usize,
+    pub seed: u64,
 }
 
-/// 0..n in the order of keyed hashes.
+impl Shuffle<'_> {
+    /// Writes below `out` an unchanged copy of the rows, then `repeats` copies for each of `inputs` with that input shuffled. `first` is
+    /// the number of inputs in earlier calls.
+    ///
+    /// # Errors
+    /// A failed file operation.
+    pub fn write(&self, first: usize, inputs: &[(String, Vec<usize>)], out: &Path) -> Result<Shuffled, StageError> {
+        let Self { staged, rows, rows_max, repeats, seed } = *self;
+        let mut rows: Vec<usize> = permutation(rows.len(), seed).into_iter().map(|place| rows[place]).collect();
+        rows.truncate(rows_max.max(1));
+        rows.sort_unstable();
+        let width = staged.features();
+        let count = rows.len();
+        let writer = StagedWriter::create(out)?;
+        let x = writer.array(ArrayName::X, &[width as u64])?;
+        let mask = writer.array(ArrayName::XMask, &[width as u64])?;
+        let copies = 1 + inputs.len() * repeats;
+        for copy in 0..copies {
+            let mut values = Vec::with_capacity(count * width);
+            let mut valid = Vec::with_capacity(count * width);
+            for row in &rows {
+                values.extend_from_slice(staged.x_row(*row));
+                valid.extend_from_slice(staged.x_mask_row(*row));
+            }
+            if copy > 0 {
+                let columns = &inputs[(copy - 1) / repeats].1;
+                let order = permutation(count, seed.wrapping_add((first * repeats + copy) as u64));
+                for (at, from) in order.into_iter().enumerate() {
+                    for column in columns {
+                        values[at * width + column] = staged.x_row(rows[from])[*column];
+                        valid[at * width + column] = staged.x_mask_row(rows[from])[*column];
+                    }
+                }
+            }
+            let start = (copy * count) as u64;
+            x.write_rows(start, bytes_of(&values))?;
+            mask.write_rows(start, &valid)?;
+        }
+        let total = (copies * count) as u64;
+        let ids = writer.array(ArrayName::RowId, &[])?;
+        let split = writer.array(ArrayName::Split, &[])?;
+        ids.write_rows(0, bytes_of(&(0..total as i64).collect::<Vec<i64>>()))?;
+        split.write_rows(0, &vec![Split::Test as u8; total as usize])?;
+        for array in [x, mask, ids, split] {
+            array.finish(total)?;
+        }
+        let mut meta = staged.meta().clone();
+        meta.digest = blake3::hash(format!("{} shuffled {seed} {repeats} {count} {first}", meta.digest).as_bytes())
+            .to_hex()
+            .to_string();
+        // The copies are rows to predict, without targets and weights.
+        meta.rows = total;
+        meta.split_rows = [0, 0, total];
+        meta.row_names = Vec::new();
+        meta.has_targets = false;
+        meta.has_weights = false;
+        Ok(Shuffled { dir: writer.finish(&meta)?, rows })
+    }
+}
+
+/// Returns 0..n in the order of keyed hashes.
 fn permutation(n: usize, seed: u64) -> Vec<usize> {
     let mut keyed: Vec<(u64, usize)> =
         (0..n).map(|row| (XxHash3_64::oneshot_with_seed(seed, &(row as u64).to_le_bytes()), row)).collect();
@@ -156,15 +165,15 @@ mod tests {
     }
 
     #[test]
-    fn many_inputs_take_turns_and_have_rows_to_shuffle() {
-        assert_eq!(Turns::new(10, 5, (2_000, 10)), Turns { rows: 2_000, inputs: 10 });
-        assert_eq!(Turns::new(10, 5, (1 << 30, 10)), Turns { rows: 1_000_000 / 51, inputs: 10 });
+    fn many_inputs_are_predicted_in_batches_and_have_rows_to_shuffle() {
+        assert_eq!(ShufflePlan::new(10, 5, 2_000, 10), ShufflePlan { rows: 2_000, inputs: 10 });
+        assert_eq!(ShufflePlan::new(10, 5, 1 << 30, 10), ShufflePlan { rows: 1_000_000 / 51, inputs: 10 });
         for (inputs, width) in [(20_000, 20_000), (600_000, 600_000), (3, 2_000_000)] {
-            let turns = Turns::new(inputs, 5, (100_000, width));
-            assert!(turns.rows >= 50 && turns.inputs >= 1, "{turns:?}");
-            assert!(turns.rows * (1 + turns.inputs * 5) <= ROWS_MAX.max(6 * turns.rows), "{turns:?}");
+            let plan = ShufflePlan::new(inputs, 5, 100_000, width);
+            assert!(plan.rows >= 50 && plan.inputs >= 1, "{plan:?}");
+            assert!(plan.rows * (1 + plan.inputs * 5) <= ROWS_MAX.max(6 * plan.rows), "{plan:?}");
         }
-        assert_eq!(Turns::new(20_000, 5, (100_000, 20_000)).rows, COPY_ROWS_MIN);
+        assert_eq!(ShufflePlan::new(20_000, 5, 100_000, 20_000).rows, COPY_ROWS_MIN);
     }
 
     #[test]
@@ -177,7 +186,8 @@ mod tests {
         let (staged, arrays) = bench.stage();
         let inputs = inputs(&staged.meta);
         let rows: Vec<usize> = (0..40).collect();
-        let found = shuffled((&arrays, &rows), (0, &inputs), (2, 7), 1000, &bench.dir.path().join("shuffled")).unwrap();
+        let shuffle = Shuffle { staged: &arrays, rows: &rows, rows_max: 1000, repeats: 2, seed: 7 };
+        let found = shuffle.write(0, &inputs, &bench.dir.path().join("shuffled")).unwrap();
         let copies = Staged::open(&found.dir).unwrap();
         assert_eq!(copies.rows(), 40 * (1 + 2 * 2));
         let of = |staged: &Staged, row: usize| {

@@ -1,10 +1,10 @@
-//! What is said beside an artifact.
+//! The sidecar: the description beside an artifact.
 
 use super::{Digest, Form, Ports, usage};
-use crate::stage::Believed;
+use crate::stage::InputBounds;
 use enn_common::{
     artifact::{
-        export::{Column, Origin, Port, Rows, Sidecar, Source, VERSION, Verified},
+        export::{BatchRows, Column, Origin, Port, Sidecar, Source, VERSION, Verified},
         prediction::ModelDigest,
     },
     config::{
@@ -20,42 +20,41 @@ use enn_common::{
 use enn_export::{Batch, Precision, Reduction, Target, maker::Made, onnx};
 use std::collections::BTreeMap;
 
-/// The note on rules that are not inside an artifact.
+/// Key of the note on rules that are not inside an artifact.
 pub(super) const OUTSIDE: &str = "outside";
 
-/// A model on its way out.
+/// A model that is being exported.
 #[derive(Debug)]
 pub struct Subject {
-    /// Name of the artifacts.
+    /// Base name of the artifacts.
     pub name: String,
-    /// Where it comes from.
+    /// Run and checkpoint of the model.
     pub digest: ModelDigest,
-    /// How the run was configured.
+    /// Configuration of the run.
     pub config: RunConfig,
-    /// What it knows of its data.
+    /// Metadata of the run's data.
     pub meta: StagedMeta,
-    /// Its function, as it is written.
+    /// Graph that is written.
     pub graph: Graph,
-    /// Digest of the function.
+    /// Digest of the graph.
     pub graph_digest: String,
     /// Rows of one call.
     pub batch: Batch,
-    /// Whether quantiles are answered.
+    /// Whether quantiles are predicted.
     pub quantiles: bool,
-    /// Which numbers of its inputs are believed.
-    pub believed: Believed,
-    /// Versions of what makes it.
+    /// Valid ranges of the inputs.
+    pub believed: InputBounds,
+    /// Versions of the software that exports.
     pub versions: BTreeMap<String, String>,
 }
 
 impl Subject {
-    /// Names of the ports.
     pub fn ports(&self) -> Ports {
         let names = |ids: &[Id]| ids.iter().map(|id| self.graph.value(*id).name.clone()).collect();
         Ports { inputs: names(self.graph.inputs()), outputs: names(self.graph.outputs()) }
     }
 
-    fn told(&self, ids: &[Id]) -> Vec<Port> {
+    fn ports_of(&self, ids: &[Id]) -> Vec<Port> {
         let port = |id: &Id| {
             let value = self.graph.value(*id);
             Port { name: value.name.clone(), dtype: value.dtype.name().to_owned(), shape: value.shape.clone() }
@@ -78,35 +77,35 @@ impl Subject {
         self.meta.features.iter().enumerate().map(column).collect()
     }
 
-    /// Rules of prediction that are not inside an artifact.
+    /// Returns the note on rules of prediction that are not inside an artifact.
     fn outside(&self) -> Option<(String, String)> {
         let columns = &self.believed.unseen;
-        let told = || {
+        let note = || {
             let columns = columns.join(", ");
             format!(
                 "data.ranges and numbers that mean \"missing\" of {columns} are rules of an angle, and its sine and cosine go in: give NaN \
                  for both where the angle counts as missing"
             )
         };
-        (!columns.is_empty()).then(|| (OUTSIDE.to_owned(), told()))
+        (!columns.is_empty()).then(|| (OUTSIDE.to_owned(), note()))
     }
 
-    /// How rows are read, without anything that tells of those of the training or where they lie.
+    /// Returns how rows are read, without anything that identifies the training rows or their place.
     fn data(&self) -> Option<DataConfig> {
         let data = self.config.data.clone()?;
-        // Its end says which files a format that was declared is meant for.
+        // The file's extension tells the format of files.
         let files = data.files.first().and_then(|file| file.file_name()).map(Into::into).into_iter().collect();
         Some(DataConfig { files, sources: Vec::new(), ..data })
     }
 
-    /// What the training data were, without their rows.
+    /// Returns the metadata of the training data, without their rows.
     fn staged(&self) -> StagedMeta {
         let sources = Vec::new();
         let row_names = Vec::new();
         StagedMeta { sources, row_names, report: CleaningReport::default(), ..self.meta.clone() }
     }
 
-    /// What a file says of its model inside itself.
+    /// Returns the metadata that a file holds about its model.
     pub fn about(&self) -> BTreeMap<String, String> {
         let mut about = BTreeMap::from([
             ("enn.run".to_owned(), self.digest.run.clone()),
@@ -123,7 +122,7 @@ impl Subject {
     }
 }
 
-/// How an input of a calendar follows from its moment: who has nothing but the artifact computes it by this.
+/// Describes how a calendar input is computed from its time, for users who only have the artifact.
 fn how(feature: &FeatureMeta, layout: Option<&Layout>) -> String {
     let moment = match layout {
         Some(Layout::Rows(_)) => format!("the time {:?}, UTC", feature.source()),
@@ -150,14 +149,18 @@ fn how(feature: &FeatureMeta, layout: Option<&Layout>) -> String {
     }
 }
 
-/// All that is said of an artifact of `subject`.
+/// Builds the sidecar of an artifact of `subject`.
 pub fn sidecar(
     subject: &Subject,
-    (target, precision, form): (Target, Precision, &Form),
-    Digest { bytes, blake3, files }: Digest,
-    (made, source): (Made, Option<Source>),
+    target: Target,
+    precision: Precision,
+    form: &Form,
+    digest: Digest,
+    made: Made,
+    source: Option<Source>,
     verified: Verified,
 ) -> Sidecar {
+    let Digest { bytes, blake3, files } = digest;
     let mut versions = subject.versions.clone();
     versions.extend(made.versions);
     if target == Target::Onnx || target.source() == Some(Target::Onnx) {
@@ -180,14 +183,14 @@ pub fn sidecar(
             step: subject.digest.step,
             checkpoint: subject.digest.blake3.clone(),
         },
-        inputs: subject.told(subject.graph.inputs()),
-        outputs: subject.told(subject.graph.outputs()),
+        inputs: subject.ports_of(subject.graph.inputs()),
+        outputs: subject.ports_of(subject.graph.outputs()),
         columns: subject.columns(),
         labels: subject.meta.out_labels.clone(),
         units: subject.meta.units.clone(),
         levels,
         model_levels,
-        batch: Rows { min: subject.batch.min, opt: subject.batch.opt, max: subject.batch.max },
+        batch: BatchRows { min: subject.batch.min, opt: subject.batch.opt, max: subject.batch.max },
         precision: precision.name().to_owned(),
         versions,
         graph: subject.graph_digest.clone(),
@@ -206,8 +209,8 @@ pub fn sidecar(
     }
 }
 
-/// What is said of a graph in another precision than the model's: what of it is, and how far its interpreter's answers lie from the
-/// model's.
+/// Returns the notes on a graph in another precision than the model's: its reduced parts, and how far its interpreter's answers lie
+/// from the model's.
 fn reduced(reduction: Reduction, form: &Form) -> Vec<(String, String)> {
     let Some(found) = &form.found else { return Vec::new() };
     let what = match reduction {
@@ -215,11 +218,11 @@ fn reduced(reduction: Reduction, form: &Form) -> Vec<(String, String)> {
         Reduction::Computed(_) => "weights, and products from the first norm to the answer",
         Reduction::Stored(_) => "weights; computed in fp32",
     };
-    let figures = [("largest", found.largest), ("mean", found.mean)];
-    let figures = figures.map(|(name, figure)| (format!("reference_{name}"), format!("{figure:.3e}")));
+    let errors = [("largest", found.largest), ("mean", found.mean)];
+    let errors = errors.map(|(name, error)| (format!("reference_{name}"), format!("{error:.3e}")));
     [("reduced".to_owned(), what.to_owned()), ("reference_rows".to_owned(), found.rows.to_string())]
         .into_iter()
-        .chain(figures)
+        .chain(errors)
         .collect()
 }
 

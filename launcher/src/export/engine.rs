@@ -1,4 +1,4 @@
-//! PT2 archives and packages of AOTInductor at work in a worker of their own (`enn_common::wire::engine`): what brings libtorch down
+//! PT2 archives and packages of AOTInductor in a worker process of their own (`enn_common::wire::engine`): a crash of libtorch
 //! there is an error here.
 
 use super::tools;
@@ -7,7 +7,7 @@ use crossbeam_channel::Receiver;
 use enn_common::{
     fs::atomic,
     wire::{
-        engine::{Begin, Engine, Question, Reply},
+        engine::{Engine, EngineQuestion, EngineReply, EngineSetup},
         message::PROTOCOL,
     },
 };
@@ -22,22 +22,20 @@ use std::{
     time::Duration,
 };
 
-/// What is run, and what its inputs and outputs are called, in their order.
+/// An artifact, with the names of its inputs and outputs in their order.
 #[derive(Debug, Clone)]
 pub struct Artifact {
-    /// What runs it.
+    /// Engine that runs the artifact.
     pub engine: Engine,
     pub path: PathBuf,
-    /// Names of the inputs.
     pub inputs: Vec<String>,
-    /// Names of the outputs.
     pub outputs: Vec<String>,
 }
 
 /// A worker with an artifact loaded.
 #[derive(Debug)]
 pub struct EngineRunner {
-    worker: Piped<Reply>,
+    worker: Piped<EngineReply>,
     artifact: Artifact,
     task: Task,
     scratch: PathBuf,
@@ -46,11 +44,11 @@ pub struct EngineRunner {
 }
 
 impl EngineRunner {
-    /// Loads an artifact; an archive is checked first. What is exchanged lies in a directory of its own below `beside`, which goes
+    /// Loads an artifact; an archive is checked first. Exchanged files lie in a directory of its own below `beside`, which is removed
     /// with the worker.
     ///
     /// # Errors
-    /// What is wrong with the archive, or what libtorch says.
+    /// The archive is invalid, or any error of libtorch.
     pub fn start(worker: &WorkerSpec, artifact: Artifact, beside: &Path) -> Result<Self, ExportError> {
         if artifact.engine == Engine::Pt2 {
             check::check(&artifact.path)?;
@@ -68,7 +66,7 @@ impl EngineRunner {
         let limits = tools::runs();
         let lacks = "let ENN_WORKER name a worker of this enn's version".to_owned();
         let task = Task { what: "libtorch", path, limits, lacks, other: "onnx" };
-        let begin = Begin {
+        let begin = EngineSetup {
             protocol: PROTOCOL,
             engine: artifact.engine,
             artifact: artifact.path.clone(),
@@ -79,12 +77,14 @@ impl EngineRunner {
             scratch: scratch.clone(),
         };
         match ask(&mut piped, &begin, &task)? {
-            Reply::Ready { version, about } => Ok(Self { worker: piped, artifact, task, scratch, version, about }),
-            other => Err(task.refused(format!("the worker said {other:?} before it was asked"))),
+            EngineReply::Ready { version, about } => {
+                Ok(Self { worker: piped, artifact, task, scratch, version, about })
+            }
+            other => Err(task.refused(format!("the worker sent {other:?} before any question"))),
         }
     }
 
-    /// What the artifact says of itself, e.g. for which instruction set it was compiled.
+    /// Returns the artifact's own metadata, e.g. the instruction set for which it was compiled.
     pub const fn about(&self) -> &BTreeMap<String, String> {
         &self.about
     }
@@ -142,26 +142,30 @@ impl Runner for EngineRunner {
         let given = self.scratch.join("inputs");
         let answered = self.scratch.join("outputs");
         self.write(inputs, &given)?;
-        let question = Question { inputs: given, outputs: answered.clone() };
+        let question = EngineQuestion { inputs: given, outputs: answered.clone() };
         match ask(&mut self.worker, &question, &self.task)? {
-            Reply::Answered => self.read(&answered),
-            other => Err(self.task.refused(format!("the worker said {other:?} instead of an answer"))),
+            EngineReply::Answered => self.read(&answered),
+            other => Err(self.task.refused(format!("the worker sent {other:?} instead of an answer"))),
         }
     }
 }
 
 impl Drop for EngineRunner {
     fn drop(&mut self) {
-        // The worker removes it, too: whoever comes first.
+        // The worker removes the directory, too: whichever is first.
         let _ = fs::remove_dir_all(&self.scratch);
     }
 }
 
-/// Sends a line and hears the reply; a worker that has ended is asked for its last words.
-fn ask<T: serde::Serialize>(worker: &mut Piped<Reply>, line: &T, task: &Task) -> Result<Reply, ExportError> {
+/// Sends a line and receives the reply; a worker that has ended is asked for the end of its log.
+fn ask<T: serde::Serialize>(
+    worker: &mut Piped<EngineReply>,
+    line: &T,
+    task: &Task,
+) -> Result<EngineReply, ExportError> {
     let sent = worker.say(line);
     match worker.hear() {
-        Ok(Reply::Failed { error }) => Err(task.refused(error)),
+        Ok(EngineReply::Failed { error }) => Err(task.refused(error)),
         Ok(reply) => Ok(reply),
         Err(heard) => Err(match sent.err().unwrap_or(heard) {
             PipeError::Late(time) => ExportError::Late { what: task.what, path: task.path.clone(), time },

@@ -1,4 +1,4 @@
-//! The files of an artifact: what is said of them when it leaves, and whether they are still those before it is used.
+//! The digests of an artifact's files: computed at export, and compared before use.
 
 use enn_common::{
     artifact::export::ArtifactFile,
@@ -14,21 +14,20 @@ use std::{
 /// Bytes hashed at a time.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// What is known of an artifact's files.
+/// Digests of an artifact's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Digest {
-    /// Of all together.
+    /// Size of all files together in bytes.
     pub bytes: u64,
-    /// blake3 of their names and contents, hex; of one file its own.
+    /// blake3 of their names and contents as hexadecimal digits; of a single file its own.
     pub blake3: String,
-    /// Each.
     pub files: Vec<ArtifactFile>,
 }
 
 /// Reads the files of an artifact; `parts` are files and directories that lie beside each other.
 ///
 /// # Errors
-/// What the system says.
+/// Any error of the system.
 pub fn digest(parts: &[PathBuf]) -> Result<Digest, FileError> {
     let base = parts.first().and_then(|part| part.parent()).unwrap_or(Path::new(""));
     let mut files = Vec::new();
@@ -57,21 +56,22 @@ pub fn digest(parts: &[PathBuf]) -> Result<Digest, FileError> {
     Ok(Digest { bytes, blake3, files })
 }
 
-/// What of an artifact is not as is said of one of this name, in words; `None` where all of it is. It may have got another name.
+/// Returns the first difference between an artifact and its described files, in words; `None` without one. The artifact may have been
+/// renamed from `name`.
 ///
 /// # Errors
-/// What the system says.
-pub(super) fn difference(artifact: &Path, (name, said): (&str, &[ArtifactFile])) -> Result<Option<String>, FileError> {
+/// Any error of the system.
+pub(super) fn difference(artifact: &Path, name: &str, described: &[ArtifactFile]) -> Result<Option<String>, FileError> {
     let place = |file: &ArtifactFile| {
         let mut place = artifact.as_os_str().to_owned();
         place.push(file.path.strip_prefix(name).unwrap_or(&file.path));
         PathBuf::from(place)
     };
-    let places: Vec<PathBuf> = said.iter().map(place).collect();
+    let places: Vec<PathBuf> = described.iter().map(place).collect();
     if let Some(other) = all(&[artifact.to_owned()])?.into_iter().find(|path| !places.contains(path)) {
         return Ok(Some(format!("{} is not described beside it", other.display())));
     }
-    for (file, place) in said.iter().zip(&places) {
+    for (file, place) in described.iter().zip(&places) {
         let found = match fs::metadata(place) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return Ok(Some(format!("its file {} is not there", place.display())));
@@ -83,7 +83,7 @@ pub(super) fn difference(artifact: &Path, (name, said): (&str, &[ArtifactFile]))
             return Ok(Some(why));
         }
     }
-    for (file, place) in said.iter().zip(&places) {
+    for (file, place) in described.iter().zip(&places) {
         let mut sha256 = Sha256::new();
         read(place, &mut |block| sha256.update(block))?;
         let found = hex(sha256);
@@ -99,7 +99,7 @@ fn hex(sha256: Sha256) -> String {
     sha256.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Hands on the bytes of a file; how many.
+/// Passes the bytes of a file to `take`; returns their number.
 fn read(path: &Path, take: &mut dyn FnMut(&[u8])) -> Result<u64, FileError> {
     let mut file = regular::open(path)?;
     let mut block = vec![0; BLOCK_BYTES];
@@ -117,7 +117,7 @@ fn read(path: &Path, take: &mut dyn FnMut(&[u8])) -> Result<u64, FileError> {
     }
 }
 
-/// The files among `parts` and below them, in order.
+/// Returns the files among `parts` and below them, in order.
 fn all(parts: &[PathBuf]) -> Result<Vec<PathBuf>, FileError> {
     let mut files = Vec::new();
     for part in parts {
@@ -169,7 +169,7 @@ mod tests {
     fn the_file_that_differs_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let (path, files) = model(dir.path());
-        let differs = |path: &Path| difference(path, ("m.savedmodel", &files)).unwrap();
+        let differs = |path: &Path| difference(path, "m.savedmodel", &files).unwrap();
         assert_eq!(differs(&path), None);
         let moved = dir.path().join("other");
         fs::rename(&path, &moved).unwrap();
@@ -185,7 +185,7 @@ mod tests {
             let (path, files) = model(dir.path());
             let file = path.join(name);
             content.map_or_else(|| fs::remove_file(&file), |content| fs::write(&file, content)).unwrap();
-            let found = difference(&path, ("m.savedmodel", &files)).unwrap().unwrap();
+            let found = difference(&path, "m.savedmodel", &files).unwrap().unwrap();
             assert!(found.contains(&format!("m.savedmodel/{name} {said}")), "{found}");
         }
     }
@@ -200,8 +200,8 @@ mod tests {
         let files = digest(&[path.clone(), data.clone()]).unwrap().files;
         // Those of the artifact before may still lie there.
         fs::write(dir.path().join("m.onnx.fedcba9876543210.data"), "old").unwrap();
-        assert_eq!(difference(&path, ("m.onnx", &files)).unwrap(), None);
+        assert_eq!(difference(&path, "m.onnx", &files).unwrap(), None);
         fs::write(&data, "tensorz").unwrap();
-        assert!(difference(&path, ("m.onnx", &files)).unwrap().unwrap().contains("cdef.data has the sha256"));
+        assert!(difference(&path, "m.onnx", &files).unwrap().unwrap().contains("cdef.data has the sha256"));
     }
 }

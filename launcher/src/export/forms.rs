@@ -1,23 +1,22 @@
-//! The model's graph in each form that the formats asked for take: its weights and products in the precision asked for.
+//! The model's graph in each form that the requested formats take: its weights and products in the requested precision.
 
 use enn_common::graph::Graph;
 use enn_export::{
     ExportError, Lost, Precision, Reduction, Target,
     pass::{self, ReduceError},
     reference,
-    verify::{Cases, Found},
+    verify::{Cases, Deviation},
 };
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
-/// A graph in one form.
 #[derive(Debug)]
 pub struct Form {
     pub graph: Graph,
-    /// What its interpreter answers to some of the cases, where it is not the model's own graph.
-    pub found: Option<Found>,
+    /// Errors of its interpreter on some of the cases, where it is not the model's own graph.
+    pub found: Option<Deviation>,
 }
 
-/// Graphs by what was made of them; or why there is none.
+/// Graphs by their reduction, or the reason why there is none.
 #[derive(Debug)]
 pub struct Forms {
     precision: Precision,
@@ -25,36 +24,37 @@ pub struct Forms {
 }
 
 impl Forms {
-    /// What `targets` need.
+    /// Builds the forms that `targets` need.
     ///
     /// # Errors
     /// Never, for a graph that was checked where it was built.
     pub fn of(
         graph: &Graph,
         cases: &Cases,
-        (targets, precision): (&BTreeSet<Target>, Precision),
+        targets: &BTreeSet<Target>,
+        precision: Precision,
     ) -> Result<Self, ExportError> {
         let mut forms = BTreeMap::new();
         for target in targets {
             let reduction = target.reduction(precision);
             if let Entry::Vacant(place) = forms.entry(reduction) {
-                place.insert(form(graph, cases, (reduction, precision.tolerance(*target)))?);
+                place.insert(form(graph, cases, reduction, precision.tolerance(*target))?);
             }
         }
         Ok(Self { precision, forms })
     }
 
-    /// The form that a format takes.
+    /// Returns the form that a format takes.
     ///
     /// # Errors
-    /// What the precision does not hold.
+    /// The precision cannot hold the model's numbers.
     pub fn form(&self, target: Target) -> Result<&Form, ExportError> {
         let form = &self.forms[&target.reduction(self.precision)];
         form.as_ref().map_err(|lost| lost.clone().into())
     }
 }
 
-fn form(graph: &Graph, cases: &Cases, (reduction, limit): (Reduction, f64)) -> Result<Result<Form, Lost>, ExportError> {
+fn form(graph: &Graph, cases: &Cases, reduction: Reduction, limit: f64) -> Result<Result<Form, Lost>, ExportError> {
     let graph = match pass::reduced(graph, reduction) {
         Ok(graph) => graph,
         Err(ReduceError::Lost(lost)) => return Ok(Err(lost)),

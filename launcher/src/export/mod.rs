@@ -1,28 +1,29 @@
-//! What lies about an exported model: the tools that make and run artifacts, what is said beside each, and how it comes to be whole or
-//! absent.
+//! The launcher's part of exporting: the tools that make and run artifacts, the description of each, and its publication, which is
+//! whole or absent.
 //!
-//! **Invariant:** nothing is published that was not checked, unless that was asked for and is said beside it.
+//! **Invariant:** nothing is published unchecked, unless that was requested and is recorded in its description.
 
-mod at_work;
+mod artifact_runner;
 mod describe;
+mod draft_dir;
 mod engine;
 mod files;
 mod forms;
+mod outcome;
 mod packed;
-mod place;
 mod pythons;
-mod told;
 mod tools;
 mod usage;
 
-pub use at_work::{AtWork, Said};
+pub use artifact_runner::{ArtifactRunner, Predictions};
 pub use describe::{Subject, sidecar};
+pub use draft_dir::{DraftDir, lock_output};
 pub use engine::{Artifact, EngineRunner};
+pub use enn_export::Ports;
 pub use files::{Digest, digest};
 pub use forms::{Form, Forms};
+pub use outcome::{Exported, json, line};
 pub use packed::{Packed, is_packed};
-pub use place::{Draft, alone};
 pub use pythons::Pythons;
-pub use told::{Exported, json, line};
-pub use tools::{Ports, Tools};
+pub use tools::Tools;
 pub use usage::programs;

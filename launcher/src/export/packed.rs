@@ -1,4 +1,4 @@
-//! An exported model as it lies: the artifact, and what is said beside it. That is all that is needed to predict with it.
+//! An exported model on disk: the artifact and its sidecar, which are all that prediction needs.
 
 use super::{Ports, files};
 use crate::{Error, error::Usage};
@@ -10,58 +10,57 @@ use enn_common::{
 use enn_export::{ExportError, Target};
 use std::path::{Path, PathBuf};
 
-/// Largest file that is read beside an artifact, bytes.
+/// Limit on the bytes of a sidecar.
 const SAID_BYTES_MAX: u64 = 256 << 20;
-/// Beginning of the file, of any version.
+/// The version field of a sidecar, of any version.
 #[derive(serde::Deserialize)]
 struct Versioned {
     version: u32,
 }
 
-/// An artifact that is what is described beside it.
+/// An artifact that matches its sidecar.
 #[derive(Debug, Clone)]
 pub struct Packed {
-    /// Where it lies.
     pub path: PathBuf,
-    /// What is said beside it.
-    pub said: Sidecar,
+    /// The description beside the artifact.
+    pub sidecar: Sidecar,
     pub target: Target,
     /// How rows are read; the files are not those to read.
     pub data: DataConfig,
 }
 
-/// Whether something is said beside a path, as `enn export` does of what it leaves.
+/// Returns whether a path has a sidecar, as an output of `enn export` does.
 pub fn is_packed(path: &Path) -> bool {
-    path.exists() && beside(path).is_file()
+    path.exists() && sidecar_path(path).is_file()
 }
 
-fn beside(artifact: &Path) -> PathBuf {
+fn sidecar_path(artifact: &Path) -> PathBuf {
     let mut path = artifact.as_os_str().to_owned();
     path.push(".json");
     path.into()
 }
 
 impl Packed {
-    /// Reads what is said beside an artifact, and compares the artifact with it.
+    /// Reads the sidecar of an artifact, and compares the artifact with it.
     ///
     /// # Errors
-    /// A file that cannot be read, is of another version, or describes something else.
+    /// A file cannot be read, is of another version, or describes something else.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let said = read(&beside(path))?;
-        let target: Target = said.format.parse().map_err(|why| refused(path, why))?;
-        if let Some(why) = files::difference(path, (&said.artifact, &said.files))? {
+        let sidecar = read(&sidecar_path(path))?;
+        let target: Target = sidecar.format.parse().map_err(|why| refused(path, why))?;
+        if let Some(why) = files::difference(path, &sidecar.artifact, &sidecar.files)? {
             let hint = "copy it anew with all its files, or export the run again";
             return Err(refused(path, format!("it is not what is described beside it: {why}\nhint: {hint}")));
         }
-        let data = serde_json::from_value(said.data.clone());
-        let data = data.map_err(|source| Error::Json { path: beside(path), source })?;
-        Ok(Self { path: path.to_owned(), said, target, data })
+        let data = serde_json::from_value(sidecar.data.clone());
+        let data = data.map_err(|source| Error::Json { path: sidecar_path(path), source })?;
+        Ok(Self { path: path.to_owned(), sidecar, target, data })
     }
 
-    /// An artifact computes in the precision it was exported in.
+    /// Checks the requested precision: an artifact computes in the precision in which it was exported.
     ///
     /// # Errors
-    /// Another one is asked for.
+    /// Another precision is requested.
     pub fn takes(&self, precision: Precision) -> Result<(), Error> {
         if precision == Precision::Fp32 {
             return Ok(());
@@ -71,27 +70,27 @@ impl Packed {
         Err(Error::Usage(Usage::EnginePrecision { engine, precision }))
     }
 
-    /// Names of what goes in and comes out.
+    /// Returns the names of the inputs and outputs.
     pub fn ports(&self) -> Ports {
         let names = |ports: &[Port]| ports.iter().map(|port| port.name.clone()).collect();
-        Ports { inputs: names(&self.said.inputs), outputs: names(&self.said.outputs) }
+        Ports { inputs: names(&self.sidecar.inputs), outputs: names(&self.sidecar.outputs) }
     }
 
-    /// Levels that are told: none where only the point is asked for.
+    /// Returns the quantile levels of the predictions: none when only the point is requested.
     ///
     /// # Errors
-    /// When the model predicts quantiles that do not come out here, and they were not waived.
+    /// The model predicts quantiles that the artifact does not, and they were not waived.
     pub fn levels(&self, is_point: bool) -> Result<Vec<f64>, Error> {
-        let said = &self.said;
-        if is_point || said.levels == said.model_levels {
-            return Ok(if is_point { Vec::new() } else { said.levels.clone() });
+        let sidecar = &self.sidecar;
+        if is_point || sidecar.levels == sidecar.model_levels {
+            return Ok(if is_point { Vec::new() } else { sidecar.levels.clone() });
         }
         Err(refused(
             &self.path,
             format!(
                 "the quantiles {:?} that its model predicts do not come out of it\nhint: export it with --quantiles, or ask for the \
                  predictions alone with --point",
-                said.model_levels
+                sidecar.model_levels
             ),
         ))
     }
@@ -127,12 +126,12 @@ mod tests {
         assert!(!is_packed(&path));
         std::fs::write(&path, "").unwrap();
         assert!(!is_packed(&path));
-        let said = |text: &str| {
+        let sidecar = |text: &str| {
             std::fs::write(dir.path().join("m.onnx.json"), text).unwrap();
             Packed::open(&path).unwrap_err().to_string()
         };
-        assert!(said("{}").contains("m.onnx.json") && is_packed(&path));
-        let old = said("{\"version\": 1, \"format\": \"onnx\"}");
+        assert!(sidecar("{}").contains("m.onnx.json") && is_packed(&path));
+        let old = sidecar("{\"version\": 1, \"format\": \"onnx\"}");
         assert!(old.contains("version 1, expected 3") && old.contains("export the run again"), "{old}");
     }
 }

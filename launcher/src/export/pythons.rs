@@ -1,7 +1,7 @@
-//! The Python that a user works with: that of VIRTUAL_ENV, python3 on PATH, that of CONDA_PREFIX, in this order; where PYTHON_EXEC names one,
-//! that alone. Runtimes and makers of exported models are found among its packages.
+//! The Python that a user works with: that of VIRTUAL_ENV, python3 on PATH, that of CONDA_PREFIX, in this order; where PYTHON_EXEC
+//! names one, that alone. Runtimes and makers of exported models are searched among its packages.
 //!
-//! **Invariant:** a Python is started only when something is looked for among its packages, once, and is not waited for beyond a limit.
+//! **Invariant:** an interpreter is started only when its packages are searched, once, and with a time limit.
 
 use crate::process::output_within;
 use enn_common::secrets;
@@ -12,42 +12,42 @@ use std::{
     time::Duration,
 };
 
-/// Longest time for a Python to say where its packages are.
+/// Longest wait for an interpreter to list its package directories.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(20);
-/// Directories of packages of one Python, at most.
+/// Limit on the package directories of one interpreter.
 const PLACES_MAX: usize = 64;
-/// Where packages are: those that an isolated Python sees, then those of the user alone.
-const ASKS: &str = "import json, site, sys; own = sys.prefix == sys.base_prefix; \
+/// Program that lists the package directories: those that an isolated interpreter sees, then the user's own.
+const QUERY: &str = "import json, site, sys; own = sys.prefix == sys.base_prefix; \
                     print(json.dumps([sys.path, [site.getusersitepackages()] if own else []]))";
 
-/// Interpreters, and what they say when they are asked.
+/// Interpreters, and their answers once they were queried.
 #[derive(Debug, Clone)]
 pub struct Pythons {
     interpreters: Vec<PathBuf>,
-    asked: Arc<OnceLock<Vec<Python>>>,
+    queried: Arc<OnceLock<Vec<InterpreterInfo>>>,
 }
 
-/// An interpreter.
+/// An interpreter with its package directories.
 #[derive(Debug, Clone, PartialEq)]
-struct Python {
+struct InterpreterInfo {
     interpreter: PathBuf,
     /// Directories of the packages that tools see.
     packages: Vec<PathBuf>,
-    /// Those of the user alone: tools run isolated, and do not see them.
+    /// Directories of the user's own packages: tools run isolated, and do not see them.
     of_user: Vec<PathBuf>,
 }
 
 impl Pythons {
-    /// These, the first one first.
+    /// Makes the list of interpreters, in order of preference.
     pub fn new(interpreters: Vec<PathBuf>) -> Self {
-        Self { interpreters, asked: Arc::default() }
+        Self { interpreters, queried: Arc::default() }
     }
 
-    fn all(&self) -> &[Python] {
-        self.asked.get_or_init(|| self.interpreters.iter().map(|interpreter| asked(interpreter)).collect())
+    fn all(&self) -> &[InterpreterInfo] {
+        self.queried.get_or_init(|| self.interpreters.iter().map(|interpreter| query(interpreter)).collect())
     }
 
-    /// Directories of all their packages.
+    /// Returns the directories of all their packages.
     pub fn places(&self) -> Vec<PathBuf> {
         let mut places: Vec<PathBuf> = Vec::new();
         for place in self.all().iter().flat_map(|python| python.packages.iter().chain(&python.of_user)) {
@@ -58,7 +58,7 @@ impl Pythons {
         places
     }
 
-    /// The interpreter that has what a backend needs; without one, that which has some of it, or the first: it says itself what it lacks.
+    /// Returns the interpreter that has all that a backend needs; else one that has part of it, or the first: it reports itself what it lacks.
     pub fn for_tools(&self, backend: Backend) -> Option<PathBuf> {
         let with = |has: &dyn Fn(&Path) -> bool| {
             self.all().iter().find(|python| python.packages.iter().any(|packages| has(packages)))
@@ -69,21 +69,23 @@ impl Pythons {
     }
 }
 
-/// What an interpreter says; of one that does not answer the directories that it would have in an environment.
-fn asked(interpreter: &Path) -> Python {
+/// Queries an interpreter; one that does not answer gets the directories that it would have in an environment.
+fn query(interpreter: &Path) -> InterpreterInfo {
     let mut command = secrets::command(interpreter);
-    command.args(["-I", "-W", "ignore", "-c", ASKS]);
+    command.args(["-I", "-W", "ignore", "-c", QUERY]);
     let answer = output_within(command, ANSWER_WAIT_MAX).ok();
-    let told = answer.and_then(|text| serde_json::from_str::<[Vec<PathBuf>; 2]>(text.lines().last()?).ok());
+    let listed = answer.and_then(|text| serde_json::from_str::<[Vec<PathBuf>; 2]>(text.lines().last()?).ok());
     let whole = |paths: Vec<PathBuf>| -> Vec<PathBuf> {
         paths.into_iter().filter(|path| path.is_absolute() && path.is_dir()).take(PLACES_MAX).collect()
     };
     let interpreter = interpreter.to_owned();
-    match told {
-        Some([packages, of_user]) => Python { interpreter, packages: whole(packages), of_user: whole(of_user) },
+    match listed {
+        Some([packages, of_user]) => {
+            InterpreterInfo { interpreter, packages: whole(packages), of_user: whole(of_user) }
+        }
         None => {
             let environment = interpreter.parent().and_then(Path::parent).map(Path::to_owned);
-            Python { packages: whole(environment.into_iter().collect()), interpreter, of_user: Vec::new() }
+            InterpreterInfo { packages: whole(environment.into_iter().collect()), interpreter, of_user: Vec::new() }
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Who makes an artifact of another, and who runs one: libraries and environments where they were found, and a worker for libtorch's own.
+//! The tools that make and run artifacts: libraries and environments where they were found, and a worker for libtorch's formats.
 
 use super::{Artifact, EngineRunner, Pythons};
 use crate::agent::WorkerSpec;
 use enn_common::{config::train::Device, fs::memory, secrets, wire::engine::Engine};
 use enn_export::{
-    ExportError, Model, Runner, Target, litert,
+    ExportError, Model, Ports, Runner, Target, litert,
     maker::{
         Limits, Made, aoti,
         apart::{self, Library},
@@ -20,56 +20,51 @@ use std::{
     time::Duration,
 };
 
-/// What artifacts are made and run with.
+/// Tools that make and run artifacts.
 #[derive(Debug, Clone)]
 pub struct Tools {
-    /// For what libtorch runs.
+    /// Worker for the formats that libtorch runs.
     pub worker: WorkerSpec,
-    /// Where runtimes are looked for: libraries, directories, environments of Python.
+    /// Places in which runtimes are searched: libraries, directories, Python environments.
     pub places: Vec<PathBuf>,
     /// Directory of environments that `enn export --prepare` made.
     pub environments: PathBuf,
-    /// Of tools that no environment was made for, and where runtimes are looked for last.
+    /// Interpreters for tools without a prepared environment, and the last place in which runtimes are searched.
     pub pythons: Pythons,
-    /// This program, which runs what may bring it down in a process of its own; `None` in another program without it.
+    /// This program, which runs crash-prone libraries in a process of its own; `None` in another program without it.
     pub enn: Option<PathBuf>,
 }
 
-/// What is started where no Python was found, so that the system says so.
+/// Program that is started when no Python was found, so that the system reports the error.
 const PYTHON: &str = "python3";
-/// Longest time to load an artifact, and to answer until another is set.
+/// Longest time to load an artifact, and the default for an answer.
 const RUNS_TIME_MAX: Duration = Duration::from_secs(600);
-/// Memory that everyone may ask for, bytes, however little is free: libraries ask for more than they use.
+/// Memory that is always allowed, in bytes, however little is free: libraries ask for more than they use.
 const MEMORY_BYTES_LEAST: u64 = 4 << 30;
 
-/// What makes an artifact may take: no memory that others would have to give up.
+/// Returns the limits of tools that make artifacts: no memory that other processes would have to give up.
 fn makes() -> Limits {
     let free = memory::available_bytes().unwrap_or(Limits::MAKES.memory_bytes);
     Limits { memory_bytes: free.max(MEMORY_BYTES_LEAST), ..Limits::MAKES }
 }
 
-/// What runs one may take.
+/// Returns the limits of runtimes.
 pub(super) fn runs() -> Limits {
     Limits { time: RUNS_TIME_MAX, ..makes() }
 }
 
-/// Names of the inputs and outputs, in the graph's order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ports {
-    pub inputs: Vec<String>,
-    pub outputs: Vec<String>,
-}
-
 impl Tools {
-    /// Makes an artifact of another by its own tool; `old` is a package whose code is taken instead of compiling anew.
+    /// Makes an artifact from another by the target's own tool; `old` is a package whose code is reused instead of compiling anew.
     ///
     /// # Errors
-    /// A tool that is not there, or what it says.
+    /// A tool is not installed, or any error of it.
     pub fn make(
         &self,
-        (target, old): (Target, Option<&Path>),
+        target: Target,
+        old: Option<&Path>,
         model: &Model<'_>,
-        (source, path): (&Path, &Path),
+        source: &Path,
+        path: &Path,
     ) -> Result<Made, ExportError> {
         match target {
             Target::Ort => {
@@ -77,7 +72,7 @@ impl Tools {
                 match &self.enn {
                     Some(enn) => {
                         let command = self.runtime(enn, Library::OnnxRuntime, &library);
-                        apart::convert(command, (source, path), makes())
+                        apart::convert(command, source, path, makes())
                     }
                     None => ort::convert(source, path, &library),
                 }
@@ -87,30 +82,31 @@ impl Tools {
                 let limits = makes();
                 let device = if self.worker.device == Device::Cuda { "cuda" } else { "cpu" };
                 match old {
-                    Some(old) => aoti::replace(&python, (source, path), old, limits),
-                    None => aoti::compile(&python, (source, path), device, limits),
+                    Some(old) => aoti::replace(&python, source, path, old, limits),
+                    None => aoti::compile(&python, source, path, device, limits),
                 }
             }
             Target::Executorch => {
                 let python = self.environment(Backend::ExecuTorch);
-                executorch::lower(&python, (source, path), Delegate::Xnnpack, makes())
+                executorch::lower(&python, source, path, Delegate::Xnnpack, makes())
             }
             Target::Tensorrt => {
-                let python = tensorrt::Python::new(self.environment(Backend::TensorRt));
-                tensorrt::build(&python, model, (source, path), makes())
+                let python = tensorrt::TensorRtPython::new(self.environment(Backend::TensorRt));
+                tensorrt::build(&python, model, source, path, makes())
             }
             Target::Onnx | Target::Pt2 | Target::Coreml | Target::Litert | Target::Tensorflow => Ok(Made::nothing()),
         }
     }
 
-    /// An artifact at work; `None` where nothing but its structure can be looked at. What is exchanged goes below `scratch`.
+    /// Starts a runner of an artifact; `None` where only its structure can be checked. Exchanged files go below `scratch`.
     ///
     /// # Errors
-    /// A runtime that is not there, or what it says of the artifact.
+    /// A runtime is not installed, or any error of it.
     pub fn runner(
         &self,
         target: Target,
-        (path, ports): (&Path, &Ports),
+        path: &Path,
+        ports: &Ports,
         scratch: &Path,
     ) -> Result<Option<Box<dyn Runner>>, ExportError> {
         let engine = |engine: Engine| {
@@ -121,7 +117,7 @@ impl Tools {
         };
         Ok(Some(match target {
             Target::Onnx | Target::Ort if self.enn.is_some() => {
-                self.apart(Library::OnnxRuntime, &self.onnxruntime()?, (path, ports), scratch)?
+                self.isolated(Library::OnnxRuntime, &self.onnxruntime()?, path, ports, scratch)?
             }
             Target::Onnx | Target::Ort => {
                 let library = self.onnxruntime()?;
@@ -133,35 +129,36 @@ impl Tools {
             Target::Executorch => Box::new(executorch::start(
                 &self.environment(Backend::ExecuTorch),
                 path,
-                (ports.inputs.clone(), ports.outputs.clone()),
+                ports.clone(),
                 scratch,
                 runs(),
             )?),
             Target::Tensorrt => Box::new(tensorrt::start(
-                &tensorrt::Python::new(self.environment(Backend::TensorRt)),
+                &tensorrt::TensorRtPython::new(self.environment(Backend::TensorRt)),
                 path,
-                (ports.inputs.clone(), ports.outputs.clone()),
+                ports.clone(),
                 scratch,
                 runs(),
             )?),
             Target::Coreml => return Ok(None),
             Target::Litert => {
                 let library = litert::runtime::library(&self.places_of(Backend::LiteRt))?;
-                self.apart(Library::LiteRt, &library, (path, ports), scratch)?
+                self.isolated(Library::LiteRt, &library, path, ports, scratch)?
             }
             Target::Tensorflow => {
                 let library = savedmodel::runtime::library(&self.places_of(Backend::TensorFlow))?;
-                self.apart(Library::TensorFlow, &library, (path, ports), scratch)?
+                self.isolated(Library::TensorFlow, &library, path, ports, scratch)?
             }
         }))
     }
 
-    /// An artifact in a library that has a process of its own: another enn.
-    fn apart(
+    /// Starts a runner in a library that has a process of its own: another enn.
+    fn isolated(
         &self,
         whose: Library,
         library: &Path,
-        (path, ports): (&Path, &Ports),
+        path: &Path,
+        ports: &Ports,
         scratch: &Path,
     ) -> Result<Box<dyn Runner>, ExportError> {
         let Some(enn) = &self.enn else {
@@ -171,11 +168,11 @@ impl Tools {
                 hint: "`make build` builds both".to_owned(),
             });
         };
-        let names = (ports.inputs.clone(), ports.outputs.clone());
-        Ok(Box::new(whose.start(self.runtime(enn, whose, library), path, names, scratch, runs())?))
+
+        Ok(Box::new(whose.start(self.runtime(enn, whose, library), path, ports.clone(), scratch, runs())?))
     }
 
-    /// Another enn, for a library.
+    /// Returns the command of another enn that loads a library.
     fn runtime(&self, enn: &Path, whose: Library, library: &Path) -> Command {
         let mut command = secrets::command(enn);
         command.arg("runtime").arg(whose.name()).arg(library);
@@ -183,7 +180,7 @@ impl Tools {
         command
     }
 
-    /// Whose environment a format is made or checked with; `None` for one that needs none.
+    /// Returns the backend whose environment makes or checks a format; `None` for one that needs none.
     pub const fn backend(target: Target) -> Option<Backend> {
         Some(match target {
             Target::Onnx | Target::Ort => Backend::OnnxRuntime,
@@ -200,14 +197,14 @@ impl Tools {
         ort::find::library(&self.places_of(Backend::OnnxRuntime))
     }
 
-    /// Where a backend's libraries may lie: what was named, then the environment that was made for it, then the user's own Python.
+    /// Returns where a backend's libraries may lie: the given places, then the prepared environment, then the user's own Python.
     fn places_of(&self, backend: Backend) -> Vec<PathBuf> {
         let prepared = prepare::prepared(backend, &self.environments);
         let environment = prepared.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_owned);
         self.places.iter().cloned().chain(environment).chain(self.pythons.places()).collect()
     }
 
-    /// The interpreter of a backend's environment, or of the user's own that has what it needs: it says itself what it lacks.
+    /// Returns the interpreter of a backend's environment, or of the user's own that has what it needs: it reports itself what it lacks.
     fn environment(&self, backend: Backend) -> PathBuf {
         let prepared = prepare::prepared(backend, &self.environments);
         prepared.or_else(|| self.pythons.for_tools(backend)).unwrap_or_else(|| PathBuf::from(PYTHON))

@@ -1,9 +1,9 @@
-//! Programs that use an artifact, in the languages that its runtime has an interface for: they work as they stand, in its folder.
+//! Example programs that use an artifact, in the languages that its runtime has an interface for: they run unchanged in its folder.
 //!
-//! A program is the head of its language with a body in it, whose first paragraph is what it needs. `@NAME@` stands for what is the
-//! artifact's own.
+//! A program is the head of its language with a body in it, whose first paragraph is its imports. `@NAME@` is a placeholder for
+//! values of the artifact.
 
-use super::at_work::NEXT;
+use super::artifact_runner::NEXT;
 use enn_common::{
     artifact::export::{Port, Sidecar},
     graph::Dim,
@@ -11,26 +11,26 @@ use enn_common::{
 };
 use enn_export::Target;
 
-/// Fewest rows of the example.
+/// Smallest number of rows in the example.
 const ROWS_MIN: u64 = 2;
 
-/// A language of programs.
+/// A programming language of examples.
 struct Language {
-    /// End of a program's name.
+    /// File extension.
     end: &'static str,
-    /// What is the same in all programs.
+    /// Text that all programs share.
     head: &'static str,
-    /// How an input is written.
+    /// Template of an input.
     input: &'static str,
 }
 
 const PYTHON: Language = Language { end: "py", head: include_str!("usage/head.py"), input: r#""@NAME@": (@SIZES@)"# };
 const CPP: Language = Language { end: "cpp", head: include_str!("usage/head.cpp"), input: r#"{"@NAME@", {@SIZES@}}"# };
-/// Of one format: its head is all of the program.
+/// Language of one format: its head is the whole program.
 const RUST: Language =
     Language { end: "rs", head: include_str!("usage/onnx.rs.in"), input: r#"("@NAME@", vec![@SIZES@])"# };
 
-/// The bodies of a format's programs.
+/// Returns the bodies of a format's programs.
 const fn bodies(target: Target) -> &'static [(Language, &'static str)] {
     match target {
         Target::Onnx | Target::Ort => {
@@ -46,23 +46,23 @@ const fn bodies(target: Target) -> &'static [(Language, &'static str)] {
     }
 }
 
-/// Names of the programs beside an artifact.
+/// Returns the names of the programs beside an artifact.
 pub(super) fn names(target: Target, artifact: &str) -> Vec<String> {
     bodies(target).iter().map(|(language, _)| format!("{artifact}.usage.{}", language.end)).collect()
 }
 
-/// The programs, by their names.
+/// Returns the programs with their names.
 pub fn programs(target: Target, sidecar: &Sidecar) -> Vec<(String, String)> {
     let names = names(target, &sidecar.artifact).into_iter();
-    names.zip(bodies(target)).map(|(name, body)| (name.clone(), program(&name, body, sidecar))).collect()
+    names.zip(bodies(target)).map(|(name, body)| (name.clone(), program(&name, &body.0, body.1, sidecar))).collect()
 }
 
-fn program(file: &str, (language, body): &(Language, &str), sidecar: &Sidecar) -> String {
+fn program(file: &str, language: &Language, body: &str, sidecar: &Sidecar) -> String {
     let is_state = |port: &&Port| sidecar.outputs.iter().any(|output| output.name == format!("{NEXT}{}", port.name));
     let x = sidecar.inputs.iter().find(|port| !is_state(port));
     let input = |port: &Port| language.input.replace("@NAME@", &port.name).replace("@SIZES@", &sizes(port));
     let output = sidecar.outputs[0].name.as_str();
-    // Several outputs are a dictionary in PyTorch, one is itself.
+    // In PyTorch several outputs are a dictionary, a single one is itself.
     let answer = if sidecar.outputs.len() > 1 { format!("outputs[\"{output}\"]") } else { "outputs".to_owned() };
     let own = [
         ("@ARTIFACT@", sidecar.artifact.clone()),
@@ -81,21 +81,21 @@ fn program(file: &str, (language, body): &(Language, &str), sidecar: &Sidecar) -
     filled(&text, &own)
 }
 
-/// A text with its places filled; what is put into one is no place itself, whatever it is called.
+/// Fills a text's placeholders; inserted values are not searched for placeholders.
 fn filled(text: &str, own: &[(&str, String)]) -> String {
-    let mut made = String::with_capacity(text.len());
+    let mut result = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('@') {
-        made.push_str(&rest[..at]);
+        result.push_str(&rest[..at]);
         rest = &rest[at..];
         let (name, value) = own.iter().find(|(name, _)| rest.starts_with(name)).map_or(("@", "@"), |(n, v)| (*n, v));
-        made.push_str(value);
+        result.push_str(value);
         rest = &rest[name.len()..];
     }
-    made + rest
+    result + rest
 }
 
-/// Sizes of a port for `n` rows.
+/// Returns the sizes of a port for `n` rows.
 fn sizes(port: &Port) -> String {
     let size = |dim: &Dim| match dim {
         Dim::Fixed(size) => size.to_string(),
@@ -105,7 +105,7 @@ fn sizes(port: &Port) -> String {
     port.shape.iter().map(size).collect::<Vec<_>>().join(", ")
 }
 
-/// Rows that are made up, as JSON: the means of the training data, and the first of the categories.
+/// Returns example rows as JSON: the means of the training data, and the first of the categories.
 fn rows(sidecar: &Sidecar) -> String {
     let mean = |stats: &Stats| if stats.mean.is_finite() { (stats.mean as f32).to_string() } else { "0".to_owned() };
     let row = format!("[{}]", sidecar.staged.x_stats.iter().map(mean).collect::<Vec<_>>().join(", "));

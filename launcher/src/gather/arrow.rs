@@ -3,7 +3,7 @@
 use super::{
     GatherError,
     layout::{Layout, Rows},
-    predictions::{Begun, Out},
+    predictions::{OutputWriter, TableFile},
     table::Table,
 };
 use arrow_ipc::writer::FileWriter;
@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file being written.
+/// An Arrow file that is being written.
 pub(super) struct ArrowOut {
     writer: FileWriter<BufWriter<File>>,
     table: Table,
@@ -24,15 +24,15 @@ pub(super) struct ArrowOut {
 }
 
 impl ArrowOut {
-    /// Begins `folder/NAME`, where NAME is that of the output.
+    /// Starts `folder/NAME`, where NAME is that of the output.
     pub(super) fn create(folder: &Path, output: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
-        let Begun { file, table, path, name } = Begun::at(folder, output, meta, layout)?;
+        let TableFile { file, table, path, name } = TableFile::at(folder, output, meta, layout)?;
         let writer = FileWriter::try_new_buffered(file, table.schema()).map_err(GatherError::arrow(&path))?;
         Ok(Self { writer, table, path, name })
     }
 }
 
-impl Out for ArrowOut {
+impl OutputWriter for ArrowOut {
     fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError> {
         let mut add = || -> Result<(), ArrowError> { self.writer.write(&self.table.batch(rows)?) };
         add().map_err(GatherError::arrow(&self.path))

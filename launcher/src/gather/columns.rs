@@ -1,12 +1,12 @@
-//! Names of output cells for people: `JFK.07h` from the labels of the axes.
+//! Names of output cells such as `JFK.07h`, from the labels of the axes.
 
 use std::collections::HashSet;
 
 /// Names of other columns.
 const RESERVED: [&str; 5] = ["", "row_id", "row_name", "label", "failed"];
 
-/// One name per cell, row-major over `out_shape`, all different. Labels that do not fit the shape are not used: then a cell is
-/// called by its indices, `y[0,7]`.
+/// Returns one unique name per cell, row-major over `out_shape`. If the labels do not fit the shape, a cell is named by its indices,
+/// `y[0,7]`.
 pub fn cell_names(out_shape: &[usize], out_labels: &[Vec<String>]) -> Vec<String> {
     let fits = out_labels.len() == out_shape.len() && out_labels.iter().zip(out_shape).all(|(l, &n)| l.len() == n);
     if fits && !out_shape.is_empty() {

@@ -1,9 +1,9 @@
-//! Predictions as comma-separated text: the columns of a Parquet file, and nothing where that has null.
+//! Predictions as comma-separated text: the columns of a Parquet file, with empty cells for null.
 
 use super::{
     GatherError,
     layout::{Layout, Rows},
-    predictions::{Begun, Out},
+    predictions::{OutputWriter, TableFile},
     table::Table,
 };
 use enn_common::{fs::FileError, staged::StagedMeta};
@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file being written.
+/// A CSV file that is being written.
 pub(super) struct CsvOut {
     file: File,
     table: Table,
@@ -24,16 +24,16 @@ pub(super) struct CsvOut {
 }
 
 impl CsvOut {
-    /// Begins `folder/NAME`, where NAME is that of the output.
+    /// Starts `folder/NAME`, where NAME is that of the output.
     pub(super) fn create(folder: &Path, output: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
-        let Begun { mut file, table, path, name } = Begun::at(folder, output, meta, layout)?;
+        let TableFile { mut file, table, path, name } = TableFile::at(folder, output, meta, layout)?;
         let header: Vec<Cow<'_, str>> = table.schema().fields().iter().map(|field| quoted(field.name())).collect();
         file.write_all(format!("{}\n", header.join(",")).as_bytes()).map_err(FileError::of("write", &path))?;
         Ok(Self { file, table, path, name })
     }
 }
 
-impl Out for CsvOut {
+impl OutputWriter for CsvOut {
     fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError> {
         let (layout, places) = self.table.layout();
         let labels = if layout.classes { layout.labels(rows) } else { Vec::new() };
@@ -63,7 +63,7 @@ impl Out for CsvOut {
     }
 }
 
-/// A cell, in quotes where it would be more than one.
+/// Returns a cell, quoted if it contains special characters.
 fn quoted(text: &str) -> Cow<'_, str> {
     match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")).into(),

@@ -1,4 +1,4 @@
-//! Why predictions or a run could not be gathered.
+//! Errors of gathering predictions or a run.
 
 use enn_common::{
     artifact::{chunk::ChunkError, seal::SealError},
@@ -7,30 +7,26 @@ use enn_common::{
 };
 use std::path::PathBuf;
 
-/// One sentence with place, found, expected and, where there is one, a hint.
+/// An error with a message of one sentence: the place, what was found, what was expected and a hint.
 #[derive(Debug, thiserror::Error)]
 pub enum GatherError {
-    /// The disk.
     #[error(transparent)]
     File(#[from] FileError),
     /// The name of a file that cannot be listed in a manifest.
     #[error("cannot list a file in the manifest: {0}")]
     Path(#[from] PathError),
-    /// Too little room.
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// What is there is not replaced.
+    /// The existing output may not be replaced.
     #[error(transparent)]
     Displace(#[from] DisplaceError),
-    /// A manifest.
     #[error(transparent)]
     Seal(#[from] SealError),
     #[error(transparent)]
     Chunk(#[from] ChunkError),
-    /// The staged data.
     #[error(transparent)]
     Staged(#[from] StagedError),
-    /// The output's name does not say a format.
+    /// The output's name has no known extension.
     #[error(
         "{} does not end like a format that is written; expected NAME.parquet, NAME.arrow or NAME.csv, or a name without extension for a directory of .npy files",
         path.display()
@@ -39,34 +35,34 @@ pub enum GatherError {
     /// The output is there already.
     #[error("{} is there already; choose another name, or replace it with --replace", path.display())]
     Exists { path: PathBuf },
-    /// The output is what is predicted.
+    /// The output would overwrite the rows to predict.
     #[error("{} holds the rows to predict, and would be lost; choose another name for the predictions", path.display())]
     Input { path: PathBuf },
     /// Rows without a prediction.
     #[error("rows {start}..{end} of {rows} were not predicted; predict again: the chunks that are complete are kept")]
     Rows {
-        /// First row without a prediction.
+        /// The first row without a prediction.
         start: u64,
-        /// Row behind the last one without.
+        /// The end of the range of rows.
         end: u64,
-        /// All rows.
+        /// The number of all rows.
         rows: u64,
     },
     /// Two chunks hold the same rows.
     #[error("rows {start}..{end} are in two chunks; delete {} and predict again", partial.display())]
     Twice {
-        /// First row that is there twice.
+        /// The first duplicate row.
         start: u64,
-        /// End of the second chunk.
+        /// The end of the second chunk.
         end: u64,
-        /// Directory of the chunks.
+        /// The directory of the chunks.
         partial: PathBuf,
     },
-    /// A chunk is not of these data.
+    /// A chunk does not belong to these data.
     #[error("{}: {what} differs from the staged data; delete the chunk and predict again", path.display())]
     OtherData {
         path: PathBuf,
-        /// "the shape of a prediction", "the identity of a row".
+        /// The difference, such as "the shape of a prediction" or "the identity of a row".
         what: &'static str,
     },
     /// The stream could not be written.
@@ -77,11 +73,7 @@ pub enum GatherError {
     Arrow { path: PathBuf, source: arrow_schema::ArrowError },
     /// The Parquet file could not be written.
     #[error("cannot write {}: {source}", path.display())]
-    Parquet {
-        path: PathBuf,
-        /// What the writer says.
-        source: parquet::errors::ParquetError,
-    },
+    Parquet { path: PathBuf, source: parquet::errors::ParquetError },
 }
 
 impl GatherError {

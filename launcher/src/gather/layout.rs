@@ -1,4 +1,4 @@
-//! Where the numbers of a predicted row are: its cells, and the quantiles of each.
+//! The layout of the numbers of a predicted row: its cells, and the quantiles of each.
 
 use super::cell_names;
 use enn_common::{
@@ -8,32 +8,31 @@ use enn_common::{
 };
 use std::borrow::Cow;
 
-/// Series that are told by name for one row.
-const SERIES_TOLD: usize = 8;
+/// Maximum number of series that are named for one row.
+const SERIES_NAMED_MAX: usize = 8;
 
-/// The numbers of one row: for each level all cells, or all cells where no quantiles are predicted.
+/// The numbers of one row: all cells for each level, or all cells where no quantiles are predicted.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Layout {
-    /// Names of the cells.
+    /// The names of the cells.
     pub(super) columns: Vec<String>,
-    /// Levels, rising, the median among them; empty without quantiles.
+    /// The levels, ascending and including the median; empty without quantiles.
     pub(super) levels: Vec<f64>,
     /// Whether the cells are classes.
     pub(super) classes: bool,
-    /// Names of the series that the cells are of, as many of each; `None` for one of which training has seen nothing. Empty where there
-    /// are no series.
+    /// The names of the series of the cells, in order, each with equally many cells; `None` for a series without training data. Empty where
+    /// there are no series.
     series: Vec<Option<String>>,
 }
 
-/// Rows of a chunk.
+/// The rows of a chunk.
 pub(super) struct Rows<'a> {
-    /// Identities.
     pub(super) ids: &'a [i64],
-    /// Names; empty when rows have none.
+    /// Row names; empty when rows have none.
     pub(super) names: &'a [String],
-    /// Numbers, row-major.
+    /// The predicted numbers, row-major.
     pub(super) values: &'a [f32],
-    /// What became of each row, numbers of `RowStatus`.
+    /// The status of each row, numbers of `RowStatus`.
     pub(super) status: &'a [u8],
 }
 
@@ -43,7 +42,7 @@ impl Layout {
         Self { columns, levels: levels.to_vec(), classes: meta.has_classes, series: series(meta) }
     }
 
-    /// Why each row has no prediction, or some of its series have none; `None` for one that is whole.
+    /// Returns why each row, or some of its series, has no prediction; `None` for a complete row.
     pub(super) fn failed(&self, rows: &Rows<'_>) -> Vec<Option<Cow<'static, str>>> {
         let each = (rows.values.len() / rows.status.len().max(1)).max(1);
         let why = |(row, status): (usize, &u8)| {
@@ -54,8 +53,8 @@ impl Layout {
             } else {
                 Vec::new()
             };
-            let names = without[..without.len().min(SERIES_TOLD)].join(", ");
-            Some(match without.len().saturating_sub(SERIES_TOLD) {
+            let names = without[..without.len().min(SERIES_NAMED_MAX)].join(", ");
+            Some(match without.len().saturating_sub(SERIES_NAMED_MAX) {
                 _ if without.is_empty() => Cow::Borrowed(reason),
                 0 => Cow::Owned(format!("no history, and so no numbers, of {names}")),
                 more => Cow::Owned(format!("no history, and so no numbers, of {names} and {more} more")),
@@ -64,7 +63,7 @@ impl Layout {
         rows.status.iter().enumerate().map(why).collect()
     }
 
-    /// Series of a row without any number.
+    /// Returns the series of a row without any number.
     fn without(&self, values: &[f32]) -> Vec<&str> {
         let cells = self.columns.len().max(1);
         let steps = self.columns.len() / self.series.len().max(1);
@@ -76,34 +75,34 @@ impl Layout {
         known.filter(|(at, _)| !has_number(*at)).map(|(_, name)| name).collect()
     }
 
-    /// Numbers of a row.
+    /// Returns the number of values of a row.
     pub(super) fn numbers(&self) -> usize {
         self.columns.len() * self.levels.len().max(1)
     }
 
-    /// Place of the predictions among the levels.
+    /// Returns the index of the point predictions among the levels.
     pub(super) fn point(&self) -> usize {
         self.levels.iter().position(|level| *level == MEDIAN).unwrap_or(0)
     }
 
-    /// The same with the points alone.
-    pub(super) fn pointed(&self) -> Self {
+    /// Returns the layout with point predictions only.
+    pub(super) fn points_only(&self) -> Self {
         Self { levels: Vec::new(), ..self.clone() }
     }
 
-    /// The numbers of rows as they are told: the points alone where `is_point` asks for no more.
-    pub(super) fn told<'a>(&self, values: &'a [f32], is_point: bool) -> Cow<'a, [f32]> {
+    /// Returns the values of rows for the output: only point predictions if `is_point`.
+    pub(super) fn selected<'a>(&self, values: &'a [f32], is_point: bool) -> Cow<'a, [f32]> {
         if is_point { self.points(values).into() } else { values.into() }
     }
 
-    /// The points of rows.
+    /// Returns the point predictions of rows.
     pub(super) fn points(&self, values: &[f32]) -> Vec<f32> {
         let cells = self.columns.len();
         let point = self.point() * cells;
         values.chunks(self.numbers().max(1)).flat_map(|row| &row[point..point + cells]).copied().collect()
     }
 
-    /// Names and places of the columns of quantiles: cell after cell, without the median.
+    /// Returns the names and indices of the columns of quantiles: cell by cell, without the median.
     pub(super) fn quantiles(&self) -> Vec<(String, usize)> {
         let cells = self.columns.len();
         let others = || self.levels.iter().enumerate().filter(|(_, level)| **level != MEDIAN);
@@ -113,7 +112,7 @@ impl Layout {
         self.columns.iter().enumerate().flat_map(of_cell).collect()
     }
 
-    /// Index of the likeliest class of each row; `None` for one without prediction.
+    /// Returns the index of the most likely class of each row; `None` without a prediction.
     pub(super) fn labels(&self, rows: &Rows<'_>) -> Vec<Option<usize>> {
         let likeliest = |row: &[f32]| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]).then(b.cmp(a)));
         let all = rows.values.chunks(self.columns.len().max(1)).zip(rows.status);

@@ -1,7 +1,7 @@
-//! Which chunks are done: a line per chunk beside them, so that a broken prediction is taken up where it ended.
+//! Records finished chunks, one line per chunk, so that an interrupted prediction can be resumed.
 //!
-//! **Invariant:** a chunk counts as done only when its line is there and its bytes have the digest in it. A ledger of another
-//! checkpoint, other data or another chunk size is begun anew.
+//! **Invariant:** a chunk counts as finished only when its line exists and its bytes have the recorded digest. A ledger of another
+//! checkpoint, other data or another chunk size is replaced.
 
 use super::GatherError;
 use enn_common::{
@@ -20,16 +20,15 @@ use std::{
 
 const FILE: &str = "ledger.jsonl";
 
-/// What all chunks of a ledger have in common.
+/// The properties that all chunks of a ledger share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// blake3 of the checkpoint's manifest, hex.
     pub checkpoint: String,
     /// Digest of the staged data.
     pub data: String,
-    /// Rows per chunk.
     pub chunk_rows: u64,
-    /// What the encoder computes in.
+    /// The number format of the encoder.
     pub precision: Precision,
 }
 
@@ -42,7 +41,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Takes up the ledger in `partial`, or begins one. Chunks whose bytes are not as recorded are forgotten.
+    /// Opens the ledger in `partial`, or starts one. Chunks whose bytes differ from the record are dropped.
     pub fn open(partial: &Path, header: &Header) -> Result<Self, GatherError> {
         let path = partial.join(FILE);
         let first = line(&[&header.checkpoint, &header.data, &header.chunk_rows.to_string(), header.precision.name()]);
@@ -63,12 +62,12 @@ impl Ledger {
         Ok(Self { dir: partial.to_path_buf(), file, chunks })
     }
 
-    /// Rows [start, end) of the chunks that are done.
+    /// Returns the rows [start, end) of the finished chunks.
     pub fn done(&self) -> Vec<(u64, u64)> {
         self.chunks.iter().map(|chunk| (chunk.start, chunk.end)).collect()
     }
 
-    /// Notes a chunk that a worker wrote.
+    /// Records a chunk that a worker wrote.
     pub fn record(&mut self, start: u64, end: u64, blake3: &str) -> Result<(), GatherError> {
         let chunk = ChunkDigest { start, end, blake3: blake3.to_owned() };
         let path = self.dir.join(FILE);
@@ -78,7 +77,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The chunks in order of rows.
+    /// Returns the chunks in order of rows.
     pub fn chunks(&self) -> Vec<ChunkDigest> {
         let mut sorted = self.chunks.clone();
         sorted.sort_by_key(|chunk| (chunk.start, chunk.end));
@@ -96,7 +95,7 @@ fn record(chunk: &ChunkDigest) -> String {
     line(&[&chunk.start.to_string(), &chunk.end.to_string(), &chunk.blake3])
 }
 
-/// A torn last line is no chunk.
+/// Parses a line; an incomplete last line is ignored.
 fn parse(line: &str) -> Option<ChunkDigest> {
     let [start, end, blake3]: [String; 3] = serde_json::from_str(line).ok()?;
     Some(ChunkDigest { start: start.parse().ok()?, end: end.parse().ok()?, blake3 })

@@ -3,8 +3,8 @@
 //! ```text
 //! OUT.parquet.partial/ledger.jsonl, chunks/… → OUT.parquet → OUT.parquet.manifest.json   (or OUT/ with .npy and manifest.json)
 //! ```
-//! **Invariant:** the manifest comes last, or with a directory as a whole; before it exists nothing is promised, and everything can be resumed from the
-//! chunks. Memory is bounded by one chunk, whatever the number of rows.
+//! **Invariant:** the manifest is written last, or published with its directory in one step; without it an output is incomplete and can be
+//! resumed from the chunks. Memory is bounded by one chunk, whatever the number of rows.
 
 mod arrays;
 mod arrow;

@@ -1,16 +1,16 @@
-//! Predictions as a directory of NumPy arrays; which ones, `Format::Npy` tells.
+//! Predictions as a directory of NumPy arrays, which are listed in `Format::Npy`.
 
 use super::{
     GatherError,
     layout::{Layout, Rows},
-    predictions::Out,
+    predictions::OutputWriter,
 };
 use enn_common::{
     artifact::prediction,
     fs::{Disk, FileError, Storage, StorageFile, mmap::bytes_of},
     staged::{
         StagedMeta,
-        npy::{ALIGN_BYTES, Element, Header},
+        npy::{ALIGN_BYTES, Header, NpyElement},
     },
 };
 use std::{io, path::Path};
@@ -22,67 +22,67 @@ pub(super) const QUANTILES: &str = "levels.npy";
 pub(super) const LEVELS: &str = "level.npy";
 const LABELS: &str = "label.npy";
 
-/// Whether a file of this name can be part of such a directory.
+/// Returns whether a file of this name can be part of such a directory.
 pub(super) fn is_part(name: &str) -> bool {
     [PREDICTIONS, IDS, STATUS, QUANTILES, LEVELS, LABELS, prediction::MANIFEST].contains(&name)
 }
 
-/// Blocks of `ALIGN_BYTES` that a header may take.
+/// Maximum number of blocks of `ALIGN_BYTES` in a header.
 const HEADER_BLOCKS_MAX: usize = 64;
 
-/// The arrays being written.
+/// The arrays that are being written.
 pub(super) struct NpyOut {
-    predictions: Growing,
-    ids: Growing,
-    status: Growing,
-    quantiles: Option<Growing>,
-    labels: Option<Growing>,
+    predictions: ArrayFile,
+    ids: ArrayFile,
+    status: ArrayFile,
+    quantiles: Option<ArrayFile>,
+    labels: Option<ArrayFile>,
     names: Vec<String>,
     layout: Layout,
 }
 
-/// An array file and where its next byte goes.
-struct Growing {
+/// An array file and the offset of its next byte.
+struct ArrayFile {
     file: Box<dyn StorageFile>,
     at: u64,
 }
 
 impl NpyOut {
-    /// Begins the arrays in `folder`.
+    /// Starts the arrays in `folder`.
     pub(super) fn create(folder: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
         Disk.create_dir(folder)?;
         let grid: Vec<u64> = meta.out_shape.iter().map(|&n| n as u64).collect();
         let shape = |inner: &[u64]| [&[meta.rows], inner].concat();
         let mut names = Vec::new();
-        let mut begin = |name: &str, element: Element, shape: &[u64]| {
+        let mut begin = |name: &str, element: NpyElement, shape: &[u64]| {
             names.push(name.to_owned());
-            Growing::create(&folder.join(name), element, shape)
+            ArrayFile::create(&folder.join(name), element, shape)
         };
-        let predictions = begin(PREDICTIONS, Element::F32, &shape(&grid))?;
-        let ids = begin(IDS, Element::I64, &[meta.rows])?;
-        let status = begin(STATUS, Element::U8, &[meta.rows])?;
+        let predictions = begin(PREDICTIONS, NpyElement::F32, &shape(&grid))?;
+        let ids = begin(IDS, NpyElement::I64, &[meta.rows])?;
+        let status = begin(STATUS, NpyElement::U8, &[meta.rows])?;
         let levels = layout.levels.len() as u64;
         let quantiles = if levels > 0 {
-            let mut all = begin(LEVELS, Element::F64, &[levels])?;
+            let mut all = begin(LEVELS, NpyElement::F64, &[levels])?;
             all.append(bytes_of(&layout.levels))?;
             all.file.sync()?;
-            Some(begin(QUANTILES, Element::F32, &shape(&[&[levels], grid.as_slice()].concat()))?)
+            Some(begin(QUANTILES, NpyElement::F32, &shape(&[&[levels], grid.as_slice()].concat()))?)
         } else {
             None
         };
-        let labels = layout.classes.then(|| begin(LABELS, Element::I64, &[meta.rows])).transpose()?;
+        let labels = layout.classes.then(|| begin(LABELS, NpyElement::I64, &[meta.rows])).transpose()?;
         Ok(Self { predictions, ids, status, quantiles, labels, names, layout })
     }
 }
 
-impl Growing {
-    fn create(path: &Path, element: Element, shape: &[u64]) -> Result<Self, FileError> {
+impl ArrayFile {
+    fn create(path: &Path, element: NpyElement, shape: &[u64]) -> Result<Self, FileError> {
         let header = (1..=HEADER_BLOCKS_MAX).find_map(|blocks| Header::write(element, shape, blocks * ALIGN_BYTES));
         let too_long = || FileError::of("write the header of", path)(io::Error::from(io::ErrorKind::InvalidInput));
         let header = header.ok_or_else(too_long)?;
-        let mut growing = Self { file: Disk.create(path)?, at: 0 };
-        growing.append(&header)?;
-        Ok(growing)
+        let mut array = Self { file: Disk.create(path)?, at: 0 };
+        array.append(&header)?;
+        Ok(array)
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), FileError> {
@@ -92,7 +92,7 @@ impl Growing {
     }
 }
 
-impl Out for NpyOut {
+impl OutputWriter for NpyOut {
     fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError> {
         self.ids.append(bytes_of(rows.ids))?;
         self.status.append(rows.status)?;

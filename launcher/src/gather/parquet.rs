@@ -3,7 +3,7 @@
 use super::{
     GatherError,
     layout::{Layout, Rows},
-    predictions::{Begun, Out},
+    predictions::{OutputWriter, TableFile},
     table::Table,
 };
 use arrow_array::RecordBatch;
@@ -24,19 +24,19 @@ use std::{
     sync::Arc,
 };
 
-/// Cells of a row group: what is held in memory before it is written. Tests have several groups.
+/// Number of cells of a row group, which is held in memory before it is written. Tests have several groups.
 const GROUP_CELLS: usize = if cfg!(test) { 42 } else { 4 << 20 };
-/// Smallest row group.
+/// Minimum number of rows of a row group.
 const GROUP_ROWS_MIN: usize = if cfg!(test) { 1 } else { 1024 };
 
-/// A Parquet file being written: the columns of a row group side by side, each by a thread.
+/// A Parquet file that is being written; the columns of a row group are encoded in parallel.
 pub(super) struct ParquetOut {
     writer: SerializedFileWriter<File>,
     columns: ArrowRowGroupWriterFactory,
     table: Table,
-    /// Rows of a group.
+    /// The number of rows of a group.
     group_rows: usize,
-    /// Those of the next one.
+    /// Batches of the next row group.
     waiting: Vec<RecordBatch>,
     groups: usize,
     path: PathBuf,
@@ -44,11 +44,11 @@ pub(super) struct ParquetOut {
 }
 
 impl ParquetOut {
-    /// Begins `folder/NAME`, where NAME is that of the output.
+    /// Starts `folder/NAME`, where NAME is that of the output.
     pub(super) fn create(folder: &Path, output: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
-        let Begun { file, table, path, name } = Begun::at(folder, output, meta, layout)?;
+        let TableFile { file, table, path, name } = TableFile::at(folder, output, meta, layout)?;
         let group_rows = (GROUP_CELLS / table.numbers().max(1)).max(GROUP_ROWS_MIN);
-        // Predictions hardly repeat themselves; words do.
+        // Predictions hardly repeat; texts do.
         let mut properties =
             WriterProperties::builder().set_compression(Compression::SNAPPY).set_dictionary_enabled(false);
         for column in table.words() {
@@ -99,7 +99,7 @@ impl ParquetOut {
     }
 }
 
-impl Out for ParquetOut {
+impl OutputWriter for ParquetOut {
     fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError> {
         self.add(rows).map_err(GatherError::parquet(&self.path))
     }

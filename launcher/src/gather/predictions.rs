@@ -1,4 +1,4 @@
-//! Puts the chunks of a prediction together in the order of the source, checks every row, and writes the manifest last.
+//! Assembles the chunks of a prediction in the order of the source, checks every row, and writes the manifest last.
 
 use super::{
     GatherError,
@@ -25,10 +25,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Below the directory of chunks: blake3 of the file that takes the output's name next.
+/// Name of a file in the directory of chunks: blake3 of the file that takes the output's name next.
 const PLACING: &str = "placing";
 
-/// Forms that predictions are written in. A row that has no prediction is there with the reason why not.
+/// The forms of prediction outputs. Rows without a prediction are included with the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// One Parquet file: `row_id`, `row_name` when rows have names, a column per output cell, a column `CELL@LEVEL` for each level of
@@ -46,7 +46,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The form that an output's name asks for.
+    /// Returns the form for an output's name.
     pub fn of(output: &Path) -> Result<Self, GatherError> {
         match output.extension().and_then(|extension| extension.to_str()) {
             Some("parquet" | "pq") => Ok(Self::Parquet),
@@ -58,46 +58,45 @@ impl Format {
     }
 }
 
-/// What is gathered, and where it goes.
+/// The parameters of [`predictions`].
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Output: `NAME.parquet`, `NAME.arrow`, `NAME.csv`, or a name without extension for a directory.
+    /// The output: `NAME.parquet`, `NAME.arrow`, `NAME.csv`, or a name without extension for a directory.
     pub output: &'a Path,
-    /// Whether an output that is there may be replaced.
+    /// Whether an existing output may be replaced.
     pub replace: bool,
-    /// Staged directory that was predicted.
+    /// The staged directory that was predicted.
     pub staged: &'a Path,
-    /// Checkpoint that predicted.
+    /// The checkpoint that made the predictions.
     pub checkpoint: ModelDigest,
-    /// Levels of the quantiles that it predicts, rising, the median among them; empty when it predicts none.
+    /// The levels of the predicted quantiles, ascending and including the median; empty without quantiles.
     pub levels: &'a [f64],
-    /// Whether only the points among them are told.
+    /// Whether only point predictions are written.
     pub point: bool,
-    /// Names and versions of what wrote it.
+    /// Names and versions of the programs that wrote it.
     pub versions: BTreeMap<String, String>,
     /// Seconds since the Unix epoch.
     pub wall_time: f64,
 }
 
-/// What was made.
+/// The result of gathering.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gathered {
-    /// The output.
     pub path: PathBuf,
     pub manifest: PathBuf,
-    /// Files, the manifest included.
+    /// The number of files, including the manifest.
     pub files: u64,
-    /// Their bytes, the manifest's not included.
+    /// The bytes of the files without the manifest.
     pub bytes: u64,
-    /// Rows predicted.
+    /// The number of predicted rows.
     pub rows: u64,
-    /// Cells that are not finite numbers.
+    /// The number of cells that are not finite.
     pub non_finite: u64,
-    /// Rows without a prediction, by reason.
+    /// The number of rows without a prediction by reason.
     pub failed: BTreeMap<String, u64>,
 }
 
-/// The form that `output` asks for, when it may be written there: an output of the same form alone is replaced, and never the rows in `inputs`.
+/// Returns the form of `output` if it may be written: only an output of the same form is replaced, and never the rows in `inputs`.
 pub fn writable(output: &Path, replace: bool, inputs: &[PathBuf]) -> Result<Format, GatherError> {
     let format = Format::of(output)?;
     let path = || output.to_path_buf();
@@ -115,29 +114,29 @@ pub fn writable(output: &Path, replace: bool, inputs: &[PathBuf]) -> Result<Form
     Ok(format)
 }
 
-/// Where workers put the chunks of an output, as `Task::Predict::out`: beside it, so that the last step is a rename.
+/// Returns the directory of the chunks of an output (`Task::Predict::out`), next to it so that the last step is a rename.
 pub fn partial_dir(output: &Path) -> PathBuf {
     let name = output.file_name().unwrap_or_default().to_string_lossy();
     output.with_file_name(format!("{name}.partial"))
 }
 
-/// One form of output being written.
-pub(super) trait Out {
-    /// Adds rows.
+/// An output that is being written.
+pub(super) trait OutputWriter {
+    /// Appends the rows of a chunk.
     fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError>;
-    /// Makes the files durable and gives their names.
+    /// Syncs the files and returns their names.
     fn finish(self: Box<Self>) -> Result<Vec<String>, GatherError>;
 }
 
-/// A table in one file, nothing written yet.
-pub(super) struct Begun {
+/// A new file for a table, without content.
+pub(super) struct TableFile {
     pub(super) file: File,
     pub(super) table: Table,
     pub(super) path: PathBuf,
     pub(super) name: String,
 }
 
-impl Begun {
+impl TableFile {
     /// Makes `folder/NAME`, where NAME is that of the output.
     pub(super) fn at(folder: &Path, output: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
         Disk.create_dir(folder)?;
@@ -149,7 +148,7 @@ impl Begun {
     }
 }
 
-/// Puts the chunks of the ledger together. Chunks are removed once the manifest is durable.
+/// Assembles the chunks of the ledger. Chunks are removed once the manifest is durable.
 ///
 /// `progress` gets the rows written so far.
 pub fn predictions(
@@ -167,14 +166,14 @@ pub fn predictions(
     let chunks = ledger.chunks();
     check_rows(&chunks, meta.rows, &partial)?;
     let found_layout = Layout::new(meta, request.levels);
-    let layout = if request.point { found_layout.pointed() } else { found_layout.clone() };
+    let layout = if request.point { found_layout.points_only() } else { found_layout.clone() };
     space::require(atomic::parent(&partial), meta.rows * (layout.numbers() as u64 * 4 + 8))?;
     let whole = partial.join("whole");
     if whole.exists() {
-        // Of an attempt that was cut off; or what it replaced.
+        // This is left over from an interrupted attempt, or the replaced output.
         Disk.remove_dir(&whole)?;
     }
-    let mut out: Box<dyn Out> = match format {
+    let mut out: Box<dyn OutputWriter> = match format {
         Format::Parquet => Box::new(ParquetOut::create(&whole, output, meta, layout.clone())?),
         Format::Arrow => Box::new(ArrowOut::create(&whole, output, meta, layout.clone())?),
         Format::Csv => Box::new(CsvOut::create(&whole, output, meta, layout.clone())?),
@@ -185,11 +184,11 @@ pub fn predictions(
     for found in &chunks {
         let path = chunk::path(&partial, found.start, found.end);
         let open = Chunk::open(&path, Some(&found.blake3))?;
-        let ids = same_rows(&open, &path, (&staged, &found_layout), found)?;
-        let mut values = found_layout.told(open.predictions()?, request.point);
+        let ids = checked_ids(&open, &path, &staged, &found_layout, found)?;
+        let mut values = found_layout.selected(open.predictions()?, request.point);
         let mut status = open.status().to_vec();
         if let Some(histories) = &histories {
-            hold(histories, &staged, found.start as usize, values.to_mut(), &mut status);
+            mask_missing_history(histories, &staged, found.start as usize, values.to_mut(), &mut status);
         }
         non_finite += values.iter().filter(|value| !value.is_finite()).count() as u64;
         for reason in status.iter().filter_map(|number| RowStatus::of(*number)?.reason()) {
@@ -220,14 +219,14 @@ pub fn predictions(
         versions: request.versions.clone(),
         wall_time: request.wall_time,
     };
-    publish((&whole, &partial), output, format, &manifest)?;
+    publish(&whole, &partial, output, format, &manifest)?;
     Disk.remove_dir(&partial)?;
     Ok(Gathered { path: output.to_path_buf(), manifest: manifest_path, files: count, bytes, rows, non_finite, failed })
 }
 
-/// Takes the numbers of series without history out of rows from `first` on, and says so in their status: chunks of an older worker may
-/// have them.
-fn hold(histories: &Histories, staged: &Staged, first: usize, values: &mut [f32], status: &mut [u8]) {
+/// Masks the numbers of series without history in rows from `first` on, and sets their status: chunks of an older worker may contain such
+/// numbers.
+fn mask_missing_history(histories: &Histories, staged: &Staged, first: usize, values: &mut [f32], status: &mut [u8]) {
     let each = (values.len() / status.len().max(1)).max(1);
     for (at, (values, status)) in values.chunks_mut(each).zip(status).enumerate() {
         let valid = staged.x_mask_row(first + at);
@@ -235,7 +234,7 @@ fn hold(histories: &Histories, staged: &Staged, first: usize, values: &mut [f32]
     }
 }
 
-/// Sorted chunks must tile the rows.
+/// Checks that the sorted chunks tile the rows.
 fn check_rows(chunks: &[ChunkDigest], rows: u64, partial: &Path) -> Result<(), GatherError> {
     let mut next = 0;
     for chunk in chunks {
@@ -253,11 +252,12 @@ fn check_rows(chunks: &[ChunkDigest], rows: u64, partial: &Path) -> Result<(), G
     Ok(())
 }
 
-/// The identities of a chunk's rows, after comparing them and the shape with the staged data.
-fn same_rows<'a>(
+/// Returns the identities of a chunk's rows after comparing them and the shape with the staged data.
+fn checked_ids<'a>(
     open: &'a Chunk,
     path: &Path,
-    (staged, layout): (&Staged, &Layout),
+    staged: &Staged,
+    layout: &Layout,
     found: &ChunkDigest,
 ) -> Result<&'a [i64], GatherError> {
     let other = |what| GatherError::OtherData { path: path.to_path_buf(), what };
@@ -279,7 +279,7 @@ fn names_of<'a>(meta: &'a StagedMeta, found: &ChunkDigest) -> &'a [String] {
     meta.row_names.get(index(found.start)..index(found.end)).unwrap_or_default()
 }
 
-/// Rows fit memory: the staged identities are mapped.
+/// Converts a row number to an index; rows fit into memory because the staged identities are mapped.
 fn index(row: u64) -> usize {
     usize::try_from(row).unwrap_or(usize::MAX)
 }
@@ -294,9 +294,10 @@ fn digests(whole: &Path, names: &[String]) -> Result<Vec<FileDigest>, GatherErro
     Ok(files)
 }
 
-/// Gives what is finished its name: a directory with its manifest in one step; a file first, then the manifest beside it.
+/// Moves the finished output to its name: a directory with its manifest in one step; a file first, then its manifest.
 fn publish(
-    (whole, partial): (&Path, &Path),
+    whole: &Path,
+    partial: &Path,
     output: &Path,
     format: Format,
     manifest: &PredictionManifest,
@@ -309,9 +310,9 @@ fn publish(
             return Ok(atomic::place_any(whole, output)?);
         }
     };
-    // Cut off between the two, the file is known by this for what it is.
+    // If the process is interrupted between the two steps, the digest identifies the file.
     atomic::write(&partial.join(PLACING), file.blake3.as_bytes())?;
-    // The manifest of an output that is being replaced must not vouch for the new one.
+    // The manifest of a replaced output must not describe the new one.
     if beside.exists() {
         std::fs::remove_file(&beside).map_err(FileError::of("remove", &beside))?;
     }
@@ -319,7 +320,7 @@ fn publish(
     Ok(seal::write(&Disk, &beside, manifest)?)
 }
 
-/// Whether what has the name of an output was put there by a prediction that was cut off before its manifest.
+/// Returns whether the output was left by a prediction that was interrupted before its manifest.
 fn is_unfinished(output: &Path) -> bool {
     let note = std::fs::read_to_string(partial_dir(output).join(PLACING));
     let is_noted = |note: String| digest::of_file(output, &mut |_| {}).is_ok_and(|(_, blake3)| blake3 == note);

@@ -1,4 +1,4 @@
-//! MANIFEST.json: every file of a run with its digest. Shards are not read again: their checkpoint's manifest has them.
+//! MANIFEST.json: every file of a run with its digest. Shards are not read again, because their checkpoint's manifest lists them.
 
 use super::{GatherError, predictions::Gathered};
 use enn_common::{
@@ -8,25 +8,24 @@ use enn_common::{
 };
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// Depth below the run directory to which files are listed.
+/// Maximum depth below the run directory to which files are listed.
 const DEPTH_MAX: usize = 8;
-/// Folders of a run that are not part of the result: the staged data have a digest of their own.
+/// Folders of a run that are not part of the result; the staged data have their own digest.
 const LEFT_OUT: &[&str] = &["staged"];
 
-/// What the manifest says beside the files.
+/// The content of the manifest besides the files.
 #[derive(Debug, Clone, Default)]
 pub struct RunInfo {
-    /// Run identifier.
     pub run: String,
-    /// Exit code of the run.
+    /// The exit code of the run.
     pub code: u8,
-    /// Names and versions of what wrote it.
+    /// Names and versions of the programs that wrote it.
     pub versions: BTreeMap<String, String>,
     /// Seconds since the Unix epoch.
     pub wall_time: f64,
 }
 
-/// Writes MANIFEST.json of a run whose files no longer change.
+/// Writes MANIFEST.json of a run whose files do not change any more.
 pub fn run_manifest(run_dir: &Path, info: RunInfo) -> Result<Gathered, GatherError> {
     let mut files = Vec::new();
     collect(run_dir, "", DEPTH_MAX, &mut files)?;
@@ -80,7 +79,7 @@ fn collect(dir: &Path, prefix: &str, depth: usize, files: &mut Vec<FileDigest>) 
     Ok(())
 }
 
-/// A checkpoint's files as its manifest has them. One without a manifest is not part of the result.
+/// Adds a checkpoint's files by its manifest. A checkpoint without a manifest is not part of the result.
 fn collect_checkpoint(dir: &Path, listed: &str, files: &mut Vec<FileDigest>) -> Result<(), GatherError> {
     let Ok(manifest) = Manifest::read(dir) else { return Ok(()) };
     let inside = |path: &str| RelPath::parse(format!("{listed}/{path}"));

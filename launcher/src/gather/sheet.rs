@@ -1,4 +1,4 @@
-//! Predictions of rows that were asked for one by one, as Arrow and as JSON: the columns of a Parquet file, without identities.
+//! Predictions of requested rows as Arrow and as JSON: the columns of a Parquet file, without identities.
 
 use super::{
     layout::{Layout, Rows},
@@ -9,14 +9,14 @@ use arrow_schema::ArrowError;
 use enn_common::staged::StagedMeta;
 use serde_json::Value;
 
-/// What is said of rows, in the order in which they were asked for.
+/// The predictions of rows, in the order of the request.
 #[derive(Debug, Clone, Copy)]
 pub struct SheetRows<'a> {
-    /// Names of the samples; empty where they are the rows themselves.
+    /// Names of the samples; empty where the samples are the rows themselves.
     pub names: &'a [String],
-    /// Numbers, row-major.
+    /// The predicted numbers, row-major.
     pub values: &'a [f32],
-    /// What became of each row, numbers of `RowStatus`.
+    /// The status of each row, numbers of `RowStatus`.
     pub status: &'a [u8],
 }
 
@@ -24,27 +24,27 @@ pub struct SheetRows<'a> {
 #[derive(Debug)]
 pub struct Sheet {
     table: Table,
-    /// Names of the columns of numbers, as JSON.
+    /// The names of the columns of numbers, as JSON.
     names: Vec<String>,
 }
 
 impl Sheet {
-    /// `named`: samples have names. `levels` are those of predicted quantiles.
+    /// Makes the columns; with `named` samples have names. `levels` are those of the predicted quantiles.
     pub fn new(meta: &StagedMeta, levels: &[f64], named: bool) -> Self {
         let table = Table::new(meta, Layout::new(meta, levels), named);
         let names = table.columns().map(|name| Value::from(name).to_string()).collect();
         Self { table, names }
     }
 
-    /// Names of the columns of numbers.
+    /// Returns the names of the columns of numbers.
     pub fn columns(&self) -> Vec<String> {
         self.table.columns().map(str::to_owned).collect()
     }
 
-    /// An Arrow IPC stream of one batch.
+    /// Returns an Arrow IPC stream of one batch.
     ///
     /// # Errors
-    /// What Arrow says of numbers that are no rows.
+    /// The error of Arrow for numbers that do not form rows.
     pub fn arrow(&self, rows: &SheetRows<'_>) -> Result<Vec<u8>, ArrowError> {
         let ids: Vec<i64> = (0..rows.status.len() as i64).collect();
         let rows = Rows { ids: &ids, names: rows.names, values: rows.values, status: rows.status };
@@ -53,8 +53,8 @@ impl Sheet {
         writer.into_inner()
     }
 
-    /// `{"rows": [{COLUMN: NUMBER, …}, …]}`; without `objects` `{"columns": […], "rows": [[NUMBER, …], …]}`. What is not there is null,
-    /// and `failed` says why a row has nothing.
+    /// Returns `{"rows": [{COLUMN: NUMBER, …}, …]}`; without `objects` `{"columns": […], "rows": [[NUMBER, …], …]}`. Missing values are
+    /// null, and `failed` gives the reason.
     pub fn json(&self, rows: &SheetRows<'_>, objects: bool) -> Vec<u8> {
         let (layout, places) = self.table.layout();
         let ids = vec![0; rows.status.len()];
@@ -66,7 +66,7 @@ impl Sheet {
             let name = rows.names.get(row).map(|name| ("row_name", Some(name.as_str())));
             let label = labels.get(row).map(|label| ("label", label.map(|at| layout.columns[at].as_str())));
             let failed = reasons[row].as_deref();
-            // Arrays have a place for it; objects have it where there is something to say.
+            // Arrays always contain the field; objects only where it has a value.
             let failed = (!objects || failed.is_some()).then_some(("failed", failed));
             (name, label.into_iter().chain(failed))
         };
@@ -93,15 +93,15 @@ impl Sheet {
                 }
                 text += value;
             };
-            let told = |text: Option<&str>| text.map_or("null".to_owned(), |text| Value::from(text).to_string());
+            let json_text = |text: Option<&str>| text.map_or("null".to_owned(), |text| Value::from(text).to_string());
             if let Some((key, name)) = name {
-                cell(&format!("\"{key}\""), &told(name));
+                cell(&format!("\"{key}\""), &json_text(name));
             }
             for (key, place) in self.names.iter().zip(places) {
                 cell(key, &number(values[*place]));
             }
             for (key, value) in behind {
-                cell(&format!("\"{key}\""), &told(value));
+                cell(&format!("\"{key}\""), &json_text(value));
             }
             text.push(if objects { '}' } else { ']' });
         }
@@ -110,7 +110,7 @@ impl Sheet {
     }
 }
 
-/// The shortest text that is this number; JSON has no others than finite ones.
+/// Returns the shortest text of a number; not finite numbers are null in JSON.
 fn number(value: f32) -> String {
     if value.is_finite() { serde_json::to_string(&value).unwrap_or_default() } else { "null".to_owned() }
 }

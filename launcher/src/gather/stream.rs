@@ -10,7 +10,7 @@ use arrow_schema::ArrowError;
 use enn_common::{artifact::chunk::Chunk, staged::StagedMeta};
 use std::{io::Write, path::Path};
 
-/// A stream being written; `row_name` is there when the first batch's rows have names.
+/// A stream that is being written; it has the column `row_name` if the first batch's rows have names.
 pub struct Stream<W: Write> {
     to: Option<W>,
     begun: Option<(StreamWriter<W>, Table)>,
@@ -19,19 +19,19 @@ pub struct Stream<W: Write> {
 }
 
 impl<W: Write> Stream<W> {
-    /// Nothing is written before the first batch. `levels` are those of predicted quantiles, of which only the points are told where
-    /// `is_point` asks for it.
+    /// Makes a stream; nothing is written before the first batch. `levels` are those of the predicted quantiles, of which only point
+    /// predictions are written if `is_point`.
     pub fn new(to: W, levels: &[f64], is_point: bool) -> Self {
         Self { to: Some(to), begun: None, levels: levels.to_vec(), is_point }
     }
 
-    /// Writes the answers in `chunk` to all rows of a staged set, and flushes; how many rows have no prediction.
+    /// Writes the predictions in `chunk` of all rows of a staged set, and flushes; returns the number of rows without a prediction.
     ///
     /// # Errors
-    /// A damaged chunk, or an output that takes no more.
+    /// The chunk is damaged, or the output is closed.
     pub fn write(&mut self, meta: &StagedMeta, chunk: &Path, blake3: &str) -> Result<usize, GatherError> {
         let open = Chunk::open(chunk, Some(blake3))?;
-        let values = Layout::new(meta, &self.levels).told(open.predictions()?, self.is_point);
+        let values = Layout::new(meta, &self.levels).selected(open.predictions()?, self.is_point);
         let Some((writer, table)) = self.begin(meta)? else { return Ok(0) };
         let ids = open.ids()?;
         let status = open.status();
@@ -55,10 +55,10 @@ impl<W: Write> Stream<W> {
         Ok(self.begun.as_mut())
     }
 
-    /// Ends the stream; one without batches has the columns that follow from `meta`.
+    /// Ends the stream; a stream without batches has the columns for `meta`.
     ///
     /// # Errors
-    /// An output that takes no more.
+    /// The output is closed.
     pub fn finish(mut self, meta: &StagedMeta) -> Result<(), GatherError> {
         match self.begin(meta)? {
             Some((writer, _)) => writer.finish().map_err(GatherError::Stream),

@@ -1,4 +1,4 @@
-//! Predictions as record batches: the columns of a Parquet file and of a stream; `Format::Parquet` tells which.
+//! Predictions as record batches: the columns of a Parquet file and of a stream, which are listed in `Format::Parquet`.
 
 use super::layout::{Layout, Rows};
 use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
@@ -7,7 +7,7 @@ use enn_common::staged::StagedMeta;
 use rayon::prelude::*;
 use std::{collections::HashMap, sync::Arc};
 
-/// Columns besides those of the cells.
+/// Columns in addition to the cells.
 const LABEL: &str = "label";
 const FAILED: &str = "failed";
 
@@ -16,13 +16,13 @@ const FAILED: &str = "failed";
 pub(super) struct Table {
     schema: SchemaRef,
     layout: Layout,
-    /// Place in a row's numbers of each column of numbers.
+    /// The index in a row's numbers of each column of numbers.
     places: Vec<usize>,
     named: bool,
 }
 
 impl Table {
-    /// Units, shape and levels go into the schema's own metadata. `named`: rows have names.
+    /// Makes the columns; units, shape and levels go into the metadata of the schema. With `named` rows have names.
     pub(super) fn new(meta: &StagedMeta, layout: Layout, named: bool) -> Self {
         let mut fields = vec![Field::new("row_id", DataType::Int64, false)];
         if named {
@@ -49,29 +49,29 @@ impl Table {
         &self.schema
     }
 
-    /// Names of the columns of numbers.
+    /// Returns the names of the columns of numbers.
     pub(super) fn columns(&self) -> impl Iterator<Item = &str> {
         let first = 1 + usize::from(self.named);
         self.schema.fields()[first..first + self.places.len()].iter().map(|field| field.name().as_str())
     }
 
-    /// Where the numbers of a row are, and which of them each column of numbers holds.
+    /// Returns the layout of a row, and the index of each column of numbers.
     pub(super) fn layout(&self) -> (&Layout, &[usize]) {
         (&self.layout, &self.places)
     }
 
-    /// Names of the columns of words.
+    /// Returns the names of the columns of texts.
     pub(super) fn words(&self) -> impl Iterator<Item = &str> {
         let fields = self.schema.fields().iter().filter(|field| *field.data_type() == DataType::Utf8);
         fields.map(|field| field.name().as_str())
     }
 
-    /// Columns of numbers.
+    /// Returns the number of columns of numbers.
     pub(super) fn numbers(&self) -> usize {
         self.places.len()
     }
 
-    /// Rows as a batch.
+    /// Converts rows to a record batch.
     pub(super) fn batch(&self, rows: &Rows<'_>) -> Result<RecordBatch, ArrowError> {
         let mut arrays: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(rows.ids.to_vec()))];
         if self.named {

@@ -3,7 +3,7 @@ use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::record::RowAccessor;
 use enn_common::{
     artifact::{
-        chunk::{self, Extent},
+        chunk::{self, ChunkExtent},
         prediction::{ModelDigest, PredictionManifest, manifest_path},
         run::RunManifest,
     },
@@ -70,8 +70,8 @@ fn predict(partial: &Path, ledger: &mut Ledger, (start, end): (u64, u64)) {
     let values: Vec<f32> = (start..end).flat_map(|row| (0..6).map(move |cell| value(row, cell))).collect();
     let ids: Vec<i64> = (start..end).map(id).collect();
     let status = vec![0; ids.len()];
-    let rows = chunk::Rows { values: &values, ids: &ids, status: &status };
-    let written = chunk::write(partial, Extent { start, end, out_shape: &[2, 3] }, rows).unwrap();
+    let rows = chunk::ChunkRows { values: &values, ids: &ids, status: &status };
+    let written = chunk::write(partial, ChunkExtent { start, end, out_shape: &[2, 3] }, rows).unwrap();
     ledger.record(start, end, &written.blake3).unwrap();
 }
 
@@ -234,8 +234,8 @@ fn quantiles(output: &Path) -> Ledger {
     let ids: Vec<i64> = (0..ROWS).map(id).collect();
     let mut status = vec![0; ROWS as usize];
     status[3] = chunk::RowStatus::NoInput as u8;
-    let rows = chunk::Rows { values: &values, ids: &ids, status: &status };
-    let written = chunk::write(&partial, Extent { start: 0, end: ROWS, out_shape: &[3, 2, 3] }, rows).unwrap();
+    let rows = chunk::ChunkRows { values: &values, ids: &ids, status: &status };
+    let written = chunk::write(&partial, ChunkExtent { start: 0, end: ROWS, out_shape: &[3, 2, 3] }, rows).unwrap();
     ledger.record(0, ROWS, &written.blake3).unwrap();
     ledger
 }
@@ -315,8 +315,8 @@ fn every_row_must_be_there_once_and_be_the_right_one() {
 
     let mut ledger = Ledger::open(&partial, &Header { data: "other".into(), ..header() }).unwrap();
     assert_eq!(ledger.done(), [], "chunks of other data do not count");
-    let rows = chunk::Rows { values: &[0.0; 150], ids: &[7; 25], status: &[0; 25] };
-    let written = chunk::write(&partial, Extent { start: 0, end: 25, out_shape: &[2, 3] }, rows).unwrap();
+    let rows = chunk::ChunkRows { values: &[0.0; 150], ids: &[7; 25], status: &[0; 25] };
+    let written = chunk::write(&partial, ChunkExtent { start: 0, end: 25, out_shape: &[2, 3] }, rows).unwrap();
     ledger.record(0, 25, &written.blake3).unwrap();
     assert!(matches!(refused(&ledger), GatherError::OtherData { what: "the identity of a row", .. }));
     assert!(!output.exists() && !manifest_path(&output).exists());

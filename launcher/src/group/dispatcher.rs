@@ -17,7 +17,7 @@ use crate::{
     stacks,
 };
 use enn_common::{
-    event::{NodeBrief, What},
+    event::{EventKind, NodeBrief},
     failure::Failure,
     id::{LocalRank, Rank, Round},
 };
@@ -52,7 +52,7 @@ pub struct GroupOutcome {
 ///
 /// # Errors
 /// When the machine refuses something the launcher itself needs; a worker's failure is an outcome.
-pub fn run(spec: &GroupSpec, emit: &mut dyn FnMut(What)) -> Result<GroupOutcome, GroupError> {
+pub fn run(spec: &GroupSpec, emit: &mut dyn FnMut(EventKind)) -> Result<GroupOutcome, GroupError> {
     let system = |what| move |source| GroupError::System { what, source };
     let mark = Mark::new(spec.inherited_mark.as_deref());
     // The guard early: it must not inherit what comes after.
@@ -120,7 +120,7 @@ enum Phase {
 
 struct Group<'a> {
     spec: &'a GroupSpec,
-    emit: &'a mut dyn FnMut(What),
+    emit: &'a mut dyn FnMut(EventKind),
     sources: Sources,
     pump: Pump,
     guard: Guard,
@@ -170,8 +170,8 @@ impl Group<'_> {
     }
 
     fn tell_troubles(&mut self) {
-        for trouble in self.pump.take_troubles() {
-            (self.emit)(What::Warned { message: trouble.to_string() });
+        for trouble in self.pump.take_errors() {
+            (self.emit)(EventKind::Warned { message: trouble.to_string() });
         }
     }
 
@@ -265,7 +265,7 @@ impl Group<'_> {
     fn look_at_timers(&mut self) {
         let Some(watchdog) = &mut self.sources.watchdog else { return };
         for wrong in watchdog.read() {
-            (self.emit)(What::Warned { message: format!("a worker's timer cannot be understood: {wrong}") });
+            (self.emit)(EventKind::Warned { message: format!("a worker's timer cannot be understood: {wrong}") });
         }
         let workers = &self.workers;
         let mark = &self.mark;
@@ -276,7 +276,7 @@ impl Group<'_> {
             let who = rank.map_or_else(String::new, |rank| format!("rank {rank}, "));
             let signal = Signal::try_from(signal).ok();
             let then = signal.map_or("it named no signal".to_owned(), |signal| format!("it gets {signal}"));
-            (self.emit)(What::Warned {
+            (self.emit)(EventKind::Warned {
                 message: format!("the timer \"{scope}\" of {who}pid {pid} has expired: {then}"),
             });
             if let Some(signal) = signal {
@@ -288,7 +288,7 @@ impl Group<'_> {
     fn signalled(&mut self, signal: Signal) {
         // Slurm ends what it puts back into the queue: after SIGUSR1 that is no second wish of the user's.
         let second = self.stopped_by.is_some_and(|first| first != Signal::SIGUSR1);
-        (self.emit)(What::StopRequested { signal: signal.as_str().into(), second });
+        (self.emit)(EventKind::StopRequested { signal: signal.as_str().into(), second });
         if second {
             self.stopped_twice = true;
             return self.kill();
@@ -323,7 +323,7 @@ impl Group<'_> {
         let rank = Rank(self.workers[index].ranks.rank);
         let pid = self.workers[index].process.pid();
         let seconds_to_notice = (late + began.elapsed()).as_secs_f64();
-        (self.emit)(What::WorkerExited { round: Round(round), rank, pid, code, signal, seconds_to_notice });
+        (self.emit)(EventKind::WorkerExited { round: Round(round), rank, pid, code, signal, seconds_to_notice });
         if self.phase != Phase::Running {
             return;
         }
@@ -344,9 +344,9 @@ impl Group<'_> {
 
     fn news(&mut self, news: News) -> Result<(), GroupError> {
         match news {
-            News::Waiting(reason) => (self.emit)(What::Waiting { reason }),
-            News::NodeJoined { host, workers, .. } => (self.emit)(What::NodeJoined { host, workers }),
-            News::NodeLost { host, reason, .. } => (self.emit)(What::NodeLost { host, reason }),
+            News::Waiting(reason) => (self.emit)(EventKind::Waiting { reason }),
+            News::NodeJoined { host, workers, .. } => (self.emit)(EventKind::NodeJoined { host, workers }),
+            News::NodeLost { host, reason, .. } => (self.emit)(EventKind::NodeLost { host, reason }),
             // What follows is told as the end of a round or of the run; nobody writes letters here.
             News::HostLost(_) | News::Letter { .. } => {}
             News::Round(plan) => self.begin(plan)?,
@@ -355,10 +355,10 @@ impl Group<'_> {
                 match &end {
                     RunEnd::Failed { end, reason } => self.round_ended(end, Some(reason)),
                     RunEnd::HostLost { reason } | RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => {
-                        (self.emit)(What::GaveUp { reason: reason.clone() });
+                        (self.emit)(EventKind::GaveUp { reason: reason.clone() });
                     }
                     RunEnd::Stopped { by } if self.stopped_by.is_none() => {
-                        (self.emit)(What::GaveUp { reason: format!("the run was stopped: {by}") });
+                        (self.emit)(EventKind::GaveUp { reason: format!("the run was stopped: {by}") });
                         // Nodes leave with the name of their signal: all of them end by it, and are put back into the queue
                         // by it, whichever gets it first.
                         let signal = by.split(' ').next().and_then(|name| name.parse().ok());
@@ -382,9 +382,9 @@ impl Group<'_> {
         let nodes =
             plan.members.iter().map(|member| NodeBrief { host: member.host.clone(), workers: member.local_world });
         let master = format!("{}:{}", plan.master.0, plan.master.1);
-        (self.emit)(What::RoundFormed { round, restart: plan.restarts, master, nodes: nodes.collect() });
+        (self.emit)(EventKind::RoundFormed { round, restart: plan.restarts, master, nodes: nodes.collect() });
         let world_size = ranks.first().map_or(0, |ranks| ranks.world);
-        (self.emit)(What::RoundStarted { round, world_size, attempt: plan.restarts, resume_step: None });
+        (self.emit)(EventKind::RoundStarted { round, world_size, attempt: plan.restarts, resume_step: None });
         self.rounds = self.rounds + 1;
         self.restarts = plan.restarts;
         self.round_over = false;
@@ -412,10 +412,10 @@ impl Group<'_> {
     fn tell_start(&mut self) {
         if let Some(ready) = self.starter.take_ready() {
             let Ready { modules, seconds, warm, .. } = ready;
-            (self.emit)(What::Preloaded { modules, seconds, warm });
+            (self.emit)(EventKind::Preloaded { modules, seconds, warm });
         }
         for message in self.starter.take_messages() {
-            (self.emit)(What::Warned { message });
+            (self.emit)(EventKind::Warned { message });
         }
     }
 
@@ -441,7 +441,7 @@ impl Group<'_> {
                     let pid = worker.process.pid();
                     let host = self.spec.rendezvous.host.clone();
                     let forked = worker.is_held();
-                    (self.emit)(What::WorkerStarted { round, local_rank, rank, pid, host, forked });
+                    (self.emit)(EventKind::WorkerStarted { round, local_rank, rank, pid, host, forked });
                     self.workers.push(worker);
                 }
                 Err(Ok(failure)) => {
@@ -466,10 +466,10 @@ impl Group<'_> {
         self.round_over = true;
         let round = Round(self.round());
         match end {
-            RoundEnd::Failed(failure) => (self.emit)(What::FailureReported { failure: failure.clone() }),
+            RoundEnd::Failed(failure) => (self.emit)(EventKind::FailureReported { failure: failure.clone() }),
             RoundEnd::Hung { idle } => self.look_at_stacks(*idle),
             RoundEnd::NodeLost { .. } | RoundEnd::NodeWaiting { .. } if last.is_none() => {
-                (self.emit)(What::RoundLeft { round, reason: end.to_string() });
+                (self.emit)(EventKind::RoundLeft { round, reason: end.to_string() });
                 return self.stop();
             }
             RoundEnd::NodeLost { .. } | RoundEnd::NodeWaiting { .. } => {}
@@ -482,21 +482,21 @@ impl Group<'_> {
             (_, Some(reason)) => format!("{end} ({reason})"),
             (_, None) => end.to_string(),
         };
-        (self.emit)(What::RoundFailed { round, cause, restarting: last.is_none(), restarts_left });
+        (self.emit)(EventKind::RoundFailed { round, cause, restarting: last.is_none(), restarts_left });
         self.stop();
     }
 
     fn look_at_stacks(&mut self, idle: Duration) {
         let living = self.workers.iter().filter(|worker| worker.process.exit().is_none());
-        let targets: Vec<stacks::Target> =
-            living.map(|worker| stacks::Target { rank: worker.ranks.rank, pid: worker.process.pid() }).collect();
+        let targets: Vec<stacks::StackTarget> =
+            living.map(|worker| stacks::StackTarget { rank: worker.ranks.rank, pid: worker.process.pid() }).collect();
         let dir = self.spec.run_dir.join("stacks").join(self.round().to_string());
         let found = stacks::collect(&targets, &dir, STACKS_MAX);
         let round = Round(self.round());
         let seconds = idle.as_secs_f64();
-        (self.emit)(What::HangDetected { round, seconds, stacks: Some(dir) });
+        (self.emit)(EventKind::HangDetected { round, seconds, stacks: Some(dir) });
         for line in found.summary() {
-            (self.emit)(What::Warned { message: line });
+            (self.emit)(EventKind::Warned { message: line });
         }
     }
 
@@ -506,7 +506,7 @@ impl Group<'_> {
                 let living = self.workers.iter().filter(|worker| worker.process.exit().is_none()).count();
                 let seconds = self.spec.grace.as_secs_f64();
                 let message = format!("{living} workers did not end within {seconds:.1} s and were killed");
-                (self.emit)(What::Warned { message });
+                (self.emit)(EventKind::Warned { message });
                 self.kill();
             }
             Phase::Running => {

@@ -6,7 +6,7 @@ use crate::{
     logs::Pump,
     process::{Signals, wait_ready},
 };
-use enn_common::event::What;
+use enn_common::event::EventKind;
 use nix::{
     poll::{PollFd, PollFlags},
     sys::signal::Signal,
@@ -37,7 +37,7 @@ pub(super) fn wait(
     pump: &Pump,
     mut signals: Option<&mut Signals>,
     mut requests: Requests,
-    emit: &mut dyn FnMut(What),
+    emit: &mut dyn FnMut(EventKind),
 ) -> io::Result<Requests> {
     pump.finish();
     let mut silent_until = Some(Instant::now() + SILENT_MAX);
@@ -53,7 +53,9 @@ pub(super) fn wait(
                 return Ok(requests);
             }
             requests.first = Some(signal);
-            emit(What::Warned { message: format!("{}: the run is over; {}", signal.as_str(), waiting(pump, true)) });
+            emit(EventKind::Warned {
+                message: format!("{}: the run is over; {}", signal.as_str(), waiting(pump, true)),
+            });
             silent_until = None;
         }
         if silent_until.is_some_and(|until| Instant::now() >= until) {
@@ -62,7 +64,7 @@ pub(super) fn wait(
                 give_up(pump, emit)?;
                 return Ok(requests);
             }
-            emit(What::Warned { message: waiting(pump, requests.first.is_some()) });
+            emit(EventKind::Warned { message: waiting(pump, requests.first.is_some()) });
             silent_until = None;
         }
     }
@@ -76,7 +78,7 @@ fn ended(pump: &Pump, signals: Option<&Signals>, until: Option<Instant>) -> io::
     Ok(fds[0].any().unwrap_or(true))
 }
 
-fn give_up(pump: &Pump, emit: &mut dyn FnMut(What)) -> io::Result<()> {
+fn give_up(pump: &Pump, emit: &mut dyn FnMut(EventKind)) -> io::Result<()> {
     let backlog = pump.backlog();
     pump.give_up_consoles();
     let deadline = Instant::now() + COMPLETE_MAX;
@@ -87,7 +89,7 @@ fn give_up(pump: &Pump, emit: &mut dyn FnMut(What)) -> io::Result<()> {
         "{lost} bytes of the workers' output were not written to {console}: its reader took nothing and a second signal ended \
          the wait\nhint: `enn logs` shows what the run kept"
     );
-    emit(What::Warned { message });
+    emit(EventKind::Warned { message });
     Ok(())
 }
 

@@ -7,8 +7,8 @@ use super::{
     spec::GroupSpec,
 };
 use crate::{
-    logs::{Pump, Streams, Tail, Who},
-    preload::{Held, Started, Starter, WorkerStart},
+    logs::{Pump, Tail, WorkerIdentity, WorkerStreams},
+    preload::{PausedWorker, Started, Starter, WorkerStart},
     process::{Binding, Cgroup, Exit, Guard, Inlet, MARK_VARIABLE, Mark, Outlets, Process, StartError, signal_mask},
     rendezvous::RoundPlan,
     stacks,
@@ -34,7 +34,7 @@ pub(super) struct Worker {
     pub(super) ranks: Ranks,
     pub(super) process: Process,
     /// Set until it may begin.
-    held: Option<Held>,
+    held: Option<PausedWorker>,
     tail: Tail,
     error_file: PathBuf,
     progress: PathBuf,
@@ -70,10 +70,10 @@ impl Worker {
     ) -> Result<Self, Result<Box<Failure>, GroupError>> {
         let role = spec.rendezvous.role.clone();
         let host = spec.rendezvous.host.clone();
-        let who = Who { role, local_rank: ranks.local_rank, rank: ranks.rank, host };
+        let who = WorkerIdentity { role, local_rank: ranks.local_rank, rank: ranks.rank, host };
         let attempt = u32::try_from(plan.round).unwrap_or(u32::MAX);
         let streams = means.pump.open(attempt, &who).map_err(|error| Err(error.into()))?;
-        let Streams { stdout, stderr, error_file, tail } = streams;
+        let WorkerStreams { stdout, stderr, error_file, tail } = streams;
         let progress = spec.run_dir.join("progress").join(ranks.local_rank.to_string());
         let files = Files { error: &error_file, progress: &progress };
         let mut command = common_command(spec, ranks.local_rank);
@@ -169,7 +169,7 @@ impl Worker {
     fn doing(&self) -> String {
         let rank = self.ranks.rank;
         match self.process.exit() {
-            None => format!("rank {rank}: {}", stacks::doing(self.process.pid())),
+            None => format!("rank {rank}: {}", stacks::activity(self.process.pid())),
             Some(Exit::Code(code)) => format!("rank {rank}: ended with code {code}"),
             Some(Exit::Signal(signal)) => format!("rank {rank}: ended by signal {signal}"),
         }

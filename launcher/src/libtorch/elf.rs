@@ -1,4 +1,4 @@
-//! Whether a program is linked to libtorch and does not say itself where it lies: the dynamic section of a 64-bit ELF file.
+//! The check whether a program is linked to libtorch without naming its directory: the dynamic section of a 64-bit ELF file.
 //!
 //! Source: the System V ABI, "Object Files" and "Dynamic Linking".
 
@@ -11,18 +11,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file begins so: ELF, 64 bits, little-endian.
+/// First bytes of a file: ELF, 64 bits, little-endian.
 const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 const HEADER_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 56;
-/// Most that is read of what a file says is there.
+/// Limits on the parts of a file that are read.
 const SEGMENTS_MAX: usize = 256;
 const DYNAMIC_BYTES_MAX: u64 = 1 << 16;
 const NAMES_BYTES_MAX: u64 = 16 << 20;
-/// The libraries that the system knows: paths that end in zeros, after numbers.
+/// The system's cache of libraries: paths that end in zeros, after numbers.
 const CACHE: &str = "/etc/ld.so.cache";
 const CACHE_BYTES_MAX: u64 = 16 << 20;
-/// Kinds of segments and entries.
+/// Types of segments (p_type) and of dynamic entries (d_tag).
 const LOAD: u32 = 1;
 const DYNAMIC: u32 = 2;
 const NEEDED: u64 = 1;
@@ -31,17 +31,17 @@ const STRSZ: u64 = 10;
 const RPATH: u64 = 15;
 const RUNPATH: u64 = 29;
 
-/// What a program says of the libraries it needs.
+/// Libraries that a program needs.
 #[derive(Debug, PartialEq, Eq, Default)]
 struct Linked {
     needed: Vec<OsString>,
-    /// Directories that it names itself, as it writes them.
+    /// Directories that the program names itself, unexpanded.
     paths: Vec<OsString>,
 }
 
-/// Whether `program` is linked to libtorch, and neither it nor `library_path` nor the system says where that is.
+/// Returns whether `program` is linked to libtorch, and neither it nor `library_path` nor the system names its directory.
 pub(crate) fn needs_libtorch(program: &Path, library_path: Option<&OsStr>) -> bool {
-    // Programs are linked to this part of it, or to the whole, which stands on this part.
+    // Programs are linked to the CPU library, or to libtorch.so, which needs it.
     [CPU_LIBRARY, "libtorch.so"].iter().any(|library| needs(program, library, library_path, Path::new(CACHE)))
 }
 
@@ -55,14 +55,14 @@ fn needs(program: &Path, library: &str, library_path: Option<&OsStr>, cache: &Pa
         && !is_in_cache(library, cache)
 }
 
-/// Whether the system's list of libraries has one of this name.
+/// Returns whether the system's cache has a library of this name.
 fn is_in_cache(library: &str, cache: &Path) -> bool {
     let small = fs::metadata(cache).is_ok_and(|found| found.len() <= CACHE_BYTES_MAX);
     let name = format!("/{library}\0");
     small && fs::read(cache).is_ok_and(|bytes| memchr::memmem::find(&bytes, name.as_bytes()).is_some())
 }
 
-/// A directory in which `$ORIGIN` is the program's.
+/// Replaces `$ORIGIN` at the front of a directory by the program's directory.
 fn from_origin(dir: &Path, program: &Path) -> PathBuf {
     let mut parts = dir.iter();
     match parts.next().and_then(OsStr::to_str) {
@@ -75,7 +75,7 @@ fn from_origin(dir: &Path, program: &Path) -> PathBuf {
 }
 
 impl Linked {
-    /// `None` for what is no such file, or contradicts itself.
+    /// Reads the dynamic section; `None` when the file is no such ELF file, or is inconsistent.
     fn of(program: &Path) -> Option<Self> {
         let file = File::open(program).ok()?;
         let header: Vec<u8> = read(&file, 0, HEADER_BYTES)?;
@@ -102,7 +102,7 @@ impl Linked {
     }
 }
 
-/// Where in the file the bytes of an address are.
+/// Returns the file offset of an address.
 fn in_file(segments: &[&[u8]], address: u64) -> Option<u64> {
     segments.iter().filter(|segment| u32_at(segment, 0) == Some(LOAD)).find_map(|segment| {
         let offset = u64_at(segment, 8)?;

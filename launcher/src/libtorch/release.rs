@@ -1,26 +1,26 @@
-//! The release of a libtorch, by what lies beside its libraries; nothing is loaded.
+//! The release of a libtorch, from the files beside its libraries; nothing is loaded.
 
 use std::{fmt, fs, path::Path};
 
-/// Bytes of such a file that are read.
+/// Limit on the bytes of such a file.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// As it is written, e.g. `2.11.0+cpu`.
+/// A release as text, e.g. `2.11.0+cpu`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Release(String);
 
 impl Release {
-    /// That of the libtorch whose libraries are in `lib`; `None` where nothing beside them says it.
+    /// Returns the release of the libtorch whose libraries are in `lib`; `None` when no file beside them names it.
     pub(super) fn of(lib: &Path) -> Option<Self> {
         let root = lib.parent()?;
-        // A package of Python, an unpacked archive, and a directory that only has headers.
+        // The files of a Python package, of an unpacked archive, and of a directory that only has headers.
         let of_package = text(&root.join("version.py")).and_then(|text| python(&text));
         let of_archive = || text(&root.join("build-version")).map(|text| text.trim().to_owned());
         let of_headers = || text(&root.join("include/torch/headeronly/version.h")).and_then(|text| header(&text));
         of_package.or_else(of_archive).or_else(of_headers).filter(|release| !release.is_empty()).map(Self)
     }
 
-    /// Whether it begins with the numbers of `release`.
+    /// Returns whether the release begins with the numbers of `release`.
     pub(super) fn is(&self, release: &str) -> bool {
         self.0.strip_prefix(release).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
     }
@@ -37,14 +37,14 @@ fn text(path: &Path) -> Option<String> {
     small.then(|| fs::read_to_string(path).ok()).flatten()
 }
 
-/// Of the line `__version__ = '2.11.0+cpu'`.
+/// Parses the line `__version__ = '2.11.0+cpu'`.
 fn python(text: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with("__version__"))?;
     let (_, value) = line.split_once('=')?;
     Some(value.trim().trim_matches(['\'', '"']).to_owned())
 }
 
-/// Of the lines `#define TORCH_VERSION_MAJOR 2` and so on.
+/// Parses the lines `#define TORCH_VERSION_MAJOR 2` and so on.
 fn header(text: &str) -> Option<String> {
     let number = |part: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("#define TORCH_VERSION_{part} ")))?;

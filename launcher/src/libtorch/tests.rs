@@ -11,8 +11,8 @@ fn made(root: &Path, at: &str, release: &str) -> PathBuf {
     dir
 }
 
-fn nothing(_: &Path) -> Answer {
-    Answer::None("the Python python3 has no torch".to_owned())
+fn nothing(_: &Path) -> TorchLookup {
+    TorchLookup::Absent("the Python python3 has no torch".to_owned())
 }
 
 #[test]
@@ -23,15 +23,16 @@ fn libtorch_is_looked_for_in_order() {
     let torch = made(&root, "python/torch", "2.11.0+cu130");
     let built = made(&root, "built", "2.11.0");
     let near = made(&root, "target/libtorch", "2.11.0");
-    let has_torch = |_: &Path| Answer::At(torch.clone());
-    let mut places = Places {
+    let has_torch = |_: &Path| TorchLookup::Found(torch.clone());
+    let mut places = SearchPaths {
         given: Some(given.join("lib")),
         python: "python3".into(),
         built: Some(built.clone()),
         exe: Some(root.join("target/release/enn")),
-        ..Places::default()
+        ..SearchPaths::default()
     };
-    let found = |places: &Places, ask: Ask<'_>| search(places, ask).map(|found| (found.lib, found.from)).unwrap();
+    let found =
+        |places: &SearchPaths, ask: TorchQuery<'_>| search(places, ask).map(|found| (found.lib, found.from)).unwrap();
     assert_eq!(found(&places, &has_torch), (given.join("lib"), "ENN_LIBTORCH".to_owned()));
     places.given = None;
     assert_eq!(found(&places, &has_torch), (torch.join("lib"), "the torch of python3".to_owned()));
@@ -49,9 +50,12 @@ fn a_torch_of_another_release_is_passed_over_with_a_line() {
     let dir = tempfile::tempdir().unwrap();
     let torch = made(dir.path(), "torch", "2.5.1");
     let near = made(dir.path(), "target/libtorch", "2.11.0");
-    let places =
-        Places { python: "python3".into(), exe: Some(dir.path().join("target/release/enn")), ..Places::default() };
-    let found = search(&places, &|_| Answer::At(torch.clone())).unwrap();
+    let places = SearchPaths {
+        python: "python3".into(),
+        exe: Some(dir.path().join("target/release/enn")),
+        ..SearchPaths::default()
+    };
+    let found = search(&places, &|_| TorchLookup::Found(torch.clone())).unwrap();
     assert_eq!(found.lib, near.join("lib"));
     let note = found.note.unwrap();
     assert!(
@@ -59,7 +63,7 @@ fn a_torch_of_another_release_is_passed_over_with_a_line() {
             && note.ends_with("is torch 2.5.1, expected a libtorch 2.11")
     );
     assert_eq!(search(&places, &nothing).unwrap().note, None);
-    let broken = search(&places, &|_| Answer::Broken("the Python python3 did not say".to_owned())).unwrap();
+    let broken = search(&places, &|_| TorchLookup::Broken("the Python python3 did not say".to_owned())).unwrap();
     assert_eq!((broken.lib, broken.note.as_deref()), (near.join("lib"), Some("the Python python3 did not say")));
 }
 
@@ -78,7 +82,7 @@ fn what_was_named_and_is_wrong_is_an_error() {
         (dir.path().join("absent"), "absent does not exist"),
     ];
     for (given, why) in cases {
-        let places = Places { given: Some(given), exe: near.clone(), ..Places::default() };
+        let places = SearchPaths { given: Some(given), exe: near.clone(), ..SearchPaths::default() };
         let said = search(&places, &nothing).unwrap_err().to_string();
         assert!(said.starts_with("ENN_LIBTORCH: ") && said.contains(why) && said.contains("\nhint: "), "{said}");
     }
@@ -88,18 +92,18 @@ fn what_was_named_and_is_wrong_is_an_error() {
 fn where_nothing_fits_all_that_was_tried_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let old = made(dir.path(), "target/libtorch", "2.4.0");
-    let places = Places {
+    let places = SearchPaths {
         python: "python3".into(),
         built: Some(dir.path().join("absent")),
         exe: Some(dir.path().join("target/release/enn")),
-        ..Places::default()
+        ..SearchPaths::default()
     };
     let said = search(&places, &nothing).unwrap_err().to_string();
     let old = format!("{} is torch 2.4.0", old.display());
     for part in ["ENN_LIBTORCH is not set", "python3 has no torch", "absent does not exist", &old, "make libtorch"] {
         assert!(said.contains(part), "{part} is not in: {said}");
     }
-    let alone = Places { exe: Some("/nowhere/enn".into()), ..Places::default() };
+    let alone = SearchPaths { exe: Some("/nowhere/enn".into()), ..SearchPaths::default() };
     let said = search(&alone, &nothing).unwrap_err().to_string();
     assert!(said.contains("no target/libtorch is near the program enn"), "{said}");
 }
@@ -108,11 +112,11 @@ fn where_nothing_fits_all_that_was_tried_is_told() {
 fn a_worker_for_gpus_needs_the_libraries_for_them() {
     let dir = tempfile::tempdir().unwrap();
     let torch = made(dir.path(), "torch", "2.11.0+cpu");
-    let places = Places { cuda: true, ..Places::default() };
-    let said = search(&places, &|_| Answer::At(torch.clone())).unwrap_err().to_string();
+    let places = SearchPaths { cuda: true, ..SearchPaths::default() };
+    let said = search(&places, &|_| TorchLookup::Found(torch.clone())).unwrap_err().to_string();
     assert!(said.contains("has no libtorch_cuda.so"), "{said}");
     fs::write(torch.join("lib").join(CUDA_LIBRARY), "").unwrap();
-    assert_eq!(search(&places, &|_| Answer::At(torch.clone())).unwrap().lib, torch.join("lib"));
+    assert_eq!(search(&places, &|_| TorchLookup::Found(torch.clone())).unwrap().lib, torch.join("lib"));
 }
 
 #[test]
@@ -120,7 +124,7 @@ fn no_libtorch_is_taken_from_where_every_user_may_put_one() {
     let dir = tempfile::tempdir().unwrap();
     let put = dir.path().join("everybodys");
     made(&put, "libtorch", "2.11.0");
-    let places = Places { exe: Some(put.join("mine/enn")), ..Places::default() };
+    let places = SearchPaths { exe: Some(put.join("mine/enn")), ..SearchPaths::default() };
     assert!(search(&places, &nothing).is_ok());
     fs::set_permissions(&put, fs::Permissions::from_mode(0o1777)).unwrap();
     assert!(search(&places, &nothing).is_err());

@@ -1,13 +1,13 @@
 //! The launcher's own standard output and error, shared by all workers.
 //!
-//! Bytes are queued and written while the console takes them; a console that is slow makes the workers wait, as it would
-//! without us, and one that is closed is told once and then ignored. **Invariant:** a write never ends inside a line unless
-//! the line alone is longer than a write may be.
+//! Bytes are queued and written while the console accepts them. A slow console makes the workers wait, as it would without
+//! the launcher; a closed one is reported once and then ignored. **Invariant:** a write never ends inside a line unless the
+//! line alone is longer than a write may be.
 
 use super::{
     LogError,
     screen::{Screen, StreamId},
-    stream::Name,
+    stream::StreamName,
 };
 use memchr::memrchr;
 use nix::{
@@ -20,17 +20,17 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-/// A write to a pipe or terminal: what is at most this long is written whole or not at all (PIPE_BUF), and does not block
-/// when the descriptor is ready.
+/// Bytes of one write to a pipe or terminal: a write of at most PIPE_BUF bytes is atomic, and does not block when the
+/// descriptor is ready.
 const WRITE_BYTES_MAX: usize = 4096;
-/// A write to a regular file.
+/// Bytes of one write to a regular file.
 const FILE_WRITE_BYTES_MAX: usize = 256 << 10;
-/// Queued bytes at which the streams that are shown here are not read any more.
+/// Queued bytes above which the streams shown on this console are no longer read.
 const QUEUE_BYTES_FULL: usize = 256 << 10;
-/// Queued bytes at which they are read again.
+/// Queued bytes below which the streams are read again.
 const QUEUE_BYTES_LOW: usize = 64 << 10;
 
-/// One console.
+/// A console of the launcher and the bytes queued for it.
 #[derive(Debug)]
 pub(super) struct Console {
     fd: OwnedFd,
@@ -42,7 +42,7 @@ pub(super) struct Console {
     written: usize,
     full: bool,
     closed: bool,
-    /// Bytes that were not written because the console was given up.
+    /// Number of bytes that were discarded because the console was given up.
     lost: u64,
     given_up: bool,
     /// Whether the descriptor is being waited for.
@@ -67,7 +67,7 @@ impl Console {
         }
     }
 
-    /// Queues what a stream shows.
+    /// Queues bytes of a stream.
     pub(super) fn show(&mut self, by: StreamId, prefix: &[u8], bytes: &[u8]) {
         if !self.closed {
             self.screen.show(by, prefix, bytes, &mut self.queue);
@@ -76,7 +76,8 @@ impl Console {
         }
     }
 
-    /// Writes nothing more if something waits to be written: who reads here takes nothing, and nobody waits any longer.
+    /// Discards the queue and writes nothing more, if anything is queued: the console's reader does not read, and the
+    /// launcher no longer waits for it.
     pub(super) fn give_up(&mut self) {
         if self.waiting() {
             self.lost += self.backlog();
@@ -85,17 +86,16 @@ impl Console {
         }
     }
 
-    /// Bytes that were not written because the console was given up.
+    /// Number of bytes that were discarded because the console was given up.
     pub(super) fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Bytes that wait to be written.
+    /// Returns the number of queued bytes.
     pub(super) fn backlog(&self) -> u64 {
         (self.queue.len() - self.written) as u64
     }
 
-    /// What it is called.
     pub(super) fn name(&self) -> &'static str {
         self.name
     }
@@ -107,19 +107,19 @@ impl Console {
         self.full = false;
     }
 
-    /// Ends an unfinished line: somebody else is about to write to this console.
+    /// Ends an unfinished line before another program writes to this console.
     pub(super) fn finish_line(&mut self) {
         self.screen.finish(&mut self.queue);
     }
 
-    /// Ends an unfinished line when that changes nothing a program would read: on a terminal, or after our own prefix.
+    /// Ends an unfinished line where no program parses the output: on a terminal, or after a prefix of the launcher.
     pub(super) fn finish_line_for_people(&mut self) {
         if self.screen.open_prefixed() || self.fd.is_terminal() {
             self.finish_line();
         }
     }
 
-    /// Writes as much as the console takes.
+    /// Writes as many bytes as the console accepts.
     pub(super) fn write(&mut self) -> Result<(), LogError> {
         while self.waiting() && self.ready() {
             match nix::unistd::write(&self.fd, self.next()) {
@@ -137,22 +137,22 @@ impl Console {
         Ok(())
     }
 
-    /// Whether bytes wait to be written.
+    /// Returns whether bytes are queued.
     pub(super) fn waiting(&self) -> bool {
         self.written < self.queue.len()
     }
 
-    /// Whether so much waits that no more should be read for this console.
+    /// Returns whether the queue is so long that the streams should not be read.
     pub(super) fn full(&self) -> bool {
         self.full || self.queue.len() - self.written >= QUEUE_BYTES_FULL
     }
 
-    /// The descriptor, to wait for.
+    /// Returns the descriptor to poll.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// The next bytes to write: whole lines while they fit.
+    /// Returns the next bytes to write: whole lines while they fit.
     fn next(&self) -> &[u8] {
         let max = if self.regular { FILE_WRITE_BYTES_MAX } else { WRITE_BYTES_MAX };
         let rest = &self.queue[self.written..];
@@ -167,7 +167,7 @@ impl Console {
             return true;
         }
         let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
-        // A console that has an error is written to, so that the error is told.
+        // A console that has an error is written to, so that the error is reported.
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|count| count > 0)
     }
 
@@ -186,17 +186,16 @@ impl Console {
     }
 }
 
-/// What the consoles are, as far as the workers' streams go by it.
+/// Properties of the consoles that decide how the workers' streams are set up.
 #[derive(Debug)]
 pub(super) struct ConsoleKinds {
-    /// The consoles that are terminals.
+    /// Descriptors of the consoles that are terminals, by [`StreamName::index`].
     pub(super) terminals: [Option<OwnedFd>; 2],
-    /// Whether both are the same file, so that the order of what is written to them is seen.
+    /// Whether both consoles are the same file, so that the order of writes to them is visible.
     pub(super) same: bool,
 }
 
 impl ConsoleKinds {
-    /// Looks at both.
     pub(super) fn of(out: &OwnedFd, err: &OwnedFd) -> Self {
         let terminal = |fd: &OwnedFd| fd.try_clone().ok().filter(|_| fd.is_terminal());
         // Nobody sees an order in /dev/null; apart, the log files say what is what.
@@ -211,7 +210,7 @@ fn same_file(one: &OwnedFd, other: &OwnedFd) -> bool {
     id(one).is_some() && id(one) == id(other)
 }
 
-/// Both consoles; one, when both are the same file.
+/// Both consoles, or one when both are the same file.
 #[derive(Debug)]
 pub(super) struct Consoles {
     all: Vec<Console>,
@@ -228,31 +227,31 @@ impl Consoles {
         Self { all }
     }
 
-    /// The console of a stream.
-    pub(super) fn of(&mut self, name: Name) -> &mut Console {
+    /// Returns the console of a stream.
+    pub(super) fn of(&mut self, name: StreamName) -> &mut Console {
         let at = match name {
-            Name::Out => 0,
-            Name::Err => self.all.len() - 1,
+            StreamName::Out => 0,
+            StreamName::Err => self.all.len() - 1,
         };
         &mut self.all[at]
     }
 
-    /// The console of a stream, to look at.
-    pub(super) fn get(&self, name: Name) -> Option<&Console> {
+    /// Returns the console of a stream.
+    pub(super) fn get(&self, name: StreamName) -> Option<&Console> {
         self.all.get(name.index()).or(self.all.first())
     }
 
-    /// Those to which something waits to be written, and the bytes that wait for them here.
+    /// Returns the consoles that have queued bytes.
     pub(super) fn behind(&self) -> impl Iterator<Item = &Console> {
         self.all.iter().filter(|console| console.waiting())
     }
 
-    /// Bytes that were given up.
+    /// Returns the number of bytes that were discarded.
     pub(super) fn lost(&self) -> u64 {
         self.all.iter().map(Console::lost).sum()
     }
 
-    /// Both, to write and to wait for.
+    /// Iterates over the consoles.
     pub(super) fn each(&mut self) -> impl Iterator<Item = &mut Console> {
         self.all.iter_mut()
     }

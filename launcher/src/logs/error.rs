@@ -1,30 +1,30 @@
 //! What can go wrong with the output of the workers.
 
-use super::Wanted;
+use super::LogSelection;
 use std::{io, path::PathBuf};
 
-/// The output of a worker cannot go where it was asked to.
+/// Why the output of a worker cannot be captured or shown.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// A directory of logs.
+    /// A directory of logs cannot be made.
     #[error("cannot make the log directory {}: {source}\n  hint: choose another place with --log-dir", path.display())]
     Directory { path: PathBuf, source: io::Error },
-    /// A log file; the worker goes on without it.
+    /// A log file cannot be written. The worker goes on without it.
     #[error("cannot write the log {}: {source}\n  hint: is the disk full? the workers go on without this file", path.display())]
     File { path: PathBuf, source: io::Error },
-    /// Copies of the output that nobody asked for; the workers go on without them.
+    /// The copies of the output that no flag asked for are full. The workers go on without them.
     #[error(
         "the copies of the workers' output have reached {max} bytes and are not continued, {} neither\n  hint: --keep-size \
          allows more, --log-dir with --tee 3 keeps everything",
         path.display()
     )]
     CopiesFull {
-        /// Most bytes of all copies.
+        /// Maximum number of bytes of all copies.
         max: u64,
         /// The copy that is not continued.
         path: PathBuf,
     },
-    /// The console; the workers go on without it.
+    /// A console cannot be written. The workers go on without it.
     #[error(
         "cannot write the workers' output to {name}: {source}\n  hint: the workers go on; their output is still in the log files, if any"
     )]
@@ -33,65 +33,62 @@ pub enum LogError {
         name: &'static str,
         source: io::Error,
     },
-    /// A pipe, descriptor or thread.
+    /// A pipe, descriptor or thread cannot be had.
     #[error(
         "cannot {what} for the workers' output: {source}\n  hint: `ulimit -n` limits open files, two for each worker and some more"
     )]
     System { what: &'static str, source: io::Error },
-    /// The thread that reads the output is gone.
+    /// The thread that reads the output has ended.
     #[error("the thread that reads the workers' output ended before its time")]
     Gone,
 }
 
-/// A value of `--redirects` or `--tee` that says nothing.
+/// Why a value of `--redirects` or `--tee` is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StdError {
-    /// Not a stream.
     #[error("{given:?} names no streams\n  hint: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank as in 0:1,1:3")]
     Stream {
-        /// What was found where a number from 0 to 3 belongs.
+        /// The text in the place of a number from 0 to 3.
         given: String,
     },
-    /// Not a local rank.
+    /// The text before the colon is no local rank.
     #[error("{given:?} is no local rank\n  hint: write local rank, colon, streams: 0:1,1:3")]
     Rank {
-        /// What was found where a local rank belongs.
+        /// The text in the place of a local rank.
         given: String,
     },
-    /// The same rank twice.
+    /// A local rank is given twice.
     #[error("local rank {rank} is given twice in {given:?}\n  hint: write each local rank once")]
     Twice { rank: u32, given: String },
 }
 
-/// Logs of a run that cannot be shown.
+/// Why the logs of a run cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum LogReadError {
-    /// Nothing that was asked for.
+    /// No log matches the selection.
     #[error("no logs of {} in {}{}", asked(wanted), root.display(), known(attempts, ranks))]
     None {
-        /// Where they were looked for.
+        /// The directory that was searched.
         root: PathBuf,
-        /// What was asked for.
-        wanted: Wanted,
-        /// Attempts that are there.
+        wanted: LogSelection,
+        /// Attempts that have logs.
         attempts: Vec<u32>,
-        /// Ranks that are there in the attempts that were asked for.
+        /// Ranks that have logs in the selected attempts.
         ranks: Vec<u32>,
     },
-    /// A log file.
     #[error("cannot read the log {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// The system does not tell of changes.
+    /// The directories cannot be watched with inotify.
     #[error(
         "cannot watch the logs: {0}\n  hint: the limits fs.inotify.max_user_watches and max_user_instances may be reached; leave out --follow"
     )]
     Watch(#[source] io::Error),
-    /// Whoever was to get the lines.
+    /// The lines cannot be written to standard output.
     #[error("cannot write to standard output: {0}")]
     Output(#[source] io::Error),
 }
 
-fn asked(wanted: &Wanted) -> String {
+fn asked(wanted: &LogSelection) -> String {
     let stream = match (wanted.out, wanted.err) {
         (true, false) => "standard output",
         (false, true) => "standard error",

@@ -8,31 +8,31 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Log files open at a time; the one not written for longest is closed.
+/// Maximum number of open log files; the least recently written one is closed.
 const OPEN_FILES_MAX: usize = 128;
 
 #[derive(Debug, Default)]
-pub(super) struct Files {
+pub(super) struct LogFiles {
     open: BTreeMap<PathBuf, (File, u64)>,
-    /// Counts writes: the age of a file is the number of its last write.
+    /// Number of writes so far; a file's value is that of its last write.
     writes: u64,
-    /// Files that refused; they are not tried again.
+    /// Files that could not be written; they are not tried again.
     refused: BTreeSet<PathBuf>,
-    /// Most bytes of copies that nobody asked for; `None`: any number.
+    /// Maximum bytes of copies that no flag asked for; `None`: unlimited.
     copies_max: Option<u64>,
-    /// Bytes of these so far.
+    /// Bytes of such copies so far.
     copied: u64,
-    /// Whether it was told that there will be no more of them.
+    /// Whether it was reported that the copies are full.
     copies_ended: bool,
 }
 
-impl Files {
-    /// No file is open; copies take at most `copies_max` bytes together.
+impl LogFiles {
+    /// Makes the set without open files; all copies together have at most `copies_max` bytes.
     pub(super) fn new(copies_max: Option<u64>) -> Self {
         Self { copies_max, ..Self::default() }
     }
 
-    /// Appends to a copy that nobody asked for, while there is room for such; that there is none is reported once.
+    /// Appends to a copy that no flag asked for, up to the limit of all copies. Reaching the limit is reported once.
     pub(super) fn append_copy(&mut self, path: &Path, bytes: &[u8]) -> Result<(), LogError> {
         let bytes_all = self.copied.saturating_add(bytes.len() as u64);
         if let Some(max) = self.copies_max.filter(|max| bytes_all > *max) {
@@ -47,7 +47,7 @@ impl Files {
         self.append(path, bytes)
     }
 
-    /// Appends; a file that refuses is reported once and left alone from then on.
+    /// Appends to a file. A failure is reported once, and the file is not written any more.
     pub(super) fn append(&mut self, path: &Path, bytes: &[u8]) -> Result<(), LogError> {
         if bytes.is_empty() || self.refused.contains(path) {
             return Ok(());
@@ -59,7 +59,7 @@ impl Files {
         })
     }
 
-    /// Closes the file: its worker ended.
+    /// Closes the file of a worker that has ended.
     pub(super) fn close(&mut self, path: &Path) {
         self.open.remove(path);
         self.refused.remove(path);
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn more_files_than_may_be_open_are_all_complete() {
         let dir = tempfile::tempdir().unwrap();
-        let mut files = Files::default();
+        let mut files = LogFiles::default();
         let path = |n: usize| dir.path().join(n.to_string());
         for round in 0..3 {
             for n in 0..OPEN_FILES_MAX + 20 {
@@ -111,7 +111,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let copy = dir.path().join("copy");
         let asked = dir.path().join("asked");
-        let mut files = Files::new(Some(10));
+        let mut files = LogFiles::new(Some(10));
         files.append_copy(&copy, b"12345678").unwrap();
         let error = files.append_copy(&copy, b"abc").unwrap_err().to_string();
         assert!(error.contains("10 bytes") && error.contains("--keep-size"), "{error}");
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_full_disk_is_told_once() {
         let full = Path::new("/dev/full");
-        let mut files = Files::default();
+        let mut files = LogFiles::default();
         let error = files.append(full, b"x\n").unwrap_err();
         assert!(error.to_string().contains("/dev/full"), "{error}");
         files.append(full, b"y\n").unwrap();

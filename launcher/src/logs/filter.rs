@@ -6,12 +6,12 @@ use super::lines::LINE_BYTES_MAX;
 use memchr::{memchr, memmem::Finder};
 use std::sync::Arc;
 
-/// The texts that are looked for.
+/// The texts that are searched for.
 #[derive(Debug, Clone)]
 pub(super) struct Needles(Arc<[Finder<'static>]>);
 
 impl Needles {
-    /// `None` without any text.
+    /// Makes the needles; `None` without any text.
     pub(super) fn new(texts: &[String]) -> Option<Self> {
         let finders = texts.iter().map(|text| Finder::new(text.as_bytes()).into_owned());
         (!texts.is_empty()).then(|| Self(finders.collect()))
@@ -22,20 +22,20 @@ impl Needles {
     }
 }
 
-/// The filter of one stream, with the line it has begun.
+/// The filter of one stream, with the beginning of its current line.
 #[derive(Debug)]
-pub(super) struct Filter {
+pub(super) struct LineFilter {
     needles: Needles,
     partial: Vec<u8>,
 }
 
-impl Filter {
-    /// A filter at the beginning of a line.
+impl LineFilter {
+    /// Makes a filter at the beginning of a line.
     pub(super) fn new(needles: Needles) -> Self {
         Self { needles, partial: Vec::new() }
     }
 
-    /// Lines of `bytes` that match, each with the prefix.
+    /// Appends the lines of `bytes` that match to `out`, each with the prefix.
     pub(super) fn push(&mut self, mut bytes: &[u8], prefix: &[u8], out: &mut Vec<u8>) {
         while let Some(at) = memchr(b'\n', bytes) {
             let (line, rest) = bytes.split_at(at + 1);
@@ -54,7 +54,7 @@ impl Filter {
         }
     }
 
-    /// Judges a line that has no end: the stream ended, or the line is too long to hold.
+    /// Filters a line without an end: the stream ended, or the line is too long to hold.
     pub(super) fn finish(&mut self, prefix: &[u8], out: &mut Vec<u8>) {
         if !self.partial.is_empty() {
             self.partial.push(b'\n');
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn any_text_anywhere_in_the_line() {
         assert!(Needles::new(&[]).is_none());
-        let mut filter = Filter::new(Needles::new(&["loss".into(), "é".into()]).unwrap());
+        let mut filter = LineFilter::new(Needles::new(&["loss".into(), "é".into()]).unwrap());
         let mut out = Vec::new();
         filter.push(b"step\nlo", b"[0]:", &mut out);
         filter.push(b"ss 1\nx\xff\n\xc3", b"[0]:", &mut out);

@@ -3,7 +3,7 @@
 
 use super::{
     layout::{STDERR, STDOUT},
-    stream::Name,
+    stream::StreamName,
 };
 use std::{
     fs,
@@ -15,74 +15,69 @@ use std::{
 const LOGS: &str = "logs";
 const ATTEMPT: &str = "attempt_";
 
-/// Which logs are wanted.
+/// Which logs are shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
-    /// Ranks; empty: all.
+pub struct LogSelection {
+    /// The ranks to show; empty: all.
     pub ranks: Vec<u32>,
-    /// Attempt or round; `None`: the last, and those after it.
+    /// The attempt or round; `None`: the last one, and those that follow it.
     pub attempt: Option<u32>,
-    /// Standard output.
     pub out: bool,
-    /// Standard error.
     pub err: bool,
 }
 
-/// One log file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFile {
-    /// Attempt or round.
     pub attempt: u32,
-    /// Rank, as its directory is named: the local rank of `enn run`.
+    /// The rank in the name of the directory: the local rank under `enn run`.
     pub rank: u32,
-    pub(super) name: Name,
+    pub(super) name: StreamName,
     pub path: PathBuf,
 }
 
 impl LogFile {
-    /// "stdout" or "stderr".
     #[must_use]
     pub fn stream(&self) -> &'static str {
         match self.name {
-            Name::Out => "stdout",
-            Name::Err => "stderr",
+            StreamName::Out => "stdout",
+            StreamName::Err => "stderr",
         }
     }
 }
 
-/// What a look at the directories found.
+/// The log files that [`find`] found.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    /// Directories in which something may appear.
+pub(super) struct LogListing {
+    /// Directories in which new logs may appear.
     pub(super) dirs: Vec<PathBuf>,
-    /// Wanted files, by attempt, rank and stream.
+    /// Returns the selected files, by attempt, rank and stream.
     pub(super) files: Vec<LogFile>,
-    /// Attempts that are there.
+    /// Attempts that have logs.
     pub(super) attempts: Vec<u32>,
-    /// Ranks that are there in the wanted attempts.
+    /// Ranks that have logs in the selected attempts.
     pub(super) ranks: Vec<u32>,
 }
 
-/// Where the logs of a run are.
+/// The directories of a run's logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// Run directory, or a directory of logs.
+pub struct LogLocation {
+    /// A run directory, or a directory of logs.
     pub root: PathBuf,
-    /// Directory of the logs of one launch, when it is known; they may be elsewhere than in the run's directory.
+    /// The directory of the logs of one launch, when it is known; it may be outside the run directory.
     pub launch: Option<PathBuf>,
 }
 
-/// Whether `dir` is a directory of logs, as torchrun and `enn run` make them.
+/// Returns whether `dir` is a directory of logs as torchrun and `enn run` make them.
 #[must_use]
 pub fn are_in(dir: &Path) -> bool {
     let has_attempts = |dir: &Path| subdirectories(dir).iter().any(|(name, _)| name.starts_with(ATTEMPT));
     has_attempts(dir) || subdirectories(dir).iter().any(|(_, inner)| has_attempts(inner))
 }
 
-/// Looks for logs. Attempts before `from` are left out.
-pub(super) fn find(place: &Place, wanted: &Wanted, from: Option<u32>) -> Found {
+/// Finds the selected logs. Attempts before `from` are left out.
+pub(super) fn find(place: &LogLocation, wanted: &LogSelection, from: Option<u32>) -> LogListing {
     let root = &place.root;
-    let mut found = Found { dirs: vec![root.clone()], ..Found::default() };
+    let mut found = LogListing { dirs: vec![root.clone()], ..LogListing::default() };
     let inside = [place.launch.clone(), Some(root.join(LOGS))];
     let base = inside.into_iter().flatten().find(|logs| logs.is_dir()).unwrap_or_else(|| root.clone());
     let launches = subdirectories(&base);
@@ -113,8 +108,8 @@ pub(super) fn find(place: &Place, wanted: &Wanted, from: Option<u32>) -> Found {
     found
 }
 
-impl Found {
-    fn look_into(&mut self, attempt: u32, dir: &Path, wanted: &Wanted) {
+impl LogListing {
+    fn look_into(&mut self, attempt: u32, dir: &Path, wanted: &LogSelection) {
         let mut ranks: Vec<(u32, PathBuf)> =
             subdirectories(dir).into_iter().filter_map(|(name, dir)| Some((name.parse().ok()?, dir))).collect();
         ranks.sort_unstable();
@@ -123,7 +118,9 @@ impl Found {
             if !wanted.ranks.is_empty() && !wanted.ranks.contains(&rank) {
                 continue;
             }
-            for (name, file, is_wanted) in [(Name::Out, STDOUT, wanted.out), (Name::Err, STDERR, wanted.err)] {
+            for (name, file, is_wanted) in
+                [(StreamName::Out, STDOUT, wanted.out), (StreamName::Err, STDERR, wanted.err)]
+            {
                 let path = dir.join(file);
                 if is_wanted && path.is_file() {
                     self.files.push(LogFile { attempt, rank, name, path });
@@ -134,7 +131,7 @@ impl Found {
     }
 }
 
-/// Attempts in a directory of one launch, by number.
+/// Lists the attempts in the directory of one launch, by number.
 fn attempts(launch: &Path) -> Vec<(u32, PathBuf)> {
     let named = subdirectories(launch).into_iter();
     let mut all: Vec<_> = named.filter_map(|(name, dir)| Some((attempt_number(&name)?, dir))).collect();
@@ -160,12 +157,12 @@ fn changed(dir: &Path) -> Option<SystemTime> {
 mod tests {
     use super::*;
 
-    fn all() -> Wanted {
-        Wanted { ranks: Vec::new(), attempt: None, out: true, err: true }
+    fn all() -> LogSelection {
+        LogSelection { ranks: Vec::new(), attempt: None, out: true, err: true }
     }
 
-    fn at(root: &Path) -> Place {
-        Place { root: root.to_owned(), launch: None }
+    fn at(root: &Path) -> LogLocation {
+        LogLocation { root: root.to_owned(), launch: None }
     }
 
     fn make(root: &Path, paths: &[&str]) {
@@ -176,7 +173,7 @@ mod tests {
         }
     }
 
-    fn names(root: &Path, wanted: &Wanted) -> Vec<String> {
+    fn names(root: &Path, wanted: &LogSelection) -> Vec<String> {
         let files = find(&at(root), wanted, None).files;
         files.iter().map(|file| file.path.strip_prefix(root).unwrap().to_str().unwrap().to_owned()).collect()
     }
@@ -189,9 +186,9 @@ mod tests {
             &["logs/0/0/stdout.log", "logs/9/0/stderr.log", "logs/10/0/stderr.log", "logs/10/2/stdout.log"],
         );
         assert_eq!(names(dir.path(), &all()), ["logs/10/0/stderr.log", "logs/10/2/stdout.log"]);
-        let one = Wanted { attempt: Some(0), ..all() };
+        let one = LogSelection { attempt: Some(0), ..all() };
         assert_eq!(names(dir.path(), &one), ["logs/0/0/stdout.log"]);
-        let rank = Wanted { ranks: vec![2], ..all() };
+        let rank = LogSelection { ranks: vec![2], ..all() };
         assert_eq!(names(dir.path(), &rank), ["logs/10/2/stdout.log"]);
         assert_eq!(find(&at(dir.path()), &all(), Some(9)).files.len(), 3);
     }
@@ -207,7 +204,7 @@ mod tests {
         assert_eq!(names(dir.path(), &all()), ["logs/new_2/attempt_0/1/stderr.log"]);
         assert_eq!(names(&dir.path().join("logs/old_1"), &all()), ["attempt_3/0/stdout.log"]);
         assert_eq!(names(&dir.path().join("logs"), &all()), ["new_2/attempt_0/1/stderr.log"]);
-        let known = Place { launch: Some(dir.path().join("logs/old_1")), ..at(dir.path()) };
+        let known = LogLocation { launch: Some(dir.path().join("logs/old_1")), ..at(dir.path()) };
         assert_eq!(find(&known, &all(), None).attempts, [3]);
         assert!(are_in(&dir.path().join("logs")) && are_in(&dir.path().join("logs/old_1")) && !are_in(dir.path()));
     }

@@ -11,16 +11,15 @@ use std::{
 /// Bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
 
-/// One file and how far it was read.
+/// A log file and the position up to which it was read.
 #[derive(Debug)]
-pub(super) struct Growing {
-    /// Which.
+pub(super) struct GrowingFile {
     pub(super) log: LogFile,
     file: File,
 }
 
-impl Growing {
-    /// Opens it at its beginning, or so that the last `last` lines come.
+impl GrowingFile {
+    /// Opens the file at its beginning, or where its last `last` lines begin.
     pub(super) fn open(log: LogFile, last: Option<usize>) -> io::Result<Self> {
         let mut file = File::open(&log.path)?;
         if let Some(last) = last {
@@ -30,7 +29,7 @@ impl Growing {
         Ok(Self { log, file })
     }
 
-    /// Gives what was written since the last call. A file that became shorter is read from its beginning.
+    /// Passes the bytes written since the last call to `give`. A file that became shorter is read from its beginning.
     pub(super) fn read(&mut self, mut give: impl FnMut(&LogFile, &[u8]) -> io::Result<()>) -> io::Result<()> {
         if self.file.stream_position()? > self.file.metadata()?.len() {
             self.file.seek(SeekFrom::Start(0))?;
@@ -47,7 +46,7 @@ impl Growing {
     }
 }
 
-/// Where the last `count` lines begin. A last line without an end counts as one.
+/// Returns the position at which the last `count` lines begin. A last line without an end counts as one.
 fn last_lines(file: &File, count: usize) -> io::Result<u64> {
     let length = file.metadata()?.len();
     if count == 0 {
@@ -77,7 +76,7 @@ fn last_lines(file: &File, count: usize) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::stream::Name, *};
+    use super::{super::stream::StreamName, *};
 
     #[test]
     fn the_last_lines_and_what_comes_after() {
@@ -85,8 +84,8 @@ mod tests {
         let path = dir.path().join("stdout.log");
         let long = "x".repeat(2 * READ_BYTES);
         std::fs::write(&path, format!("first\n{long}\nlast")).unwrap();
-        let log = LogFile { attempt: 0, rank: 0, name: Name::Out, path: path.clone() };
-        let text = |growing: &mut Growing| {
+        let log = LogFile { attempt: 0, rank: 0, name: StreamName::Out, path: path.clone() };
+        let text = |growing: &mut GrowingFile| {
             let mut text = Vec::new();
             growing
                 .read(|_, bytes| {
@@ -96,7 +95,7 @@ mod tests {
                 .unwrap();
             String::from_utf8(text).unwrap()
         };
-        let open = |last| Growing::open(log.clone(), last).unwrap();
+        let open = |last| GrowingFile::open(log.clone(), last).unwrap();
         assert_eq!(text(&mut open(Some(1))), "last");
         assert_eq!(text(&mut open(Some(2))), format!("{long}\nlast"));
         assert_eq!(text(&mut open(Some(9))), text(&mut open(None)));

@@ -8,24 +8,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Standard output of a worker.
+/// File of a worker's standard output.
 pub(super) const STDOUT: &str = "stdout.log";
-/// Standard error of a worker.
+/// File of a worker's standard error.
 pub(super) const STDERR: &str = "stderr.log";
-/// What `@record` writes.
+/// File that torch's `@record` writes.
 const ERROR: &str = "error.json";
-/// Filtered copies of all workers.
+/// Files of the filtered copies of all workers.
 const FILTERED_STDOUT: &str = "filtered_stdout.log";
 const FILTERED_STDERR: &str = "filtered_stderr.log";
 
 /// Directory of one attempt.
 #[derive(Debug, Clone)]
-pub(super) struct Attempt {
+pub(super) struct AttemptDir {
     dir: PathBuf,
 }
 
-impl Attempt {
-    /// Makes the directory anew; what an earlier attempt of the same number left is removed, as torchrun does.
+impl AttemptDir {
+    /// Makes the directory. A directory of an earlier attempt of the same number is removed first, as torchrun does.
     pub(super) fn create(dir: &Path, number: u32) -> Result<Self, LogError> {
         let dir = dir.join(format!("attempt_{number}"));
         match fs::remove_dir_all(&dir) {
@@ -53,7 +53,7 @@ pub(super) fn error_file(rank: &Path) -> PathBuf {
     rank.join(ERROR)
 }
 
-/// Makes an empty file: who looks for it finds it before the first line.
+/// Makes an empty file, so that it exists before the first line is written.
 pub(super) fn touch(path: PathBuf) -> Result<PathBuf, LogError> {
     match File::create(&path) {
         Ok(_) => Ok(path),

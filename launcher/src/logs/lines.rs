@@ -1,4 +1,4 @@
-//! Bytes of one stream into whole lines, for a console that several streams share.
+//! Splits the bytes of one stream into whole lines, for a console that several streams share.
 //!
 //! Pure: no reading, no writing, no clock. What is not a whole line is held back until there is a reason to show it: the
 //! line goes on, the stream was silent for a while, or the line is too long to hold.
@@ -8,14 +8,14 @@ use memchr::{memchr2_iter, memrchr};
 /// A line longer than this is shown in parts.
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// The part of a line that was not shown yet.
+/// The beginning of a stream's current line that was not shown yet.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct LineBuffer {
     partial: Vec<u8>,
 }
 
-impl Lines {
-    /// Takes what was read and gives what may be shown, in one or two pieces, whole lines first to last.
+impl LineBuffer {
+    /// Takes bytes that were read and passes the whole lines among them to `show`, in one or two pieces.
     ///
     /// A carriage return inside a line also ends what may be shown: progress bars redraw their line with it.
     pub(super) fn push(&mut self, bytes: &[u8], mut show: impl FnMut(&[u8])) {
@@ -34,12 +34,12 @@ impl Lines {
         }
     }
 
-    /// Gives the partial line as it is: the stream is silent, or ended.
+    /// Passes the partial line to `show`: the stream is silent, or ended.
     pub(super) fn flush(&mut self, mut show: impl FnMut(&[u8])) {
         self.give(&mut show);
     }
 
-    /// Whether part of a line waits to be shown.
+    /// Returns whether a partial line is held back.
     pub(super) fn waiting(&self) -> bool {
         !self.partial.is_empty()
     }
@@ -52,7 +52,8 @@ impl Lines {
     }
 }
 
-/// Bytes up to the end of the last line, or past the last carriage return that something other than `\n` follows.
+/// Returns the number of bytes up to the end of the last line, or past the last carriage return that something other
+/// than `\n` follows.
 fn cut(bytes: &[u8]) -> usize {
     let line = memrchr(b'\n', bytes).map_or(0, |at| at + 1);
     // Whether a carriage return at the very end belongs to a line end is known only with the next byte.
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn push(lines: &mut Lines, text: &str) -> String {
+    fn push(lines: &mut LineBuffer, text: &str) -> String {
         let mut out = Vec::new();
         lines.push(text.as_bytes(), |bytes| out.extend_from_slice(bytes));
         String::from_utf8(out).unwrap()
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn whole_lines_at_once_and_the_rest_later() {
-        let mut lines = Lines::default();
+        let mut lines = LineBuffer::default();
         assert_eq!(push(&mut lines, "a\nb\nc"), "a\nb\n");
         assert!(lines.waiting());
         assert_eq!(push(&mut lines, "d"), "");
@@ -99,7 +100,7 @@ mod tests {
 
     #[test]
     fn progress_bars_are_shown_as_they_are_redrawn() {
-        let mut lines = Lines::default();
+        let mut lines = LineBuffer::default();
         assert_eq!(push(&mut lines, "\r 10%"), "\r");
         assert_eq!(push(&mut lines, "\r 20%"), " 10%\r");
         assert_eq!(push(&mut lines, " done\r"), "");
@@ -110,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_shown_in_parts() {
-        let mut lines = Lines::default();
+        let mut lines = LineBuffer::default();
         let long = "x".repeat(LINE_BYTES_MAX - 1);
         assert_eq!(push(&mut lines, &long), "");
         assert_eq!(push(&mut lines, "y"), long + "y");
@@ -126,7 +127,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_lost_and_only_whole_lines_come(parts in prop::collection::vec("[ab\r\n]{0,6}", 0..12)) {
-            let mut lines = Lines::default();
+            let mut lines = LineBuffer::default();
             let mut out = Vec::new();
             for part in &parts {
                 lines.push(part.as_bytes(), |bytes| {

@@ -1,54 +1,50 @@
 //! What happens with the output of the workers: torchrun's `--redirects`, `--tee`, filters and directories as a value.
 
-use super::{StdError, stream::Name};
+use super::{StdError, stream::StreamName};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
 };
 
-/// Which of the two streams.
+/// A selection of the two standard streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Std {
-    /// Standard output.
+pub struct StdStreams {
     pub out: bool,
-    /// Standard error.
     pub err: bool,
 }
 
 /// Streams by local rank.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StdByRank {
-    /// For ranks that are not listed.
-    pub all: Std,
-    /// By local rank.
-    pub ranks: BTreeMap<u32, Std>,
+    /// Streams of ranks that are not listed.
+    pub all: StdStreams,
+    pub ranks: BTreeMap<u32, StdStreams>,
 }
 
-/// Where output goes.
+/// The destinations of the workers' output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogPlan {
-    /// `<log-dir>/<run-id>_<random>`, made by whoever makes the plan; attempts and ranks are folders below it.
+    /// The existing directory `<log-dir>/<run-id>_<random>`, below which attempts and ranks are folders.
     pub dir: PathBuf,
-    /// To a file only (`--redirects`).
+    /// Streams that go to a file only (`--redirects`).
     pub redirects: StdByRank,
-    /// To a file and, with a prefix, to the console (`--tee`).
+    /// Streams that go to a file and, with a prefix, to the console (`--tee`).
     pub tee: StdByRank,
     /// Local ranks whose output reaches the console (`--local-ranks-filter`); `None`: all.
     pub local_ranks_filter: Option<BTreeSet<u32>>,
     /// Lines that contain one of these are copied to `filtered_stdout.log` (`--duplicate-stdout-filters`).
     pub stdout_filters: Vec<String>,
-    /// The same for standard error.
+    /// Lines that contain one of these are copied to `filtered_stderr.log`.
     pub stderr_filters: Vec<String>,
     /// Template of the prefix (`--log-line-prefix-template`).
     pub prefix: Option<String>,
     /// Keep a copy of both streams in files even when neither redirected nor teed.
     pub keep: bool,
-    /// Most bytes of all such copies together; `None`: any number.
+    /// Maximum bytes of all such copies together; `None`: unlimited.
     pub kept_bytes_max: Option<u64>,
 }
 
-impl Std {
-    /// Neither.
+impl StdStreams {
     pub const NONE: Self = Self { out: false, err: false };
 
     fn parse(given: &str) -> Result<Self, StdError> {
@@ -63,9 +59,9 @@ impl Std {
 }
 
 impl StdByRank {
-    /// Streams of a local rank.
+    /// Returns the streams of a local rank.
     #[must_use]
-    pub fn of(&self, local_rank: u32) -> Std {
+    pub fn of(&self, local_rank: u32) -> StdStreams {
         self.ranks.get(&local_rank).copied().unwrap_or(self.all)
     }
 }
@@ -73,10 +69,10 @@ impl StdByRank {
 impl std::str::FromStr for StdByRank {
     type Err = StdError;
 
-    /// `0`, `1`, `2`, `3`, or `0:1,1:3` by local rank, where ranks that are not listed have none.
+    /// Parses `0`, `1`, `2`, `3`, or `0:1,1:3` by local rank, where ranks that are not listed have none.
     fn from_str(given: &str) -> Result<Self, StdError> {
         if !given.contains(':') {
-            return Ok(Self { all: Std::parse(given)?, ranks: BTreeMap::new() });
+            return Ok(Self { all: StdStreams::parse(given)?, ranks: BTreeMap::new() });
         }
         let mut ranks = BTreeMap::new();
         for part in given.split(',') {
@@ -86,37 +82,36 @@ impl std::str::FromStr for StdByRank {
                 .filter(|rank| rank.bytes().all(|byte| byte.is_ascii_digit()))
                 .and_then(|rank| rank.parse::<u32>().ok())
                 .ok_or_else(|| StdError::Rank { given: rank.to_owned() })?;
-            if ranks.insert(rank, Std::parse(streams)?).is_some() {
+            if ranks.insert(rank, StdStreams::parse(streams)?).is_some() {
                 return Err(StdError::Twice { rank, given: given.to_owned() });
             }
         }
-        Ok(Self { all: Std::NONE, ranks })
+        Ok(Self { all: StdStreams::NONE, ranks })
     }
 }
 
-/// Where one stream of one worker goes.
+/// The destinations of one stream of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Route {
-    /// To the console with a prefix, and to a file.
+    /// Whether the stream goes to the console with a prefix, and to a file.
     pub(super) teed: bool,
-    /// To a file and not to the console.
+    /// Whether the stream goes to a file and not to the console.
     pub(super) redirected: bool,
-    /// To the console.
     pub(super) shown: bool,
     pub(super) filed: bool,
 }
 
 impl Route {
-    /// Whether nobody asked for anything but the console.
+    /// Returns whether the stream goes to the console only.
     pub(super) fn is_plain(self) -> bool {
         self.shown && !self.teed
     }
 }
 
 impl LogPlan {
-    /// Where a stream of this local rank goes.
-    pub(super) fn route(&self, name: Name, local_rank: u32) -> Route {
-        let of = |std: Std| if name == Name::Out { std.out } else { std.err };
+    /// Returns the destinations of a stream of this local rank.
+    pub(super) fn route(&self, name: StreamName, local_rank: u32) -> Route {
+        let of = |std: StdStreams| if name == StreamName::Out { std.out } else { std.err };
         let teed = of(self.tee.of(local_rank));
         let redirected = of(self.redirects.of(local_rank)) && !teed;
         let visible = self.local_ranks_filter.as_ref().is_none_or(|ranks| ranks.contains(&local_rank));
@@ -130,11 +125,14 @@ mod tests {
 
     #[test]
     fn streams_are_read_as_torchrun_writes_them() {
-        let both = Std { out: true, err: true };
+        let both = StdStreams { out: true, err: true };
         assert_eq!("3".parse::<StdByRank>().unwrap().of(7), both);
         let some: StdByRank = "0:3,1:0,2:1,13:2".parse().unwrap();
-        assert_eq!((some.of(0), some.of(1), some.of(5)), (both, Std::NONE, Std::NONE));
-        assert_eq!((some.of(2), some.of(13)), (Std { out: true, err: false }, Std { out: false, err: true }));
+        assert_eq!((some.of(0), some.of(1), some.of(5)), (both, StdStreams::NONE, StdStreams::NONE));
+        assert_eq!(
+            (some.of(2), some.of(13)),
+            (StdStreams { out: true, err: false }, StdStreams { out: false, err: true })
+        );
         for bad in ["", "4", "0:4", "0:1,", ":1", "a:1", "+1:1", "0:1;1:1", "0,1", "0:1,2", "-1", "1 "] {
             assert!(bad.parse::<StdByRank>().is_err(), "{bad:?}");
         }

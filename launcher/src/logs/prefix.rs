@@ -1,17 +1,17 @@
 //! The prefix of a teed line: torchrun's default or the user's template. Pure.
 
-use super::Who;
+use super::WorkerIdentity;
 use crate::template::substitute;
 
-/// Prefix of a worker's lines.
-pub(super) fn prefix(template: Option<&str>, who: &Who) -> Vec<u8> {
+/// Returns the prefix of a worker's lines.
+pub(super) fn prefix(template: Option<&str>, who: &WorkerIdentity) -> Vec<u8> {
     match template.filter(|template| !template.is_empty()) {
         None => format!("[{}{}]:", who.role, who.local_rank).into_bytes(),
         Some(template) => substitute(template, |name| value(name, who)).into_bytes(),
     }
 }
 
-fn value(name: &str, who: &Who) -> Option<String> {
+fn value(name: &str, who: &WorkerIdentity) -> Option<String> {
     match name {
         "role_name" => Some(who.role.clone()),
         "rank" => Some(who.rank.to_string()),
@@ -27,7 +27,7 @@ mod tests {
 
     #[test]
     fn a_prefix_names_role_ranks_and_host() {
-        let who = Who { role: "trainer".into(), local_rank: 3, rank: 11, host: "r12i0n8".into() };
+        let who = WorkerIdentity { role: "trainer".into(), local_rank: 3, rank: 11, host: "r12i0n8".into() };
         let fill = |template| String::from_utf8(prefix(template, &who)).unwrap();
         assert_eq!(fill(None), "[trainer3]:");
         assert_eq!(fill(Some("")), "[trainer3]:");

@@ -3,58 +3,58 @@
 //! Pure: bytes of a file in, bytes to print out.
 
 use super::{
-    find::{LogFile, Wanted},
-    lines::Lines,
+    find::{LogFile, LogSelection},
+    lines::LineBuffer,
     screen::{Screen, StreamId},
-    stream::Name,
+    stream::StreamName,
 };
 use memchr::memchr;
 use std::collections::BTreeMap;
 
-/// How lines are written.
+/// The format in which log lines are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// The lines; with their ranks when several files are wanted.
+pub enum LogFormat {
+    /// Text lines, with their ranks when several files are selected.
     Text,
-    /// An object for each line: attempt, rank, stream, line.
+    /// A JSON object for each line: attempt, rank, stream, line.
     Json,
 }
 
-/// Turns what was read into what is printed.
+/// Formats log bytes for printing.
 #[derive(Debug)]
 pub struct Printer {
-    form: Form,
-    /// Only one file is wanted: its bytes are printed as they are.
+    form: LogFormat,
+    /// Whether only one file is selected, whose bytes are printed unchanged.
     plain: bool,
     screen: Screen,
-    parts: BTreeMap<StreamId, (LogFile, Lines, Vec<u8>)>,
+    parts: BTreeMap<StreamId, (LogFile, LineBuffer, Vec<u8>)>,
 }
 
 impl Printer {
-    /// A printer for these files.
+    /// Makes a printer for the selected files.
     #[must_use]
-    pub fn new(form: Form, wanted: &Wanted) -> Self {
+    pub fn new(form: LogFormat, wanted: &LogSelection) -> Self {
         let plain = wanted.ranks.len() == 1 && wanted.out != wanted.err;
         Self { form, plain, screen: Screen::default(), parts: BTreeMap::new() }
     }
 
-    /// What is printed when `bytes` of a file were read.
+    /// Appends the text for `bytes` of a file to `out`.
     pub fn print(&mut self, log: &LogFile, bytes: &[u8], out: &mut Vec<u8>) {
-        if self.plain && self.form == Form::Text {
+        if self.plain && self.form == LogFormat::Text {
             return out.extend_from_slice(bytes);
         }
         let id = id(log);
-        let (_, lines, line) = self.parts.entry(id).or_insert_with(|| (log.clone(), Lines::default(), Vec::new()));
+        let (_, lines, line) = self.parts.entry(id).or_insert_with(|| (log.clone(), LineBuffer::default(), Vec::new()));
         match self.form {
-            Form::Text => {
+            LogFormat::Text => {
                 let prefix = prefix(log);
                 lines.push(bytes, |ready| self.screen.show(id, &prefix, ready, out));
             }
-            Form::Json => objects(log, line, bytes, out),
+            LogFormat::Json => objects(log, line, bytes, out),
         }
     }
 
-    /// What is printed when no more will come: lines without an end.
+    /// Appends the remaining lines without an end to `out`.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         for (id, (log, mut lines, line)) in std::mem::take(&mut self.parts) {
             lines.flush(|part| self.screen.show(id, &prefix(&log), part, out));
@@ -66,7 +66,7 @@ impl Printer {
     }
 }
 
-/// A file's number: its attempt, rank and stream.
+/// Returns the id of a file, made of its attempt, rank and stream.
 fn id(log: &LogFile) -> StreamId {
     // 31 bits of a rank are enough for all there are.
     (u64::from(log.attempt) << 32) | (u64::from(log.rank & (u32::MAX >> 1)) << 1) | log.name.index() as u64
@@ -74,8 +74,8 @@ fn id(log: &LogFile) -> StreamId {
 
 fn prefix(log: &LogFile) -> Vec<u8> {
     match log.name {
-        Name::Out => format!("[{}]:", log.rank),
-        Name::Err => format!("[{} err]:", log.rank),
+        StreamName::Out => format!("[{}]:", log.rank),
+        StreamName::Err => format!("[{} err]:", log.rank),
     }
     .into_bytes()
 }
@@ -102,11 +102,11 @@ fn object(log: &LogFile, line: &[u8], out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    fn log(rank: u32, name: Name) -> LogFile {
+    fn log(rank: u32, name: StreamName) -> LogFile {
         LogFile { attempt: 1, rank, name, path: "x".into() }
     }
 
-    fn printed(form: Form, wanted: &Wanted, script: &[(LogFile, &str)]) -> String {
+    fn printed(form: LogFormat, wanted: &LogSelection, script: &[(LogFile, &str)]) -> String {
         let mut printer = Printer::new(form, wanted);
         let mut out = Vec::new();
         script.iter().for_each(|(log, text)| printer.print(log, text.as_bytes(), &mut out));
@@ -116,17 +116,19 @@ mod tests {
 
     #[test]
     fn lines_say_whose_they_are_unless_only_one_file_is_wanted() {
-        let all = Wanted { ranks: Vec::new(), attempt: None, out: true, err: true };
-        let script = [(log(0, Name::Out), "a\nb"), (log(2, Name::Err), "x\ny\n"), (log(0, Name::Out), "c\nd")];
-        assert_eq!(printed(Form::Text, &all, &script), "[0]:a\n[2 err]:x\n[2 err]:y\n[0]:bc\n[0]:d\n");
-        let one = Wanted { ranks: vec![0], err: false, ..all };
-        assert_eq!(printed(Form::Text, &one, &[(log(0, Name::Out), "a\nb\r")]), "a\nb\r");
+        let all = LogSelection { ranks: Vec::new(), attempt: None, out: true, err: true };
+        let script =
+            [(log(0, StreamName::Out), "a\nb"), (log(2, StreamName::Err), "x\ny\n"), (log(0, StreamName::Out), "c\nd")];
+        assert_eq!(printed(LogFormat::Text, &all, &script), "[0]:a\n[2 err]:x\n[2 err]:y\n[0]:bc\n[0]:d\n");
+        let one = LogSelection { ranks: vec![0], err: false, ..all };
+        assert_eq!(printed(LogFormat::Text, &one, &[(log(0, StreamName::Out), "a\nb\r")]), "a\nb\r");
     }
 
     #[test]
     fn an_object_for_each_line() {
-        let all = Wanted { ranks: vec![0], attempt: None, out: true, err: false };
-        let text = printed(Form::Json, &all, &[(log(0, Name::Out), "a\"\r\nb"), (log(0, Name::Out), "c")]);
+        let all = LogSelection { ranks: vec![0], attempt: None, out: true, err: false };
+        let text =
+            printed(LogFormat::Json, &all, &[(log(0, StreamName::Out), "a\"\r\nb"), (log(0, StreamName::Out), "c")]);
         let objects: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(objects[0], serde_json::json!({ "attempt": 1, "rank": 0, "stream": "stdout", "line": "a\"" }));
         assert_eq!((objects.len(), &objects[1]["line"]), (2, &"bc".into()));

@@ -1,17 +1,17 @@
-//! The door: hands a worker its standard output and error, and waits for what was written.
+//! Creates a worker's standard output and error, and waits for what was written.
 
 use super::{
     LogError, LogPlan, Tail,
     console::{ConsoleKinds, Consoles},
-    files::Files,
-    filter::{Filter, Needles},
-    layout::{self, Attempt},
-    lines::Lines,
+    files::LogFiles,
+    filter::{LineFilter, Needles},
+    layout::{self, AttemptDir},
+    lines::LineBuffer,
     plan::Route,
     prefix::prefix,
-    reader::{Order, Reader},
-    stream::{Carries, Name, Stream},
-    tail::{Moment, Said},
+    reader::{PumpCommand, Reader},
+    stream::{PipeContents, Stream, StreamName},
+    tail::{AtomicInstant, TailWriter},
 };
 use crate::process::{self, Outlet};
 use crossbeam_channel::{Sender, bounded, unbounded};
@@ -32,101 +32,96 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a pump that is dropped waits for a console that takes nothing, and then for its thread.
+/// Longest time that a dropped pump waits for a console that accepts nothing, and then for its thread.
 const END_WAIT: Duration = Duration::from_secs(1);
 
-/// Whose output it is.
+/// The worker whose output is captured.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Who {
-    /// Role (`--role`).
+pub struct WorkerIdentity {
     pub role: String,
     /// Index among the workers of this node.
     pub local_rank: u32,
-    /// Global rank.
     pub rank: u32,
     /// Name of this host.
     pub host: String,
 }
 
-/// What a worker is started with. `stdout` and `stderr` must be dropped after the worker was started: they hold the pipes
-/// open.
+/// The streams with which a worker is started. `stdout` and `stderr` must be dropped after the worker was started,
+/// since they hold the pipes open.
 #[derive(Debug)]
-pub struct Streams {
-    /// Standard output.
+pub struct WorkerStreams {
     pub(crate) stdout: Outlet,
-    /// Standard error.
     pub(crate) stderr: Outlet,
-    /// Where the worker writes what it died of (`TORCHELASTIC_ERROR_FILE`); does not exist yet.
+    /// The file for the worker's failure (`TORCHELASTIC_ERROR_FILE`), which does not exist yet.
     pub error_file: PathBuf,
-    /// Its last words.
     pub tail: Tail,
 }
 
-/// What the pump's thread and its owner both see.
+/// The state shared by the pump's thread and its owner.
 #[derive(Debug)]
-pub(super) struct Shared {
-    /// Origin of all moments.
+pub(super) struct PumpShared {
+    /// Origin of all [`AtomicInstant`]s.
     pub(super) origin: Instant,
-    /// When any worker last said something.
-    pub(super) last: Moment,
-    /// What went wrong and was not taken yet.
-    pub(super) troubles: Mutex<Vec<LogError>>,
-    /// What waits for the readers of the consoles while the pump ends.
+    /// The time of the last output of any worker.
+    pub(super) last: AtomicInstant,
+    /// Errors that were not taken yet.
+    pub(super) errors: Mutex<Vec<LogError>>,
+    /// Output that the consoles' readers have not taken while the pump ends.
     pub(super) backlog: Mutex<Option<Backlog>>,
-    /// Bytes that no console got, because their readers were given up.
+    /// Bytes that were discarded because a console was given up.
     pub(super) lost: AtomicU64,
 }
 
-/// Output that its reader has not taken yet.
+/// Output that a console's reader has not taken yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backlog {
     /// "standard output", "standard error" or both.
     pub console: &'static str,
-    /// Bytes that wait.
     pub bytes: u64,
 }
 
-/// The way to the pump's thread.
+/// Sends commands to the pump's thread.
 #[derive(Debug)]
-pub(super) struct Door {
-    orders: Sender<Order>,
+pub(super) struct PumpHandle {
+    commands: Sender<PumpCommand>,
     wake: Arc<EventFd>,
 }
 
-impl Door {
-    /// Waits until what is in the pipes now has been read, if that can be: not when the console takes nothing.
+impl PumpHandle {
+    /// Waits until the current content of the pipes has been read, at most for `limit`: a console that accepts nothing
+    /// delays reading.
     pub(super) fn catch_up(&self, limit: Duration) {
         let (done, read) = bounded(1);
-        if self.order(Order::CatchUp(done)).is_ok() {
+        if self.send(PumpCommand::CatchUp(done)).is_ok() {
             let _late = read.recv_timeout(limit);
         }
     }
 
-    fn order(&self, order: Order) -> Result<(), LogError> {
-        self.orders.send(order).map_err(|_gone| LogError::Gone)?;
+    fn send(&self, command: PumpCommand) -> Result<(), LogError> {
+        self.commands.send(command).map_err(|_gone| LogError::Gone)?;
         // A counter that is full wakes as well.
         let _full = self.wake.write(1);
         Ok(())
     }
 }
 
-/// Reads the output of all workers of a node, in one thread. Dropping it writes out what was read, as far as the consoles take
-/// it within a moment; see [`Self::finish`].
+/// Reads the output of all workers of a node, in one thread. Dropping the pump writes out what was read, as far as the
+/// consoles accept it within a second; see [`Self::finish`].
 #[derive(Debug)]
 pub struct Pump {
     plan: LogPlan,
     consoles: ConsoleKinds,
     needles: [Option<Needles>; 2],
-    attempt: Mutex<Option<(u32, Attempt)>>,
-    door: Arc<Door>,
-    shared: Arc<Shared>,
-    /// Hangs up when the thread has ended.
+    attempt: Mutex<Option<(u32, AttemptDir)>>,
+    handle: Arc<PumpHandle>,
+    shared: Arc<PumpShared>,
+    /// A pipe that is closed when the thread ends.
     ended: io::PipeReader,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Pump {
-    /// Starts the thread; its consoles are this process's standard output and error.
+    /// Starts the thread. The consoles are this process's standard output and error.
     pub fn start(plan: LogPlan) -> Result<Self, LogError> {
         let copy = |fd: io::Result<OwnedFd>| fd.map_err(system("copy the launcher's own streams"));
         let out = copy(io::stdout().as_fd().try_clone_to_owned())?;
@@ -134,22 +129,22 @@ impl Pump {
         Self::start_on(plan, out, err)
     }
 
-    /// The same with other consoles.
+    /// Starts the thread with the given consoles.
     pub fn start_on(plan: LogPlan, out: OwnedFd, err: OwnedFd) -> Result<Self, LogError> {
         let origin = Instant::now();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PumpShared {
             origin,
-            last: Moment::never(origin),
-            troubles: Mutex::default(),
+            last: AtomicInstant::never(origin),
+            errors: Mutex::default(),
             backlog: Mutex::default(),
             lost: AtomicU64::new(0),
         });
         let kinds = ConsoleKinds::of(&out, &err);
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = Arc::new(EventFd::from_flags(flags).map_err(io::Error::from).map_err(system("make an eventfd"))?);
-        let (orders, incoming) = unbounded();
+        let (commands, incoming) = unbounded();
         let (ended, alive) = io::pipe().map_err(system("make a pipe"))?;
-        let files = Files::new(plan.kept_bytes_max);
+        let files = LogFiles::new(plan.kept_bytes_max);
         let reader = Reader::new(incoming, Arc::clone(&wake), Arc::clone(&shared), Consoles::new(out, err), files)
             .map_err(system("make an epoll instance"))?;
         let body = move || {
@@ -159,34 +154,34 @@ impl Pump {
         let thread = std::thread::Builder::new().name("enn-logs".into()).spawn(body);
         let thread = Some(thread.map_err(system("start a thread"))?);
         let needles = [Needles::new(&plan.stdout_filters), Needles::new(&plan.stderr_filters)];
-        let door = Arc::new(Door { orders, wake });
-        Ok(Self { plan, consoles: kinds, needles, attempt: Mutex::default(), door, shared, ended, thread })
+        let handle = Arc::new(PumpHandle { commands, wake });
+        Ok(Self { plan, consoles: kinds, needles, attempt: Mutex::default(), handle, shared, ended, thread })
     }
 
     /// Makes the files and pipes of one worker in one attempt.
-    pub fn open(&self, attempt: u32, who: &Who) -> Result<Streams, LogError> {
+    pub fn open(&self, attempt: u32, who: &WorkerIdentity) -> Result<WorkerStreams, LogError> {
         let attempt = self.attempt(attempt)?;
         let dir = attempt.rank(who.local_rank)?;
-        let said = Said::nothing(self.shared.origin);
-        let [out, err] = [Name::Out, Name::Err].map(|name| self.plan.route(name, who.local_rank));
-        let site = Site { who, attempt: &attempt, dir: &dir, said: &said };
+        let tail_writer = TailWriter::nothing(self.shared.origin);
+        let [out, err] = [StreamName::Out, StreamName::Err].map(|name| self.plan.route(name, who.local_rank));
+        let setup = StreamSetup { who, attempt: &attempt, dir: &dir, tail_writer: &tail_writer };
         let (stdout, stderr) = if self.consoles.same && out.is_plain() && err.is_plain() {
-            let both = self.stream(Carries::Both, out, &site)?;
+            let both = self.stream(PipeContents::Both, out, &setup)?;
             let copy = both.try_clone().map_err(system("copy a pipe"))?;
             (both, copy)
         } else {
-            (self.stream(Carries::Out, out, &site)?, self.stream(Carries::Err, err, &site)?)
+            (self.stream(PipeContents::Out, out, &setup)?, self.stream(PipeContents::Err, err, &setup)?)
         };
-        let tail = Tail::new(said, Arc::clone(&self.door));
-        Ok(Streams { stdout, stderr, error_file: layout::error_file(&dir), tail })
+        let tail = Tail::new(tail_writer, Arc::clone(&self.handle));
+        Ok(WorkerStreams { stdout, stderr, error_file: layout::error_file(&dir), tail })
     }
 
-    /// Writes a line to standard error, never inside a line of a worker. It comes when it is its turn; see `settle`.
+    /// Queues a line for standard error, which is never written inside a line of a worker; see [`Self::settle`].
     pub fn say(&self, line: String) -> Result<(), LogError> {
-        self.door.order(Order::Say(line))
+        self.handle.send(PumpCommand::Say(line))
     }
 
-    /// When any worker last wrote something that passed through here; streams that are inherited do not.
+    /// Returns when any worker last wrote something that passed through the pump; inherited streams do not.
     #[must_use]
     pub fn last_output(&self) -> Option<Instant> {
         self.shared.last.get()
@@ -197,65 +192,65 @@ impl Pump {
     /// first. Does not wait for pipes to be closed: what a worker left behind may hold them for ever.
     pub fn settle(&self, deadline: Instant) -> bool {
         let (done, settled) = bounded(1);
-        self.door.order(Order::Settle(done)).is_ok() && settled.recv_deadline(deadline).is_ok()
+        self.handle.send(PumpCommand::Settle(done)).is_ok() && settled.recv_deadline(deadline).is_ok()
     }
 
-    /// The consoles' windows have another size: the terminals of the workers get it too.
+    /// Gives the workers' terminals the size of the consoles' windows.
     pub fn resize(&self) {
         // A thread that is gone has no terminals.
-        let _gone = self.door.order(Order::Resize);
+        let _gone = self.handle.send(PumpCommand::Resize);
     }
 
-    /// Begins the end: what was written is brought to files and consoles, however long these take. [`Self::ended`] tells when
-    /// it is done. What is opened after this may not be read.
+    /// Begins the end: all output is written to files and consoles, however long that takes. [`Self::ended`] becomes
+    /// readable when it is done. Streams opened after this call may not be read.
     pub fn finish(&self) {
         // A thread that is gone has ended.
-        let _gone = self.door.order(Order::End);
+        let _gone = self.handle.send(PumpCommand::End);
     }
 
-    /// After [`Self::finish`]: what the consoles do not take at once is not written to them any more; files are still completed.
+    /// Discards the output that the consoles do not accept at once, after [`Self::finish`]. Files are still completed.
     pub fn give_up_consoles(&self) {
-        let _gone = self.door.order(Order::GiveUp);
+        let _gone = self.handle.send(PumpCommand::GiveUp);
     }
 
-    /// Is ready to be read when everything has arrived, or was given up.
+    /// Returns a descriptor that becomes readable when all output was written or discarded.
     #[must_use]
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
     }
 
-    /// What the readers of the consoles have not taken yet, while the end is waited for.
+    /// Returns the output that the consoles' readers have not taken yet, after [`Self::finish`].
     #[must_use]
     pub fn backlog(&self) -> Option<Backlog> {
         *self.shared.backlog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that no console got because they were given up.
+    /// Returns the bytes that were discarded because consoles were given up.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
 
-    /// Waits for the end; whether it came in time.
+    /// Waits for the end and returns whether it came before `deadline`.
     fn ended_by(&self, deadline: Instant) -> bool {
         let mut fds = [PollFd::new(self.ended(), PollFlags::POLLIN)];
         process::wait_ready(&mut fds, Some(deadline)).is_ok() && fds[0].any().unwrap_or(true)
     }
 
-    /// What went wrong since the last call: a full disk, a closed console; each told once.
+    /// Returns the errors since the last call, such as a full disk or a closed console. Each is returned once.
     #[must_use]
-    pub fn take_troubles(&self) -> Vec<LogError> {
-        std::mem::take(&mut *self.shared.troubles.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn take_errors(&self) -> Vec<LogError> {
+        std::mem::take(&mut *self.shared.errors.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn attempt(&self, number: u32) -> Result<Attempt, LogError> {
+    fn attempt(&self, number: u32) -> Result<AttemptDir, LogError> {
         let mut current = self.attempt.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((was, attempt)) = &*current
             && *was == number
         {
             return Ok(attempt.clone());
         }
-        let attempt = Attempt::create(&self.plan.dir, number)?;
+        let attempt = AttemptDir::create(&self.plan.dir, number)?;
         if self.needles[0].is_some() {
             layout::touch(attempt.filtered_stdout())?;
         }
@@ -265,10 +260,10 @@ impl Pump {
         Ok(current.insert((number, attempt)).1.clone())
     }
 
-    fn stream(&self, carries: Carries, route: Route, site: &Site<'_>) -> Result<Outlet, LogError> {
-        let name = carries.name();
+    fn stream(&self, contents: PipeContents, route: Route, setup: &StreamSetup<'_>) -> Result<Outlet, LogError> {
+        let name = contents.name();
         let terminal = self.consoles.terminals[name.index()].as_ref().filter(|_| route.is_plain());
-        if carries == Carries::Out && !route.filed {
+        if contents == PipeContents::Out && !route.filed {
             return if route.shown {
                 Ok(Outlet::Inherited)
             } else {
@@ -276,10 +271,10 @@ impl Pump {
             };
         }
         let (file, filtered, needles) = match name {
-            Name::Out => (layout::STDOUT, site.attempt.filtered_stdout(), &self.needles[0]),
-            Name::Err => (layout::STDERR, site.attempt.filtered_stderr(), &self.needles[1]),
+            StreamName::Out => (layout::STDOUT, setup.attempt.filtered_stdout(), &self.needles[0]),
+            StreamName::Err => (layout::STDERR, setup.attempt.filtered_stderr(), &self.needles[1]),
         };
-        let file = if route.filed { Some(layout::touch(site.dir.join(file))?) } else { None };
+        let file = if route.filed { Some(layout::touch(setup.dir.join(file))?) } else { None };
         let (source, write) = match terminal {
             Some(terminal) => process::terminal_pair(terminal.as_fd()).map_err(system("make a terminal"))?,
             None => io::pipe().map(|(read, write)| (read.into(), write.into())).map_err(system("make a pipe"))?,
@@ -287,17 +282,20 @@ impl Pump {
         // What the worker does with its end is its own affair.
         let flags = fcntl(&source, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(io::Error::from);
         flags.map_err(system("set the flags of a pipe"))?;
-        self.door.order(Order::Add(Box::new(Stream {
+        self.handle.send(PumpCommand::Add(Box::new(Stream {
             source,
-            carries,
+            contents,
             terminal: terminal.is_some(),
-            said: site.said.clone(),
+            tail: setup.tail_writer.clone(),
             file,
             copy: !route.teed && !route.redirected,
             shown: route.shown,
-            prefix: if route.teed { prefix(self.plan.prefix.as_deref(), site.who) } else { Vec::new() },
-            filter: needles.clone().filter(|_| route.teed && route.shown).map(|texts| (Filter::new(texts), filtered)),
-            lines: Lines::default(),
+            prefix: if route.teed { prefix(self.plan.prefix.as_deref(), setup.who) } else { Vec::new() },
+            filter: needles
+                .clone()
+                .filter(|_| route.teed && route.shown)
+                .map(|texts| (LineFilter::new(texts), filtered)),
+            lines: LineBuffer::default(),
             show_part_at: None,
             queued: false,
             owed: 0,
@@ -307,12 +305,12 @@ impl Pump {
     }
 }
 
-/// Where a worker's streams are set up.
-struct Site<'a> {
-    who: &'a Who,
-    attempt: &'a Attempt,
+/// The values with which a worker's streams are set up.
+struct StreamSetup<'a> {
+    who: &'a WorkerIdentity,
+    attempt: &'a AttemptDir,
     dir: &'a Path,
-    said: &'a Said,
+    tail_writer: &'a TailWriter,
 }
 
 impl Drop for Pump {

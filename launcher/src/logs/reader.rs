@@ -1,15 +1,15 @@
 //! The pump's thread: waits for all pipes at once and passes on what comes.
 //!
-//! It owns every stream, file and console; orders come through a channel and an eventfd. **Invariant:** it never waits for
+//! It owns every stream, file and console; commands come through a channel and an eventfd. **Invariant:** it never waits for
 //! one worker, and it reads no more than it can hold.
 
 use super::{
     LogError,
     console::{Console, Consoles},
-    files::Files,
-    pump::{Backlog, Shared},
+    files::LogFiles,
+    pump::{Backlog, PumpShared},
     screen::StreamId,
-    stream::{Name, Stream},
+    stream::{Stream, StreamName},
 };
 use crate::process;
 use crossbeam_channel::{Receiver, Sender};
@@ -29,75 +29,74 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Silence after which part of a line is shown.
+/// Silence after which a partial line is shown.
 const SILENCE: Duration = Duration::from_millis(100);
 /// Bytes read at a time, from one worker.
 const READ_BYTES_MAX: usize = 64 << 10;
-/// What a pipe or terminal may hold when the system does not say.
+/// Assumed capacity of a pipe or terminal when the system does not report it, bytes.
 const SOURCE_BYTES: usize = 128 << 10;
 /// Descriptors handled after one wait.
 const EVENTS_MAX: usize = 64;
 
-/// The launcher among the streams of a console.
+/// The launcher's own id among the streams of a console.
 const LAUNCHER: StreamId = u64::MAX;
 
-/// Keys of what is not a stream.
+/// Epoll keys of descriptors that are not streams.
 const WAKE: u64 = u64::MAX;
 const CONSOLE: u64 = u64::MAX - 1;
 
-/// What the pump's owner asks for.
+/// A command to the pump's thread.
 #[derive(Debug)]
-pub(super) enum Order {
-    /// Read this, too.
+pub(super) enum PumpCommand {
+    /// Begin to read a stream.
     Add(Box<Stream>),
-    /// A line of the launcher itself, without its end.
+    /// Show a line of the launcher itself, given without its end.
     Say(String),
-    /// Say when what is in the pipes now has been read.
+    /// Answer when the current content of the pipes has been read.
     CatchUp(Sender<()>),
-    /// Say when everything written so far has arrived.
+    /// Answer when all output so far was written.
     Settle(Sender<()>),
     /// Give the workers' terminals the size of the consoles' windows.
     Resize,
-    /// Write out what was read, and end.
+    /// Write out all output, and end.
     End,
-    /// Wait for no console any more.
+    /// Discard the output that consoles do not accept.
     GiveUp,
 }
 
-/// The thread's state.
 #[derive(Debug)]
 pub(super) struct Reader {
     epoll: Epoll,
-    orders: Receiver<Order>,
+    commands: Receiver<PumpCommand>,
     wake: Arc<EventFd>,
-    shared: Arc<Shared>,
+    shared: Arc<PumpShared>,
     streams: BTreeMap<StreamId, Box<Stream>>,
     next: StreamId,
     consoles: Consoles,
-    files: Files,
+    files: LogFiles,
     scratch: Vec<u8>,
-    /// Streams with part of a line, by the moment when they are looked at again.
+    /// Streams with a partial line, by the time at which it is shown.
     silent: VecDeque<(Instant, StreamId)>,
     catching_up: Vec<Sender<()>>,
     settling: Vec<Sender<()>>,
     ending: bool,
-    /// Which consoles were full when the streams were last paused or not.
+    /// Which consoles were full when streams were last paused or resumed.
     full: [bool; 2],
 }
 
 impl Reader {
     pub(super) fn new(
-        orders: Receiver<Order>,
+        commands: Receiver<PumpCommand>,
         wake: Arc<EventFd>,
-        shared: Arc<Shared>,
+        shared: Arc<PumpShared>,
         consoles: Consoles,
-        files: Files,
+        files: LogFiles,
     ) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&*wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
         Ok(Self {
             epoll,
-            orders,
+            commands,
             wake,
             shared,
             streams: BTreeMap::new(),
@@ -113,7 +112,7 @@ impl Reader {
         })
     }
 
-    /// Runs until told to end.
+    /// Runs until the command to end.
     pub(super) fn run(mut self) {
         let mut events = [EpollEvent::empty(); EVENTS_MAX];
         loop {
@@ -121,12 +120,12 @@ impl Reader {
                 Ok(count) => count,
                 Err(Errno::EINTR) => 0,
                 Err(errno) => {
-                    return self.trouble(LogError::System { what: "wait for output", source: errno.into() });
+                    return self.error(LogError::System { what: "wait for output", source: errno.into() });
                 }
             };
             for event in &events[..count] {
                 match event.data() {
-                    WAKE => self.take_orders(),
+                    WAKE => self.take_commands(),
                     CONSOLE => {}
                     id => self.read(id),
                 }
@@ -152,29 +151,29 @@ impl Reader {
         })
     }
 
-    fn take_orders(&mut self) {
+    fn take_commands(&mut self) {
         let _empty = self.wake.read();
-        while let Ok(order) = self.orders.try_recv() {
-            match order {
-                Order::Add(stream) => self.add(stream),
-                Order::Say(mut line) => {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                PumpCommand::Add(stream) => self.add(stream),
+                PumpCommand::Say(mut line) => {
                     line.push('\n');
-                    self.consoles.of(Name::Err).show(LAUNCHER, &[], line.as_bytes());
+                    self.consoles.of(StreamName::Err).show(LAUNCHER, &[], line.as_bytes());
                 }
-                Order::CatchUp(done) => {
+                PumpCommand::CatchUp(done) => {
                     self.owe();
                     self.catching_up.push(done);
                 }
-                Order::Settle(done) => {
+                PumpCommand::Settle(done) => {
                     self.owe();
                     self.settling.push(done);
                 }
-                Order::Resize => self.resize(),
-                Order::End => {
+                PumpCommand::Resize => self.resize(),
+                PumpCommand::End => {
                     self.owe();
                     self.ending = true;
                 }
-                Order::GiveUp => {
+                PumpCommand::GiveUp => {
                     self.consoles.each().for_each(Console::give_up);
                     self.pause();
                 }
@@ -192,11 +191,11 @@ impl Reader {
             Ok(()) => {
                 self.streams.insert(id, stream);
             }
-            Err(errno) => self.trouble(LogError::System { what: "watch a pipe", source: errno.into() }),
+            Err(errno) => self.error(LogError::System { what: "watch a pipe", source: errno.into() }),
         }
     }
 
-    /// Every pipe is read until it is empty once, or as much was read as it can have held.
+    /// Marks every pipe to be read until it is empty once, or until as much was read as it can have held.
     fn owe(&mut self) {
         for stream in self.streams.values_mut() {
             let holds = fcntl(&stream.source, FcntlArg::F_GETPIPE_SZ).ok().and_then(|size| usize::try_from(size).ok());
@@ -204,7 +203,7 @@ impl Reader {
         }
     }
 
-    /// Whether somebody waits for everything written so far.
+    /// Returns whether a caller waits for the output so far.
     fn asked(&self) -> bool {
         !self.settling.is_empty() || !self.catching_up.is_empty() || self.ending
     }
@@ -240,16 +239,16 @@ impl Reader {
     fn pass_on(&mut self, id: StreamId, bytes: &[u8], now: Instant) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         self.shared.last.set(now);
-        stream.said.note(now, stream.carries, bytes);
-        let mut troubles = Vec::new();
+        stream.tail.note(now, stream.contents, bytes);
+        let mut errors = Vec::new();
         if let Some(file) = &stream.file {
             let added = if stream.copy { self.files.append_copy(file, bytes) } else { self.files.append(file, bytes) };
-            troubles.extend(added.err());
+            errors.extend(added.err());
         }
         if let Some((filter, file)) = &mut stream.filter {
             let mut matches = Vec::new();
             filter.push(bytes, &stream.prefix, &mut matches);
-            troubles.extend(self.files.append(file, &matches).err());
+            errors.extend(self.files.append(file, &matches).err());
         }
         if stream.shown {
             let console = self.consoles.of(stream.name());
@@ -264,7 +263,7 @@ impl Reader {
                 }
             }
         }
-        troubles.into_iter().for_each(|trouble| self.trouble(trouble));
+        errors.into_iter().for_each(|error| self.error(error));
         if self.consoles.each().any(|console| console.full()) {
             self.write();
         }
@@ -279,8 +278,8 @@ impl Reader {
         if let Some((mut filter, file)) = stream.filter.take() {
             let mut matches = Vec::new();
             filter.finish(&stream.prefix, &mut matches);
-            if let Err(trouble) = self.files.append(&file, &matches) {
-                self.trouble(trouble);
+            if let Err(error) = self.files.append(&file, &matches) {
+                self.error(error);
             }
         }
         if let Some(file) = &stream.file {
@@ -315,12 +314,12 @@ impl Reader {
         }
     }
 
-    /// Writes to the consoles, and waits for those that do not take everything.
+    /// Writes to the consoles, and polls those that do not accept everything.
     fn write(&mut self) {
-        let mut troubles = Vec::new();
+        let mut errors = Vec::new();
         for console in self.consoles.each() {
             let watched = console.watched;
-            troubles.extend(console.write().err());
+            errors.extend(console.write().err());
             if console.waiting() != watched {
                 // What cannot be waited for is always ready, so it never waits.
                 let changed = if watched {
@@ -331,13 +330,13 @@ impl Reader {
                 console.watched = if changed.is_ok() { !watched } else { watched };
             }
         }
-        troubles.into_iter().for_each(|trouble| self.trouble(trouble));
+        errors.into_iter().for_each(|error| self.error(error));
         self.pause();
     }
 
-    /// Streams whose console is full are not read, the others are.
+    /// Pauses the streams whose console is full and resumes the others.
     fn pause(&mut self) {
-        let full = [self.consoles.of(Name::Out).full(), self.consoles.of(Name::Err).full()];
+        let full = [self.consoles.of(StreamName::Out).full(), self.consoles.of(StreamName::Err).full()];
         if std::mem::replace(&mut self.full, full) == full {
             return;
         }
@@ -355,7 +354,7 @@ impl Reader {
         }
     }
 
-    /// Tells those who wait when nothing is on its way any more.
+    /// Answers waiting callers once no output is pending.
     fn answer(&mut self) {
         if self.streams.values().all(|stream| stream.owed == 0 || stream.paused) {
             tell(&mut self.catching_up);
@@ -364,7 +363,7 @@ impl Reader {
             return;
         }
         self.show_parts();
-        self.consoles.of(Name::Err).finish_line();
+        self.consoles.of(StreamName::Err).finish_line();
         self.write();
         if !self.consoles.each().any(|console| console.waiting()) {
             tell(&mut self.settling);
@@ -384,7 +383,7 @@ impl Reader {
         self.drained() && self.consoles.behind().next().is_none()
     }
 
-    /// What the readers of the consoles have not taken: here, and in the pipes that are not read meanwhile.
+    /// Updates the backlog: bytes queued for the consoles, and those in the pipes that are paused.
     fn note_backlog(&self) {
         let unread = self.streams.values().filter(|stream| stream.paused);
         let unread: u64 = unread.map(|stream| process::unread_bytes(stream.source.as_fd())).sum();
@@ -415,8 +414,8 @@ impl Reader {
         ids.into_iter().for_each(|id| self.show_part(id));
     }
 
-    fn trouble(&self, trouble: LogError) {
-        self.shared.troubles.lock().unwrap_or_else(PoisonError::into_inner).push(trouble);
+    fn error(&self, error: LogError) {
+        self.shared.errors.lock().unwrap_or_else(PoisonError::into_inner).push(error);
     }
 }
 

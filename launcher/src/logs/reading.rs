@@ -5,11 +5,11 @@
 
 use super::{
     LogReadError,
-    find::{Found, LogFile, Place, Wanted, find},
-    growing::Growing,
+    find::{LogFile, LogListing, LogLocation, LogSelection, find},
+    growing::GrowingFile,
 };
 use crate::run_dir;
-use enn_common::event::{Event, What};
+use enn_common::event::{Event, EventKind};
 use nix::{
     poll::{PollFd, PollFlags, poll},
     sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent},
@@ -23,49 +23,54 @@ use std::{
     time::SystemTime,
 };
 
-/// The run's journal, beside its logs.
+/// File name of the run's journal, beside its logs.
 const JOURNAL: &str = "events.jsonl";
-/// Bytes of the journal in which its last line is looked for.
+/// Bytes at the end of the journal in which its last line is searched.
 const JOURNAL_END_BYTES: u64 = 64 << 10;
-/// The kernel tells that the launcher's lock file was closed a moment before it gives up the lock.
+/// The kernel reports that the launcher's lock file was closed a moment before it releases the lock; milliseconds.
 const UNLOCK_WAIT_MS: u16 = 100;
 
 /// The logs of one run.
 #[derive(Debug)]
-pub struct Reading {
-    place: Place,
-    wanted: Wanted,
-    /// First attempt that is shown; `None` until there is one.
+pub struct LogReader {
+    place: LogLocation,
+    wanted: LogSelection,
+    /// The first attempt that is shown; `None` until one exists.
     from: Option<u32>,
-    files: Vec<Growing>,
+    files: Vec<GrowingFile>,
     known: BTreeSet<PathBuf>,
-    watch: Option<Watch>,
+    watch: Option<DirWatch>,
 }
 
 #[derive(Debug)]
-struct Watch {
+struct DirWatch {
     inotify: Inotify,
     dirs: BTreeSet<PathBuf>,
 }
 
-impl Reading {
-    /// Looks for the logs; of each that is there now, the last `last` lines are given. Without `follow`, it is
-    /// an error when none are there.
-    pub fn open(place: Place, wanted: Wanted, last: Option<usize>, follow: bool) -> Result<Self, LogReadError> {
-        let watch = follow.then(Watch::new).transpose()?;
+impl LogReader {
+    /// Finds the logs, of which each existing one is read from its last `last` lines on. Without `follow`, it is an
+    /// error when none exist.
+    pub fn open(
+        place: LogLocation,
+        wanted: LogSelection,
+        last: Option<usize>,
+        follow: bool,
+    ) -> Result<Self, LogReadError> {
+        let watch = follow.then(DirWatch::new).transpose()?;
         let (files, known) = Default::default();
         let mut reading = Self { place, wanted, from: None, files, known, watch };
         let found = reading.look(last)?;
         if !follow && reading.files.is_empty() {
             let wanted = reading.wanted.clone();
-            let Found { attempts, ranks, .. } = found;
+            let LogListing { attempts, ranks, .. } = found;
             let root = reading.place.root;
             return Err(LogReadError::None { root, wanted, attempts, ranks });
         }
         Ok(reading)
     }
 
-    /// Gives everything there is, and when following, everything that comes, until the run has ended.
+    /// Passes all output to `give`, and when following, also what is written until the run has ended.
     pub fn read(&mut self, mut give: impl FnMut(&LogFile, &[u8]) -> io::Result<()>) -> Result<(), LogReadError> {
         let mut made = true;
         loop {
@@ -90,8 +95,8 @@ impl Reading {
         }
     }
 
-    /// Looks for files that are new, and opens them.
-    fn look(&mut self, last: Option<usize>) -> Result<Found, LogReadError> {
+    /// Finds new files and opens them.
+    fn look(&mut self, last: Option<usize>) -> Result<LogListing, LogReadError> {
         let mut found = find(&self.place, &self.wanted, self.from);
         if let Some(watch) = &mut self.watch {
             // What appeared in a directory before it was watched is found by looking again.
@@ -103,7 +108,7 @@ impl Reading {
         for log in found.files.drain(..) {
             if self.known.insert(log.path.clone()) {
                 let path = log.path.clone();
-                let growing = Growing::open(log, last).map_err(|source| LogReadError::Read { path, source })?;
+                let growing = GrowingFile::open(log, last).map_err(|source| LogReadError::Read { path, source })?;
                 self.files.push(growing);
             }
         }
@@ -111,13 +116,13 @@ impl Reading {
     }
 }
 
-impl Watch {
+impl DirWatch {
     fn new() -> Result<Self, LogReadError> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC).map_err(|errno| LogReadError::Watch(errno.into()))?;
         Ok(Self { inotify, dirs: BTreeSet::new() })
     }
 
-    /// Watches these directories; whether any is new.
+    /// Watches these directories and returns whether any is new.
     fn add(&mut self, dirs: &[PathBuf]) -> Result<bool, LogReadError> {
         let mut new = false;
         for dir in dirs {
@@ -136,7 +141,7 @@ impl Watch {
         Ok(new)
     }
 
-    /// Waits until something was written or made; whether something was made, as far as is known.
+    /// Waits until a file was written or made, and returns whether a file or directory may have been made.
     fn wait(&self) -> Result<bool, LogReadError> {
         let events = match self.inotify.read_events() {
             Ok(events) => events,
@@ -156,19 +161,20 @@ impl Watch {
     }
 }
 
-/// Whether nobody writes more: the launcher is gone, or says that the run ended. A directory of logs alone does not tell.
+/// Returns whether the run is over: its launcher is gone, or its journal records the end. A directory of logs alone
+/// never is.
 fn ended(root: &Path) -> bool {
     let gone = || run_dir::lock_path(root).is_file() && !run_dir::is_living(root);
     has_ended(root) || gone()
 }
 
-/// When the run's journal was last written to; of a run without one, when its directory was made.
+/// Returns when the run's journal was last written to; without a journal, when the directory last changed.
 pub(crate) fn last_written(root: &Path) -> Option<SystemTime> {
     let written = |path: &Path| std::fs::metadata(path).and_then(|found| found.modified()).ok();
     written(&root.join(JOURNAL)).or_else(|| written(root))
 }
 
-/// Whether the last line of the run's journal says that the run ended.
+/// Returns whether the last line of the run's journal records the end of the run.
 pub(crate) fn has_ended(root: &Path) -> bool {
     let last_line = || -> io::Result<Option<Event>> {
         let file = File::open(root.join(JOURNAL))?;
@@ -179,7 +185,7 @@ pub(crate) fn has_ended(root: &Path) -> bool {
         let line = end.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
         Ok(serde_json::from_slice(line).ok())
     };
-    matches!(last_line(), Ok(Some(Event { what: What::RunEnded { .. }, .. })))
+    matches!(last_line(), Ok(Some(Event { what: EventKind::RunEnded { .. }, .. })))
 }
 
 #[cfg(test)]
@@ -187,26 +193,26 @@ mod tests {
     use super::*;
     use std::{fs, io::Write, sync::mpsc};
 
-    fn at(root: &Path) -> Place {
-        Place { root: root.to_owned(), launch: None }
+    fn at(root: &Path) -> LogLocation {
+        LogLocation { root: root.to_owned(), launch: None }
     }
 
-    fn all() -> Wanted {
-        Wanted { ranks: Vec::new(), attempt: None, out: true, err: true }
+    fn all() -> LogSelection {
+        LogSelection { ranks: Vec::new(), attempt: None, out: true, err: true }
     }
 
     #[test]
     fn what_is_not_there_is_told() {
         let dir = tempfile::tempdir().unwrap();
-        let error = Reading::open(at(dir.path()), all(), None, false).unwrap_err().to_string();
+        let error = LogReader::open(at(dir.path()), all(), None, false).unwrap_err().to_string();
         assert!(error.contains("no logs"), "{error}");
         fs::create_dir_all(dir.path().join("logs/0/3")).unwrap();
         fs::write(dir.path().join("logs/0/3/stdout.log"), "x").unwrap();
-        let wanted = Wanted { ranks: vec![7], ..all() };
-        let error = Reading::open(at(dir.path()), wanted, None, false).unwrap_err().to_string();
+        let wanted = LogSelection { ranks: vec![7], ..all() };
+        let error = LogReader::open(at(dir.path()), wanted, None, false).unwrap_err().to_string();
         assert!(error.contains("rank 7") && error.contains("ranks: 3"), "{error}");
-        let wanted = Wanted { attempt: Some(4), ..all() };
-        let error = Reading::open(at(dir.path()), wanted, None, false).unwrap_err().to_string();
+        let wanted = LogSelection { attempt: Some(4), ..all() };
+        let error = LogReader::open(at(dir.path()), wanted, None, false).unwrap_err().to_string();
         assert!(error.contains("attempt 4") && error.contains("attempts: 0"), "{error}");
     }
 
@@ -218,7 +224,7 @@ mod tests {
         let follower = std::thread::spawn({
             let root = root.clone();
             move || {
-                let mut reading = Reading::open(at(&root), all(), None, true).unwrap();
+                let mut reading = LogReader::open(at(&root), all(), None, true).unwrap();
                 let give = |log: &LogFile, bytes: &[u8]| {
                     let text = String::from_utf8_lossy(bytes).into_owned();
                     lines.send((log.attempt, log.rank, log.stream(), text)).unwrap();
@@ -258,7 +264,7 @@ mod tests {
         fs::write(root.join("logs/0/0/stdout.log"), "x").unwrap();
         let (lines, seen) = mpsc::channel();
         let follower = std::thread::spawn(move || {
-            let mut reading = Reading::open(at(&root), all(), None, true).unwrap();
+            let mut reading = LogReader::open(at(&root), all(), None, true).unwrap();
             reading.read(|_, _| lines.send(()).map_err(io::Error::other)).unwrap();
         });
         seen.recv_timeout(std::time::Duration::from_secs(20)).unwrap();

@@ -5,27 +5,27 @@
 
 use super::lines::segments;
 
-/// A stream, for as long as the pump lives.
+/// The id of a stream, unique within a pump.
 pub(super) type StreamId = u64;
 
-/// The line that is not finished.
+/// The unfinished line of a console.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Open {
+struct OpenLine {
     by: StreamId,
-    /// Its last byte is a carriage return: the next bytes overwrite the line, prefix and all.
+    /// Whether the line ends with a carriage return, so that the next bytes overwrite it with its prefix.
     redrawn: bool,
-    /// Its line has a prefix.
+    /// Whether the line has a prefix.
     prefixed: bool,
 }
 
-/// The state of one console.
+/// The unfinished line of one console, if any.
 #[derive(Debug, Default)]
 pub(super) struct Screen {
-    open: Option<Open>,
+    open: Option<OpenLine>,
 }
 
 impl Screen {
-    /// Adds what stream `by` shows to `out`.
+    /// Appends bytes of stream `by` to `out`, with prefixes and missing line ends.
     pub(super) fn show(&mut self, by: StreamId, prefix: &[u8], bytes: &[u8], out: &mut Vec<u8>) {
         if self.open.is_some_and(|open| open.by != by) {
             self.finish(out);
@@ -43,18 +43,18 @@ impl Screen {
                 begins = true;
             }
         }
-        let open = Open { by, redrawn: last == b'\r', prefixed: !prefix.is_empty() };
+        let open = OpenLine { by, redrawn: last == b'\r', prefixed: !prefix.is_empty() };
         self.open = (last != b'\n').then_some(open);
     }
 
-    /// Ends the unfinished line, if there is one.
+    /// Ends the unfinished line, if any.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         if self.open.take().is_some() {
             out.push(b'\n');
         }
     }
 
-    /// Whether an unfinished line began with our own prefix.
+    /// Returns whether an unfinished line began with a prefix of the launcher.
     pub(super) fn open_prefixed(&self) -> bool {
         self.open.is_some_and(|open| open.prefixed)
     }

@@ -1,73 +1,69 @@
 //! One stream of one worker: where its bytes go.
 
-use super::{filter::Filter, lines::Lines, tail::Said};
+use super::{filter::LineFilter, lines::LineBuffer, tail::TailWriter};
 use std::{os::fd::OwnedFd, path::PathBuf, time::Instant};
 
-/// Which of the launcher's own streams.
+/// One of the launcher's own standard streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Name {
-    /// Standard output.
+pub(super) enum StreamName {
     Out,
-    /// Standard error.
     Err,
 }
 
-impl Name {
-    /// Position in arrays of two.
+impl StreamName {
+    /// Returns the position in arrays of two.
     pub(super) fn index(self) -> usize {
         usize::from(self == Self::Err)
     }
 }
 
-/// What of a worker comes through one pipe or terminal.
+/// The streams of a worker that pass through one pipe or terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Carries {
-    /// Its standard output.
+pub(super) enum PipeContents {
     Out,
-    /// Its standard error.
     Err,
-    /// Both, in the order in which they were written.
+    /// Both streams, in the order in which they were written.
     Both,
 }
 
-impl Carries {
-    /// Whose console and file it goes to.
-    pub(super) fn name(self) -> Name {
-        if self == Self::Err { Name::Err } else { Name::Out }
+impl PipeContents {
+    /// Returns the stream whose console and file the bytes go to.
+    pub(super) fn name(self) -> StreamName {
+        if self == Self::Err { StreamName::Err } else { StreamName::Out }
     }
 }
 
-/// A pipe or terminal and the destinations of what comes through it.
+/// A pipe or terminal and the destinations of its bytes.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// The end that is read. It does not block.
+    /// The end that is read, without blocking.
     pub(super) source: OwnedFd,
-    pub(super) carries: Carries,
-    /// Whether the worker writes to a terminal: somebody may be waiting for part of a line.
+    pub(super) contents: PipeContents,
+    /// Whether the worker writes to a terminal, so that a person may wait for a partial line such as a prompt.
     pub(super) terminal: bool,
-    pub(super) said: Said,
+    pub(super) tail: TailWriter,
     pub(super) file: Option<PathBuf>,
-    /// Whether nobody asked for the file: it is a copy that may end before the stream.
+    /// Whether the file is a copy that no flag asked for and that may end before the stream.
     pub(super) copy: bool,
-    /// Whether it is shown on the console of its name.
+    /// Whether the stream is shown on its console.
     pub(super) shown: bool,
-    /// Before each line on the console; empty: none.
+    /// Prefix of each line on the console; may be empty.
     pub(super) prefix: Vec<u8>,
-    pub(super) filter: Option<(Filter, PathBuf)>,
-    pub(super) lines: Lines,
-    /// When the part of a line that waits is shown.
+    pub(super) filter: Option<(LineFilter, PathBuf)>,
+    pub(super) lines: LineBuffer,
+    /// When the partial line is shown.
     pub(super) show_part_at: Option<Instant>,
-    /// Whether it waits in the queue of streams with such a moment.
+    /// Whether the stream is in the queue of streams with a partial line.
     pub(super) queued: bool,
-    /// Bytes that may have been on their way when somebody asked for everything written so far.
+    /// Bytes that may have been in the pipe when a caller asked for the output so far.
     pub(super) owed: usize,
-    /// Not read, because its console takes nothing.
+    /// Whether the stream is not read because its console is full.
     pub(super) paused: bool,
 }
 
 impl Stream {
-    /// Whose console and file it goes to.
-    pub(super) fn name(&self) -> Name {
-        self.carries.name()
+    /// Returns the stream whose console and file the bytes go to.
+    pub(super) fn name(&self) -> StreamName {
+        self.contents.name()
     }
 }

@@ -1,6 +1,6 @@
-//! The last lines of a worker's standard error, and when it last said something.
+//! The last lines of a worker's standard error, and the time of its last output.
 
-use super::{pump::Door, stream::Carries};
+use super::{pump::PumpHandle, stream::PipeContents};
 use std::{
     collections::VecDeque,
     sync::{
@@ -14,18 +14,18 @@ use std::{
 const TAIL_LINES: usize = 20;
 /// Bytes kept for a report.
 const TAIL_BYTES_MAX: usize = 16 << 10;
-/// How long a report waits for words that are on their way.
+/// Longest time that a report waits for output in the pipes.
 const CATCH_UP_MAX: Duration = Duration::from_millis(100);
 
-/// The moment of the last output, shared between threads without a lock.
+/// The time of the last output, shared between threads without a lock.
 #[derive(Debug)]
-pub(super) struct Moment {
+pub(super) struct AtomicInstant {
     origin: Instant,
     /// Microseconds after `origin`, plus one; 0: never.
     after: AtomicU64,
 }
 
-impl Moment {
+impl AtomicInstant {
     pub(super) fn never(origin: Instant) -> Self {
         Self { origin, after: AtomicU64::new(0) }
     }
@@ -41,75 +41,75 @@ impl Moment {
     }
 }
 
-/// What a worker said last. Cheap to clone; stays readable after the worker ended, and after the pump.
+/// The last output of a worker. Cheap to clone, and readable after the worker and the pump have ended.
 #[derive(Debug, Clone)]
 pub struct Tail {
-    said: Said,
-    door: Arc<Door>,
+    tail_writer: TailWriter,
+    handle: Arc<PumpHandle>,
 }
 
 impl Tail {
-    pub(super) fn new(said: Said, door: Arc<Door>) -> Self {
-        Self { said, door }
+    pub(super) fn new(tail_writer: TailWriter, handle: Arc<PumpHandle>) -> Self {
+        Self { tail_writer, handle }
     }
 
-    /// The last 20 lines of standard error, 16 KiB at most, without the end of the last line. Of a line that was redrawn
-    /// with carriage returns, what stood there last.
+    /// Returns the last 20 lines of standard error, at most 16 KiB, without the end of the last line. A line that was
+    /// redrawn with carriage returns is given as it stood last.
     ///
     /// What the worker wrote before this call is read first, so this may take a moment, a tenth of a second at most.
     #[must_use]
     pub fn stderr(&self) -> String {
-        self.door.catch_up(CATCH_UP_MAX);
-        self.said.ring.lock().unwrap_or_else(PoisonError::into_inner).last_lines()
+        self.handle.catch_up(CATCH_UP_MAX);
+        self.tail_writer.ring.lock().unwrap_or_else(PoisonError::into_inner).last_lines()
     }
 
-    /// Whether the worker wrote to standard output, as far as that passed through the pump.
+    /// Returns whether the worker wrote to standard output, as far as that passed through the pump.
     #[must_use]
     pub fn printed(&self) -> bool {
-        self.said.printed.load(Ordering::Relaxed)
+        self.tail_writer.printed.load(Ordering::Relaxed)
     }
 
-    /// When the worker last wrote anything that passed through the pump.
+    /// Returns when the worker last wrote anything that passed through the pump.
     #[must_use]
     pub fn last_output(&self) -> Option<Instant> {
-        self.said.last.get()
+        self.tail_writer.last.get()
     }
 }
 
-/// The part of a tail that the pump's thread writes.
+/// The side of a [`Tail`] that the pump's thread writes.
 #[derive(Debug, Clone)]
-pub(super) struct Said {
-    ring: Arc<Mutex<Ring>>,
-    last: Arc<Moment>,
+pub(super) struct TailWriter {
+    ring: Arc<Mutex<TailBuffer>>,
+    last: Arc<AtomicInstant>,
     printed: Arc<AtomicBool>,
 }
 
-impl Said {
+impl TailWriter {
     pub(super) fn nothing(origin: Instant) -> Self {
-        Self { ring: Arc::default(), last: Arc::new(Moment::never(origin)), printed: Arc::default() }
+        Self { ring: Arc::default(), last: Arc::new(AtomicInstant::never(origin)), printed: Arc::default() }
     }
 
-    /// Notes output; `bytes` of standard error are kept.
-    pub(super) fn note(&self, now: Instant, carries: Carries, bytes: &[u8]) {
+    /// Records output and its time. Bytes of standard error are kept.
+    pub(super) fn note(&self, now: Instant, contents: PipeContents, bytes: &[u8]) {
         self.last.set(now);
-        if carries != Carries::Out {
+        if contents != PipeContents::Out {
             self.ring.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
         }
-        if carries != Carries::Err {
+        if contents != PipeContents::Err {
             self.printed.store(true, Ordering::Relaxed);
         }
     }
 }
 
-/// The last bytes of a stream.
+/// The last bytes of a stream, at most `TAIL_BYTES_MAX`.
 #[derive(Debug, Default)]
-struct Ring {
+struct TailBuffer {
     bytes: VecDeque<u8>,
     /// Whether older bytes were dropped, so that the first line may be the end of a longer one.
     dropped: bool,
 }
 
-impl Ring {
+impl TailBuffer {
     fn push(&mut self, bytes: &[u8]) {
         let kept = &bytes[bytes.len().saturating_sub(TAIL_BYTES_MAX)..];
         let over = (self.bytes.len() + kept.len()).saturating_sub(TAIL_BYTES_MAX);
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_last_twenty_lines() {
-        let mut ring = Ring::default();
+        let mut ring = TailBuffer::default();
         assert_eq!(ring.last_lines(), "");
         for n in 0..30 {
             ring.push(format!("line {n}\n").as_bytes());
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_line_that_lost_its_beginning_is_left_out() {
-        let mut ring = Ring::default();
+        let mut ring = TailBuffer::default();
         ring.push(&vec![b'x'; 3 * TAIL_BYTES_MAX]);
         assert_eq!(ring.last_lines().len(), TAIL_BYTES_MAX);
         ring.push(b"\nTraceback\n");
@@ -165,9 +165,9 @@ mod tests {
     #[test]
     fn the_moment_of_the_last_output() {
         let origin = Instant::now();
-        let said = Said::nothing(origin);
-        assert_eq!(said.last.get(), None);
-        said.note(origin + Duration::from_micros(5), Carries::Out, b"x");
-        assert_eq!(said.last.get(), Some(origin + Duration::from_micros(5)));
+        let tail_writer = TailWriter::nothing(origin);
+        assert_eq!(tail_writer.last.get(), None);
+        tail_writer.note(origin + Duration::from_micros(5), PipeContents::Out, b"x");
+        assert_eq!(tail_writer.last.get(), Some(origin + Duration::from_micros(5)));
     }
 }

@@ -33,8 +33,8 @@ fn start(plan: LogPlan, dir: &Path) -> Pump {
     Pump::start_on(plan, console(&dir.join("out")), console(&dir.join("err"))).unwrap()
 }
 
-fn who(local_rank: u32) -> Who {
-    Who { role: "default".into(), local_rank, rank: 10 + local_rank, host: "n1".into() }
+fn who(local_rank: u32) -> WorkerIdentity {
+    WorkerIdentity { role: "default".into(), local_rank, rank: 10 + local_rank, host: "n1".into() }
 }
 
 fn shell(pump: &Pump, rank: u32, script: &str) -> (Child, Tail) {
@@ -220,10 +220,10 @@ fn a_closed_console_is_told_once_and_the_files_are_whole() {
     assert!(child.wait().unwrap().success());
     assert!(pump.settle(soon()));
     assert_eq!(tail.stderr(), "e1\ne2\ne3");
-    let troubles: Vec<String> = pump.take_troubles().iter().map(ToString::to_string).collect();
-    assert_eq!(troubles.len(), 2, "{troubles:?}");
-    assert!(troubles.iter().any(|text| text.contains("standard output")), "{troubles:?}");
-    assert!(troubles.iter().any(|text| text.contains("standard error")), "{troubles:?}");
+    let errors: Vec<String> = pump.take_errors().iter().map(ToString::to_string).collect();
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    assert!(errors.iter().any(|text| text.contains("standard output")), "{errors:?}");
+    assert!(errors.iter().any(|text| text.contains("standard error")), "{errors:?}");
     assert_eq!(read(dir.path().join("run/attempt_0/0/stdout.log")).lines().count(), 100_003);
 }
 

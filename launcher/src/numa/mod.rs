@@ -1,6 +1,6 @@
-//! Which CPUs a worker may run on: torchrun's `--numa-binding`.
+//! The CPUs on which a worker may run: torchrun's `--numa-binding`.
 //!
-//! `policy` decides, purely, on a `Topology`; `read` reads that from /sys. **Invariant:** nothing here binds anything; who
+//! `policy` decides, purely, on a `Topology`; `read` reads it from /sys. **Invariant:** nothing here binds anything; the code that
 //! starts the workers does.
 
 mod error;
@@ -9,6 +9,6 @@ mod read;
 mod topology;
 
 pub use error::NumaError;
-pub use policy::{GpuPlace, Mode, bind};
+pub use policy::{GpuLocation, Mode, bind};
 pub use read::{allowed_cpus, read_gpus, read_topology};
 pub use topology::{Cpu, Topology};

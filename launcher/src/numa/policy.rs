@@ -1,4 +1,4 @@
-//! The decision: CPUs of each worker. Pure.
+//! The choice of CPUs for each worker. Pure.
 //!
 //! The modes are those of torch 2.11. Where a machine has GPUs, a worker is placed by the GPU of its local rank, and a
 //! node's cores are divided among all its GPUs, used or not; without GPUs, workers are spread evenly over the nodes.
@@ -9,16 +9,16 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-/// How workers are bound.
+/// Mode of binding workers to CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// To the CPUs of their NUMA node.
+    /// Each worker is bound to the CPUs of its NUMA node.
     Node,
-    /// To the CPUs of all NUMA nodes of their socket.
+    /// Each worker is bound to the CPUs of all NUMA nodes of its socket.
     Socket,
-    /// To cores of their NUMA node that no other worker has.
+    /// Each worker is bound to cores of its NUMA node that no other worker has.
     Exclusive,
-    /// To the cores that share one cache, another one for each worker while there are any.
+    /// Each worker is bound to the cores that share one cache, a different cache for each worker while there are any.
     CoreComplex,
 }
 
@@ -36,19 +36,18 @@ impl std::str::FromStr for Mode {
     }
 }
 
-/// Where a GPU is.
+/// Position of a GPU in the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GpuPlace {
-    /// Its NUMA node.
+pub struct GpuLocation {
     pub node: usize,
 }
 
-/// CPUs of each worker by local rank, ascending. `gpus`: those the workers see, in the order they see them; `None`: the
+/// Returns the CPUs of each worker by local rank, ascending. `gpus`: the GPUs that the workers see, in their order; `None`: the
 /// workers use none.
 pub fn bind(
     mode: Mode,
     local_world: usize,
-    gpus: Option<&[GpuPlace]>,
+    gpus: Option<&[GpuLocation]>,
     topology: &Topology,
 ) -> Result<Vec<Vec<usize>>, NumaError> {
     let spread;
@@ -79,13 +78,13 @@ pub fn bind(
         .collect()
 }
 
-/// As many workers on each node as on the others, neighbours together.
-fn spread_evenly(local_world: usize, topology: &Topology) -> Vec<GpuPlace> {
+/// Spreads the workers evenly over the nodes, neighbours together.
+fn spread_evenly(local_world: usize, topology: &Topology) -> Vec<GpuLocation> {
     let usable = topology.nodes.iter().filter(|(_, cpus)| !cpus.is_empty());
     let usable: Vec<usize> = usable.map(|(node, _)| *node).collect();
-    // Without any node the first worker's error tells.
+    // Without any node, the first worker's error reports it.
     let node = |worker: usize| usable.get(worker * usable.len() / local_world).copied().unwrap_or(0);
-    (0..local_world).map(|worker| GpuPlace { node: node(worker) }).collect()
+    (0..local_world).map(|worker| GpuLocation { node: node(worker) }).collect()
 }
 
 fn of_node(node: usize, topology: &Topology) -> impl Iterator<Item = usize> {
@@ -108,7 +107,7 @@ fn exclusive(node: usize, before: usize, all: usize, topology: &Topology) -> Res
     if each == 0 {
         return Err(NumaError::Cores { node, cores: cores.len(), workers: all });
     }
-    // The first ones have one core more when the cores cannot be divided evenly.
+    // The first ones get one core more when the cores cannot be divided evenly.
     let from = before * each + before.min(over);
     let to = from + each + usize::from(before < over);
     let mut cpus = cores[from..to].concat();
@@ -153,8 +152,8 @@ mod tests {
         topology
     }
 
-    fn on(nodes: &[usize]) -> Vec<GpuPlace> {
-        nodes.iter().map(|node| GpuPlace { node: *node }).collect()
+    fn on(nodes: &[usize]) -> Vec<GpuLocation> {
+        nodes.iter().map(|node| GpuLocation { node: *node }).collect()
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Reads the topology from /sys, and where the GPUs are.
+//! Reads the topology and the positions of the GPUs from /sys.
 //!
-//! `root` stands for `/`, so that a test can have a machine of its own.
+//! `root` stands for `/`, so that a test can describe its own machine.
 
-use super::{Cpu, GpuPlace, NumaError, Topology, topology::cpu_list};
+use super::{Cpu, GpuLocation, NumaError, Topology, topology::cpu_list};
 use nix::{
     sched::{CpuSet, sched_getaffinity},
     unistd::Pid,
@@ -16,7 +16,7 @@ use std::{
 const CPUS: &str = "sys/devices/system/cpu";
 const NODES: &str = "sys/devices/system/node";
 const PCI: &str = "sys/bus/pci/devices";
-/// NVIDIA's driver tells the UUIDs of GPUs here.
+/// Directory in which NVIDIA's driver lists the UUIDs of GPUs.
 const NVIDIA: &str = "proc/driver/nvidia/gpus";
 
 /// PCI vendors whose display controllers are counted as GPUs: NVIDIA and AMD.
@@ -24,14 +24,14 @@ const VENDORS: [&str; 2] = ["0x10de", "0x1002"];
 /// PCI base class of display controllers.
 const DISPLAY: &str = "0x03";
 
-/// CPUs that this process may run on.
+/// Returns the CPUs that this process may run on.
 pub fn allowed_cpus() -> Result<BTreeSet<usize>, NumaError> {
     let set = sched_getaffinity(Pid::from_raw(0))
         .map_err(|errno| NumaError::Read { path: "sched_getaffinity".into(), source: errno.into() })?;
     Ok((0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect())
 }
 
-/// The allowed part of the machine. A kernel without NUMA has one node.
+/// Reads the allowed part of the machine. A kernel without NUMA has one node.
 pub fn read_topology(root: &Path, allowed: &BTreeSet<usize>) -> Result<Topology, NumaError> {
     let mut topology = Topology::default();
     for &cpu in allowed {
@@ -47,8 +47,8 @@ pub fn read_topology(root: &Path, allowed: &BTreeSet<usize>) -> Result<Topology,
     Ok(topology)
 }
 
-/// GPUs in the order of their PCI addresses, or those of `visible` (`CUDA_VISIBLE_DEVICES`: indices or UUIDs) in its order.
-pub fn read_gpus(root: &Path, visible: Option<&[String]>) -> Result<Vec<GpuPlace>, NumaError> {
+/// Returns the GPUs in the order of their PCI addresses, or those of `visible` (`CUDA_VISIBLE_DEVICES`: indices or UUIDs) in its order.
+pub fn read_gpus(root: &Path, visible: Option<&[String]>) -> Result<Vec<GpuLocation>, NumaError> {
     let devices = root.join(PCI);
     let mut addresses: Vec<String> = fs::read_dir(&devices)
         .into_iter()
@@ -74,13 +74,13 @@ pub fn read_gpus(root: &Path, visible: Option<&[String]>) -> Result<Vec<GpuPlace
 fn read_cpu(dir: &Path, cpu: usize) -> Result<Cpu, NumaError> {
     let siblings = list(&dir.join("topology/thread_siblings_list"))?;
     let socket = dir.join("topology/physical_package_id");
-    // -1 where the machine does not tell.
+    // The file holds -1 where the machine does not tell.
     let socket = number(&socket)?.and_then(|number| usize::try_from(number).ok()).unwrap_or(0);
     let core = siblings.and_then(|siblings| siblings.first().copied()).unwrap_or(cpu);
     Ok(Cpu { core, cache: largest_cache(&dir.join("cache"))?, socket })
 }
 
-/// The smallest CPU of those that share the cache of the highest level; instruction caches do not count.
+/// Returns the smallest CPU that shares the cache of the highest level; instruction caches do not count.
 fn largest_cache(dir: &Path) -> Result<Option<usize>, NumaError> {
     let mut largest = None;
     for index in numbered(dir, "index") {
@@ -103,10 +103,10 @@ fn is_gpu(device: &Path) -> bool {
     VENDORS.contains(&read("vendor").trim()) && read("class").starts_with(DISPLAY)
 }
 
-/// A machine with one node often says -1.
-fn place(device: &Path) -> Result<GpuPlace, NumaError> {
+/// Reads a device's NUMA node; a machine with one node often reports -1, which becomes 0.
+fn place(device: &Path) -> Result<GpuLocation, NumaError> {
     let node = number(&device.join("numa_node"))?.and_then(|node| usize::try_from(node).ok());
-    Ok(GpuPlace { node: node.unwrap_or(0) })
+    Ok(GpuLocation { node: node.unwrap_or(0) })
 }
 
 fn uuid_of(gpu: &Path) -> Option<String> {
@@ -115,7 +115,7 @@ fn uuid_of(gpu: &Path) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-/// Numbers of the entries `<prefix><number>` of a directory; none when there is no such directory.
+/// Returns the numbers of the entries `<prefix><number>` of a directory; none when the directory does not exist.
 fn numbered(dir: &Path, prefix: &str) -> BTreeSet<usize> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()).collect()

@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One logical CPU. What it shares is named by the smallest CPU that shares it, too.
+/// One logical CPU. A shared resource is named by the smallest CPU that shares it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cpu {
-    /// Its physical core.
     pub core: usize,
-    /// Its largest cache; `None` when the machine does not tell.
+    /// Largest cache; `None` when the machine does not tell.
     pub cache: Option<usize>,
-    /// Its socket, by number.
+    /// Socket number.
     pub socket: usize,
 }
 
@@ -22,13 +21,13 @@ pub struct Topology {
     pub nodes: BTreeMap<usize, BTreeSet<usize>>,
 }
 
-/// Reads "0-2,4,6-7", as /sys writes it; `None` for anything else. An empty list is a list.
+/// Parses "0-2,4,6-7", the form of /sys; `None` for anything else. An empty list is valid.
 pub(super) fn cpu_list(text: &str) -> Option<BTreeSet<usize>> {
     let mut all = BTreeSet::new();
     for range in text.trim().split(',').map(str::trim).filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        // A machine has fewer; a wrong number must not fill the memory.
+        // A machine has fewer CPUs; a wrong number must not fill the memory.
         if last >= CPUS_MAX {
             return None;
         }
@@ -37,7 +36,7 @@ pub(super) fn cpu_list(text: &str) -> Option<BTreeSet<usize>> {
     Some(all)
 }
 
-/// Highest CPU number believed.
+/// Limit on CPU numbers.
 const CPUS_MAX: usize = 1 << 16;
 
 #[cfg(test)]

@@ -1,36 +1,35 @@
-//! Frames between launcher and fork server: the length in four bytes, little-endian, then so many bytes.
+//! Frames between launcher and fork server: a length of four bytes, little-endian, then the body.
 
 use std::{
     io::{self, ErrorKind, Read},
     os::unix::net::UnixStream,
 };
 
-/// Largest frame; a request holds the environment, which Linux bounds by the stack's limit.
+/// Limit on a frame's body; a request holds the environment, which Linux bounds by the stack's limit.
 const BYTES_MAX: usize = 16 << 20;
-/// Bytes read at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 const LENGTH_BYTES: usize = size_of::<u32>();
 
-/// The frame of a text.
+/// Encodes a frame.
 ///
 /// # Errors
-/// It is longer than a frame may be.
+/// The body is longer than a frame may be.
 pub(super) fn encode(body: &[u8]) -> io::Result<Vec<u8>> {
     let length = u32::try_from(body.len()).ok().filter(|_| body.len() <= BYTES_MAX).ok_or_else(too_long)?;
     Ok([&length.to_le_bytes()[..], body].concat())
 }
 
-/// Collects the bytes of a stream until a frame is whole.
+/// A reader that collects the bytes of a stream until a frame is whole.
 #[derive(Debug, Default)]
 pub(super) struct FrameReader {
     bytes: Vec<u8>,
 }
 
 impl FrameReader {
-    /// Reads what there is; a whole frame is returned. `None`: it is not whole yet, and the stream does not block.
+    /// Reads the available bytes and returns a whole frame; `None`: it is not whole yet, and the stream does not block.
     ///
     /// # Errors
-    /// The stream ended, the frame is too long, or what the system says; `TimedOut` when a blocking stream stayed silent.
+    /// The stream ended, the frame is too long, or any error of the system; `TimedOut` when a blocking stream stayed silent.
     pub(super) fn read(&mut self, stream: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
         let mut chunk = vec![0; CHUNK_BYTES];
         loop {

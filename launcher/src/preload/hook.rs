@@ -1,6 +1,6 @@
-//! What Python finds first on its path: the files of the fork server, in a folder of the run; and the socket on which workers leave notes.
+//! The files of the fork server, in a folder of the run at the front of Python's path, and the socket to which workers send notes.
 //!
-//! **Invariant:** the folder is this user's alone, and goes with its run.
+//! **Invariant:** the folder is accessible to this user only, and is removed with its run.
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use std::{
@@ -19,23 +19,22 @@ use std::{
 
 /// Name of the folder in the run's directory.
 const FOLDER: &str = "fork-server";
-/// Name of the socket in it.
+/// Name of the notes' socket in the folder.
 const NOTES: &str = "notes";
-/// Where what the server itself says is kept, beside the folder: for whoever wants to know why it failed.
+/// Log file beside the folder with the server's output, for finding out why it failed.
 const LOG: &str = "fork-server.log";
-/// Longest note.
+/// Limit on the bytes of a note.
 const NOTE_BYTES_MAX: usize = 8 << 10;
-/// Notes read at once.
+/// Limit on the notes read at a time.
 const NOTES_MAX: usize = 256;
 
-/// One of the files: its path in the folder, and its text.
+/// Expands to a file's path in the folder and its text.
 macro_rules! file {
     ($name:literal) => {
         ($name, include_str!(concat!("python/", $name)))
     };
 }
 
-/// The files.
 const FILES: [(&str, &str); 34] = [
     file!("sitecustomize.py"),
     file!("check/dump.py"),
@@ -73,11 +72,11 @@ const FILES: [(&str, &str); 34] = [
     file!("enn_forkserver/warm.py"),
 ];
 
-/// The folder. Dropping it removes it.
+/// The hook's folder. Dropping it removes it.
 #[derive(Debug)]
 pub(super) struct Hook {
     path: PathBuf,
-    /// Keeps the folder's own descriptor: by it the socket has a short path, whatever the folder's is.
+    /// Descriptor of the folder, by which the socket has a short path, however long the folder's path is.
     folder: File,
     notes: Option<UnixDatagram>,
 }
@@ -86,32 +85,31 @@ impl Hook {
     /// Writes the files into the run's directory.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any error of the system.
     pub(super) fn create(run_dir: &Path) -> io::Result<Self> {
         let path = run_dir.join(FOLDER);
         write_files(&path)?;
         let folder = File::open(&path)?;
-        // Where the file system has no sockets, notes are lost and nothing else.
+        // On a file system without sockets only the notes are lost.
         let notes = listen(&folder).inspect_err(|error| tracing::debug!(%error, "no socket for notes")).ok();
         Ok(Self { path, folder, notes })
     }
 
-    /// The folder.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A file for what the server says, and its path.
+    /// Opens the log file of the server; returns its path, too.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any error of the system.
     pub(super) fn log(&self) -> io::Result<(File, PathBuf)> {
         let path = self.path.with_file_name(LOG);
         let file = File::options().create(true).append(true).mode(0o600).open(&path)?;
         Ok((file, path))
     }
 
-    /// Path of the socket for workers, which run as the same user; empty where there is none.
+    /// Returns the path of the socket for workers, which run as the same user; empty without a socket.
     pub(super) fn notes_path(&self) -> PathBuf {
         if self.notes.is_none() {
             return PathBuf::new();
@@ -119,12 +117,12 @@ impl Hook {
         PathBuf::from(format!("/proc/{}/fd/{}/{NOTES}", std::process::id(), self.folder.as_raw_fd()))
     }
 
-    /// Readable when a note came.
+    /// Returns a descriptor that is readable when a note came.
     pub(super) fn notes_fd(&self) -> Option<BorrowedFd<'_>> {
         self.notes.as_ref().map(AsFd::as_fd)
     }
 
-    /// The notes that came.
+    /// Returns the notes that came.
     pub(super) fn take_notes(&self) -> Vec<Vec<u8>> {
         let Some(socket) = &self.notes else { return Vec::new() };
         let mut note = vec![0; NOTE_BYTES_MAX];
@@ -135,7 +133,7 @@ impl Hook {
 
 impl Drop for Hook {
     fn drop(&mut self) {
-        // What cannot be removed goes with the run.
+        // A folder that cannot be removed is removed with the run.
         let _left = fs::remove_dir_all(&self.path);
         let log = self.path.with_file_name(LOG);
         if fs::metadata(&log).is_ok_and(|found| found.len() == 0) {
@@ -147,7 +145,7 @@ impl Drop for Hook {
 /// Makes the folder and writes the files into it.
 ///
 /// # Errors
-/// It is there already; what the system says.
+/// The folder exists already, or any error of the system.
 pub(super) fn write_files(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)?;
     for (name, text) in FILES {
@@ -160,14 +158,14 @@ pub(super) fn write_files(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A number that only the same files have.
+/// Returns a digest of the files.
 pub(super) fn digest() -> u64 {
     let mut hasher = DefaultHasher::new();
     FILES.hash(&mut hasher);
     hasher.finish()
 }
 
-/// A socket for datagrams in the folder. Its path by the folder's descriptor is short: Unix allows 107 bytes.
+/// Makes a datagram socket in the folder. Its path by the folder's descriptor is short: Unix allows 107 bytes.
 fn listen(folder: &File) -> io::Result<UnixDatagram> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket: OwnedFd = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;

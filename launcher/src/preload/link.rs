@@ -1,4 +1,4 @@
-//! A Python with our hook in front, or a run server of a warm one: what it is started with, and what it says.
+//! The process behind a control socket: a Python with the hook at the front of its path, or a run server of a warm server.
 
 use super::{Preload, frame::FrameReader, hook::Hook};
 use crate::process::{Binding, Exit, Guard, Inlet, Outlet, Outlets, Process, StartError, variables_of, wait_ready};
@@ -20,27 +20,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest wait for the exit code of a process whose socket is closed, and for the end of one that was killed.
+/// Longest waits for the exit of a process whose socket is closed, and for the end of one that was killed.
 const LAST_WAIT: Duration = Duration::from_millis(200);
 const KILL_WAIT: Duration = Duration::from_secs(2);
-/// The hook's folder comes before what the workers themselves find.
+/// Variable that puts the hook's folder before the workers' own paths.
 pub(super) const PYTHONPATH: &str = "PYTHONPATH";
-/// The least share of time that the scheduler knows for a session, sched(7).
+/// Lowest priority of a session's scheduling group, sched(7).
 const LEAST_TIME: &str = "19";
-/// What a server of a run is to do.
+/// Task of a run's server.
 pub(super) const IMPORT: &str = "serve";
-/// Begins the names of variables that only the hook reads.
+/// Prefix of the variables that only the hook reads.
 pub(super) const OURS: &str = "ENN_FORKSERVER_";
 
-/// What the hook says once.
+/// Messages from the hook, one each.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Said {
-    /// What a Python has.
+pub(super) enum HookMessage {
+    /// Modules and environment of a Python.
     Probe(Probed),
     /// The imports are done.
     Ready(Ready),
-    /// No worker can be forked here.
+    /// No worker can be forked here; the reason.
     Refuse(String),
 }
 
@@ -48,25 +48,24 @@ pub(super) enum Said {
 pub(super) struct Probed {
     pub(super) found: BTreeMap<String, bool>,
     pub(super) refuse: Option<String>,
-    /// Name of the interpreter as it was executed, by a wrapper or by us; bytes as digits, for they need not be text.
+    /// Path of the interpreter as it was executed, by a wrapper or by us; bytes as hexadecimal digits, for they need not be text.
     pub(super) argv0: String,
-    /// Its variables at its start, `NAME=VALUE` with a NUL byte between them; likewise.
+    /// Variables of the interpreter at its start, `NAME=VALUE` separated by NUL bytes; bytes as hexadecimal digits.
     pub(super) environment: String,
 }
 
 /// A server that waits for requests.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Ready {
-    /// Its process.
     pub(crate) pid: u32,
     /// Modules that were imported.
     pub(crate) modules: Vec<String>,
-    /// Those that could not be.
+    /// Modules that could not be imported.
     #[serde(default)]
     pub(crate) missing: Vec<Missing>,
-    /// Time that the imports took.
+    /// Duration of the imports.
     pub(crate) seconds: f64,
-    /// Whether it lives on between runs.
+    /// Whether the server continues between runs.
     #[serde(skip)]
     pub(crate) warm: bool,
 }
@@ -75,24 +74,24 @@ pub(crate) struct Ready {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Missing {
     pub(crate) name: String,
-    /// The error's text.
+    /// Text of the exception.
     pub(crate) why: String,
 }
 
-/// The other end of a control socket. Closing the socket ends the server behind it.
+/// The near end of a control socket. Closing the socket ends the server behind it.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// The process, where it is a child of this one.
+    /// The process, when it is a child of this one.
     process: Option<Process>,
     pub(super) control: UnixStream,
     frames: FrameReader,
 }
 
 impl Link {
-    /// Starts a Python with the hook in front, which is to do `what`.
+    /// Starts a Python with the hook for the task `what`.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any error of the system.
     pub(super) fn start(
         command: Command,
         what: &str,
@@ -110,46 +109,46 @@ impl Link {
             StartError::Spawn(error) | StartError::Watch(error) => error,
         })?;
         if preload.behind && what == IMPORT {
-            // It gets the time that workers leave. Each of them leads a session, and so has a group of its own for the scheduler.
+            // The server gets the time that workers leave. Each of them leads a session, and so has a scheduling group of its own.
             let _refused = fs::write(format!("/proc/{}/autogroup", process.pid()), LEAST_TIME);
         }
         Ok(Self { process: Some(process), control, frames: FrameReader::default() })
     }
 
-    /// To a process that somebody else started.
+    /// Makes a link to a process that was started elsewhere.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any error of the system.
     pub(super) fn to(control: UnixStream) -> io::Result<Self> {
         control.set_nonblocking(true)?;
         Ok(Self { process: None, control, frames: FrameReader::default() })
     }
 
-    /// The child of this process that it is.
+    /// Returns the process id of the child, if it is one.
     pub(super) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Process::pid)
     }
 
-    /// Readable when the process said something.
+    /// Returns a descriptor that is readable when a message came.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
     }
 
-    /// What the process said; `None`: nothing new.
+    /// Receives the next message; `None`: nothing new.
     ///
     /// # Errors
-    /// It is gone, or said what is no answer; as the end of a sentence.
-    pub(super) fn said(&mut self, guard: &mut Guard) -> Result<Option<Said>, String> {
+    /// The process is gone, or its message cannot be parsed; as the end of a sentence.
+    pub(super) fn receive(&mut self, guard: &mut Guard) -> Result<Option<HookMessage>, String> {
         match self.frames.read(&mut self.control) {
             Ok(None) => Ok(None),
-            Ok(Some(frame)) => {
-                serde_json::from_slice(&frame).map(Some).map_err(|error| format!("it said what is no answer: {error}"))
-            }
-            Err(_) => Err(self.how_it_ended(guard)),
+            Ok(Some(frame)) => serde_json::from_slice(&frame)
+                .map(Some)
+                .map_err(|error| format!("its answer cannot be parsed: {error}")),
+            Err(_) => Err(self.exit_description(guard)),
         }
     }
 
-    fn how_it_ended(&mut self, guard: &mut Guard) -> String {
+    fn exit_description(&mut self, guard: &mut Guard) -> String {
         self.wait(LAST_WAIT);
         match self.process.as_mut().and_then(|process| process.reap(guard)) {
             Some(Exit::Code(code)) => format!("it ended with code {code}"),
@@ -158,7 +157,7 @@ impl Link {
         }
     }
 
-    /// Kills and reaps it, if it is a child.
+    /// Kills and reaps the process, if it is a child.
     pub(super) fn kill(&mut self, guard: &mut Guard) {
         if let Some(process) = &self.process {
             process.signal(Signal::SIGKILL);
@@ -172,25 +171,25 @@ impl Link {
     fn wait(&self, longest: Duration) {
         let Some(process) = &self.process else { return };
         let mut fds = [PollFd::new(process.pidfd(), PollFlags::POLLIN)];
-        // One that cannot be waited for is reaped where it is dropped.
+        // A process that cannot be waited for is reaped when it is dropped.
         let _failed = wait_ready(&mut fds, Some(Instant::now() + longest));
     }
 }
 
-/// The streams of a server: it reads nothing, and what it prints is kept in the file.
+/// Returns the streams of a server: its input is empty, and its output is written to the file.
 ///
 /// # Errors
-/// There is no descriptor to be had.
+/// No descriptor is available.
 pub(super) fn logged(log: File) -> io::Result<Outlets> {
     let log = Outlet::from(log);
     Ok(Outlets { stdin: Inlet::Empty, stdout: log.try_clone()?, stderr: log })
 }
 
-/// The command with the hook in front; `socket` is a descriptor that it inherits.
+/// Adds the hook to a command; `socket` is a descriptor that it inherits.
 pub(super) fn hooked(mut command: Command, what: &str, preload: &Preload, hook: &Path, socket: RawFd) -> Command {
     let own = variables_of(&command).into_iter().find(|(name, _)| name == PYTHONPATH);
     let mut paths = hook.as_os_str().to_owned();
-    // An empty one is as good as none, and behind a colon would be the working directory.
+    // An empty variable counts as none; after a colon it would mean the working directory.
     if let Some((_, own)) = own.filter(|(_, own)| !own.is_empty()) {
         paths.push(":");
         paths.push(own);

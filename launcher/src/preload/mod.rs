@@ -1,17 +1,17 @@
-//! The fork server of `enn run`: workers of a Python script are forked from a process that has imported torch, where executed ones
-//! each spend seconds on the import.
+//! The fork server of `enn run`: workers of a Python script are forked from a process that has imported torch, where executed
+//! workers each spend seconds on the import.
 //!
 //! ```text
-//! Starter ──start──► ForkServer ──probe──► Python with our hook, asks what is there, ends
+//! Starter ──start──► ForkServer ──probe──► Python with our hook, reports its modules, ends
 //!                        │ ──serve──► Python with the workers' own command, held up inside `import sitecustomize`
-//!                        └ ──fork───► request (variables, streams) ─► pid ─► Held ──release──► the script
+//!                        └ ──fork───► request (variables, streams) ─► pid ─► PausedWorker ──release──► the script
 //! ```
-//! `starter` is how the group starts a worker (execute or fork); `server` the states of a run's server; `link` the process behind it;
-//! `recipe` its command; `warm` servers that live between runs, `search` how a run comes to one, and `surroundings` what the two must have
-//! in common; `request` one worker's frame; `trial` asks whether a Python can serve; `hook` the Python files and the socket for notes;
-//! `frame` how bytes travel. The Python half is in `python`.
+//! `starter` starts the group's workers (by exec or fork); `server` holds the states of a run's server; `link` the process behind it;
+//! `recipe` its command; `warm` servers that continue between runs, `search` a run's search for one, and `surroundings` the
+//! attributes that the two must share; `request` one worker's frame; `trial` tries whether a Python can serve; `hook` the Python files and
+//! the socket for notes; `frame` the encoding of messages. The Python half is in `python`.
 //!
-//! **Invariant:** whatever goes wrong here costs a line and its time: the worker is executed as usual.
+//! **Invariant:** any failure here costs a log line and time only: the worker is executed as usual.
 
 mod frame;
 mod hook;
@@ -29,33 +29,33 @@ mod warm;
 
 pub(crate) use link::Ready;
 pub(crate) use server::ForkServer;
-pub(crate) use starter::{Held, Started, Starter, WorkerStart};
+pub(crate) use starter::{PausedWorker, Started, Starter, WorkerStart};
 pub use trial::{Trial, try_out};
 pub use warm::{Status, WARM_IDLE, WarmError, WarmServer, warm_servers};
 
 use std::{path::PathBuf, time::Duration};
 
-/// What is imported before the first worker is started, and how the wish came about.
+/// Modules to import before the first worker is started, and how to do so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preload {
-    /// Names of modules; `torch` stands for what scripts of PyTorch use of it.
+    /// Names of modules; `torch` stands for the parts of PyTorch that scripts use.
     pub modules: Vec<String>,
-    /// The user asked for it: where it cannot be done, the reason is told.
+    /// Whether the user requested it: then the reason is reported when it is impossible.
     pub asked: bool,
-    /// The workers of the first round are executed at once, and the import is made behind them, for restarts: where every worker has
-    /// a core, all of them import in the time that one import takes.
+    /// Whether the workers of the first round are executed at once, and the import runs behind them, for restarts: where every worker
+    /// has a core, all of them import in the time of one import.
     pub behind: bool,
-    /// The server is one that lives between runs.
-    pub warm: Option<Warm>,
+    /// Settings of a warm server; `None`: the run has a server of its own.
+    pub warm: Option<WarmSettings>,
 }
 
-/// What a run wants of a warm server.
+/// A run's settings of a warm server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Warm {
-    /// Folder in which this user's folder of warm servers is.
+pub struct WarmSettings {
+    /// Folder that holds this user's folder of warm servers.
     pub parent: PathBuf,
-    /// Time without a run after which one that is started ends.
+    /// Time without a run after which a server that is started ends.
     pub idle: Duration,
-    /// Whether what workers started and left behind lives on when the run ends.
+    /// Whether background processes of workers continue when the run ends.
     pub leave: bool,
 }

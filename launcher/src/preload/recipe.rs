@@ -1,4 +1,4 @@
-//! The command of a server and its workers, which is started more than once, and what a wrapper around the interpreter makes of it.
+//! The command of a server and its workers, which is started more than once, and the changes by a wrapper around the interpreter.
 
 use super::link::{OURS, PYTHONPATH, Probed};
 use crate::process::{program_file, variables_of};
@@ -12,7 +12,7 @@ use std::{
     process::Command,
 };
 
-/// Begins every program that the kernel starts without an interpreter, elf(5).
+/// First bytes of every program that the kernel starts without an interpreter, elf(5).
 const ELF: &[u8] = b"\x7fELF";
 
 /// A command that is started more than once.
@@ -22,24 +22,24 @@ pub(super) struct Recipe {
     args: Vec<OsString>,
     /// Changes of the launcher's own variables.
     changes: Vec<(OsString, Option<OsString>)>,
-    /// What a wrapper around the interpreter changes besides.
+    /// Further changes by a wrapper around the interpreter.
     wrapped: Vec<(OsString, Option<OsString>)>,
 }
 
 impl Recipe {
-    /// The same program and variables with other arguments.
+    /// Returns the command with other arguments.
     pub(super) fn with_args<const COUNT: usize>(&self, args: [&str; COUNT]) -> Self {
         Self { args: args.map(OsString::from).to_vec(), ..self.clone() }
     }
 
-    /// Whether the program is a script around the interpreter, such as pyenv's, or cannot be read: only a trial tells what it does.
+    /// Returns whether the program is a script around the interpreter, such as pyenv's, or cannot be read: only a probe shows what it does.
     pub(super) fn is_wrapped(&self) -> bool {
         let mut begin = [0; ELF.len()];
         let file = program_file(&self.command()).and_then(File::open);
         !file.is_ok_and(|mut file| file.read_exact(&mut begin).is_ok() && begin == ELF)
     }
 
-    /// Of this command.
+    /// Makes the recipe of a command.
     pub(super) fn of(command: &Command) -> Self {
         let changes = command.get_envs().map(|(name, value)| (name.to_owned(), value.map(OsStr::to_owned)));
         Self {
@@ -50,7 +50,7 @@ impl Recipe {
         }
     }
 
-    /// It, ready to be started.
+    /// Builds the command, ready to be started.
     pub(super) fn command(&self) -> Command {
         let mut command = secrets::command(&self.program);
         command.args(&self.args);
@@ -63,7 +63,7 @@ impl Recipe {
         command
     }
 
-    /// Takes the interpreter itself in place of what stands before it, and what that does to the variables. `None`: it makes no sense.
+    /// Replaces the wrapper by the interpreter itself and the wrapper's changes of variables. `None`: the probe's answer is malformed.
     pub(super) fn resolve(&mut self, probed: &Probed) -> Option<()> {
         let given: BTreeMap<OsString, OsString> = variables_of(&self.command()).into_iter().collect();
         let bytes = from_digits(&probed.environment)?;
@@ -82,13 +82,13 @@ impl Recipe {
         Some(())
     }
 
-    /// The command of a worker with the interpreter itself.
+    /// Returns the command of a worker with the interpreter itself.
     pub(super) fn resolved(&self, command: &Command) -> Command {
         Self { program: self.program.clone(), wrapped: self.wrapped.clone(), ..Self::of(command) }.command()
     }
 }
 
-/// Bytes that were written as two digits each.
+/// Decodes bytes that were written as two hexadecimal digits each.
 fn from_digits(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let pairs = text.as_bytes().chunks(2);

@@ -1,4 +1,4 @@
-//! One worker's start, as the fork server is asked for it.
+//! The request to the fork server for one worker.
 
 use super::frame::{self, FrameReader};
 use crate::process::{Exit, Parent, inherited_descriptors, variables_of};
@@ -16,20 +16,20 @@ use std::{
     time::Duration,
 };
 
-/// What the other side must understand.
+/// Version of the protocol with the server.
 const VERSION: &str = "1";
-/// Longest silence of the server.
+/// Longest wait for an answer of the server.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 /// Announces a connection on the control socket.
 const CONNECTION: &[u8] = b"c";
 /// Lets a worker begin.
 const GO: &[u8] = b"g";
-/// Asks a warm server how a worker ended.
+/// Asks a warm server for a worker's exit.
 const HOW: &[u8] = b"e";
-/// Begins the request of a run that wants workers of a warm server.
+/// First field of a run's request for workers of a warm server.
 const JOIN: &[u8] = b"join";
 
-/// What an executed worker would inherit, and where a forked one leaves notes.
+/// Attributes that an executed worker would inherit, and the socket for a forked worker's notes.
 pub(super) struct Inherited<'a> {
     pub(super) cwd: &'a Path,
     pub(super) umask: u32,
@@ -39,12 +39,12 @@ pub(super) struct Inherited<'a> {
     pub(super) ignored: &'a [i32],
 }
 
-/// Why a worker was not forked.
+/// Reasons for which a worker was not forked.
 #[derive(Debug)]
 pub(super) enum NotForked {
-    /// The server will not for this request, and says why; it serves others.
+    /// The server refuses this request, with the reason; it serves others.
     Refused(String),
-    /// The server is gone, silent, or speaks another language.
+    /// The server is gone, silent, or answers with another protocol.
     Lost(io::Error),
 }
 
@@ -56,12 +56,12 @@ impl From<io::Error> for NotForked {
 
 /// A worker that was forked and waits.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct ForkedWorker {
     pub(super) pid: u32,
     connection: UnixStream,
 }
 
-/// A warm server as the parent of a worker; it reaps it when the worker's connection closes.
+/// A warm server as the parent of a worker; it reaps the worker when its connection closes.
 #[derive(Debug)]
 struct WarmParent(UnixStream);
 
@@ -69,39 +69,38 @@ impl Parent for WarmParent {
     fn exit(&mut self) -> io::Result<Exit> {
         #[derive(Deserialize)]
         struct Ended {
-            exit: How,
+            exit: WorkerExit,
         }
         #[derive(Deserialize)]
         #[serde(rename_all = "snake_case")]
-        enum How {
+        enum WorkerExit {
             Code(i32),
             Signal(i32),
         }
         self.0.write_all(HOW)?;
         let frame = FrameReader::default().read(&mut self.0)?.ok_or(ErrorKind::TimedOut)?;
         Ok(match serde_json::from_slice::<Ended>(&frame).map_err(io::Error::from)?.exit {
-            How::Code(code) => Exit::Code(code),
-            How::Signal(signal) => Exit::Signal(signal),
+            WorkerExit::Code(code) => Exit::Code(code),
+            WorkerExit::Signal(signal) => Exit::Signal(signal),
         })
     }
 }
 
-impl Waiting {
-    /// The process of a warm server that is its parent.
+impl ForkedWorker {
+    /// Returns the warm server as the worker's parent.
     ///
     /// # Errors
-    /// There is no descriptor to be had.
+    /// No descriptor is available.
     pub(super) fn warm_parent(&self) -> io::Result<Box<dyn Parent>> {
         Ok(Box::new(WarmParent(self.connection.try_clone()?)))
     }
 
-    /// Lets it begin. One that has ended meanwhile is seen as every end is.
+    /// Lets the worker begin. If it has ended meanwhile, its exit is handled as usual.
     pub(super) fn release(mut self) {
         let _ended = self.connection.write_all(GO);
     }
 }
 
-/// The answer to a request.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Reply {
@@ -109,13 +108,13 @@ enum Reply {
     Refuse(String),
 }
 
-/// Asks for a worker over a connection of its own, and waits until it is forked. `streams` are its standard input, output and error.
+/// Requests a worker over a connection of its own, and waits until it is forked. `streams` are its standard input, output and error.
 pub(super) fn fork(
     control: &UnixStream,
     command: &Command,
     streams: [RawFd; 3],
     inherited: &Inherited<'_>,
-) -> Result<Waiting, NotForked> {
+) -> Result<ForkedWorker, NotForked> {
     let (mut connection, theirs) = UnixStream::pair()?;
     connection.set_read_timeout(Some(SILENCE_MAX))?;
     connection.set_write_timeout(Some(SILENCE_MAX))?;
@@ -127,14 +126,14 @@ pub(super) fn fork(
     match FrameReader::default().read(&mut connection)? {
         None => Err(NotForked::Lost(ErrorKind::TimedOut.into())),
         Some(reply) => match serde_json::from_slice(&reply).map_err(io::Error::from)? {
-            Reply::Pid(pid) if pid > 1 => Ok(Waiting { pid, connection }),
+            Reply::Pid(pid) if pid > 1 => Ok(ForkedWorker { pid, connection }),
             Reply::Pid(pid) => Err(NotForked::Lost(io::Error::other(format!("pid {pid} is no worker's")))),
             Reply::Refuse(why) => Err(NotForked::Refused(why)),
         },
     }
 }
 
-/// Sends bytes together with descriptors; how many bytes went.
+/// Sends bytes together with descriptors; returns the number of bytes sent.
 fn send(socket: &UnixStream, bytes: &[u8], fds: &[RawFd]) -> io::Result<usize> {
     let rights = [ControlMessage::ScmRights(fds)];
     let rights = if fds.is_empty() { &[][..] } else { &rights[..] };
@@ -142,7 +141,7 @@ fn send(socket: &UnixStream, bytes: &[u8], fds: &[RawFd]) -> io::Result<usize> {
     Ok(sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], rights, flags, None)?)
 }
 
-/// With what a run asks a warm server for workers like those of a command.
+/// A run's request to a warm server for workers like those of a command.
 #[derive(Debug)]
 pub(super) struct JoinRequest {
     pub(super) body: Vec<u8>,
@@ -151,10 +150,10 @@ pub(super) struct JoinRequest {
 }
 
 impl JoinRequest {
-    /// For workers of `command`. `leave`: what they leave behind lives on.
+    /// Makes the request for workers of `command`. `leave`: their background processes continue after the run.
     ///
     /// # Errors
-    /// The descriptors of this process are not known.
+    /// The descriptors of this process cannot be listed.
     pub(super) fn new(command: &Command, leave: bool, inherited: &Inherited<'_>) -> io::Result<Self> {
         let leave: &[u8] = if leave { b"1" } else { b"0" };
         let fds = inherited_descriptors()?;
@@ -162,10 +161,6 @@ impl JoinRequest {
         Ok(Self { body: [JOIN, leave, numbers.as_bytes(), &encode(command, inherited)].join(&0), fds })
     }
 
-    /// Sends it.
-    ///
-    /// # Errors
-    /// What the system says.
     pub(super) fn send(&self, stream: &mut UnixStream) -> io::Result<()> {
         let frame = frame::encode(&self.body)?;
         let sent = send(stream, &frame, &self.fds)?;
@@ -173,7 +168,7 @@ impl JoinRequest {
     }
 }
 
-/// The fields of a request, separated by NUL bytes, which no argument, variable or path can hold.
+/// Encodes the fields of a request, separated by NUL bytes, which no argument, variable or path can hold.
 fn encode(command: &Command, inherited: &Inherited<'_>) -> Vec<u8> {
     let number = |number: usize| OsString::from(number.to_string());
     let ignored = inherited.ignored.iter().map(i32::to_string).collect::<Vec<_>>().join(",");
@@ -217,7 +212,7 @@ mod tests {
         (request, connection)
     }
 
-    fn ask(reply: &'static [u8]) -> (Result<Waiting, NotForked>, Vec<u8>, UnixStream) {
+    fn ask(reply: &'static [u8]) -> (Result<ForkedWorker, NotForked>, Vec<u8>, UnixStream) {
         let (control, theirs) = UnixStream::pair().unwrap();
         let server = thread::spawn(move || serve(&theirs, reply));
         let mut command = Command::new("python3");

@@ -1,7 +1,7 @@
-//! The search of a run for a warm server that fits, and the start of one where none does.
+//! The search of a run for a suitable warm server, and the start of one if there is none.
 
 use super::{
-    Preload, Warm,
+    Preload, WarmSettings,
     link::{Link, OURS, Ready, hooked, logged},
     recipe::Recipe,
     request::JoinRequest,
@@ -11,46 +11,46 @@ use super::{
 use crate::process::{Binding, MARK_VARIABLE, Process};
 use std::{fs, io, os::fd::AsRawFd, path::PathBuf};
 
-/// A command that is never run: the hook answers before.
+/// Arguments of a command that is never executed: the hook answers first.
 const PLACEHOLDER: [&str; 2] = ["-u", "/.enn-warm-server"];
-/// Servers that one user keeps; before another one is started, the one that was used longest ago is stopped.
+/// Limit on one user's servers; before another one is started, the least recently used is stopped.
 const SERVERS_MAX: usize = 4;
 /// Slurm's daemon of a job step: a server started in the step ends with it.
 const STEP_DAEMON: &str = "slurmstepd";
-/// Ancestors that are looked at.
+/// Limit on the ancestors that are inspected.
 const ANCESTORS_MAX: usize = 64;
 
-/// The search, and what it has found.
+/// The search and its state.
 #[derive(Debug)]
-pub(super) struct Search {
-    warm: Warm,
+pub(super) struct WarmSearch {
+    warm: WarmSettings,
     place: PathBuf,
-    /// Servers that have not been asked, in the order in which they are; `None`: nobody has looked.
+    /// Servers that were not queried yet, in order; `None`: they were not listed yet.
     untried: Option<std::vec::IntoIter<WarmServer>>,
-    /// The one that is asked, or serves.
+    /// Server that is queried, or serves.
     at: Option<WarmServer>,
-    /// Why the first that was asked does not fit.
+    /// Reason why the first queried server does not fit.
     why: Option<String>,
-    /// The server that was started here.
+    /// Process id of the server that was started here.
     started: Option<u32>,
 }
 
-impl Search {
-    /// Nobody is asked yet.
+impl WarmSearch {
+    /// Prepares a search; no server is queried yet.
     ///
     /// # Errors
-    /// The folder is not this user's alone; what the system says.
-    pub(super) fn new(warm: &Warm) -> io::Result<Self> {
+    /// The folder is accessible to other users, or any error of the system.
+    pub(super) fn new(warm: &WarmSettings) -> io::Result<Self> {
         let place = warm::place(&warm.parent)?;
         Ok(Self { warm: warm.clone(), place, untried: None, at: None, why: None, started: None })
     }
 
-    /// Whether servers were looked for.
+    /// Returns whether servers were listed.
     pub(super) fn has_begun(&self) -> bool {
         self.untried.is_some()
     }
 
-    /// Asks the next server. `None`: there is none.
+    /// Queries the next server. `None`: there is none.
     pub(super) fn next(&mut self, request: &JoinRequest) -> Option<Link> {
         if self.untried.is_none() {
             let found =
@@ -71,36 +71,36 @@ impl Search {
         None
     }
 
-    /// Whether the server that is asked still imports.
+    /// Returns whether the queried server still imports.
     pub(super) fn is_importing(&self) -> bool {
         self.at.as_ref().is_some_and(WarmServer::is_importing)
     }
 
-    /// The server that is asked does not fit.
+    /// Notes that the queried server does not fit.
     pub(super) fn refused(&mut self, why: String) {
         self.why.get_or_insert(why);
         self.at = None;
     }
 
-    /// Why the server that was used last does not fit.
+    /// Returns why the first queried server does not fit.
     pub(super) fn why(&self) -> Option<&str> {
         self.why.as_deref()
     }
 
-    /// The process of the server that was started here.
+    /// Returns the process id of the server that was started here.
     pub(super) fn started(&self) -> Option<u32> {
         self.started
     }
 
-    /// What the server prints.
+    /// Returns the log file of the server.
     pub(super) fn log(&self) -> Option<PathBuf> {
         Some(self.at.as_ref()?.log().ok()?.1)
     }
 
-    /// Whether workers of this server are what the run wants.
+    /// Checks that workers of this server are suitable for the run.
     ///
     /// # Errors
-    /// Why they are not.
+    /// The reason why they are not.
     pub(super) fn accept(&self, ready: &Ready, wanted: &[String]) -> Result<(), String> {
         let known = |name: &String| ready.modules.contains(name) || ready.missing.iter().any(|gone| gone.name == *name);
         if let Some(name) = wanted.iter().find(|name| !known(name)) {
@@ -115,10 +115,10 @@ impl Search {
         Ok(())
     }
 
-    /// Starts a server, and asks it.
+    /// Starts a server, and queries it.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any error of the system.
     pub(super) fn start(&mut self, command: &Recipe, preload: &Preload, request: &JoinRequest) -> io::Result<Link> {
         self.make_room();
         let (server, socket) = WarmServer::create(&self.place)?;
@@ -137,7 +137,7 @@ impl Search {
         Ok(link)
     }
 
-    /// Stops the servers that were used longest ago, so that one more is not too many.
+    /// Stops the least recently used servers, to make room for one more.
     fn make_room(&self) {
         for server in warm::list(&self.place).unwrap_or_default().iter().skip(SERVERS_MAX - 1) {
             if let Err(error) = server.stop() {
@@ -147,7 +147,7 @@ impl Search {
     }
 }
 
-/// The daemon of the Slurm step in which this process is.
+/// Returns the daemon of the Slurm step that this process is in.
 fn step_daemon() -> Option<u32> {
     let mut pid = std::process::id();
     for _ in 0..ANCESTORS_MAX {
@@ -175,8 +175,9 @@ mod tests {
         JoinRequest { body: text.as_bytes().to_vec(), fds: Vec::new() }
     }
 
-    fn search(parent: &Path) -> Search {
-        Search::new(&Warm { parent: parent.to_owned(), idle: Duration::from_secs(60), leave: false }).unwrap()
+    fn search(parent: &Path) -> WarmSearch {
+        WarmSearch::new(&WarmSettings { parent: parent.to_owned(), idle: Duration::from_secs(60), leave: false })
+            .unwrap()
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! What a forked process inherits from its server, and an executed one from the launcher: where the two differ, the server does not fit.
+//! Attributes that a forked process inherits from its server, and an executed one from the launcher: where the two differ, the server does not fit.
 //!
-//! All of it is read from /proc, of this process and of the other one alike. Source: proc(5), namespaces(7).
+//! All of them are read from /proc, for this process and the other one alike. Source: proc(5), namespaces(7).
 
 use std::fs;
 
@@ -23,7 +23,7 @@ const LINKS: [(&str, &str); 9] = [
     ("control groups' namespace", "ns/cgroup"),
     ("time namespace", "ns/time_for_children"),
 ];
-/// Lines of `status`.
+/// Lines of `status` that are compared.
 const STATUS: [(&str, &str); 12] = [
     ("user", "Uid"),
     ("group", "Gid"),
@@ -38,14 +38,14 @@ const STATUS: [(&str, &str); 12] = [
     ("set of CPUs", "Cpus_allowed_list"),
     ("set of memory nodes", "Mems_allowed_list"),
 ];
-/// Fields of `stat` by their numbers in proc(5).
+/// Fields of `stat` that are compared, by their numbers in proc(5).
 const STAT: [(&str, usize); 3] = [("niceness", 19), ("real-time priority", 40), ("scheduling policy", 41)];
-/// Number of the first field behind the name, which may hold anything.
+/// Number of the first field after the name, which may hold any character.
 const STAT_FIRST: usize = 3;
-/// Longest value in a sentence.
+/// Limit on the characters of a value in a sentence.
 const SHOWN_CHARS_MAX: usize = 80;
 
-/// The first thing in which the process `pid` differs from this one, as a sentence without an end; `None`: they are alike.
+/// Returns the first difference between process `pid` and this one, as a sentence without an end; `None`: there is none.
 pub(super) fn difference(pid: u32) -> Option<String> {
     let own = surroundings("self");
     let other = surroundings(&pid.to_string());
@@ -53,14 +53,14 @@ pub(super) fn difference(pid: u32) -> Option<String> {
     differs.map(|(own, other)| format!("its {} is {}, that of this run is {}", own.what, other.shown(), own.shown()))
 }
 
-/// What was found of one thing; `None`: the system does not tell.
+/// One attribute; `None`: the system does not tell its value.
 #[derive(Debug, PartialEq)]
-struct Found {
+struct InheritedAttribute {
     what: String,
     value: Option<String>,
 }
 
-impl Found {
+impl InheritedAttribute {
     fn shown(&self) -> String {
         let value = self.value.as_deref().unwrap_or("not known");
         match value.char_indices().nth(SHOWN_CHARS_MAX) {
@@ -70,12 +70,12 @@ impl Found {
     }
 }
 
-/// What the process with this name in /proc has inherited. Things come in the same order for every process.
-fn surroundings(process: &str) -> Vec<Found> {
+/// Returns the attributes of the process with this name in /proc, in the same order for every process.
+fn surroundings(process: &str) -> Vec<InheritedAttribute> {
     let read = |name: &str| fs::read_to_string(format!("/proc/{process}/{name}")).ok();
-    let found = |what: &str, value| Found { what: what.to_owned(), value };
+    let found = |what: &str, value| InheritedAttribute { what: what.to_owned(), value };
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut all: Vec<Found> =
+    let mut all: Vec<InheritedAttribute> =
         FILES.iter().map(|(what, name)| found(what, read(name).map(|text| words(&text)))).collect();
     all.extend(LINKS.iter().map(|(what, name)| {
         let target = fs::read_link(format!("/proc/{process}/{name}")).ok();
@@ -91,7 +91,7 @@ fn surroundings(process: &str) -> Vec<Found> {
     all.extend(
         STAT.iter().map(|(what, number)| found(what, fields.get(number - STAT_FIRST).map(|field| (*field).to_owned()))),
     );
-    // The first line names the columns, two spaces or more lie between them.
+    // The first line names the columns, which are separated by two spaces or more.
     let limits = read("limits").unwrap_or_default();
     all.extend(limits.lines().skip(1).map(|line| {
         let (name, values) = line.split_once("  ").unwrap_or((line, ""));

@@ -1,28 +1,27 @@
-//! Whether scripts of a Python can be forked: a server is started once, and ended when it is ready.
+//! The trial whether scripts of a Python can be forked: a server is started once, and ended when it is ready.
 
 use super::{Preload, Starter, server::QUESTION};
 use crate::process::{Guard, wait_ready};
 use nix::poll::{PollFd, PollFlags};
 use std::{io, path::Path, process::Command};
 
-/// What a trial found.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Trial {
     /// Workers would be forked.
     Forks {
         /// Modules that were imported.
         modules: Vec<String>,
-        /// Time that it took.
+        /// Duration of the imports in seconds.
         seconds: f64,
     },
-    /// Workers would be executed; why.
+    /// Workers would be executed, for this reason.
     Executes(String),
 }
 
 /// Starts a server with the Python of `command` and its variables, or finds a warm one; `dir` is a directory of this process.
 ///
 /// # Errors
-/// What the system says.
+/// Any error of the system.
 pub fn try_out(mut command: Command, preload: Preload, dir: &Path) -> io::Result<Trial> {
     let mut guard = Guard::start(None, None)?;
     command.args(QUESTION);

@@ -1,4 +1,4 @@
-//! Descriptors as the type system cannot check them, for tests that play the server.
+//! Descriptor passing for tests that act as the server.
 
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use std::{
@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-/// The stream that came with a byte.
+/// Receives the stream that was sent with a byte.
 pub(super) fn received_stream(control: &UnixStream) -> io::Result<UnixStream> {
     let mut byte = [0; 1];
     let mut space = nix::cmsg_space!([RawFd; 4]);

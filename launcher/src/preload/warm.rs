@@ -1,15 +1,15 @@
-//! Warm servers: fork servers that live between the runs of one user, each in a folder of its own with its socket.
+//! Warm servers: fork servers that continue between the runs of one user, each in a folder of its own with its socket.
 //!
 //! ```text
 //! enn-warm-UID/
-//!   DIGEST-RANDOM/   socket   a run asks here for workers of its command, and gets a run server, or a reason
-//!                    ready    is there when the imports are done; when it was written is when a run last used the server
-//!                    log      what the server printed; the hook's files
+//!   DIGEST-RANDOM/   socket   a run requests workers of its command here, and gets a run server, or a reason
+//!                    ready    exists when the imports are done; its modification time is the last use by a run
+//!                    log      the server's output; besides, the hook's files
 //! ```
-//! DIGEST stands for the hook's files: a server of another version of ENN is never asked. The server removes its folder when it ends;
-//! the folder of one that was killed is removed by the next run.
+//! DIGEST is a digest of the hook's files: a server of another version of ENN is never queried. The server removes its folder when it
+//! ends; the folder of a killed server is removed by the next run.
 //!
-//! **Invariant:** the folder is this user's and nobody else may enter it; a socket of another user's process is not spoken to.
+//! **Invariant:** the folder is this user's and no other user may enter it; a socket of another user's process is not used.
 
 use super::{
     frame::{self, FrameReader},
@@ -43,58 +43,56 @@ const SOCKET: &str = "socket";
 const READY: &str = "ready";
 const LOG: &str = "log";
 
-/// Time without a run after which a server ends, unless the user says otherwise.
+/// Default time without a run after which a server ends.
 pub const WARM_IDLE: Duration = Duration::from_secs(30 * 60);
-/// A folder without a socket is one that is being made, for so long.
+/// Age up to which a folder without a socket counts as being made.
 const MAKING_MAX: Duration = Duration::from_secs(60);
-/// Longest silence of a server that is asked for its state.
+/// Longest wait for a server's status.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 
-/// What a warm server says of itself.
+/// Status of a warm server, as it reports it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Status {
-    /// Its process.
     pub pid: u32,
-    /// Version of its Python.
+    /// Version of Python.
     pub version: String,
-    /// The interpreter's file.
+    /// Path of the interpreter.
     pub executable: String,
     /// Version of PyTorch, if it is among the modules.
     #[serde(default)]
     pub torch: Option<String>,
-    /// Modules that it was asked for and that it has.
+    /// Requested modules that were imported.
     pub modules: Vec<String>,
-    /// Time that the imports took, in seconds.
+    /// Duration of the imports in seconds.
     pub seconds: f64,
-    /// When it was started, in seconds since 1970.
+    /// Start time in seconds since 1970.
     pub started: f64,
-    /// When a run last used it, likewise.
+    /// Last use by a run in seconds since 1970.
     #[serde(default)]
     pub used: Option<f64>,
-    /// Runs that have used it.
+    /// Number of runs that have used the server.
     pub runs: u64,
-    /// Those that use it now.
+    /// Number of runs that use it now.
     pub running: u64,
-    /// Time without a run after which it ends, in seconds.
+    /// Time without a run after which the server ends, in seconds.
     pub idle: f64,
 }
 
-/// A warm server's folder.
 #[derive(Debug, Clone)]
 pub struct WarmServer {
     folder: PathBuf,
     used: SystemTime,
 }
 
-/// The warm servers of this user below `parent`, the one that was used last first. What killed ones left is removed.
+/// Returns the warm servers of this user below `parent`, most recently used first, and removes the folders of killed ones.
 ///
 /// # Errors
-/// The folder is not this user's alone; what the system says.
+/// The folder is accessible to other users, or any error of the system.
 pub fn warm_servers(parent: &Path) -> io::Result<Vec<WarmServer>> {
     list(&place(parent)?)
 }
 
-/// The folder of this user's servers, made when it is not there.
+/// Returns the folder of this user's servers, which is made when it does not exist.
 pub(super) fn place(parent: &Path) -> io::Result<PathBuf> {
     let place = parent.join(format!("enn-warm-{}", geteuid()));
     private::own_dir(&place).map_err(io::Error::other)?;
@@ -106,7 +104,7 @@ pub(super) fn list(place: &Path) -> io::Result<Vec<WarmServer>> {
     for entry in fs::read_dir(place)? {
         let folder = entry?.path();
         let written = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
-        // One that has just been removed.
+        // The folder has just been removed.
         let Some(made) = written(&folder) else { continue };
         let server = WarmServer { used: written(&folder.join(READY)).unwrap_or(made), folder };
         let is_left = match server.connect() {
@@ -124,29 +122,29 @@ pub(super) fn list(place: &Path) -> io::Result<Vec<WarmServer>> {
     Ok(found)
 }
 
-/// Why there is no warm server.
+/// Errors of warm servers.
 #[derive(Debug, thiserror::Error)]
 pub enum WarmError {
     /// The folder of warm servers cannot be used.
     #[error("the warm servers of this user, in a folder of {}: {source}", parent.display())]
     Place {
-        /// Where the folder is.
+        /// Parent of the folder.
         parent: PathBuf,
         source: io::Error,
     },
-    /// No interpreter.
+    /// No interpreter was found.
     #[error("no python3 or python is on PATH\nhint: activate an environment, or name an interpreter with --python")]
     NoPython,
-    /// What the system says.
+    /// The server cannot be started.
     #[error("the warm server cannot be started: {0}")]
     Start(io::Error),
-    /// It cannot serve.
+    /// The server cannot serve.
     #[error("{0}\nhint: `enn doctor` says whether workers can be forked with the active Python")]
     Refused(String),
-    /// It is there and says nothing.
-    #[error("the warm server in {} does not answer: {source}\nhint: `ls -l {}` says whose it is", folder.display(), folder.display())]
+    /// The server exists and does not answer.
+    #[error("the warm server in {} does not answer: {source}\nhint: `ls -l {}` shows its owner", folder.display(), folder.display())]
     Silent { folder: PathBuf, source: io::Error },
-    /// A process that is none.
+    /// No warm server has this process id.
     #[error("no warm server of this user has pid {0}\nhint: `enn warm status` shows them")]
     Unknown(u32),
 }
@@ -156,32 +154,32 @@ impl WarmServer {
         &self.folder
     }
 
-    /// Whether it still imports.
+    /// Returns whether the server still imports.
     pub fn is_importing(&self) -> bool {
         !self.folder.join(READY).exists()
     }
 
-    /// What it says of itself.
+    /// Queries the server's status.
     ///
     /// # Errors
-    /// It does not answer in time.
+    /// The server does not answer in time.
     pub fn status(&self) -> io::Result<Status> {
         Ok(serde_json::from_value(self.document()?)?)
     }
 
-    /// The same as a document.
+    /// Queries the server's status as a JSON document.
     ///
     /// # Errors
-    /// It does not answer in time.
+    /// The server does not answer in time.
     pub fn document(&self) -> io::Result<Value> {
         let mut answer: Value = serde_json::from_slice(&self.ask(b"status")?)?;
         Ok(answer["status"].take())
     }
 
-    /// Ends it. Runs that use it go on. Returns its process.
+    /// Ends the server. Runs that use it continue. Returns its process id.
     ///
     /// # Errors
-    /// It does not answer in time.
+    /// The server does not answer in time.
     pub fn stop(&self) -> io::Result<u32> {
         #[derive(Deserialize)]
         struct Answer {
@@ -196,7 +194,7 @@ impl WarmServer {
         FrameReader::default().read(&mut stream)?.ok_or_else(|| ErrorKind::TimedOut.into())
     }
 
-    /// A connection on which nothing waits longer than [`SILENCE_MAX`].
+    /// Makes a connection on which no call waits longer than [`SILENCE_MAX`].
     fn connect(&self) -> io::Result<UnixStream> {
         let folder = File::open(&self.folder)?;
         let stream = UnixStream::connect(short_path(&folder))?;
@@ -212,7 +210,7 @@ impl WarmServer {
     /// Makes the folder of a new server, with its socket, which is to be inherited.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any error of the system.
     pub(super) fn create(place: &Path) -> io::Result<(Self, UnixListener)> {
         let number = RandomState::new().build_hasher().finish();
         let folder = place.join(format!("{:016x}-{number:016x}", hook::digest()));
@@ -221,42 +219,42 @@ impl WarmServer {
         Ok((Self { folder, used: SystemTime::now() }, socket))
     }
 
-    /// A file for what the server prints.
+    /// Opens the log file of the server; returns its path, too.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any error of the system.
     pub(super) fn log(&self) -> io::Result<(File, PathBuf)> {
         let path = self.folder.join(LOG);
         Ok((File::options().create(true).append(true).mode(0o600).open(&path)?, path))
     }
 
-    /// Remembers that a run uses it now.
+    /// Records that a run uses the server now.
     pub(super) fn use_now(&self) {
-        // One that is just being stopped has no such file any more.
+        // A server that is just being stopped has no such file any more.
         let ready = File::options().write(true).open(self.folder.join(READY));
         let _gone = ready.and_then(|file| file.set_modified(SystemTime::now()));
     }
 
-    /// Removes what is left of one that could not be started.
+    /// Removes the folder of a server that could not be started.
     pub(super) fn remove(&self) {
         let _gone = fs::remove_dir_all(&self.folder);
     }
 
-    /// A connection on which a run has asked for workers.
+    /// Opens a connection and sends a run's request for workers.
     pub(super) fn join(&self, request: &JoinRequest) -> io::Result<Link> {
         let mut stream = self.connect()?;
         request.send(&mut stream)?;
         Link::to(stream)
     }
 
-    /// Whether it is one of this version of ENN.
+    /// Returns whether the server belongs to this version of ENN.
     pub(super) fn has_our_files(&self) -> bool {
         let prefix = format!("{:016x}-", hook::digest());
         self.folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
     }
 }
 
-/// A path of the socket by the folder's descriptor: Unix allows 107 bytes.
+/// Returns a path of the socket by the folder's descriptor: Unix allows 107 bytes.
 fn short_path(folder: &File) -> String {
     format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd())
 }

@@ -1,5 +1,5 @@
-//! A control group (version 2) for everything a launch starts, where the user may make one: what is in it can be killed as a
-//! whole, whatever it did to its session, its parent or its environment.
+//! A control group (version 2) for everything a launch starts, where the user may make one: its processes can be killed as a
+//! whole, even after they changed their session, parent or environment.
 //!
 //! **Invariant:** the launcher itself is never in it. Source: the kernel's Documentation/admin-guide/cgroup-v2.rst.
 
@@ -14,7 +14,7 @@ use std::{
 /// Longest wait for killed processes to leave.
 const EMPTY_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// A control group of this launch. Dropping it kills what is in it and removes it.
+/// A control group of this launch. Dropping it kills its processes and removes it.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
@@ -25,7 +25,7 @@ impl Cgroup {
     /// Makes the group `name` below this process's own.
     ///
     /// # Errors
-    /// Version 2 is not mounted, or this user may not make one here; the launch then does without.
+    /// Version 2 is not mounted, or this user may not make a group here; the launch then runs without one.
     pub(crate) fn create(name: &str) -> io::Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
@@ -46,17 +46,16 @@ impl Cgroup {
         }
     }
 
-    /// Descriptor to which a process writes "0" to move in.
+    /// Returns the descriptor to which a process writes "0" to move into the group.
     pub(super) fn procs(&self) -> RawFd {
         self.procs.as_raw_fd()
     }
 
-    /// Its directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Kills every process in it and waits until they are gone.
+    /// Kills every process in the group and waits until they are gone.
     pub(crate) fn kill(&self) {
         kill(&self.path);
     }
@@ -68,10 +67,10 @@ impl Drop for Cgroup {
     }
 }
 
-/// Kills everything in the group and removes it; for whoever outlives its maker.
+/// Kills everything in the group and removes it; for a process that outlives the group's creator.
 pub(super) fn remove(path: &Path) {
     kill(path);
-    // A group that is not empty yet stays behind, without processes in a moment.
+    // A group that is not empty yet stays behind; its processes end soon.
     let _busy = fs::remove_dir(path);
 }
 
@@ -81,7 +80,7 @@ fn kill(path: &Path) {
     }
     let deadline = Instant::now() + EMPTY_WAIT_MAX;
     while populated(path) && Instant::now() < deadline {
-        // Killed processes leave within microseconds; there is nothing to wait on that tells sooner.
+        // Killed processes leave within microseconds; no event tells sooner.
         std::thread::yield_now();
     }
 }
@@ -90,7 +89,7 @@ fn populated(path: &Path) -> bool {
     fs::read_to_string(path.join("cgroup.events")).is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
 }
 
-/// The directory of this process's group: mount point of cgroup2 and the path below it.
+/// Returns the directory of this process's group: the mount point of cgroup2 and the path below it.
 fn place(mounts: &str, own: &str) -> Option<PathBuf> {
     // mountinfo: id parent major:minor root mount-point options … - type source options
     let mount = mounts.lines().find_map(|line| {

@@ -1,7 +1,7 @@
-//! A started process and its end.
+//! A started process and its exit.
 //!
-//! **Invariant:** signals go to the whole group, and only while the leader is not reaped, so that its number cannot belong
-//! to somebody else.
+//! **Invariant:** signals go to the whole group, and only while the leader is not reaped, so that its process id cannot belong
+//! to another process.
 
 use super::{
     sys,
@@ -22,17 +22,16 @@ use std::{
     process::Command,
 };
 
-/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// With a code.
+    /// The process ended with this exit code.
     Code(i32),
-    /// By a signal.
+    /// The process was ended by this signal.
     Signal(i32),
 }
 
 impl Exit {
-    /// The code, or else the signal.
+    /// Returns the code, or else the signal.
     pub(crate) fn code_or_signal(self) -> (Option<i32>, Option<i32>) {
         match self {
             Self::Code(code) => (Some(code), None),
@@ -43,14 +42,14 @@ impl Exit {
 
 /// The parent of a process that is no child of this one. It reaps the process when this is dropped, and not before.
 pub(crate) trait Parent: std::fmt::Debug {
-    /// How the process ended, which it has.
+    /// Returns the exit of a process that has ended.
     ///
     /// # Errors
-    /// The parent is gone or silent.
+    /// The parent is gone or does not answer.
     fn exit(&mut self) -> io::Result<Exit>;
 }
 
-/// Why there is no process.
+/// Reasons for which a process could not be started.
 #[derive(Debug)]
 pub(crate) enum StartError {
     /// The program cannot be started.
@@ -59,12 +58,12 @@ pub(crate) enum StartError {
     Watch(io::Error),
 }
 
-/// Where a stream of a process goes.
+/// Destination of an output stream of a process.
 #[derive(Debug)]
 pub(crate) enum Outlet {
-    /// Where the launcher's goes.
+    /// The launcher's own stream.
     Inherited,
-    /// Into a file or pipe.
+    /// A file or pipe.
     To(OwnedFd),
 }
 
@@ -91,18 +90,18 @@ impl From<Outlet> for std::process::Stdio {
 }
 
 impl Outlet {
-    /// What is written goes nowhere.
+    /// Discards the stream's bytes.
     ///
     /// # Errors
-    /// There is no /dev/null.
+    /// /dev/null cannot be opened.
     pub(crate) fn nowhere() -> io::Result<Self> {
         File::options().write(true).open("/dev/null").map(Self::from)
     }
 
-    /// The same place once more.
+    /// Returns a second handle on the destination.
     ///
     /// # Errors
-    /// There is no descriptor to be had.
+    /// No descriptor is available.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         match self {
             Self::Inherited => Ok(Self::Inherited),
@@ -118,28 +117,25 @@ impl Outlet {
     }
 }
 
-/// Where a process reads its standard input from.
+/// Source of a process's standard input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inlet {
-    /// Where the launcher reads its own from.
+    /// The launcher's own standard input.
     Inherited,
-    /// There is nothing to read.
+    /// Standard input is empty (/dev/null).
     Empty,
 }
 
 /// The standard streams of a process.
 #[derive(Debug)]
 pub(crate) struct Outlets {
-    /// Standard input.
     pub(crate) stdin: Inlet,
-    /// Standard output.
     pub(crate) stdout: Outlet,
-    /// Standard error.
     pub(crate) stderr: Outlet,
 }
 
 impl Outlets {
-    /// The descriptors of standard input, output and error.
+    /// Returns the descriptors of standard input, output and error.
     pub(crate) fn fds(&self) -> [RawFd; 3] {
         let own = |outlet: &Outlet, number| outlet.fd().unwrap_or(number);
         [libc::STDIN_FILENO, own(&self.stdout, libc::STDOUT_FILENO), own(&self.stderr, libc::STDERR_FILENO)]
@@ -152,7 +148,7 @@ pub(crate) struct Process {
     pid: Pid,
     pidfd: OwnedFd,
     exit: Option<Exit>,
-    /// Who reaps it; `None`: it is a child of this process.
+    /// The parent that reaps the process; `None`: it is a child of this process.
     parent: Option<Box<dyn Parent>>,
 }
 
@@ -169,7 +165,7 @@ impl Process {
         Ok(process)
     }
 
-    /// The same, but what it starts itself may outlive a launcher that is killed.
+    /// Starts a process without the guard: processes that it starts may outlive a launcher that is killed.
     pub(crate) fn start_unguarded(command: &Command, outlets: Outlets, binding: Binding) -> Result<Self, StartError> {
         let pid = spawn(command, &outlets, binding).map_err(StartError::Spawn)?;
         match unix::pidfd(pid.as_raw().cast_unsigned()) {
@@ -182,19 +178,19 @@ impl Process {
         }
     }
 
-    /// Starts a process that lives on when this one ends, and that nothing here watches. Returns its number.
+    /// Starts a process that continues when this one ends, and that nothing here watches. Returns its id.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The program cannot be started.
     pub(crate) fn detach(command: &Command, outlets: &Outlets, binding: Binding) -> io::Result<u32> {
         spawn(command, outlets, binding.outliving()).map(|pid| pid.as_raw().cast_unsigned())
     }
 
-    /// Takes over a process that somebody else forked for this one, and that leads a group of its own; it gets the CPUs and the control
-    /// group of `binding`. It must not have begun its work. Without a `parent` it must be a child of this process.
+    /// Takes over a process that another process forked for this one, and that leads a group of its own; it gets the CPUs and the
+    /// control group of `binding`. It must not have begun its work. Without a `parent` it must be a child of this process.
     ///
     /// # Errors
-    /// It cannot be watched, or may not use the CPUs.
+    /// The process cannot be watched, or may not use the CPUs.
     pub(crate) fn adopt(
         pid: u32,
         parent: Option<Box<dyn Parent>>,
@@ -209,17 +205,16 @@ impl Process {
         Ok(process)
     }
 
-    /// Its number.
     pub(crate) fn pid(&self) -> u32 {
         self.pid.as_raw().cast_unsigned()
     }
 
-    /// Readable when the process has ended.
+    /// Returns a descriptor that is readable when the process has ended.
     pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// How it ended; `None` until it is reaped.
+    /// Returns the exit; `None` until the process is reaped.
     pub(crate) fn exit(&self) -> Option<Exit> {
         self.exit
     }
@@ -231,12 +226,12 @@ impl Process {
         }
     }
 
-    /// Reaps the process if it has ended, after killing what it left in its group. `None` when it lives or was reaped before.
+    /// Reaps the process if it has ended, after killing the rest of its group. `None` when it runs or was reaped before.
     pub(crate) fn reap(&mut self, guard: &mut Guard) -> Option<Exit> {
         self.reap_and(guard, false)
     }
 
-    /// The same, but what it left in its group lives on when it ended with code 0.
+    /// Reaps the process as [`Process::reap`] does, but the rest of its group continues when it ended with code 0.
     pub(crate) fn reap_alone(&mut self, guard: &mut Guard) -> Option<Exit> {
         self.reap_and(guard, true)
     }
@@ -245,14 +240,14 @@ impl Process {
         if self.exit.is_some() || !self.has_ended() {
             return None;
         }
-        // A parent that cannot tell is gone, and its children were killed with it.
-        let told = self.parent.as_mut().map(|parent| parent.exit().unwrap_or(Exit::Signal(libc::SIGKILL)));
-        let ended_well = told.map_or_else(|| unix::ended_well(self.pid()), |exit| exit == Exit::Code(0));
+        // A parent that does not answer is gone, and its children were killed with it.
+        let reported = self.parent.as_mut().map(|parent| parent.exit().unwrap_or(Exit::Signal(libc::SIGKILL)));
+        let ended_well = reported.map_or_else(|| unix::ended_well(self.pid()), |exit| exit == Exit::Code(0));
         if !(spare_if_well && ended_well) {
             unix::signal_group(self.pid(), Signal::SIGKILL);
         }
         guard.remove(self.pid());
-        self.exit = Some(told.unwrap_or_else(|| self.wait()));
+        self.exit = Some(reported.unwrap_or_else(|| self.wait()));
         self.parent = None;
         self.exit
     }
@@ -271,7 +266,7 @@ impl Process {
         match waitpid(self.pid, None) {
             Ok(WaitStatus::Exited(_, code)) => Exit::Code(code),
             Ok(WaitStatus::Signaled(_, signal, _)) => Exit::Signal(signal as i32),
-            // Somebody else reaped it (a program with its own SIGCHLD handler), or a signal without a name ended it: how is lost.
+            // Another SIGCHLD handler reaped it, or a signal without a name ended it: the exit is lost.
             _ => Exit::Code(-1),
         }
     }
@@ -287,7 +282,7 @@ fn spawn(command: &Command, outlets: &Outlets, binding: Binding) -> io::Result<P
 }
 
 impl Drop for Process {
-    /// A launcher that gives up early leaves nobody behind.
+    /// Kills a process that was not reaped, so that a launcher that gives up early leaves none behind.
     fn drop(&mut self) {
         if self.exit.is_none() {
             unix::signal_group(self.pid(), Signal::SIGKILL);

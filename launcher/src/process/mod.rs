@@ -1,6 +1,6 @@
 //! One process in a group of its own: started so that it dies with the launcher, watched by pidfd, signalled as a group.
 //!
-//! The floor under `agent` (ENN's own workers) and `group` (any program). It knows no rank, no round and no run.
+//! The layer below `agent` (ENN's own workers) and `group` (any program). It knows no rank, no round and no run.
 
 mod cgroup;
 mod child;

@@ -1,4 +1,4 @@
-//! What a short program prints, waited for with a limit.
+//! The output of a short program, with a time limit.
 
 use std::{
     io::{self, Read},
@@ -11,18 +11,18 @@ use std::{
 /// Bytes of a child's output that are read.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
-/// Why a program printed nothing useful.
+/// Reasons for which a program gave no output.
 #[derive(Debug)]
 pub(crate) enum OutputError {
-    /// It could not be started.
+    /// The program could not be started.
     Start(io::Error),
-    /// It ended in an error; its last line.
+    /// The program failed; the last line of its standard error.
     Failed(String),
-    /// It did not end in time.
+    /// The program did not end in time.
     TimedOut(Duration),
 }
 
-/// Standard output of a child that ends well within `wait_max`; else it is killed and the last line of its errors told.
+/// Returns the standard output of a program that succeeds within `wait_max`; else it is killed, and the last line of its errors returned.
 pub(crate) fn output_within(mut command: Command, wait_max: Duration) -> Result<String, OutputError> {
     let mut child = command
         .stdin(Stdio::null())
@@ -33,9 +33,9 @@ pub(crate) fn output_within(mut command: Command, wait_max: Duration) -> Result<
     let (sender, receiver) = mpsc::channel();
     let out = child.stdout.take();
     let err = child.stderr.take();
-    // Never joined: a grandchild that outlives a killed child would hold the pipes open.
+    // The thread is never joined: a grandchild that outlives a killed child would keep the pipes open.
     thread::spawn(move || {
-        // Standard error after standard output: such a program writes little to either.
+        // Standard error is read after standard output: such a program writes little to either.
         let _ = sender.send((read(out), read(err)));
     });
     let received = receiver.recv_timeout(wait_max);
@@ -47,21 +47,21 @@ pub(crate) fn output_within(mut command: Command, wait_max: Duration) -> Result<
     if status.success() {
         return Ok(output);
     }
-    let last = errors.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    let last = errors.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it printed nothing");
     Err(OutputError::Failed(last.trim().to_owned()))
 }
 
 fn read(pipe: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
-        // What was read before an error is still worth showing.
+        // The bytes read before an error are still shown.
         let _ = pipe.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn end(child: &mut Child) {
-    // It may have ended meanwhile.
+    // The child may have ended meanwhile.
     let _ = child.kill();
 }
 

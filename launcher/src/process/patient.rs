@@ -1,5 +1,5 @@
-//! Writing to a descriptor that is shared with other programs: it may take nothing for long, and somebody else may have made
-//! it non-blocking. Either way everything is written, unless the writer is told to give up.
+//! Writing to a descriptor that is shared with other programs: it may accept nothing for long, and another program may have
+//! made it non-blocking. Either way everything is written, unless the writer is told to give up.
 
 use super::wait_ready;
 use nix::{
@@ -16,28 +16,27 @@ use std::{
 /// A write of at most this many bytes to a pipe that is ready does not block (PIPE_BUF).
 const WRITE_BYTES_MAX: usize = 4096;
 
-/// Ends the waits of writers that do not go on; given to them when they are made.
+/// A signal to writers that wait; each gets a clone when it is made.
 #[derive(Debug, Clone)]
 pub(crate) struct GiveUp(Arc<EventFd>);
 
 impl GiveUp {
-    /// Nothing is given up yet.
     ///
     /// # Errors
-    /// There is no descriptor to be had.
+    /// No descriptor is available.
     pub(crate) fn new() -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         Ok(Self(Arc::new(EventFd::from_flags(flags)?)))
     }
 
-    /// From now on nothing is waited for: what a descriptor does not take at once is an error of its writer.
+    /// Ends all waits: from now on, a write that the descriptor does not accept at once is an error.
     pub(crate) fn now(&self) {
-        // A counter that is full says the same.
+        // A full counter has the same effect.
         let _full = self.0.write(1);
     }
 }
 
-/// A writer that waits until its descriptor takes what it writes. Nothing is buffered.
+/// A writer that waits until its descriptor accepts the bytes. Nothing is buffered.
 #[derive(Debug)]
 pub(crate) struct PatientWriter {
     fd: OwnedFd,
@@ -45,10 +44,10 @@ pub(crate) struct PatientWriter {
 }
 
 impl PatientWriter {
-    /// A writer to a copy of `fd`.
+    /// Makes a writer to a copy of `fd`.
     ///
     /// # Errors
-    /// There is no descriptor to be had.
+    /// No descriptor is available.
     pub(crate) fn new(fd: &impl AsFd, give_up: Option<GiveUp>) -> io::Result<Self> {
         Ok(Self { fd: fd.as_fd().try_clone_to_owned()?, give_up })
     }
@@ -57,7 +56,7 @@ impl PatientWriter {
         let mut fds = vec![PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
         fds.extend(self.give_up.iter().map(|give_up| PollFd::new(give_up.0.as_fd(), PollFlags::POLLIN)));
         wait_ready(&mut fds, None)?;
-        // A descriptor with an error is ready: writing tells which error.
+        // A descriptor with an error counts as ready: writing returns the error.
         if fds[0].any().unwrap_or(true) { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
     }
 }

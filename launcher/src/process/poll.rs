@@ -12,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-/// Waits until a descriptor is ready or the deadline has passed; signals that are handled elsewhere do not end it.
+/// Waits until a descriptor is ready or the deadline has passed; signals that are handled elsewhere do not end the wait.
 pub(crate) fn wait_ready(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Result<()> {
     loop {
         match poll(fds, timeout(deadline)) {
@@ -23,7 +23,7 @@ pub(crate) fn wait_ready(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> i
     }
 }
 
-/// The next signal; `None` when the other end of a pipe was closed before.
+/// Returns the next signal; `None` when the other end of the pipe was closed first.
 pub(crate) fn next_signal(signals: &mut Signals, pipe: Option<&PipeReader>) -> io::Result<Option<Signal>> {
     loop {
         let mut fds = vec![PollFd::new(signals.fd(), PollFlags::POLLIN)];
@@ -39,7 +39,7 @@ pub(crate) fn next_signal(signals: &mut Signals, pipe: Option<&PipeReader>) -> i
     }
 }
 
-/// Until the deadline, rounded up so that it has passed when poll returns.
+/// Returns the time until the deadline, rounded up so that it has passed when poll returns.
 fn timeout(deadline: Option<Instant>) -> PollTimeout {
     let Some(deadline) = deadline else { return PollTimeout::NONE };
     let milliseconds = deadline.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);

@@ -1,4 +1,4 @@
-//! Finding what the workers left behind. Processes that left their group (setsid, double fork) still carry a variable that
+//! Finding processes that the workers left behind. Processes that left their group (setsid, double fork) still carry a variable that
 //! only this launch sets; those that cleared their environment have become children of the launcher.
 //!
 //! **Invariant:** only processes of this user that carry the mark, or children of this process, are killed.
@@ -17,13 +17,13 @@ use std::{
     os::unix::ffi::OsStrExt,
 };
 
-/// Passes over /proc: a process may fork while one pass reads.
+/// Limit on passes over /proc: a process may fork while one pass reads.
 const PASSES_MAX: u32 = 8;
 
-/// The variable.
+/// Environment variable that carries the mark.
 pub(crate) const MARK_VARIABLE: &str = "ENN_LAUNCH";
 
-/// A mark that all processes of a launch inherit. One launch inside another carries both marks.
+/// A mark that all processes of a launch inherit. A launch inside another carries both marks.
 #[derive(Debug, Clone)]
 pub(crate) struct Mark {
     own: String,
@@ -31,9 +31,9 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// A new mark behind the one inherited, if any.
+    /// Makes a new mark, appended to the inherited one if any.
     pub(crate) fn new(inherited: Option<&OsStr>) -> Self {
-        // Keyed by the operating system's randomness.
+        // `RandomState` takes its keys from the operating system's random source.
         let own = format!("{:016x}", RandomState::new().build_hasher().finish());
         let mut value = inherited.map(OsStr::to_owned).unwrap_or_default();
         value.push(":");
@@ -41,17 +41,17 @@ impl Mark {
         Self { own, value }
     }
 
-    /// The part that only this launch has.
+    /// Returns the part that only this launch has.
     pub(crate) fn own(&self) -> &str {
         &self.own
     }
 
-    /// Value of [`MARK_VARIABLE`] for the workers.
+    /// Returns the value of [`MARK_VARIABLE`] for the workers.
     pub(crate) fn value(&self) -> &OsStr {
         &self.value
     }
 
-    /// Whether a process that lives carries it.
+    /// Returns whether a running process carries the mark.
     pub(crate) fn is_carried_by(&self, pid: u32) -> bool {
         self.is_on(&environment(pid))
     }
@@ -65,8 +65,8 @@ impl Mark {
     }
 }
 
-/// Kills every process that carries the mark and, when this process adopts orphans, every child but `own`: the guard, and what else
-/// helps the launcher. Returns how many it found. No worker may be alive.
+/// Kills every process that carries the mark and, when this process adopts orphans, every child except `own` (the guard and other
+/// helpers of the launcher). Returns how many it found. No worker may be running.
 pub(crate) fn sweep(mark: &Mark, own: &[u32]) -> usize {
     let launcher = std::process::id();
     let found = kill_all(|pid| mark.is_on(&environment(pid)) || (!own.contains(&pid) && parent(pid) == Some(launcher)));
@@ -74,16 +74,15 @@ pub(crate) fn sweep(mark: &Mark, own: &[u32]) -> usize {
     found
 }
 
-/// Kills every process that carries the mark.
 pub(super) fn kill_marked(mark: &Mark) -> usize {
     kill_all(|pid| mark.is_on(&environment(pid)))
 }
 
 /// Sends a signal to one process, not to its group.
 pub(crate) fn signal_one(pid: u32, signal: Signal) {
-    // Number 0 would be this process's own group.
+    // Process id 0 would be this process's own group.
     if let Some(pid) = i32::try_from(pid).ok().filter(|pid| *pid > 1) {
-        // One that has just ended is what was wanted.
+        // A process that has just ended needs no signal.
         let _gone = kill(Pid::from_raw(pid), signal);
     }
 }
@@ -93,17 +92,17 @@ pub(crate) fn end_children() {
     let own = std::process::id();
     for pid in processes().filter(|pid| parent(*pid) == Some(own)) {
         let pid = Pid::from_raw(pid.cast_signed());
-        // One that leads no group, yet, is killed alone.
+        // A child that leads no group yet is killed alone.
         let _gone = killpg(pid, Signal::SIGKILL).or_else(|_| kill(pid, Signal::SIGKILL));
     }
 }
 
-/// Reaps children that ended and are not known to the caller: orphans this process adopted.
+/// Reaps ended children that are not known to the caller: orphans that this process adopted.
 pub(crate) fn reap_orphans(known: impl Fn(u32) -> bool) {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     while let Ok(status) = waitid(Id::All, flags) {
         let Some(pid) = status.pid() else { return };
-        // A worker that has just ended is reaped by its owner; what hides behind it comes with the next signal.
+        // A worker that has just ended is reaped by its owner; orphans behind it are reaped after the next signal.
         if known(pid.as_raw().cast_unsigned()) {
             return;
         }
@@ -128,12 +127,12 @@ fn kill_all(wanted: impl Fn(u32) -> bool) -> usize {
     killed.len()
 }
 
-/// The environment of a process; that of another user cannot be read, and one that has just ended has none.
+/// Returns the environment of a process; empty for another user's process and for one that has just ended.
 fn environment(pid: u32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
 }
 
-/// The parent of a process that lives.
+/// Returns the parent of a running process.
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name is in parentheses and may hold anything; after it come state and parent.

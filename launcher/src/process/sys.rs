@@ -1,8 +1,8 @@
-//! Starting a process without copying the launcher: clone with shared memory, the parent waiting until the exec, as
-//! posix_spawn does it, which has no room for PDEATHSIG, CPUs and control groups. With 64 workers a fork each costs ten times more.
+//! Starting a process without copying the launcher: clone with shared memory, where the parent waits until the exec, as in
+//! posix_spawn, which does not support PDEATHSIG, CPUs and control groups. With 64 workers, forking costs ten times more.
 //!
 //! **Invariant:** between clone and exec the child runs in the launcher's memory: it calls async-signal-safe functions only,
-//! takes no memory, writes nothing but its error, and no signal handler runs in it.
+//! allocates no memory, writes only its error, and no signal handler runs in it.
 //!
 //! Source: clone(2), posix_spawn(3), and "Writing a safe vfork" in vfork(2)'s notes.
 
@@ -24,12 +24,12 @@ use std::{
 
 /// Stack of the child until its exec; it needs less than a tenth.
 const STACK_BYTES: usize = 64 << 10;
-/// Alignment of a stack on all our machines.
+/// Alignment of a stack in bytes on all supported machines.
 const STACK_ALIGN: usize = 16;
-/// What the child ends with when it cannot exec; nobody sees it.
+/// Exit code of a child that cannot exec; it is not reported.
 const CODE_NO_EXEC: c_int = 127;
 
-/// Everything the child needs, made before the clone.
+/// Everything the child needs, prepared before the clone.
 struct Prepared {
     program: CString,
     argv: Vec<*const c_char>,
@@ -40,7 +40,7 @@ struct Prepared {
     error: AtomicI32,
 }
 
-/// Starts `command` (its program, arguments and variables; its streams are not looked at) as the leader of a new group, or
+/// Starts `command` (its program, arguments and variables; its streams are ignored) as the leader of a new group, or
 /// session, that dies with this thread. `streams` are standard input, output and error; `None` is inherited.
 pub(super) fn spawn(command: &Command, streams: [Option<RawFd>; 3], binding: Binding) -> io::Result<Pid> {
     let variables = variables_of(command);
@@ -68,14 +68,14 @@ pub(super) fn spawn(command: &Command, streams: [Option<RawFd>; 3], binding: Bin
     match prepared.error.load(Ordering::Acquire) {
         0 => Ok(pid),
         errno => {
-            // It never became the program.
+            // The child never executed the program.
             let _reaped = nix::sys::wait::waitpid(pid, None);
             Err(io::Error::from_raw_os_error(errno))
         }
     }
 }
 
-/// The variables of a child that `command` starts: ours with the command's changes.
+/// Returns the variables of a child that `command` starts: this process's with the command's changes.
 pub(crate) fn variables_of(command: &Command) -> Vec<(OsString, OsString)> {
     let mut variables: std::collections::BTreeMap<OsString, OsString> = std::env::vars_os().collect();
     for (name, value) in command.get_envs() {
@@ -87,15 +87,15 @@ pub(crate) fn variables_of(command: &Command) -> Vec<(OsString, OsString)> {
     variables.into_iter().collect()
 }
 
-/// The file that `command` executes.
+/// Returns the file that `command` executes.
 ///
 /// # Errors
-/// There is none that may be executed.
+/// No such file may be executed.
 pub(crate) fn program_file(command: &Command) -> io::Result<OsString> {
     find(command.get_program(), &variables_of(command))
 }
 
-/// The file of a program: itself when it has a slash, else the first of that name on the child's PATH that may be executed.
+/// Returns the file of a program: itself when it has a slash, else the first executable of that name on the child's PATH.
 fn find(program: &OsStr, variables: &[(OsString, OsString)]) -> io::Result<OsString> {
     if program.as_bytes().contains(&b'/') {
         return Ok(program.to_owned());
@@ -144,17 +144,17 @@ fn clone(prepared: &Prepared) -> io::Result<Pid> {
 extern "C" fn child(prepared: *mut c_void) -> c_int {
     // SAFETY: `clone` passes a Prepared that lives until this process has executed its program or ended.
     let prepared = unsafe { &*prepared.cast::<Prepared>() };
-    // SAFETY: as said at `become_program`.
+    // SAFETY: this is the child, as `become_program` requires.
     let errno = unsafe { become_program(prepared) };
     prepared.error.store(errno, Ordering::Release);
     // SAFETY: ends this process without anything of the launcher's.
     unsafe { libc::_exit(CODE_NO_EXEC) }
 }
 
-/// Returns only when something fails, with the error's number.
+/// Executes the program; returns only when something fails, with the errno.
 ///
 /// # Safety
-/// To be called in the child only: it changes descriptors, signals and the group of the process, and then what it runs.
+/// Must be called in the child only: it changes descriptors, signals and the group of the process, and then its program.
 unsafe fn become_program(prepared: &Prepared) -> c_int {
     // SAFETY: errno is this thread's.
     let errno = || unsafe { *libc::__errno_location() };
@@ -174,7 +174,7 @@ unsafe fn become_program(prepared: &Prepared) -> c_int {
                 return libc::ESRCH;
             }
         }
-        // Refused when the group was removed: the process is still bound in every other way.
+        // The write fails when the group was removed: the process is still bound in every other way.
         if let Some(fd) = binding.cgroup {
             libc::write(fd, c"0".as_ptr().cast(), 1);
         }
@@ -195,7 +195,7 @@ unsafe fn become_program(prepared: &Prepared) -> c_int {
                 return errno();
             }
         }
-        // Rust ignores SIGPIPE, and what is ignored stays so across an exec; handlers do not.
+        // Rust ignores SIGPIPE, and an ignored signal stays ignored across an exec; handlers do not.
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         let mut none = MaybeUninit::uninit();
         libc::sigemptyset(none.as_mut_ptr());

@@ -1,6 +1,6 @@
-//! Processes as the type system cannot check them: pidfds, signal handlers, the guard process.
+//! Process features beyond the standard library: pidfds, signal handlers, the guard process.
 //!
-//! **Invariant:** what runs in a signal handler or in the guard calls async-signal-safe functions
+//! **Invariant:** code in a signal handler or in the guard calls async-signal-safe functions
 //! only and takes no lock and no memory.
 
 use super::{
@@ -26,53 +26,53 @@ use std::{
     sync::atomic::{AtomicI32, Ordering},
 };
 
-/// What a process gets between fork and exec, besides a group of its own.
+/// Properties that a process receives between fork and exec, besides a group of its own.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Binding {
-    /// Descriptor it inherits.
+    /// Descriptor that the process inherits.
     pub(super) inherit: Option<RawFd>,
-    /// CPUs it may run on.
+    /// CPUs on which the process may run.
     pub(super) cpus: Option<CpuSet>,
-    /// `cgroup.procs` of the group it moves into.
+    /// `cgroup.procs` of the group into which the process moves.
     pub(super) cgroup: Option<RawFd>,
-    /// Whether it leads a session of its own, and so has no controlling terminal.
+    /// Whether the process leads a session of its own, and so has no controlling terminal.
     pub(super) session: bool,
-    /// Whether it lives on when this process ends.
+    /// Whether the process continues when this one ends.
     pub(super) outlives: bool,
 }
 
 impl Binding {
-    /// Nothing but the group and these CPUs, in a control group, which must outlive the start of the process.
+    /// Makes a binding to CPUs and a control group, which must outlive the start of the process.
     pub(crate) fn new(cpus: Option<CpuSet>, cgroup: Option<&Cgroup>) -> Self {
         Self { cpus, cgroup: cgroup.map(Cgroup::procs), ..Self::default() }
     }
 
-    /// The same in a new session: a terminal does not stop the process when it reads from it.
+    /// Adds a new session: a terminal does not stop the process when it reads from it.
     pub(crate) fn in_new_session(self) -> Self {
         Self { session: true, ..self }
     }
 
-    /// The same for a process that lives on when this one ends.
+    /// Lets the process continue when this one ends.
     pub(super) fn outliving(self) -> Self {
         Self { outlives: true, ..self }
     }
 
-    /// Nothing but the group and a descriptor that is inherited.
+    /// Makes a binding with an inherited descriptor only.
     pub(crate) fn inheriting(fd: RawFd) -> Self {
         Self { inherit: Some(fd), ..Self::default() }
     }
 }
 
 impl Binding {
-    /// Gives a process that has not begun its work the control group and the CPUs.
+    /// Moves a process that has not begun its work into the control group and to the CPUs.
     ///
     /// # Errors
-    /// It may not use the CPUs.
+    /// The process may not use the CPUs.
     pub(super) fn apply(&self, pid: Pid) -> io::Result<()> {
         if let Some(cgroup) = self.cgroup {
-            // SAFETY: `new` says that the group outlives the start of the process.
+            // SAFETY: `new` requires that the group outlives the start of the process.
             let cgroup = unsafe { BorrowedFd::borrow_raw(cgroup) };
-            // Refused when the group was removed: the process is still bound in every other way.
+            // The write fails when the group was removed: the process is still bound in every other way.
             let _refused = nix::unistd::write(cgroup, pid.to_string().as_bytes());
         }
         match &self.cpus {
@@ -82,23 +82,23 @@ impl Binding {
     }
 }
 
-/// A mask of signals of a process as proc(5) names it, such as `SigCgt`: bit n - 1 is signal n. Zero where there is no such process.
+/// Returns a signal mask of a process under its name in proc(5), such as `SigCgt`: bit n - 1 is signal n. Zero without such a process.
 pub(crate) fn signal_mask(pid: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Descriptors beyond the standard streams that what this process executes inherits, in order.
+/// Returns the descriptors beyond the standard streams that an executed program inherits, in order.
 ///
 /// # Errors
-/// What the system says.
+/// Any error of the system.
 pub(crate) fn inherited_descriptors() -> io::Result<Vec<RawFd>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let number = entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok());
         let Some(number) = number.filter(|number| *number > libc::STDERR_FILENO) else { continue };
-        // SAFETY: what is no descriptor any more, as the folder's own, is an error and nothing else.
+        // SAFETY: fcntl on a number that is no descriptor any more, as the folder's own, only returns an error.
         let flags = fcntl(unsafe { BorrowedFd::borrow_raw(number) }, FcntlArg::F_GETFD);
         if flags.is_ok_and(|flags| !FdFlag::from_bits_retain(flags).contains(FdFlag::FD_CLOEXEC)) {
             found.push(number);
@@ -108,14 +108,14 @@ pub(crate) fn inherited_descriptors() -> io::Result<Vec<RawFd>> {
     Ok(found)
 }
 
-/// Signals that this process ignores, and that what it executes will ignore, too.
+/// Returns the signals that this process ignores, and that executed programs will ignore too.
 pub(crate) fn ignored_signals() -> Vec<i32> {
     let mask = signal_mask(std::process::id(), "SigIgn");
-    // SIGPIPE gets its default before anything is executed.
+    // SIGPIPE gets its default before any program is executed.
     (1..=64).filter(|number| mask >> (number - 1) & 1 == 1 && *number != libc::SIGPIPE).collect()
 }
 
-/// A descriptor of the process that has the number `pid` now; it becomes readable when that process ends.
+/// Returns a descriptor of the process that has the id `pid` now; it becomes readable when that process ends.
 pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -127,7 +127,7 @@ pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A terminal of our own as (what is written to it, the end that a program writes to). It changes no byte, and has the window
+/// Makes a raw terminal as (end to read, end for a program to write to). It changes no byte, and has the window
 /// size of `like`.
 pub(crate) fn terminal_pair(like: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
     let OpenptyResult { master, slave } = openpty(None, None)?;
@@ -141,7 +141,7 @@ pub(crate) fn terminal_pair(like: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedF
     Ok((master, slave))
 }
 
-/// Gives the terminal `to` the window size of the terminal `from`. A terminal without a size keeps the one it has.
+/// Gives the terminal `to` the window size of the terminal `from`. A terminal without a size keeps its own.
 pub(crate) fn copy_window_size(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
     let mut size = MaybeUninit::<libc::winsize>::zeroed();
     // SAFETY: both calls read or write one winsize behind the pointer, which lives here; zeros are a winsize.
@@ -152,32 +152,32 @@ pub(crate) fn copy_window_size(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
     }
 }
 
-/// Columns of a terminal's window, when it has a size.
+/// Returns the columns of a terminal's window, when it has a size.
 pub(crate) fn window_columns(terminal: BorrowedFd<'_>) -> Option<u16> {
     let mut size = MaybeUninit::<libc::winsize>::zeroed();
     // SAFETY: the call writes one winsize behind the pointer, which lives here; zeros are a winsize.
-    let (asked, size) = unsafe {
-        let asked = libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, size.as_mut_ptr());
-        (asked, size.assume_init())
+    let (status, size) = unsafe {
+        let status = libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, size.as_mut_ptr());
+        (status, size.assume_init())
     };
-    (asked == 0).then_some(size.ws_col).filter(|columns| *columns > 0)
+    (status == 0).then_some(size.ws_col).filter(|columns| *columns > 0)
 }
 
-/// Bytes that wait in a pipe or terminal; 0 when the system does not say.
+/// Returns the bytes that wait in a pipe or terminal; 0 when the system cannot tell.
 pub(crate) fn unread_bytes(fd: BorrowedFd<'_>) -> u64 {
     let mut count: libc::c_int = 0;
     // SAFETY: FIONREAD writes one integer behind the pointer.
-    let asked = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut count) };
-    if asked == 0 { u64::try_from(count).unwrap_or(0) } else { 0 }
+    let status = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut count) };
+    if status == 0 { u64::try_from(count).unwrap_or(0) } else { 0 }
 }
 
-/// Whether the child ended, without reaping it: its process id, and its group's, stay taken.
+/// Returns whether the child ended, without reaping it: the ids of process and group stay in use.
 pub(super) fn has_ended(pid: u32) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     !matches!(waitid(Id::Pid(Pid::from_raw(pid.cast_signed())), flags), Ok(WaitStatus::StillAlive))
 }
 
-/// Whether the child ended with code 0, without reaping it.
+/// Returns whether the child ended with code 0, without reaping it.
 pub(super) fn ended_well(pid: u32) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     matches!(waitid(Id::Pid(Pid::from_raw(pid.cast_signed())), flags), Ok(WaitStatus::Exited(_, 0)))
@@ -185,7 +185,7 @@ pub(super) fn ended_well(pid: u32) -> bool {
 
 /// Sends a signal to the process group led by `pid`. The leader must not have been reaped.
 pub(super) fn signal_group(pid: u32, signal: Signal) {
-    // A group that is gone already is what was wanted.
+    // A group that is gone already needs no signal.
     let _gone = nix::sys::signal::killpg(Pid::from_raw(pid.cast_signed()), signal);
 }
 
@@ -198,10 +198,10 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
     }
 }
 
-/// Where the handler writes the number of a signal that came; -1 while none is installed.
+/// Descriptor to which the handler writes a signal's number; -1 while none is installed.
 static SIGNAL_PIPE: AtomicI32 = AtomicI32::new(-1);
 
-/// Signals that ask to stop unless the user says otherwise.
+/// Signals that stop a run by default.
 pub(crate) const STOP_SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
 extern "C" fn on_signal(number: libc::c_int) {
@@ -213,9 +213,9 @@ extern "C" fn on_signal(number: libc::c_int) {
     errno.set();
 }
 
-/// Signals that ask to stop, as bytes in a pipe. The handlers before are put back when this is dropped.
+/// Stop signals, as bytes in a pipe. The previous handlers are restored when this is dropped.
 ///
-/// Not the crate ctrlc: it does not tell which signal came, and the exit codes of SIGINT and SIGTERM differ.
+/// The crate ctrlc is not used: it does not report which signal came, and the exit codes of SIGINT and SIGTERM differ.
 #[derive(Debug)]
 pub(crate) struct Signals {
     read: io::PipeReader,
@@ -241,9 +241,9 @@ impl Signals {
         for signal in which.iter().copied() {
             // SAFETY: the handler is async-signal-safe, see there.
             let before = unsafe { sigaction(signal, &action) }?;
-            // Who was told by `nohup` to outlive its terminal does.
+            // A process started by `nohup` outlives its terminal.
             if signal == Signal::SIGHUP && matches!(before.handler(), SigHandler::SigIgn) {
-                // SAFETY: puts back what was there.
+                // SAFETY: restores the previous handler.
                 unsafe { sigaction(signal, &before) }?;
                 continue;
             }
@@ -252,12 +252,12 @@ impl Signals {
         Ok(Some(signals))
     }
 
-    /// Readable when a signal came.
+    /// Returns a descriptor that is readable when a signal came.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.read.as_fd()
     }
 
-    /// Signals that came since the last call.
+    /// Returns the signals that came since the last call.
     pub(crate) fn take(&mut self) -> Vec<Signal> {
         let mut bytes = [0; 64];
         let read = self.read.read(&mut bytes).unwrap_or(0);
@@ -268,14 +268,14 @@ impl Signals {
 impl Drop for Signals {
     fn drop(&mut self) {
         for (signal, before) in self.before.drain(..) {
-            // SAFETY: puts back what was there.
+            // SAFETY: restores the previous handler.
             let _refused = unsafe { sigaction(signal, &before) };
         }
         SIGNAL_PIPE.store(-1, Ordering::SeqCst);
     }
 }
 
-/// From now on `signal` does not end this process, also while no [`Signals`] are installed. Programs started later are not
+/// Keeps `signal` from ending this process from now on, even while no [`Signals`] are installed. Programs started later are not
 /// affected.
 pub(crate) fn outlive(signal: Signal) {
     let action = SigAction::new(SigHandler::Handler(on_signal), SaFlags::SA_RESTART, SigSet::empty());
@@ -283,11 +283,11 @@ pub(crate) fn outlive(signal: Signal) {
     let _refused = unsafe { sigaction(signal, &action) };
 }
 
-/// Groups the guard can hold.
+/// Limit on the groups that the guard holds.
 const GUARDED_MAX: usize = 4096;
 
-/// A process that outlives a killed launcher by a moment, and kills the groups of its workers: PDEATHSIG reaches the workers
-/// themselves, this reaches what they started.
+/// A process that briefly outlives a killed launcher, and kills the groups of its workers: PDEATHSIG reaches the workers
+/// themselves, the guard reaches the processes that they started.
 #[derive(Debug)]
 pub(crate) struct Guard {
     write: Option<io::PipeWriter>,
@@ -306,7 +306,6 @@ impl Guard {
         }
     }
 
-    /// Its process.
     pub(crate) fn pid(&self) -> u32 {
         self.pid.as_raw().cast_unsigned()
     }
@@ -346,7 +345,7 @@ fn guard(pipe: RawFd, mark: Option<&Mark>, cgroup: Option<&Cgroup>) -> ! {
             libc::signal(signal, libc::SIG_IGN);
         }
         libc::prctl(libc::PR_SET_NAME, c"enn-guard".as_ptr());
-        // Descriptors of the launcher held here would keep its sockets and pipes open.
+        // Descriptors of the launcher kept open here would keep its sockets and pipes open.
         libc::dup2(pipe, 0);
         libc::syscall(libc::SYS_close_range, 1u32, u32::MAX, 0u32);
         let mut word = [0u8; 4];

@@ -1,4 +1,4 @@
-//! Why something could not be moved to or from an object store.
+//! Errors of transfers to and from object stores.
 
 use enn_common::{
     artifact::seal::SealError,
@@ -7,85 +7,77 @@ use enn_common::{
 };
 use std::path::PathBuf;
 
-/// One sentence with place, found, expected and, where there is one, a hint.
+/// An error with a message of one sentence: the place, what was found, what was expected and a hint.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// The disk.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Too little room.
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// What is there is not replaced.
+    /// The existing target may not be replaced.
     #[error(transparent)]
     Displace(#[from] DisplaceError),
-    /// A manifest.
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// A checkpoint that cannot be read.
+    /// A checkpoint cannot be read.
     #[error(transparent)]
     Read(#[from] Box<ReadError>),
-    /// The place is none.
+    /// The address is malformed.
     #[error(
         "{place}: {what}; expected s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH, file:///PATH or a directory"
     )]
     Place {
-        /// As given, without what could be a password.
+        /// The address as given, without possible passwords.
         place: String,
         what: String,
     },
-    /// The store says no.
+    /// The store returned an error.
     #[error("cannot {action} {place}: {what}")]
     Store {
         action: &'static str,
         place: String,
-        /// What the store said, without secrets.
+        /// The store's message without secrets.
         what: String,
     },
-    /// A file that a manifest lists, or that.
+    /// A manifest, or a file that it lists, is missing.
     #[error("cannot read {place}: it is not there, or not of its length")]
     Missing { place: String },
-    /// An address that names no run.
+    /// The address does not name a run.
     #[error("{address} names no run; expected the address of a directory of runs, and the run's name behind it")]
     NoRun { address: String },
-    /// Somebody else went on with the run.
+    /// Another process has continued the run.
     #[error(
-        "{place} holds {step}, which the copy in {} has not seen: another enn has gone on with the run\n  hint: what was done here is \
-         left there; `enn train --resume {place}` goes on from what is at the address", dir.display()
+        "{place} holds {step}, which the copy in {} has not seen: another enn has continued the run\n  hint: the work done here stays \
+         there; `enn train --resume {place}` continues from the address", dir.display()
     )]
-    Outgrown {
+    Superseded {
         place: String,
-        /// Name of the checkpoint.
+        /// The name of the checkpoint.
         step: String,
         dir: PathBuf,
     },
-    /// Another process fetches the same.
+    /// Another process is fetching the same run.
     #[error("{} is being fetched by another enn for {waited} s; wait for it, or stop it", dir.display())]
     Busy {
         dir: PathBuf,
-        /// Seconds.
+        /// The time waited, seconds.
         waited: u64,
     },
     /// The runtime of the store could not be made.
     #[error("cannot start the network's runtime: {0}")]
     Runtime(std::io::Error),
-    /// Nothing to pull.
     #[error("{place} holds no checkpoint: {what}")]
-    NoCheckpoint {
-        place: String,
-        /// What was looked for.
-        what: String,
-    },
+    NoCheckpoint { place: String, what: String },
     /// The target is there already.
     #[error("{place} is there already and is another one; choose another place, or say --replace")]
     Exists { place: String },
-    /// A manifest or a store that names a file elsewhere.
+    /// A manifest or a store contains a file name that leads elsewhere.
     #[error("{place} lists the file {file:?}; expected the name of a file that lies there")]
     FileName { place: String, file: String },
 }
 
 impl RemoteError {
-    /// Whether the checkpoint at the place is to blame.
+    /// Returns whether the checkpoint at the address is damaged.
     pub(super) fn is_damage(&self) -> bool {
         match self {
             Self::Read(error) => error.is_damage(),
@@ -101,7 +93,7 @@ impl From<ReadError> for RemoteError {
     }
 }
 
-/// What a store said, without what follows a question mark in an address: signatures and keys are there.
+/// Removes the query part of addresses from a store's message, since it contains signatures and keys.
 pub(super) fn scrub(text: &str) -> String {
     let clean = |word: &str| match word.split_once('?') {
         Some((address, _)) if address.contains("://") => format!("{address}?…"),

@@ -1,13 +1,13 @@
-//! Uploads checkpoints of a run while it goes on: a thread of its own, the newest first, never in the way of training.
+//! Uploads checkpoints of a run in a separate thread while it trains, the newest first.
 //!
-//! **Invariant:** at most one checkpoint waits; a newer one takes its place. What is uploaded are hard links, so that the run may
-//! let the checkpoint go meanwhile.
+//! **Invariant:** at most one checkpoint waits; a newer one replaces it. Hard links are uploaded, so that the run may remove the checkpoint
+//! meanwhile.
 
 use super::{
     RemoteError,
-    pull::{CHECKPOINTS, steps, whole},
+    pull::{CHECKPOINTS, complete_manifest, steps},
     push::{push, push_records},
-    shelf::{still_ours, written},
+    remote_runs::{check_not_superseded, record_upload},
     store::Store,
 };
 use enn_common::{
@@ -24,46 +24,50 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Beginning of the names of directories of links.
+/// Prefix of the names of directories of links.
 const LINKS: &str = ".mirror-";
 
-/// Where checkpoints go.
-pub struct Goal {
-    /// The run's own address.
+/// An address to which checkpoints are uploaded.
+pub struct UploadTarget {
+    /// The address of the run.
     pub address: String,
-    /// By which rule old ones are let go there, where the run is kept; a mirror keeps all.
-    pub home: Option<Rule>,
+    /// The rule for removing old checkpoints where the run is kept; `None` for a mirror, which keeps all.
+    pub retention: Option<Rule>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct UploadQueue {
     next: Option<PathBuf>,
     over: bool,
 }
 
-/// The thread's handle. Dropping it waits until the newest checkpoint is up, or has failed.
+/// The upload thread. Dropping it waits until the newest checkpoint is uploaded or has failed.
 pub struct Mirror {
-    waiting: Arc<(Mutex<Waiting>, Condvar)>,
+    waiting: Arc<(Mutex<UploadQueue>, Condvar)>,
     warn: Arc<dyn Fn(String) + Send + Sync>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Mirror {
-    /// Begins; nothing is opened before the first checkpoint of `run`. Its configuration goes with it, so that what is at an address
-    /// can be fetched as a run. `warn` hears of uploads that fail: the next checkpoint tries again.
-    pub fn start(run: &Path, goals: Vec<Goal>, warn: impl Fn(String) + Send + Sync + 'static) -> std::io::Result<Self> {
+    /// Starts the thread; nothing is opened before the first checkpoint of `run`. The run's configuration is uploaded too, so that the run
+    /// can be fetched. `warn` is called for failed uploads, which are tried again with the next checkpoint.
+    pub fn start(
+        run: &Path,
+        targets: Vec<UploadTarget>,
+        warn: impl Fn(String) + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
         remove_leftovers(&listing::checkpoints_dir(run));
-        let waiting: Arc<(Mutex<Waiting>, Condvar)> = Arc::default();
+        let waiting: Arc<(Mutex<UploadQueue>, Condvar)> = Arc::default();
         let warn: Arc<dyn Fn(String) + Send + Sync> = Arc::new(warn);
         let theirs = waiting.clone();
-        let tell = warn.clone();
+        let warn_in_thread = warn.clone();
         let run = run.to_path_buf();
         let thread = std::thread::Builder::new().name("enn-mirror".into());
-        let thread = thread.spawn(move || serve((&goals, &run), &theirs, &*tell))?;
+        let thread = thread.spawn(move || upload_loop(&targets, &run, &theirs, &*warn_in_thread))?;
         Ok(Self { waiting, warn, thread: Some(thread) })
     }
 
-    /// A checkpoint was committed.
+    /// Queues a committed checkpoint.
     pub fn offer(&self, checkpoint: &Path) {
         match link(checkpoint) {
             Err(error) => (self.warn)(format!("{} is not uploaded: {error}", checkpoint.display())),
@@ -88,7 +92,7 @@ impl Drop for Mirror {
     }
 }
 
-/// A directory of hard links to the files of a checkpoint, in place of what an earlier process left under the name.
+/// Makes a directory of hard links to the files of a checkpoint, replacing one that an earlier process left.
 fn link(checkpoint: &Path) -> std::io::Result<PathBuf> {
     let parent = atomic::parent(checkpoint);
     let links = parent.join(format!("{LINKS}{}", checkpoint.file_name().unwrap_or_default().to_string_lossy()));
@@ -101,14 +105,14 @@ fn link(checkpoint: &Path) -> std::io::Result<PathBuf> {
     Ok(links)
 }
 
-/// A leftover costs names, not bytes, as long as its checkpoint is there; the next run of the mirror tries again.
+/// Removes the links. A leftover uses no disk space while its checkpoint exists; the next upload tries again.
 fn remove(links: &Path) {
     if links.exists() {
         let _ = Disk.remove_dir(links);
     }
 }
 
-fn serve((goals, run): (&[Goal], &Path), waiting: &(Mutex<Waiting>, Condvar), warn: &dyn Fn(String)) {
+fn upload_loop(targets: &[UploadTarget], run: &Path, waiting: &(Mutex<UploadQueue>, Condvar), warn: &dyn Fn(String)) {
     loop {
         let mut state = waiting.0.lock().unwrap_or_else(PoisonError::into_inner);
         while state.next.is_none() && !state.over {
@@ -116,8 +120,8 @@ fn serve((goals, run): (&[Goal], &Path), waiting: &(Mutex<Waiting>, Condvar), wa
         }
         let Some(links) = state.next.take() else { return };
         drop(state);
-        for goal in goals {
-            if let Err(error) = upload(goal, run, &links) {
+        for target in targets {
+            if let Err(error) = upload(target, run, &links) {
                 let step = links.file_name().unwrap_or_default().to_string_lossy().replace(LINKS, "");
                 warn(format!("{step} is not uploaded: {error}"));
             }
@@ -126,24 +130,23 @@ fn serve((goals, run): (&[Goal], &Path), waiting: &(Mutex<Waiting>, Condvar), wa
     }
 }
 
-fn upload(goal: &Goal, run: &Path, links: &Path) -> Result<(), RemoteError> {
-    let store = Store::open(&goal.address)?;
+fn upload(target: &UploadTarget, run: &Path, links: &Path) -> Result<(), RemoteError> {
+    let store = Store::open(&target.address)?;
     let below = store.below(CHECKPOINTS);
-    if goal.home.is_some() {
-        still_ours(&store, run)?;
+    if target.retention.is_some() {
+        check_not_superseded(&store, run)?;
     }
-    // A run that was resumed from an older step writes a step again; the newer one counts.
+    // A run that was resumed from an older step writes a step again; the newer one replaces it.
     push(links, &below, true, &mut |_, _| {})?;
-    if let Some(rule) = goal.home {
-        written(&store, run, links)?;
-        let_go(&below, rule)?;
+    if let Some(rule) = target.retention {
+        record_upload(&store, run, links)?;
+        prune(&below, rule)?;
     }
     push_records(run, &store)
 }
 
-/// Removes what the rule lets go, and what was begun before the newest and never ended. What is damaged is left alone, and takes no one's
-/// place.
-fn let_go(checkpoints: &Store, rule: Rule) -> Result<(), RemoteError> {
+/// Removes checkpoints by the rule, and incomplete ones that are older than the newest. Damaged checkpoints are kept and not counted.
+fn prune(checkpoints: &Store, rule: Rule) -> Result<(), RemoteError> {
     let mut candidates = Vec::new();
     for step in steps(checkpoints)?.1 {
         let place = checkpoints.below(&name::committed(step));
@@ -153,7 +156,7 @@ fn let_go(checkpoints: &Store, rule: Rule) -> Result<(), RemoteError> {
             }
             continue;
         }
-        match whole(&place) {
+        match complete_manifest(&place) {
             Ok((found, _)) => {
                 let epoch = found.epoch;
                 let time = found.wall_time;
@@ -168,7 +171,7 @@ fn let_go(checkpoints: &Store, rule: Rule) -> Result<(), RemoteError> {
     goes.try_for_each(|(step, _)| checkpoints.below(&name::committed(step)).remove_checkpoint())
 }
 
-/// Removes links that a process left behind that is gone.
+/// Removes links that a previous process left.
 fn remove_leftovers(checkpoints: &Path) {
     for entry in fs::read_dir(checkpoints).into_iter().flatten().flatten() {
         let name = entry.file_name();

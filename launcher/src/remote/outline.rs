@@ -1,9 +1,9 @@
-//! A checkpoint at an address of which no more is fetched than is read: its manifest and `.metadata`, and of the other files the places
-//! that are asked for.
+//! A checkpoint at an address of which only the needed parts are fetched: its manifest and `.metadata`, and the requested byte ranges of
+//! other files.
 //!
-//! The other files are here with their lengths and take no room: to whoever opens the directory it is a checkpoint as any other.
+//! The other files are sparse files of full length, so that the directory can be opened like any checkpoint.
 //!
-//! **Invariant:** where nothing was brought there are zeros, which no reader takes for an item.
+//! **Invariant:** bytes that were not fetched are zero, which no reader takes for an item.
 
 use super::{
     RemoteError,
@@ -11,7 +11,7 @@ use super::{
     store::Store,
 };
 use enn_common::{
-    checkpoint::{Manifest, metadata::Place, name},
+    checkpoint::{Manifest, metadata::StoredPlace, name},
     fs::{FileError, RelPath, space},
 };
 use std::{
@@ -22,23 +22,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Places that lie no further apart are fetched as one: a request costs more.
+/// Byte ranges with a smaller gap are fetched together, because a request costs more.
 const GAP_BYTES_MAX: u64 = 64 << 10;
 
-/// What is here of a checkpoint.
+/// A partly fetched checkpoint.
 pub struct Outline {
     store: Store,
     dir: PathBuf,
-    /// Bytes of each file.
+    /// The length of each file.
     files: BTreeMap<RelPath, u64>,
 }
 
 impl Outline {
-    /// Of the checkpoint at `store`, or the newest whole one of a run or its checkpoints there, in the new directory `dir`.
+    /// Opens the checkpoint at `store`, or the newest complete one of a run or its checkpoints there, in the new directory `dir`.
     pub fn open(store: &Store, dir: &Path) -> Result<Self, RemoteError> {
         let (store, found) = newest(store)?;
         fs::create_dir(dir).map_err(FileError::of("make", dir))?;
-        let wanted = pull::wanted(&store, found.as_ref().map(|(manifest, _)| manifest))?;
+        let wanted = pull::files_to_pull(&store, found.as_ref().map(|(manifest, _)| manifest))?;
         let files: BTreeMap<RelPath, u64> = wanted.into_iter().map(|one| (one.file, one.bytes)).collect();
         for (file, bytes) in files.iter().filter(|(file, _)| **file != *name::METADATA) {
             let path = file.below(dir);
@@ -59,13 +59,13 @@ impl Outline {
         &self.dir
     }
 
-    /// Where the checkpoint is.
+    /// Returns the address of the checkpoint.
     pub fn address(&self) -> String {
         self.store.name_of("")
     }
 
-    /// Fetches what is at `places`. `progress` gets bytes done and all bytes.
-    pub fn bring(&self, places: &[Place], progress: &mut dyn FnMut(u64, u64)) -> Result<(), RemoteError> {
+    /// Fetches the byte ranges `places`. `progress` gets the bytes done and the total.
+    pub fn fetch(&self, places: &[StoredPlace], progress: &mut dyn FnMut(u64, u64)) -> Result<(), RemoteError> {
         let stretches = self.stretches(places);
         let total = stretches.iter().map(|(_, stretch)| stretch.end - stretch.start).sum();
         space::require(&self.dir, total)?;
@@ -85,9 +85,9 @@ impl Outline {
         Ok(())
     }
 
-    /// Stretches of files that hold these places. What is said to lie elsewhere is left to whoever reads it.
-    fn stretches<'a>(&'a self, places: &[Place]) -> Vec<(&'a RelPath, Range<u64>)> {
-        let stretch = |place: &Place| {
+    /// Merges the places to byte ranges of files. Places outside the known files are left to the reader's error.
+    fn stretches<'a>(&'a self, places: &[StoredPlace]) -> Vec<(&'a RelPath, Range<u64>)> {
+        let stretch = |place: &StoredPlace| {
             let (file, bytes) = self.files.get_key_value(&place.file).filter(|(file, _)| **file != *name::METADATA)?;
             let start = place.offset.min(*bytes);
             let end = place.offset.saturating_add(place.length).min(*bytes);
@@ -108,23 +108,23 @@ impl Outline {
     }
 }
 
-/// A manifest as it is, and as it was sealed.
+/// A manifest, and its sealed bytes.
 type Sealed = (Manifest, Vec<u8>);
 
-/// The checkpoint that a place means, and its manifest; none where PyTorch wrote it.
+/// Finds the checkpoint at an address, and its manifest; `None` where PyTorch wrote it.
 fn newest(store: &Store) -> Result<(Store, Option<Sealed>), RemoteError> {
     if store.length(name::METADATA)?.is_some() {
         let ours = store.length(name::MANIFEST)?.is_some();
-        return Ok((store.clone(), ours.then(|| pull::whole(store)).transpose()?));
+        return Ok((store.clone(), ours.then(|| pull::complete_manifest(store)).transpose()?));
     }
     let (below, steps) = pull::steps(store)?;
     let mut damage = None;
     for step in steps {
         let place = below.below(&name::committed(step));
-        match pull::whole(&place) {
+        match pull::complete_manifest(&place) {
             Ok(found) => return Ok((place, Some(found))),
             Err(error) if error.is_damage() => {
-                tracing::warn!("{} is passed over: {error}", place.name_of(""));
+                tracing::warn!("{} is skipped: {error}", place.name_of(""));
                 damage.get_or_insert(error);
             }
             Err(error) => return Err(error),

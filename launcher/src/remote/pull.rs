@@ -1,7 +1,7 @@
-//! Fetches a checkpoint, whole and verified or not at all.
+//! Fetches a checkpoint, complete and verified or not at all.
 //!
-//! Files come into a hidden directory beside the target, whose name follows from the target, so that an interrupted fetch goes on
-//! where it was. What is there is compared with the manifest before the directory gets its name.
+//! Files are fetched into a hidden directory next to the target, whose name follows from the target, so that an interrupted fetch can be
+//! resumed. They are compared with the manifest before the directory gets its name.
 
 use super::{
     RemoteError,
@@ -18,33 +18,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Largest manifest and largest file of a run that are fetched at once.
+/// Maximum size of a manifest or a record of a run, bytes.
 pub(super) const SMALL_BYTES_MAX: u64 = 1 << 30;
-/// Where a run has its checkpoints.
+/// The directory of checkpoints below a run.
 pub(super) const CHECKPOINTS: &str = "checkpoints";
-/// What comes with a run's configuration. The manifest of a run lists what does not come.
+/// Files that are fetched with a run's configuration. The manifest of a run lists files that are not fetched.
 const RECORDS: [&str; 2] = [JOURNAL, "report.html"];
-/// The journal.
+/// Name of a run's journal.
 pub(super) const JOURNAL: &str = "events.jsonl";
 
-/// What was fetched.
+/// The result of [`pull`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pulled {
-    /// The checkpoint's directory.
+    /// The directory of the checkpoint.
     pub path: PathBuf,
-    /// Where it came from.
+    /// The address of the source.
     pub place: String,
-    /// Step; `None` for one that PyTorch wrote.
+    /// The step; `None` for a checkpoint written by PyTorch.
     pub step: Option<u64>,
     pub files: usize,
-    /// Bytes of all files.
+    /// The bytes of all files.
     pub bytes: u64,
-    /// Bytes that were there from an earlier, interrupted fetch.
+    /// Bytes that an earlier, interrupted fetch had left.
     pub resumed: u64,
 }
 
-/// Fetches the checkpoint at `store` to `target`: the checkpoint itself, or of a run or its checkpoints that of `step`, the newest
-/// whole one without it: a damaged one is passed over. From a run, `target` becomes a run's directory, with its configuration.
+/// Fetches the checkpoint at `store` to `target`: the checkpoint itself, or from a run or its checkpoints that of `step`, by default the
+/// newest complete one; damaged ones are skipped. From a run, `target` becomes a run directory with its configuration.
 pub fn pull(
     store: &Store,
     step: Option<u64>,
@@ -67,7 +67,7 @@ pub fn pull(
             if run.is_some() { target.join("checkpoints").join(name::committed(found)) } else { target.to_path_buf() };
         let pulled = match checkpoint(&place, &path, replace, progress) {
             Err(error) if step.is_none() && error.is_damage() => {
-                tracing::warn!("{} is passed over: {error}", place.name_of(""));
+                tracing::warn!("{} is skipped: {error}", place.name_of(""));
                 let _kept = Disk.remove_dir(&beside(&path));
                 damage.get_or_insert(error);
                 continue;
@@ -75,7 +75,7 @@ pub fn pull(
             pulled => pulled?,
         };
         if run.is_some() {
-            // Of a run that is here already its own records tell more.
+            // The records of a run that exists here are newer.
             pull_records(store, target, &|file| !target.join(file).exists())?;
         }
         return Ok(pulled);
@@ -88,7 +88,7 @@ pub fn pull(
     Err(RemoteError::NoCheckpoint { place: store.name_of(""), what })
 }
 
-/// Fetches a run's configuration, and what it says of itself where `wants` says so.
+/// Fetches a run's configuration, and the records that `wants` selects.
 pub(super) fn pull_records(store: &Store, target: &Path, wants: &dyn Fn(&str) -> bool) -> Result<(), RemoteError> {
     for file in [RUN_JSON].into_iter().chain(RECORDS.into_iter().filter(|file| wants(file))) {
         let found = store.small(file, SMALL_BYTES_MAX)?;
@@ -97,7 +97,7 @@ pub(super) fn pull_records(store: &Store, target: &Path, wants: &dyn Fn(&str) ->
     Ok(())
 }
 
-/// Where the checkpoints of a run are, or those of a directory of checkpoints, and their steps, newest first.
+/// Returns the address of the checkpoints of a run, or of a directory of checkpoints, and their steps, newest first.
 pub(super) fn steps(store: &Store) -> Result<(Store, Vec<u64>), RemoteError> {
     let (_, folders) = store.list()?;
     let inside = folders.iter().any(|folder| folder == CHECKPOINTS);
@@ -108,13 +108,13 @@ pub(super) fn steps(store: &Store) -> Result<(Store, Vec<u64>), RemoteError> {
     Ok((below, steps))
 }
 
-/// The checkpoints of a run, oldest first, by their manifests and the sizes of their files. One that is not whole says why.
+/// Lists the checkpoints of a run, oldest first, by their manifests and file sizes. Incomplete ones have a reason.
 pub fn list(store: &Store) -> Result<Vec<Listed>, RemoteError> {
     let (below, steps) = steps(store)?;
     let one = |step| {
         let place = below.below(&name::committed(step));
         let path = PathBuf::from(place.name_of(""));
-        Ok(match whole(&place) {
+        Ok(match complete_manifest(&place) {
             Ok((Manifest { world, metric, ref files, .. }, _)) => {
                 let bytes = files.iter().map(|file| file.bytes).sum();
                 Listed { step, path, complete: true, bytes, world, metric, reason: None }
@@ -129,8 +129,8 @@ pub fn list(store: &Store) -> Result<Vec<Listed>, RemoteError> {
     steps.into_iter().rev().map(one).collect()
 }
 
-/// The manifest of a checkpoint whose files are all there, with their sizes; as it is, and as it was sealed.
-pub(super) fn whole(place: &Store) -> Result<(Manifest, Vec<u8>), RemoteError> {
+/// Returns the manifest of a checkpoint whose files all exist with their sizes, and its sealed bytes.
+pub(super) fn complete_manifest(place: &Store) -> Result<(Manifest, Vec<u8>), RemoteError> {
     let missing = |file: &str| RemoteError::Missing { place: place.name_of(file) };
     let sealed = place.small(name::MANIFEST, SMALL_BYTES_MAX)?.ok_or_else(|| missing(name::MANIFEST))?;
     let manifest: Manifest = seal::unseal(Path::new(&place.name_of(name::MANIFEST)), &sealed)?;
@@ -142,7 +142,7 @@ pub(super) fn whole(place: &Store) -> Result<(Manifest, Vec<u8>), RemoteError> {
     }
 }
 
-/// The newest checkpoint that has a manifest, and that.
+/// Returns the step and the sealed manifest of the newest checkpoint that has one.
 pub(super) fn newest(store: &Store) -> Result<Option<(u64, Vec<u8>)>, RemoteError> {
     let (below, steps) = steps(store)?;
     for step in steps {
@@ -153,8 +153,8 @@ pub(super) fn newest(store: &Store) -> Result<Option<(u64, Vec<u8>)>, RemoteErro
     Ok(None)
 }
 
-/// What has to come: name, bytes and, where there is a manifest, what that says of it.
-pub(super) struct Wanted {
+/// A file to fetch: name, size and, if listed, the manifest's entry.
+pub(super) struct PullFile {
     pub(super) file: RelPath,
     pub(super) bytes: u64,
     listed: Option<FileEntry>,
@@ -185,7 +185,7 @@ fn checkpoint(
         let place = place.name_of("");
         return Ok(Pulled { path, place, step, files, bytes, resumed: bytes });
     }
-    let wanted = wanted(place, manifest.as_ref())?;
+    let wanted = files_to_pull(place, manifest.as_ref())?;
     let total = wanted.iter().map(|one| one.bytes).sum();
     let parent = atomic::parent(target);
     Disk.create_dir(parent)?;
@@ -213,31 +213,32 @@ fn checkpoint(
     Ok(Pulled { path, place, step, files: wanted.len(), bytes: total, resumed })
 }
 
-/// Where the files of `target` are until all of them are there.
+/// Returns the directory of the files of `target` while it is fetched.
 fn beside(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     target.with_file_name(format!(".{name}.pull"))
 }
 
-/// The manifest's files; without one, all that is there.
-pub(super) fn wanted(place: &Store, manifest: Option<&Manifest>) -> Result<Vec<Wanted>, RemoteError> {
+/// Returns the files of the manifest, or all files where there is none.
+pub(super) fn files_to_pull(place: &Store, manifest: Option<&Manifest>) -> Result<Vec<PullFile>, RemoteError> {
     let refused = |file: &str| RemoteError::FileName { place: place.name_of(""), file: file.to_owned() };
-    // A checkpoint is one directory; and a name may be anything in a store.
+    // A checkpoint is one directory, but a name in a store may be anything.
     let plain = |file: &str| RelPath::parse(file).ok().filter(RelPath::is_name).ok_or_else(|| refused(file));
     let Some(manifest) = manifest else {
         let (objects, _) = place.list()?;
-        let one = |one: Object| Ok(Wanted { file: plain(&one.name)?, bytes: one.bytes, listed: None });
+        let one = |one: Object| Ok(PullFile { file: plain(&one.name)?, bytes: one.bytes, listed: None });
         return objects.into_iter().map(one).collect();
     };
-    let one = |file: &FileEntry| Ok(Wanted { file: plain(&file.path)?, bytes: file.bytes, listed: Some(file.clone()) });
+    let one =
+        |file: &FileEntry| Ok(PullFile { file: plain(&file.path)?, bytes: file.bytes, listed: Some(file.clone()) });
     manifest.files.iter().map(one).collect()
 }
 
-/// Fetches what is missing of a file and compares all of it. Returns the bytes that were there.
-fn fetch(place: &Store, one: &Wanted, dir: &Path, progress: &mut dyn FnMut(u64)) -> Result<u64, RemoteError> {
+/// Fetches the missing part of a file and verifies all of it. Returns the bytes that existed before.
+fn fetch(place: &Store, one: &PullFile, dir: &Path, progress: &mut dyn FnMut(u64)) -> Result<u64, RemoteError> {
     let path = one.file.locate(dir)?;
     let have = fs::metadata(&path).map(|found| found.len()).unwrap_or(0);
-    // Without a digest what is there cannot be trusted.
+    // Existing bytes cannot be trusted without a digest.
     let have = if have > one.bytes || one.listed.is_none() { 0 } else { have };
     space::require(dir, one.bytes - have)?;
     let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
@@ -245,19 +246,19 @@ fn fetch(place: &Store, one: &Wanted, dir: &Path, progress: &mut dyn FnMut(u64))
     file.set_len(have).map_err(FileError::of("cut", &path))?;
     std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(have)).map_err(FileError::of("write", &path))?;
     progress(have);
-    place.download(&one.file, have, (&mut file, &path), progress)?;
+    place.download(&one.file, have, &mut file, &path, progress)?;
     file.sync_all().map_err(FileError::of("sync", &path))?;
     let Some(listed) = &one.listed else { return Ok(have) };
     if let Err(damaged) = check_file(&path, listed, &mut |_| {}) {
-        // The next attempt begins anew.
+        // The next attempt starts over.
         let _ = fs::remove_file(&path);
         return Err(damaged.into());
     }
     Ok(have)
 }
 
-/// Removes what another checkpoint left in the hidden directory.
-fn leave_only(dir: &Path, wanted: &[Wanted]) -> Result<(), RemoteError> {
+/// Removes files of another checkpoint from the hidden directory.
+fn leave_only(dir: &Path, wanted: &[PullFile]) -> Result<(), RemoteError> {
     for entry in fs::read_dir(dir).map_err(FileError::of("read", dir))?.flatten() {
         let known = entry
             .file_name()
@@ -270,7 +271,8 @@ fn leave_only(dir: &Path, wanted: &[Wanted]) -> Result<(), RemoteError> {
     Ok(())
 }
 
-/// Ours: everything fits, the digests were compared on the way. Another's: every item against its own checksum.
+/// Checks a checkpoint of ENN for consistency, since its digests have been compared already; of another checkpoint every item's own
+/// checksum is checked.
 fn check(dir: &Path, ours: bool) -> Result<(), RemoteError> {
     if ours {
         Checkpoint::open(dir)?;

@@ -1,7 +1,7 @@
 //! Uploads a checkpoint, or a run with its checkpoints: files first, the manifest last.
 //!
-//! Beside each file that is up a small object `.pushed/FILE` says its digest, so that an interrupted upload goes on with the file
-//! it was at, and `.pushed/FILE.parts` which parts of that one are there. They are removed when the manifest is there.
+//! Next to each uploaded file a small object `.pushed/FILE` contains its digest, so that an interrupted upload resumes with the next file,
+//! and `.pushed/FILE.parts` lists the uploaded parts of the current file. They are removed once the manifest is uploaded.
 
 use super::{RemoteError, store::Store, upload::upload};
 use enn_common::{
@@ -10,31 +10,30 @@ use enn_common::{
 };
 use std::path::Path;
 
-/// Notes on finished files.
+/// Folder of the notes on uploaded files.
 const NOTES: &str = ".pushed";
-/// Largest note, largest manifest.
+/// Maximum sizes of a note and of a manifest, bytes.
 const NOTE_BYTES_MAX: u64 = 256;
 const MANIFEST_BYTES_MAX: u64 = 1 << 30;
-/// What goes with the checkpoints of a run, the manifest last.
+/// Files that are uploaded with the checkpoints of a run, the manifest last.
 const RUN_FILES: [&str; 4] = ["run.json", "events.jsonl", "report.html", "MANIFEST.json"];
 
-/// What was uploaded.
+/// The result of uploading one checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushed {
     pub place: String,
     pub step: u64,
-    /// Files that had to be sent.
+    /// The number of sent files.
     pub sent: usize,
-    /// Files that were there from an earlier, interrupted upload, or all when the checkpoint was there.
+    /// The number of files that existed from an earlier, interrupted upload, or all files when the checkpoint existed.
     pub present: usize,
-    /// Bytes of all files.
+    /// The bytes of all files.
     pub bytes: u64,
 }
 
-/// Uploads the checkpoint in `dir` to `store`, as `step-N` below it. `progress` gets bytes done and all bytes.
+/// Uploads the checkpoint in `dir` to `store`, as `step-N` below it. `progress` gets the bytes done and the total.
 ///
-/// A checkpoint of the same name that is there and is another one is only replaced with `replace`; it stops being a checkpoint
-/// before the first of its files changes.
+/// A different checkpoint of the same name is only replaced with `replace`; its manifest is removed before the first of its files changes.
 pub fn push(
     dir: &Path,
     store: &Store,
@@ -58,7 +57,7 @@ pub fn push(
     };
     match there {
         Some(found) if found == sealed => {
-            // An upload that was cut off behind the manifest has left its notes.
+            // An upload that was interrupted after the manifest has left its notes.
             let (left, _) = place.below(NOTES).list()?;
             left.iter().try_for_each(|one| place.remove(&note(&one.name)))?;
             return Ok(pushed(0, manifest.files.len()));
@@ -79,7 +78,7 @@ pub(super) fn note(file: &str) -> String {
     format!("{NOTES}/{file}")
 }
 
-/// Sends what is not there yet. Returns how many files were sent and how many were there.
+/// Sends the missing files. Returns the number of files that were sent and that existed.
 fn files(
     dir: &Path,
     manifest: &Manifest,
@@ -100,7 +99,7 @@ fn files(
         }
         place.remove(&note(&file.path))?;
         let digest = file.digest();
-        upload(place, (&file.path.locate(dir)?, &file.path), Some(&digest), &mut |bytes| {
+        upload(place, &file.path.locate(dir)?, &file.path, Some(&digest), &mut |bytes| {
             done += bytes;
             progress(done, total);
         })?;
@@ -114,7 +113,8 @@ fn files(
 pub fn push_run(
     run: &Path,
     store: &Store,
-    (all, replace): (bool, bool),
+    all: bool,
+    replace: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<Pushed>, RemoteError> {
     let complete: Vec<_> = listing::list(run).into_iter().filter(|one| one.complete).collect();
@@ -132,14 +132,14 @@ pub fn push_run(
     Ok(pushed)
 }
 
-/// Uploads what a run says of itself beside its checkpoints.
+/// Uploads the records of a run besides its checkpoints.
 pub fn push_records(run: &Path, store: &Store) -> Result<(), RemoteError> {
     for file in RUN_FILES {
         let path =
             RelPath::parse(file).map_err(|_| RemoteError::FileName { place: store.name_of(""), file: file.into() })?;
         let path = path.locate(run)?;
         if path.is_file() {
-            upload(store, (&path, file), None, &mut |_| {})?;
+            upload(store, &path, file, None, &mut |_| {})?;
         }
     }
     Ok(())

@@ -1,6 +1,4 @@
-//! The object stores themselves, as calls that return when they are done. The asynchronous runtime ends here.
-//!
-//! **Invariant:** every request has a time limit and a number of retries.
+//! Blocking calls to object stores. The asynchronous runtime is confined to this file.
 
 use super::{RemoteError, error::scrub, upload::PART_BYTES_MIN};
 use enn_common::{checkpoint::name, fs::FileError};
@@ -19,35 +17,35 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Retries of a request, which ends by itself after 30 s, and the time they have together.
+/// Maximum number of retries of a request, which ends by itself after 30 s, and their total time.
 const RETRIES_MAX: usize = 6;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(120);
-/// Names listed in a place.
+/// Maximum number of names that are listed.
 const NAMES_MAX: usize = 100_000;
 
-/// A place in a store: everything below one prefix.
+/// All objects below one prefix of a store.
 #[derive(Clone)]
 pub struct Store {
-    /// One for all places in a store: a connection that was made under another would answer nobody.
+    /// The runtime that all prefixes of a store share: a connection works only in the runtime that made it.
     runtime: Arc<Runtime>,
     store: Arc<dyn ObjectStore>,
-    /// The same, where parts of an upload can be told by themselves.
+    /// The store's multipart interface, if it has one.
     multi: Option<Arc<dyn MultipartStore>>,
-    /// Whether it is a directory of this machine.
+    /// Whether the store is a directory of this machine.
     is_local: bool,
     prefix: Key,
-    /// As the user wrote it, for messages.
+    /// The address as the user wrote it, for messages.
     place: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Object {
-    /// Name below the place.
+    /// The name below the prefix.
     pub(super) name: String,
     pub(super) bytes: u64,
 }
 
-/// What the system said, where an error is of a disk.
+/// Returns the system's error if the error is of a disk.
 fn of_disk(error: &object_store::Error) -> Option<std::io::Error> {
     let mut cause = error.source();
     while let Some(one) = cause {
@@ -60,13 +58,13 @@ fn of_disk(error: &object_store::Error) -> Option<std::io::Error> {
 }
 
 impl Store {
-    /// Whether a text is an address and not a path.
+    /// Returns whether a text is an address and not a path.
     pub fn is_address(text: &str) -> bool {
         text.contains("://")
     }
 
-    /// Opens s3://, gs://, az:// or file://, or a directory by its path. Credentials are those of the environment:
-    /// `AWS_ACCESS_KEY_ID` and its like, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME` and its like.
+    /// Opens s3://, gs://, az:// or file://, or a directory by its path. Credentials come from the environment: `AWS_ACCESS_KEY_ID`,
+    /// `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME` and similar variables.
     pub fn open(place: &str) -> Result<Self, RemoteError> {
         let Some((scheme, rest)) = place.split_once("://") else {
             return Self::local(place, Path::new(place));
@@ -87,7 +85,7 @@ impl Store {
         }
         let failed =
             |error: object_store::Error| RemoteError::Place { place: scrub(place), what: scrub(&error.to_string()) };
-        // Time limits, proxies and whether plain HTTP is allowed are the environment's too, e.g. AWS_ALLOW_HTTP.
+        // The environment also sets time limits, proxies and whether plain HTTP is allowed, e.g. AWS_ALLOW_HTTP.
         let retry = RetryConfig { max_retries: RETRIES_MAX, retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
         let (store, multi): (Arc<dyn ObjectStore>, Arc<dyn MultipartStore>) = match scheme {
             "s3" | "s3a" => {
@@ -116,7 +114,7 @@ impl Store {
         Ok(Self { is_local: true, ..Self::of(Arc::new(store), None, prefix, place)? })
     }
 
-    /// A place in a store of the caller's: for tests.
+    /// Returns a prefix in the given store, for tests.
     pub(super) fn of(
         store: Arc<dyn ObjectStore>,
         multi: Option<Arc<dyn MultipartStore>>,
@@ -128,18 +126,18 @@ impl Store {
         Ok(Self { runtime, store, multi, is_local: false, prefix, place: place.trim_end_matches('/').to_owned() })
     }
 
-    /// A place below this one, in the same store.
+    /// Returns a prefix below this one, in the same store.
     pub(super) fn below(&self, name: &str) -> Self {
         Self { prefix: self.key(name), place: self.name_of(name), ..self.clone() }
     }
 
-    /// The address of an object, for messages.
+    /// Returns the address of an object for messages.
     pub(super) fn name_of(&self, name: &str) -> String {
         if name.is_empty() { self.place.clone() } else { format!("{}/{name}", self.place) }
     }
 
-    /// Removes what processes that were killed left of files they were writing here: in a directory they are called NAME#NUMBER, and no
-    /// listing has them. Best effort.
+    /// Removes unfinished files that killed processes left here, as far as possible: in a directory they are called NAME#NUMBER, and no
+    /// listing contains them.
     pub(super) fn sweep(&self) {
         let is_left = |name: &str| name.rsplit_once('#').is_some_and(|(_, number)| number.parse::<u32>().is_ok());
         // own path: the place that the user named.
@@ -155,16 +153,17 @@ impl Store {
         &self.store
     }
 
-    /// The store as one of parts.
+    /// Returns the multipart interface.
     pub(super) fn multi(&self) -> Option<Arc<dyn MultipartStore>> {
         self.multi.clone()
     }
 
-    /// Sends parts of an upload at the same time, the first of them number `first`; what the store calls each.
+    /// Sends parts of an upload concurrently, starting with number `first`; returns the store's identifiers of the parts.
     pub(super) fn put_parts(
         &self,
         multi: &Arc<dyn MultipartStore>,
-        (key, upload): (&Key, &str),
+        key: &Key,
+        upload: &str,
         first: usize,
         payloads: Vec<Vec<u8>>,
     ) -> object_store::Result<Vec<String>> {
@@ -182,31 +181,31 @@ impl Store {
         })
     }
 
-    /// Waits for requests.
+    /// Blocks until the requests are done.
     pub(super) fn wait<T>(&self, requests: impl Future<Output = T>) -> T {
         self.runtime.block_on(requests)
     }
 
-    /// An object's key. Names are as they are, as in an address and in what a store lists; only what no key may hold is escaped.
+    /// Returns an object's key. Names are not changed except for characters that no key may contain.
     pub(super) fn key(&self, name: &str) -> Key {
         let part = |part| PathPart::parse(part).unwrap_or_else(|_| PathPart::from(part));
         name.split('/').filter(|part| !part.is_empty()).fold(self.prefix.clone(), |key, name| key.join(part(name)))
     }
 
-    /// Names the object in an error.
+    /// Returns a function that adds the object to an error.
     pub(super) fn error(&self, action: &'static str, name: &str) -> impl Fn(object_store::Error) -> RemoteError {
         let place = self.name_of(name);
         // own path: it is only named in the error.
         let path = Path::new("/").join(self.key(name).as_ref());
         let is_local = self.is_local;
         move |error| match of_disk(&error).filter(|_| is_local) {
-            // A directory's errors are those of its disk: what fills it, and what then helps, is the same.
+            // Errors of a directory are errors of its disk, with the same hints.
             Some(source) => FileError::of(action, &path)(source).into(),
             None => RemoteError::Store { action, place: place.clone(), what: scrub(&error.to_string()) },
         }
     }
 
-    /// Bytes of an object; `None` when it is not there.
+    /// Returns the size of an object in bytes; `None` if it does not exist.
     pub(super) fn length(&self, name: &str) -> Result<Option<u64>, RemoteError> {
         match self.runtime.block_on(self.store.head(&self.key(name))) {
             Ok(meta) => Ok(Some(meta.size)),
@@ -215,7 +214,7 @@ impl Store {
         }
     }
 
-    /// A small object; `None` when it is not there. One above `bytes_max` is an error.
+    /// Reads a small object; `None` if it does not exist. An object above `bytes_max` is an error.
     pub(super) fn small(&self, name: &str, bytes_max: u64) -> Result<Option<Vec<u8>>, RemoteError> {
         let Some(length) = self.length(name)? else { return Ok(None) };
         if length > bytes_max {
@@ -234,7 +233,7 @@ impl Store {
         written.map(|_| ()).map_err(self.error("write", name))
     }
 
-    /// Removes an object. One that is not there is no error.
+    /// Removes an object. A missing object is no error.
     pub(super) fn remove(&self, name: &str) -> Result<(), RemoteError> {
         match self.runtime.block_on(self.store.delete(&self.key(name))) {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
@@ -242,7 +241,7 @@ impl Store {
         }
     }
 
-    /// Removes a checkpoint: first what makes it one.
+    /// Removes a checkpoint, its manifest first.
     pub(super) fn remove_checkpoint(&self) -> Result<(), RemoteError> {
         self.remove(name::MANIFEST)?;
         let (objects, folders) = self.list()?;
@@ -258,7 +257,8 @@ impl Store {
         &self,
         name: &str,
         begin: u64,
-        (file, path): (&mut File, &Path),
+        file: &mut File,
+        path: &Path,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), RemoteError> {
         let Some(length) = self.length(name)? else { return Err(RemoteError::Missing { place: self.name_of(name) }) };
@@ -269,7 +269,7 @@ impl Store {
         })
     }
 
-    /// Gives `take` a stretch of an object, a part at a time.
+    /// Passes a byte range of an object to `take`, one part at a time.
     pub(super) fn read(
         &self,
         name: &str,
@@ -294,7 +294,7 @@ impl Store {
         Ok(())
     }
 
-    /// Names directly below the place: objects, and the first parts of the names of others.
+    /// Lists the names directly below the prefix: objects and folders.
     pub(super) fn list(&self) -> Result<(Vec<Object>, Vec<String>), RemoteError> {
         let listed = self.runtime.block_on(self.store.list_with_delimiter(Some(&self.prefix)));
         let listed = listed.map_err(self.error("list", ""))?;
@@ -306,7 +306,7 @@ impl Store {
     }
 }
 
-/// One store in its two roles.
+/// Returns a store as both interfaces.
 fn both<T: ObjectStore + MultipartStore>(store: T) -> (Arc<dyn ObjectStore>, Arc<dyn MultipartStore>) {
     let store = Arc::new(store);
     (store.clone(), store)

@@ -1,7 +1,9 @@
 use super::*;
 use crate::convert::Pair;
 use enn_common::{
-    checkpoint::{Checkpoint, DType, Draft, ShardWriter, commit, listing, metadata::Place, name, retain::Rule},
+    checkpoint::{
+        Checkpoint, Draft, ShardWriter, TensorDType, commit, listing, metadata::StoredPlace, name, retain::Rule,
+    },
     fs::RelPath,
 };
 use object_store::{memory::InMemory, path::Path as Key};
@@ -22,9 +24,9 @@ fn run_of(root: &Path, step: u64, [large, small]: [u8; 2]) -> PathBuf {
     let checkpoints = root.join("checkpoints");
     let temporary = checkpoints.join(name::temporary(step, "a"));
     let mut shard = ShardWriter::create(&temporary, 0).unwrap();
-    shard.whole("best.w", DType::U8, &[9 << 20], &vec![large; 9 << 20]).unwrap();
+    shard.whole("best.w", TensorDType::U8, &[9 << 20], &vec![large; 9 << 20]).unwrap();
     let mut other = ShardWriter::create(&temporary, 1).unwrap();
-    other.whole("best.v", DType::U8, &[3], &[small; 3]).unwrap();
+    other.whole("best.v", TensorDType::U8, &[3], &[small; 3]).unwrap();
     let tables = [shard.finish().unwrap(), other.finish().unwrap()];
     fs::write(root.join("run.json"), "{}").unwrap();
     commit(&temporary, &checkpoints.join(name::committed(step)), &tables, Draft { step, ..Draft::default() })
@@ -45,10 +47,10 @@ fn a_run_goes_up_and_comes_back_whole() {
     run(dir.path(), 10, 1);
     run(dir.path(), 20, 2);
     fs::write(dir.path().join("events.jsonl"), "there\n").unwrap();
-    for store in [memory(), Store::open(&dir.path().join("shelf").display().to_string()).unwrap()] {
-        let pushed = push_run(dir.path(), &store, (true, false), &mut quiet).unwrap();
+    for store in [memory(), Store::open(&dir.path().join("remote_runs").display().to_string()).unwrap()] {
+        let pushed = push_run(dir.path(), &store, true, false, &mut quiet).unwrap();
         assert_eq!(pushed.iter().map(|one| (one.step, one.sent)).collect::<Vec<_>>(), [(10, 3), (20, 3)]);
-        let again = push_run(dir.path(), &store, (true, false), &mut quiet).unwrap();
+        let again = push_run(dir.path(), &store, true, false, &mut quiet).unwrap();
         assert_eq!(again.iter().map(|one| (one.sent, one.present)).collect::<Vec<_>>(), [(0, 3), (0, 3)]);
         let back = tempfile::tempdir().unwrap();
         let target = back.path().join("run");
@@ -79,7 +81,7 @@ fn an_interrupted_upload_goes_on_and_is_no_checkpoint_before() {
     for file in [".metadata", "__0_0.distcp"] {
         let digest =
             Checkpoint::whole(&checkpoint).unwrap().files.into_iter().find(|one| one.path == file).unwrap().digest();
-        upload::upload(&below, (&checkpoint.join(file), file), None, &mut |_| {}).unwrap();
+        upload::upload(&below, &checkpoint.join(file), file, None, &mut |_| {}).unwrap();
         below.put(&format!(".pushed/{file}"), digest.into_bytes()).unwrap();
     }
     let error = pull(&below, None, &dir.path().join("half"), false, &mut quiet).unwrap_err().to_string();
@@ -112,10 +114,10 @@ fn what_a_disk_says_of_a_directory_is_the_machines() {
     let dir = tempfile::tempdir().unwrap();
     let one = run(dir.path(), 10, 1);
     fs::write(dir.path().join("file"), "").unwrap();
-    let store = Store::open(&format!("file://{}/file/shelf", dir.path().display())).unwrap();
+    let store = Store::open(&format!("file://{}/file/remote_runs", dir.path().display())).unwrap();
     let error = push(&one, &store, false, &mut quiet).unwrap_err();
     assert!(
-        matches!(&error, RemoteError::File(error) if error.to_string().contains("/file/shelf/step-00000010/")),
+        matches!(&error, RemoteError::File(error) if error.to_string().contains("/file/remote_runs/step-00000010/")),
         "{error:?}"
     );
     assert_eq!(crate::Error::from(error).exit_code(), enn_common::exit::ExitCode::Machine);
@@ -126,11 +128,11 @@ fn a_place_has_the_same_objects_whether_it_is_named_at_once_or_step_by_step() {
     let dir = tempfile::tempdir().unwrap();
     let one = run(dir.path(), 10, 1);
     for name in ["plain", "a b", "a~b", "[x]", "ü", "a%20b"] {
-        let shelf = Store::open(&dir.path().display().to_string()).unwrap();
+        let remote_runs = Store::open(&dir.path().display().to_string()).unwrap();
         let whole = Store::open(&dir.path().join(name).display().to_string()).unwrap();
         push(&one, &whole, false, &mut quiet).unwrap();
         assert!(dir.path().join(name).is_dir(), "{name}");
-        let steps: Vec<u64> = list(&shelf.below(name)).unwrap().iter().map(|found| found.step).collect();
+        let steps: Vec<u64> = list(&remote_runs.below(name)).unwrap().iter().map(|found| found.step).collect();
         assert_eq!(steps, [10], "{name}");
     }
 }
@@ -174,15 +176,15 @@ fn addresses_hold_no_credentials_and_messages_no_signatures() {
 #[test]
 fn a_mirror_has_the_newest_checkpoint_when_it_ends() {
     let dir = tempfile::tempdir().unwrap();
-    let shelf = dir.path().join("shelf");
+    let remote_runs = dir.path().join("remote_runs");
     fs::write(dir.path().join("events.jsonl"), "begun\n").unwrap();
     let told = Arc::new(Mutex::new(Vec::new()));
     let mirror = |address: &Path| {
         let told = told.clone();
-        let goals = vec![Goal { address: address.display().to_string(), home: None }];
-        Mirror::start(dir.path(), goals, move |what| told.lock().unwrap().push(what)).unwrap()
+        let targets = vec![UploadTarget { address: address.display().to_string(), retention: None }];
+        Mirror::start(dir.path(), targets, move |what| told.lock().unwrap().push(what)).unwrap()
     };
-    let first = mirror(&shelf);
+    let first = mirror(&remote_runs);
     for step in [10, 20] {
         let path = run(dir.path(), step, step as u8);
         first.offer(&path);
@@ -191,9 +193,9 @@ fn a_mirror_has_the_newest_checkpoint_when_it_ends() {
     }
     drop(first);
     assert_eq!(*told.lock().unwrap(), Vec::<String>::new());
-    let open = Checkpoint::open(&shelf.join("checkpoints/step-00000020")).unwrap();
+    let open = Checkpoint::open(&remote_runs.join("checkpoints/step-00000020")).unwrap();
     assert_eq!(open.tensor("best.v").unwrap().bytes, [20; 3]);
-    assert_eq!(fs::read(shelf.join("events.jsonl")).unwrap(), b"begun\n");
+    assert_eq!(fs::read(remote_runs.join("events.jsonl")).unwrap(), b"begun\n");
     let blocked = dir.path().join("file");
     fs::write(&blocked, "x").unwrap();
     let second = mirror(&blocked);
@@ -207,11 +209,11 @@ fn a_mirror_has_the_newest_checkpoint_when_it_ends() {
 #[test]
 fn of_a_checkpoint_at_an_address_no_more_comes_than_differs() {
     let dir = tempfile::tempdir().unwrap();
-    let shelf = tempfile::tempdir().unwrap();
+    let remote_runs = tempfile::tempdir().unwrap();
     let here = run_of(dir.path(), 10, [1, 2]);
-    run_of(shelf.path(), 20, [1, 3]);
+    run_of(remote_runs.path(), 20, [1, 3]);
     let store = memory();
-    push_run(shelf.path(), &store, (true, false), &mut quiet).unwrap();
+    push_run(remote_runs.path(), &store, true, false, &mut quiet).unwrap();
     let outline = |name: &str| Outline::open(&store, &dir.path().join(name)).unwrap();
     let room = |outline: &Outline, file: &str| fs::metadata(outline.dir().join(file)).unwrap().blocks();
 
@@ -231,9 +233,9 @@ fn of_a_checkpoint_at_an_address_no_more_comes_than_differs() {
     there.put("__0_0.distcp", vec![9; fs::metadata(here.join("__0_0.distcp")).unwrap().len() as usize]).unwrap();
     let compared = outline("compared");
     let mut pair = Pair::open(&here, compared.dir()).unwrap();
-    let [_, places] = pair.believe_checksums();
+    let [_, places] = pair.trust_checksums();
     let mut brought = 0;
-    compared.bring(&places, &mut |done, _| brought = done).unwrap();
+    compared.fetch(&places, &mut |done, _| brought = done).unwrap();
     assert!((1..1 << 16).contains(&brought), "{brought}");
     assert_eq!(room(&compared, "__0_0.distcp"), 0);
     let found = pair.diff(0.0, &mut quiet).unwrap();
@@ -257,12 +259,12 @@ fn places_of_a_file_that_lie_together_come_together() {
     push(&checkpoint, &store, false, &mut quiet).unwrap();
     let outline = Outline::open(&store, &dir.path().join("outline")).unwrap();
     let of = |file: &str| RelPath::parse(file).unwrap();
-    let place = |offset, length| Place { file: of("__0_0.distcp"), offset, length, transforms: Vec::new() };
+    let place = |offset, length| StoredPlace { file: of("__0_0.distcp"), offset, length, transforms: Vec::new() };
     // Said to lie beyond the end, in a file that is not listed, nowhere.
-    let odd = [place(u64::MAX - 1, u64::MAX), Place { file: of("run.json"), ..place(0, 9) }, place(5, 0)];
+    let odd = [place(u64::MAX - 1, u64::MAX), StoredPlace { file: of("run.json"), ..place(0, 9) }, place(5, 0)];
     let places = [place(8 << 20, 1 << 40), place(4096, 4096), place(0, 100), place(6000, 10)];
     let mut told = Vec::new();
-    outline.bring(&[&places[..], &odd].concat(), &mut |done, total| told.push((done, total))).unwrap();
+    outline.fetch(&[&places[..], &odd].concat(), &mut |done, total| told.push((done, total))).unwrap();
     let bytes = fs::metadata(checkpoint.join("__0_0.distcp")).unwrap().len();
     let total = 8192 + bytes - (8 << 20);
     assert_eq!(told, [(8192, total), (total, total)]);
@@ -273,9 +275,9 @@ fn places_of_a_file_that_lie_together_come_together() {
 
 const NAME: &str = "a-20260101T000000Z-0001";
 
-/// A shelf in `root`, as a machine of its own sees it.
-fn machine(root: &Path, name: &str) -> Shelf {
-    Shelf::open(&format!("file://{}/shelf", root.display()), &root.join(name)).unwrap()
+/// The runs in `root`, as a machine of its own sees it.
+fn machine(root: &Path, name: &str) -> RemoteRuns {
+    RemoteRuns::open(&format!("file://{}/remote_runs", root.display()), &root.join(name)).unwrap()
 }
 
 fn steps(run: &Path) -> Vec<u64> {
@@ -291,9 +293,9 @@ fn a_run_at_an_address_is_found_fetched_and_gone_on_with_on_another_machine() {
     assert!(matches!(one.find("latest", true).unwrap(), Err(known) if known.is_empty()));
     run(&first, 10, 1);
     fs::write(first.join("events.jsonl"), "begun\n").unwrap();
-    assert_eq!(Shelf::address_of(&first), Some(format!("{}/{NAME}", one.address())));
-    assert_eq!(Shelf::address_of(root.path()), None);
-    keep(&first, &one.place(NAME), true).unwrap();
+    assert_eq!(RemoteRuns::address_of(&first), Some(format!("{}/{NAME}", one.address())));
+    assert_eq!(RemoteRuns::address_of(root.path()), None);
+    upload_run(&first, &one.run_store(NAME), true).unwrap();
 
     for reference in [NAME, "a-2026", "latest"] {
         assert_eq!(two.find(reference, false).unwrap().unwrap(), NAME);
@@ -307,10 +309,10 @@ fn a_run_at_an_address_is_found_fetched_and_gone_on_with_on_another_machine() {
     // The second machine goes on; the first one, which did not hear of it, too.
     run(&second, 20, 2);
     fs::write(second.join("events.jsonl"), "begun\nended\n").unwrap();
-    keep(&second, &two.place(NAME), true).unwrap();
+    upload_run(&second, &two.run_store(NAME), true).unwrap();
     run(&first, 30, 3);
-    let refused = keep(&first, &one.place(NAME), true).unwrap_err().to_string();
-    assert!(refused.contains("step-00000020") && refused.contains("another enn has gone on"), "{refused}");
+    let refused = upload_run(&first, &one.run_store(NAME), true).unwrap_err().to_string();
+    assert!(refused.contains("step-00000020") && refused.contains("another enn has continued"), "{refused}");
     assert_eq!(one.fetch(NAME, true, &mut quiet).unwrap(), first);
     assert_eq!(steps(&first), [20]);
     assert_eq!(fs::read(first.join("events.jsonl")).unwrap(), b"begun\nended\n");
@@ -325,16 +327,16 @@ fn what_did_not_come_to_the_address_is_gone_on_with_where_it_is() {
     let one = machine(root.path(), "one");
     let first = one.dir().join(NAME);
     run(&first, 10, 1);
-    keep(&first, &one.place(NAME), true).unwrap();
+    upload_run(&first, &one.run_store(NAME), true).unwrap();
     run(&first, 20, 2);
     fs::write(first.join("events.jsonl"), "here\n").unwrap();
     one.fetch(NAME, true, &mut quiet).unwrap();
     assert_eq!((steps(&first), fs::read(first.join("events.jsonl")).unwrap()), (vec![20, 10], b"here\n".to_vec()));
     // A process that was killed had no time to note what it uploaded.
     fs::remove_file(first.join(".stored")).unwrap();
-    keep(&first, &one.place(NAME), true).unwrap();
+    upload_run(&first, &one.run_store(NAME), true).unwrap();
     assert_eq!(
-        list(&one.place(NAME)).unwrap().iter().map(|one| (one.step, one.complete)).collect::<Vec<_>>(),
+        list(&one.run_store(NAME)).unwrap().iter().map(|one| (one.step, one.complete)).collect::<Vec<_>>(),
         [(10, true), (20, true)]
     );
 }
@@ -344,14 +346,14 @@ fn a_home_lets_old_checkpoints_go_and_a_damaged_one_is_passed_over() {
     let root = tempfile::tempdir().unwrap();
     let one = machine(root.path(), "one");
     let first = one.dir().join(NAME);
-    let place = one.place(NAME);
+    let place = one.run_store(NAME);
     // What a machine that is gone had begun.
     place.below("checkpoints/step-00000005").put("__0_0.distcp", vec![1]).unwrap();
     for step in [10, 20, 30] {
         let told = Arc::new(Mutex::new(Vec::new()));
         let hears = told.clone();
-        let goal = Goal { address: format!("{}/{NAME}", one.address()), home: Some(Rule::last(1)) };
-        let mirror = Mirror::start(&first, vec![goal], move |what| hears.lock().unwrap().push(what)).unwrap();
+        let target = UploadTarget { address: format!("{}/{NAME}", one.address()), retention: Some(Rule::last(1)) };
+        let mirror = Mirror::start(&first, vec![target], move |what| hears.lock().unwrap().push(what)).unwrap();
         mirror.offer(&run(&first, step, step as u8));
         drop(mirror);
         assert_eq!(*told.lock().unwrap(), Vec::<String>::new());
@@ -372,7 +374,7 @@ fn a_home_lets_old_checkpoints_go_and_a_damaged_one_is_passed_over() {
 fn an_address_names_a_run_below_a_place() {
     let cache = tempfile::tempdir().unwrap();
     for address in ["s3://bucket", "s3://bucket/", "file:///"] {
-        let error = Shelf::of_run(address, cache.path()).map(|_| ()).unwrap_err().to_string();
+        let error = RemoteRuns::of_run(address, cache.path()).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("names no run"), "{address}: {error}");
     }
 }

@@ -1,10 +1,10 @@
-//! A file on its way up: small ones in one request, large ones in parts. Where the store tells of parts by themselves (S3, GCS, Azure), an
-//! upload that was cut off goes on behind the parts that are there.
+//! Uploads a file: small ones in one request, large ones in parts. With a multipart interface (S3, GCS, Azure) an interrupted upload
+//! resumes after the existing parts.
 //!
-//! Which they are says a note, `.pushed/FILE.parts`, that is written after every few parts: stores can be asked for them, but not all
-//! in the same way. The note holds the file's digest, so that parts of another file never come together with those of this one.
+//! A note, `.pushed/FILE.parts`, lists the parts and is written after every few parts, because stores list parts in different ways. The
+//! note contains the file's digest, so that parts of different files are never combined.
 //!
-//! **Invariant:** at most `PARTS_MAX` parts are in memory; the object appears when all of it is there.
+//! **Invariant:** at most `PARTS_MAX` parts are in memory; the object appears when it is complete.
 
 use super::{RemoteError, push, store::Store};
 use enn_common::fs::FileError;
@@ -15,30 +15,30 @@ use object_store::{
 use serde_json::{Value, json};
 use std::{fs::File, io::Read, os::unix::fs::FileExt, path::Path, sync::Arc};
 
-/// A part of a multi-part upload. S3 takes 10,000 of them.
+/// Minimum size of a part, bytes, and maximum number of parts of a file; S3 takes 10,000.
 pub(super) const PART_BYTES_MIN: u64 = 8 << 20;
 const PARTS_OF_A_FILE: u64 = 9_000;
-/// Parts of a file on their way at one time.
+/// Number of parts that are sent concurrently.
 const PARTS_MAX: usize = 4;
-/// Largest note on parts.
+/// Maximum size of a note on parts, bytes.
 const NOTE_BYTES_MAX: u64 = 4 << 20;
 
-/// A file to be sent.
-struct Source<'a> {
+/// A file that is uploaded.
+struct UploadFile<'a> {
     path: &'a Path,
     file: File,
     bytes: u64,
     part: u64,
 }
 
-/// The parts of an upload that are there.
+/// The parts of an upload that the store has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Parts {
+struct UploadedParts {
     id: String,
     there: Vec<String>,
 }
 
-impl Source<'_> {
+impl UploadFile<'_> {
     fn error(&self, action: &'static str) -> impl Fn(std::io::Error) -> RemoteError {
         let path = self.path.to_owned();
         move |source| FileError::of(action, &path)(source).into()
@@ -56,19 +56,19 @@ impl Source<'_> {
     }
 }
 
-impl Parts {
-    /// The name of the note on the parts of a file.
+impl UploadedParts {
+    /// Returns the name of the note on the parts of a file.
     fn note(name: &str) -> String {
         push::note(&format!("{name}.parts"))
     }
 
-    fn write(&self, store: &Store, name: &str, (digest, part): (&str, u64)) -> Result<(), RemoteError> {
+    fn write(&self, store: &Store, name: &str, digest: &str, part: u64) -> Result<(), RemoteError> {
         let note = json!({"digest": digest, "part_bytes": part, "upload": self.id, "parts": self.there});
         store.put(&Self::note(name), note.to_string().into_bytes())
     }
 
-    /// What a note says of parts of this very file.
-    fn read(store: &Store, name: &str, (digest, part): (&str, u64)) -> Result<Option<Self>, RemoteError> {
+    /// Reads the note on the parts of this file; `None` for another file.
+    fn read(store: &Store, name: &str, digest: &str, part: u64) -> Result<Option<Self>, RemoteError> {
         let Some(text) = store.small(&Self::note(name), NOTE_BYTES_MAX)? else { return Ok(None) };
         let Ok(note) = serde_json::from_slice::<Value>(&text) else { return Ok(None) };
         if note["digest"].as_str() != Some(digest) || note["part_bytes"].as_u64() != Some(part) {
@@ -80,11 +80,12 @@ impl Parts {
     }
 }
 
-/// Uploads a file. `digest`: by which parts of it are known again; without one they are not kept. Returns the bytes that were there
-/// from an upload that was cut off. It appears under its name when all is there.
+/// Uploads a file. Parts are resumed by `digest`; without one they are not kept. Returns the bytes that existed from an interrupted upload.
+/// The object appears when it is complete.
 pub(super) fn upload(
     store: &Store,
-    (path, name): (&Path, &str),
+    path: &Path,
+    name: &str,
     digest: Option<&str>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, RemoteError> {
@@ -92,7 +93,7 @@ pub(super) fn upload(
     let file = File::open(path).map_err(local("open"))?;
     let bytes = file.metadata().map_err(local("look at"))?.len();
     let part = PART_BYTES_MIN.max(bytes.div_ceil(PARTS_OF_A_FILE));
-    let mut source = Source { path, file, bytes, part };
+    let mut source = UploadFile { path, file, bytes, part };
     if bytes <= part {
         let mut all = Vec::new();
         source.file.read_to_end(&mut all).map_err(local("read"))?;
@@ -101,52 +102,55 @@ pub(super) fn upload(
         return Ok(0);
     }
     match (store.multi(), digest) {
-        (Some(multi), Some(digest)) => in_parts(store, &multi, &source, (name, digest), progress),
+        (Some(multi), Some(digest)) => in_parts(store, &multi, &source, name, digest, progress),
         _ => at_once(store, &mut source, name, progress).map(|()| 0),
     }
 }
 
-/// Goes on with the parts that are there. If the store has forgotten them, all are sent.
+/// Resumes after the existing parts. If the store has dropped them, all are sent.
 fn in_parts(
     store: &Store,
     multi: &Arc<dyn MultipartStore>,
-    source: &Source<'_>,
-    (name, digest): (&str, &str),
+    source: &UploadFile<'_>,
+    name: &str,
+    digest: &str,
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, RemoteError> {
-    let this = (digest, source.part);
-    if let Some(parts) = Parts::read(store, name, this)?.filter(|parts| parts.there.len() <= source.count()) {
+    if let Some(parts) =
+        UploadedParts::read(store, name, digest, source.part)?.filter(|parts| parts.there.len() <= source.count())
+    {
         let there = (parts.there.len() as u64 * source.part).min(source.bytes);
-        let mut told = 0;
-        let sent = send(store, multi, source, (name, this), parts, &mut |bytes| {
-            told += bytes;
+        let mut reported = 0;
+        let sent = send(store, multi, source, name, digest, parts, &mut |bytes| {
+            reported += bytes;
             progress(bytes);
         });
         match sent {
             Ok(()) => {
-                progress(source.bytes.saturating_sub(told));
-                store.remove(&Parts::note(name))?;
+                progress(source.bytes.saturating_sub(reported));
+                store.remove(&UploadedParts::note(name))?;
                 return Ok(there);
             }
             Err(error @ RemoteError::File(_)) => return Err(error),
-            // An upload that the store has ended for its age, or one that was completed and then removed.
+            // The store has dropped the upload, or it was completed and then removed.
             Err(error) => tracing::info!("{}: {error}; all parts are sent again", store.name_of(name)),
         }
     }
     let key = store.key(name);
     let id = store.wait(multi.create_multipart(&key)).map_err(store.error("write", name))?;
-    send(store, multi, source, (name, this), Parts { id, there: Vec::new() }, progress)?;
-    store.remove(&Parts::note(name))?;
+    send(store, multi, source, name, digest, UploadedParts { id, there: Vec::new() }, progress)?;
+    store.remove(&UploadedParts::note(name))?;
     Ok(0)
 }
 
-/// Sends the parts that are not there, a few at a time, and puts all together.
+/// Sends the missing parts, a few at a time, and completes the upload.
 fn send(
     store: &Store,
     multi: &Arc<dyn MultipartStore>,
-    source: &Source<'_>,
-    (name, this): (&str, (&str, u64)),
-    mut parts: Parts,
+    source: &UploadFile<'_>,
+    name: &str,
+    digest: &str,
+    mut parts: UploadedParts,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), RemoteError> {
     let key = store.key(name);
@@ -155,9 +159,9 @@ fn send(
         let group = first..(first + PARTS_MAX).min(source.count());
         let payloads = group.map(|index| source.read(index)).collect::<Result<Vec<_>, _>>()?;
         let bytes: u64 = payloads.iter().map(|payload| payload.len() as u64).sum();
-        let sent = store.put_parts(multi, (&key, &parts.id), first, payloads);
+        let sent = store.put_parts(multi, &key, &parts.id, first, payloads);
         parts.there.extend(sent.map_err(store.error("write", name))?);
-        parts.write(store, name, this)?;
+        parts.write(store, name, digest, source.part)?;
         progress(bytes);
     }
     let all = parts.there.iter().map(|id| PartId { content_id: id.clone() }).collect();
@@ -165,10 +169,10 @@ fn send(
     done.map(|_| ()).map_err(store.error("write", name))
 }
 
-/// Sends all parts; an error leaves nothing.
+/// Sends all parts; an error leaves no object.
 fn at_once(
     store: &Store,
-    source: &mut Source<'_>,
+    source: &mut UploadFile<'_>,
     name: &str,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), RemoteError> {
@@ -183,7 +187,7 @@ fn at_once(
             let block = match capacity.and_then(|()| source.read(index)) {
                 Ok(block) => block,
                 Err(failed) => {
-                    // The first error is told; a store that cannot even abort cleans up by its own rule.
+                    // The first error is returned; a store that cannot abort cleans up by its own rule.
                     let _ = parts.abort().await;
                     return Err(failed);
                 }
@@ -217,7 +221,7 @@ mod tests {
         let key = store.key("f");
         let id = store.wait(memory.create_multipart(&key)).unwrap();
         let part = store.wait(memory.put_part(&key, &id, 0, PutPayload::from(first.to_vec()))).unwrap();
-        Parts { id, there: vec![part.content_id] }.write(store, "f", (digest, PART_BYTES_MIN)).unwrap();
+        UploadedParts { id, there: vec![part.content_id] }.write(store, "f", digest, PART_BYTES_MIN).unwrap();
     }
 
     #[test]
@@ -227,10 +231,10 @@ mod tests {
         bytes[5] ^= 1;
         cut_off(&store, &memory, "d", &bytes[..PART_BYTES_MIN as usize]);
         let mut told = 0;
-        let there = upload(&store, (file.path(), "f"), Some("d"), &mut |bytes| told += bytes).unwrap();
+        let there = upload(&store, file.path(), "f", Some("d"), &mut |bytes| told += bytes).unwrap();
         assert_eq!((there, told), (PART_BYTES_MIN, bytes.len() as u64));
         assert!(store.small("f", u64::MAX).unwrap().unwrap() == bytes);
-        assert_eq!(store.small(&Parts::note("f"), u64::MAX).unwrap(), None, "the note is gone");
+        assert_eq!(store.small(&UploadedParts::note("f"), u64::MAX).unwrap(), None, "the note is gone");
     }
 
     #[test]
@@ -238,14 +242,14 @@ mod tests {
         let (file, bytes, memory, store) = file();
         let other = vec![7; PART_BYTES_MIN as usize];
         cut_off(&store, &memory, "another", &other);
-        assert_eq!(upload(&store, (file.path(), "f"), Some("d"), &mut |_| {}).unwrap(), 0);
+        assert_eq!(upload(&store, file.path(), "f", Some("d"), &mut |_| {}).unwrap(), 0);
         assert!(store.small("f", u64::MAX).unwrap().unwrap() == bytes);
-        let forgotten = Parts { id: "77".into(), there: vec!["x".into()] };
-        forgotten.write(&store, "f", ("d", PART_BYTES_MIN)).unwrap();
-        assert_eq!(upload(&store, (file.path(), "f"), Some("d"), &mut |_| {}).unwrap(), 0);
+        let forgotten = UploadedParts { id: "77".into(), there: vec!["x".into()] };
+        forgotten.write(&store, "f", "d", PART_BYTES_MIN).unwrap();
+        assert_eq!(upload(&store, file.path(), "f", Some("d"), &mut |_| {}).unwrap(), 0);
         assert!(store.small("f", u64::MAX).unwrap().unwrap() == bytes);
         std::fs::write(file.path(), b"small").unwrap();
-        assert_eq!(upload(&store, (file.path(), "g"), Some("d"), &mut |_| {}).unwrap(), 0);
+        assert_eq!(upload(&store, file.path(), "g", Some("d"), &mut |_| {}).unwrap(), 0);
         assert_eq!(store.small("g", 10).unwrap().unwrap(), b"small");
         assert_eq!(bytes.len() as u64 / PART_BYTES_MIN + 1, PARTS);
     }

@@ -9,8 +9,8 @@ use super::{
     settings::Settings,
     state::{Loss, Stage, State, Time, Told},
 };
-use enn_broker::store::{StoreError, StoreHandle, Stranger};
-use enn_common::wire::node::{Card, FromHost, NodeId, Roster, ToHost};
+use enn_broker::tcpstore::{ForeignConnection, StoreError, StoreHandle};
+use enn_common::wire::node::{FromHost, NodeDescription, NodeId, Roster, ToHost};
 use mio::Token;
 use std::{sync::Arc, time::Duration};
 
@@ -102,7 +102,7 @@ impl Coordinator {
     }
 
     /// The host's own node says who it is.
-    pub(super) fn join_own(&mut self, now: Time, card: Card) {
+    pub(super) fn join_own(&mut self, now: Time, card: NodeDescription) {
         self.state.join(now, card, &self.settings);
     }
 
@@ -113,7 +113,7 @@ impl Coordinator {
     }
 
     /// The store accepted a connection that is no c10d client.
-    pub(super) fn take(&mut self, now: Time, stranger: Stranger) {
+    pub(super) fn take(&mut self, now: Time, stranger: ForeignConnection) {
         self.guests.take(now, stranger);
     }
 
@@ -124,7 +124,7 @@ impl Coordinator {
 
     /// Sends a letter to a node. What cannot be sent is a node lost, told later.
     pub(super) fn post(&mut self, now: Time, to: NodeId, bytes: Vec<u8>) {
-        self.guests.send(now, to, &[&frame_of(&FromHost::Letter(bytes))]);
+        self.guests.send(now, to, &[&frame_of(&FromHost::Message(bytes))]);
     }
 
     /// Gives up a node whose connection still stands.
@@ -148,13 +148,13 @@ impl Coordinator {
             ToHost::Leave { why } => self.state.lose(now, id, Loss::Left(why)),
             ToHost::Alive { round, idle } => self.state.alive(now, id, Some((round, idle))),
             // One that was given up a moment ago has nothing to say any more.
-            ToHost::Letter(bytes) if self.state.nodes.contains_key(&id) => self.heard.push(Heard::Letter(id, bytes)),
-            ToHost::Letter(_) => {}
+            ToHost::Message(bytes) if self.state.nodes.contains_key(&id) => self.heard.push(Heard::Letter(id, bytes)),
+            ToHost::Message(_) => {}
             ToHost::Hello { .. } | ToHost::Proof { .. } | ToHost::Join(_) | ToHost::Abandon => {}
         }
     }
 
-    fn came(&mut self, now: Time, mut card: Card) {
+    fn came(&mut self, now: Time, mut card: NodeDescription) {
         let id = card.node;
         if let (Some(standby), Some(ip)) = (&mut card.standby, self.guests.peer(id))
             && standby.host.is_empty()

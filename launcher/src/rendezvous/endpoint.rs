@@ -4,7 +4,7 @@ use super::{
     error::RendezvousError,
     settings::{Place, Settings},
 };
-use enn_broker::store::{StoreError, listen};
+use enn_broker::tcpstore::{StoreError, listen};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 
 /// What this node begins with.

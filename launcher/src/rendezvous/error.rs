@@ -1,6 +1,6 @@
 //! Why a rendezvous could not be started. What goes wrong later ends the run and is told as `News::RunEnded`.
 
-use enn_broker::store::StoreError;
+use enn_broker::tcpstore::StoreError;
 use std::io;
 
 /// The rendezvous could not be started.

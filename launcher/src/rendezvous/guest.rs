@@ -218,7 +218,7 @@ impl Member {
         // Others may come until everybody's time to search is over.
         let until = search.began + SUCCESSION_MAX;
         let card = self.card(Some(&dead));
-        let own = roster.heirs.iter().find(|heir| heir.node_rank == self.rank);
+        let own = roster.successors.iter().find(|heir| heir.node_rank == self.rank);
         let host = own.map_or_else(|| "127.0.0.1".to_owned(), |heir| heir.at.host.clone());
         let at = (host, endpoint::port_of(&listeners));
         let coordinator = serve(listeners, &self.settings, &self.to_self, &self.waker).and_then(|store| {

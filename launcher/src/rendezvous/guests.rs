@@ -7,10 +7,10 @@ use super::{
     pipe::{Bytes, Filled, Gone, Pipe, frame_of},
     state::{Loss, Time},
 };
-use enn_broker::store::Stranger;
+use enn_broker::tcpstore::ForeignConnection;
 use enn_common::{
     descriptors,
-    wire::node::{Card, FromHost, NodeId, PREFIX, PROTOCOL, ToHost},
+    wire::node::{FromHost, NodeDescription, NodeId, PREFIX, PROTOCOL, ToHost},
 };
 use mio::{Registry, Token, net::TcpStream};
 use std::{
@@ -33,7 +33,7 @@ const GREETING_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) enum Said {
     /// A node came.
-    Came(Card),
+    Came(NodeDescription),
     /// A node said something.
     Message(NodeId, ToHost),
     /// A node is gone.
@@ -137,8 +137,8 @@ impl Guests {
     }
 
     /// Takes over a connection that the store accepted.
-    pub(super) fn take(&mut self, now: Time, stranger: Stranger) {
-        let Stranger { stream, peer, bytes } = stranger;
+    pub(super) fn take(&mut self, now: Time, stranger: ForeignConnection) {
+        let ForeignConnection { stream, peer, bytes } = stranger;
         if self.strangers() >= self.strangers_max && !self.make_room(now) {
             tracing::warn!(%peer, "the rendezvous has {} connections that are no node's and takes no more", self.strangers_max);
             return;
@@ -241,7 +241,7 @@ impl Guests {
         }
     }
 
-    fn settle(&mut self, token: Token, card: Card) {
+    fn settle(&mut self, token: Token, card: NodeDescription) {
         let Some(guest) = self.guests.get_mut(&token) else { return };
         guest.stage = Stage::Node(card.node);
         let ip = guest.peer.ip();

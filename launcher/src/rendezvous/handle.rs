@@ -14,7 +14,7 @@ use super::{
     unread::Unread,
 };
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use enn_broker::store::{Door, Options, StoreHandle, Strangers, serve_on};
+use enn_broker::tcpstore::{ForeignHandler, Options, PeerPolicy, StoreHandle, serve_on};
 use enn_common::{failure::Failure, wire::node::NodeId};
 use mio::{Poll, Waker};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -273,13 +273,13 @@ pub(super) fn serve(
 ) -> Result<StoreHandle, RendezvousError> {
     let commands = commands.clone();
     let waker = Arc::clone(waker);
-    let strangers: Strangers = Box::new(move |stranger| {
+    let foreign_handler: ForeignHandler = Box::new(move |stranger| {
         // Both fail only when the thread has ended.
         let _gone = commands.send(Command::Stranger(stranger));
         let _gone = waker.wake();
     });
     // With everybody in this process nobody else has a reason to come.
-    let strangers = matches!(settings.place, Place::Endpoint { .. }).then_some(strangers);
-    let door = if settings.store_open { Door::Open } else { Door::Listed };
-    Ok(serve_on(listeners, Options { door, strangers, ..Options::default() })?)
+    let foreign_handler = matches!(settings.place, Place::Endpoint { .. }).then_some(foreign_handler);
+    let peers = if settings.store_open { PeerPolicy::Open } else { PeerPolicy::Listed };
+    Ok(serve_on(listeners, Options { peers, foreign_handler, ..Options::default() })?)
 }

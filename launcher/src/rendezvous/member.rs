@@ -15,10 +15,10 @@ use super::{
     unread::Unread,
 };
 use crossbeam_channel::{Receiver, Sender};
-use enn_broker::store::Stranger;
+use enn_broker::tcpstore::ForeignConnection;
 use enn_common::{
     failure::Failure,
-    wire::node::{Card, FromHost, LastRound, NodeId, Roster, RoundEnd, Standby, ToHost},
+    wire::node::{FromHost, LastRound, NodeDescription, NodeId, Roster, RoundEnd, StandbyEndpoint, ToHost},
 };
 use mio::{Events, Poll, Token, Waker};
 use nix::sys::eventfd::EventFd;
@@ -76,7 +76,7 @@ pub(super) enum Command {
     },
     /// For the host.
     Bequeath,
-    Stranger(Stranger),
+    Stranger(ForeignConnection),
     Resolved {
         number: u64,
         addrs: Result<Vec<SocketAddr>, String>,
@@ -230,9 +230,9 @@ impl Member {
     }
 
     /// This node as it introduces itself, to the one that took over when `dead` tells who is known to be dead.
-    pub(super) fn card(&self, dead: Option<&[u32]>) -> Card {
+    pub(super) fn card(&self, dead: Option<&[u32]>) -> NodeDescription {
         let settings = &self.settings;
-        let standby = self.standby.as_ref().map(|listeners| Standby {
+        let standby = self.standby.as_ref().map(|listeners| StandbyEndpoint {
             host: settings.local_addr.clone().unwrap_or_default(),
             port: super::endpoint::port_of(listeners),
         });
@@ -241,7 +241,7 @@ impl Member {
             node_rank: self.rank,
             dead: dead.to_vec(),
         });
-        Card {
+        NodeDescription {
             node: self.own,
             host: settings.host.clone(),
             local_world: settings.local_world,
@@ -321,7 +321,7 @@ impl Member {
             (Seat::Host(coordinator), Some(to)) => coordinator.post(now, to, bytes),
             // There is nobody to read it: who writes learns of that as news.
             (Seat::Host(_), None) => {}
-            _ => self.say(now, ToHost::Letter(bytes)),
+            _ => self.say(now, ToHost::Message(bytes)),
         }
     }
 
@@ -402,15 +402,15 @@ impl Member {
                     self.begin(roster, node_rank, Vec::new());
                 }
             }
-            FromHost::Letter(bytes) if self.shared.unread.came(self.own, &bytes) => {
+            FromHost::Message(bytes) if self.shared.unread.came(self.own, &bytes) => {
                 self.tell(News::Letter { from: self.own, bytes });
             }
-            FromHost::Letter(_) => self.host_lost(self.shared.now(), UNREAD.into(), Fate::Unknown),
+            FromHost::Message(_) => self.host_lost(self.shared.now(), UNREAD.into(), Fate::Unknown),
             // This node itself left: nothing more is told.
             FromHost::Left { .. } if matches!(self.seat, Seat::Host(_)) => self.over = true,
-            FromHost::Left { heirs } => {
+            FromHost::Left { successors } => {
                 if let Some(roster) = &mut self.roster {
-                    Arc::make_mut(roster).heirs = heirs;
+                    Arc::make_mut(roster).successors = successors;
                 }
                 self.host_lost(self.shared.now(), "it left the run".into(), Fate::Left);
             }

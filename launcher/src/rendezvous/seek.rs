@@ -92,7 +92,7 @@ impl Search {
         if fate == Fate::Closed {
             targets.push_back(Target { rank: host_rank, at, own: false, again: true });
         }
-        for heir in roster.map(|roster| roster.heirs.as_slice()).unwrap_or_default() {
+        for heir in roster.map(|roster| roster.successors.as_slice()).unwrap_or_default() {
             let own = heir.node_rank == own_rank;
             let at = (heir.at.host.clone(), heir.at.port);
             targets.push_back(Target { rank: Some(heir.node_rank), at, own, again: false });

@@ -10,7 +10,7 @@ use super::{
 };
 use enn_common::{
     failure::Failure,
-    wire::node::{Card, FromHost, Heir, LastRound, Members, NodeId, Roster, RoundEnd, RunEnd},
+    wire::node::{FromHost, LastRound, Members, NodeDescription, NodeId, Roster, RoundEnd, RunEnd, Successor},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -44,7 +44,7 @@ pub(super) enum Phase {
 /// A node that is connected.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
-    pub(super) card: Card,
+    pub(super) card: NodeDescription,
     pub(super) phase: Phase,
     /// When it last said anything.
     pub(super) heard: Time,
@@ -256,7 +256,7 @@ impl State {
     }
 
     /// A node came and said who it is. One that may not take part is told why and not kept.
-    pub(super) fn join(&mut self, now: Time, card: Card, settings: &Settings) -> bool {
+    pub(super) fn join(&mut self, now: Time, card: NodeDescription, settings: &Settings) -> bool {
         let id = card.node;
         if let Stage::Over(end) = &self.stage {
             self.told.push(Told::To(id, FromHost::RunEnded(end.clone())));
@@ -288,7 +288,7 @@ impl State {
 
     /// Its rank in the last round, when this node took over and the one that comes was in it. The old host may have died
     /// while it told of a new round: then some come from that one and some from the one before.
-    fn returning(&mut self, card: &Card) -> Option<u32> {
+    fn returning(&mut self, card: &NodeDescription) -> Option<u32> {
         let LastRound { round, node_rank, dead } = card.last.as_ref()?;
         if !matches!(self.stage, Stage::Succeeding(_)) || (round + 1).abs_diff(self.rounds) > 1 {
             return None;
@@ -298,7 +298,7 @@ impl State {
         Some(*node_rank)
     }
 
-    fn refusal(&self, card: &Card, settings: &Settings) -> Option<String> {
+    fn refusal(&self, card: &NodeDescription, settings: &Settings) -> Option<String> {
         if let Some(mismatch) = mismatch(card, settings) {
             return Some(mismatch);
         }
@@ -483,7 +483,7 @@ impl State {
         self.unaware = ids.iter().filter(|id| **id != self.host).count();
         self.settling.clear();
         let roster = Arc::new(self.roster(&ids, settings));
-        self.heirs = roster.heirs.len();
+        self.heirs = roster.successors.len();
         self.rounds += 1;
         self.running = ids.len();
         self.done = 0;
@@ -497,9 +497,9 @@ impl State {
     /// The host leaves the run for good, and the others are to go on without it.
     pub(super) fn bequeath(&mut self, settings: &Settings) {
         let members = self.nodes.values().filter_map(|node| Some((node.last_rank?, &node.card)));
-        let ranked: BTreeMap<u32, &Card> = members.collect();
+        let ranked: BTreeMap<u32, &NodeDescription> = members.collect();
         let heirs = if settings.elastic() { self.heirs_among(ranked.into_iter()) } else { Vec::new() };
-        self.told.push(Told::All(FromHost::Left { heirs }));
+        self.told.push(Told::All(FromHost::Left { successors: heirs }));
         self.stage = Stage::Over(RunEnd::Stopped { by: format!("enn drain on {}", settings.host) });
     }
 
@@ -513,17 +513,17 @@ impl State {
             restarts: self.history.restarts,
             members: Members::pack(cards().map(|card| (&*card.host, card.local_world, &*card.role))),
             host_rank: (0u32..).zip(ids).find(|(_, id)| **id == self.host).map_or(0, |(rank, _)| rank),
-            heirs,
+            successors: heirs,
         }
     }
 
     /// Those of `ranked` who can take over.
-    fn heirs_among<'a>(&self, ranked: impl Iterator<Item = (u32, &'a Card)>) -> Vec<Heir> {
+    fn heirs_among<'a>(&self, ranked: impl Iterator<Item = (u32, &'a NodeDescription)>) -> Vec<Successor> {
         let others = ranked.filter(|(_, card)| card.node != self.host);
-        let heirs = others.filter_map(|(node_rank, card)| Some(Heir { node_rank, at: card.standby.clone()? }));
-        let mut heirs: Vec<Heir> = heirs.collect();
+        let heirs = others.filter_map(|(node_rank, card)| Some(Successor { node_rank, at: card.standby.clone()? }));
+        let mut heirs: Vec<Successor> = heirs.collect();
         // Loopback is another machine's own for those who come from outside.
-        let inside = |heir: &Heir| heir.at.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        let inside = |heir: &Successor| heir.at.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
         if !heirs.iter().all(inside) {
             heirs.retain(|heir| !inside(heir));
         }
@@ -569,7 +569,7 @@ impl State {
 }
 
 /// One sentence naming what `card` and the host do not have in common.
-fn mismatch(card: &Card, settings: &Settings) -> Option<String> {
+fn mismatch(card: &NodeDescription, settings: &Settings) -> Option<String> {
     let here = settings.terms();
     let there = &card.terms;
     let seconds = |time: Duration| format!("{} s", time.as_secs_f64());

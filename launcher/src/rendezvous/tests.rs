@@ -9,7 +9,9 @@ use enn_common::{
     failure::Failure,
     wire::{
         frame::{self, FrameBuffer},
-        node::{Card, FromHost, Heir, Members, NodeId, PREFIX, PROTOCOL, Roster, Standby, ToHost},
+        node::{
+            FromHost, Members, NodeDescription, NodeId, PREFIX, PROTOCOL, Roster, StandbyEndpoint, Successor, ToHost,
+        },
     },
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -447,7 +449,7 @@ impl Fake {
         assert!(matches!(fake.recv(), FromHost::Challenge { token: false, .. }));
         fake.send(&ToHost::Proof { proof: [0; 32] });
         assert!(matches!(fake.recv(), FromHost::Welcome { .. }));
-        let card = Card {
+        let card = NodeDescription {
             node: NodeId(n),
             host: format!("fake{n}"),
             local_world: 1,
@@ -462,7 +464,7 @@ impl Fake {
     }
 
     /// A host that lets the next node in and reads its card.
-    fn host(listener: &TcpListener) -> (Self, Card) {
+    fn host(listener: &TcpListener) -> (Self, NodeDescription) {
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream.read_exact(&mut [0; 3]).unwrap();
@@ -475,10 +477,10 @@ impl Fake {
         (fake, *card)
     }
 
-    fn begin(&mut self, members: u32, node_rank: u32, heirs: Vec<Heir>) {
+    fn begin(&mut self, members: u32, node_rank: u32, successors: Vec<Successor>) {
         let names: Vec<String> = (0..members).map(|n| format!("n{n}")).collect();
         let members = Members::pack(names.iter().map(|name| (name.as_str(), 1, "default")));
-        self.send(&FromHost::Roster(Box::new(Roster { round: 4, restarts: 2, members, host_rank: 0, heirs })));
+        self.send(&FromHost::Roster(Box::new(Roster { round: 4, restarts: 2, members, host_rank: 0, successors })));
         self.send(&FromHost::Begin { node_rank });
     }
 }
@@ -521,12 +523,12 @@ fn a_silent_host_is_given_up_and_told_so() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let node = guest(1, listener.local_addr().unwrap().port(), &common);
     let (mut fake, card) = Fake::host(&listener);
-    let standby = Standby { host: "127.0.0.1".into(), port: card.standby.unwrap().port };
+    let standby = StandbyEndpoint { host: "127.0.0.1".into(), port: card.standby.unwrap().port };
     // An heir before it, of which nothing is heard either.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
-    let deaf_at = Standby { host: "127.0.0.1".into(), port: deaf.local_addr().unwrap().port() };
-    let heirs = vec![Heir { node_rank: 1, at: deaf_at }, Heir { node_rank: 2, at: standby }];
-    fake.begin(3, 2, heirs);
+    let deaf_at = StandbyEndpoint { host: "127.0.0.1".into(), port: deaf.local_addr().unwrap().port() };
+    let successors = vec![Successor { node_rank: 1, at: deaf_at }, Successor { node_rank: 2, at: standby }];
+    fake.begin(3, 2, successors);
     assert_eq!(round(&node).round, 4);
     let began = Instant::now();
     let RoundEnd::NodeLost { host, reason } = round_end(&node) else { panic!("not lost") };

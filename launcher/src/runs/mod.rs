@@ -1,8 +1,9 @@
-//! The runs in a directory: how each of them stands, which one a name means, and what of them may be removed.
+//! The runs in a directory: the state of each, which one a name means, and which may be removed.
 //!
-//! `summary` looks at one run, `select` finds the one that a command can work with, `policy` decides which are removed and `remove`
-//! does it, `staged` knows which staged data are in use. **Invariant:** whether a run is under way is what its lock says; nothing of a
-//! run that is under way is removed, nothing outside the directory of runs, and no link is followed.
+//! `summary` reads one run, `select` finds the one that a command can work with, `policy` decides which are removed,
+//! `remove` removes them, and `staged` determines which staged data are in use. **Invariant:** a run is under way exactly
+//! while its lock is held; nothing of a run under way is removed, nor anything outside the directory of runs, and no link
+//! is followed.
 
 mod policy;
 mod remove;
@@ -10,8 +11,8 @@ mod select;
 mod staged;
 mod summary;
 
-pub use policy::{Limits, Verdict, judge};
+pub use policy::{RemovalDecision, RemovalFilter, decide};
 pub use remove::{RemoveError, locate, remove, sweep_leftovers};
-pub use select::{Need, Selected, select};
+pub use select::{Need, SelectedRun, select};
 pub use staged::{STAGED_DIR, StagedData, remove_unused, staged_data, used_by};
-pub use summary::{Kind, RunState, RunSummary, list, size};
+pub use summary::{RunKind, RunState, RunSummary, list, size};

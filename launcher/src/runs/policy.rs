@@ -1,72 +1,71 @@
-//! Which runs may go: pure.
+//! Decides which runs are removed. Pure.
 //!
-//! **Invariant:** a run that is under way stays, and so does one whose model another run that stays began with.
+//! **Invariant:** a run under way is kept, and so is one with whose model a kept run began.
 
 use super::summary::{RunState, RunSummary};
-use crate::ui::standing::Standing;
+use crate::ui::run_status::RunStatus;
 use std::{
     path::Path,
     time::{Duration, SystemTime},
 };
 
-/// Which runs are to be removed.
+/// Selects runs for removal. A run is removed when it matches every condition that is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Limits {
-    /// Those that were last written to longer ago.
+pub struct RemovalFilter {
+    /// Minimum time since the run was last written to.
     pub older_than: Option<Duration>,
-    /// Those that failed, and those that ended without a word and have no model. With an age: those of them that are older.
+    /// Only runs that failed, and runs whose launcher vanished before they had a model.
     pub failed: bool,
-    /// But for so many of the newest; alone: all but those.
+    /// Number of newest runs that are kept. Given alone, all other runs are removed.
     pub keep: Option<usize>,
 }
 
-impl Limits {
-    /// Whether any run is to be removed.
+impl RemovalFilter {
+    /// Returns whether any condition is given.
     pub fn ask_for_runs(&self) -> bool {
         *self != Self::default()
     }
 
-    fn hit(&self, run: &RunSummary, now: SystemTime) -> bool {
+    fn matches(&self, run: &RunSummary, now: SystemTime) -> bool {
         let age = now.duration_since(run.written).unwrap_or_default();
         self.ask_for_runs() && (!self.failed || has_failed(run)) && self.older_than.is_none_or(|limit| age > limit)
     }
 }
 
-/// What becomes of a run.
+/// Whether a run is removed, and if not, why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is removed.
-    Goes,
-    /// No limit hits it.
-    Stays,
-    /// A limit hits it, and it stays all the same: the reason.
+pub enum RemovalDecision {
+    Remove,
+    /// The filter does not match the run.
+    Keep,
+    /// The filter matches the run, which is kept all the same, for this reason.
     Protected(String),
 }
 
-/// What becomes of each of `runs`, newest first.
-pub fn judge(runs: &[RunSummary], limits: Limits, now: SystemTime) -> Vec<Verdict> {
-    let newest = limits.keep.unwrap_or(0);
+/// Decides about each of `runs`, which are given newest first.
+pub fn decide(runs: &[RunSummary], filter: RemovalFilter, now: SystemTime) -> Vec<RemovalDecision> {
+    let newest = filter.keep.unwrap_or(0);
     let first = |(at, run): (usize, &RunSummary)| match &run.state {
-        _ if !limits.hit(run, now) || at < newest => Verdict::Stays,
-        state if state.is_under_way() => Verdict::Protected(format!("it is {state}")),
-        _ => Verdict::Goes,
+        _ if !filter.matches(run, now) || at < newest => RemovalDecision::Keep,
+        state if state.is_under_way() => RemovalDecision::Protected(format!("it is {state}")),
+        _ => RemovalDecision::Remove,
     };
-    let mut verdicts: Vec<Verdict> = runs.iter().enumerate().map(first).collect();
-    // Each turn keeps at least one more, or is the last.
-    while let Some((parent, child)) = needed(runs, &verdicts) {
-        verdicts[parent] = Verdict::Protected(format!("{} began with its model", runs[child].name));
+    let mut decisions: Vec<RemovalDecision> = runs.iter().enumerate().map(first).collect();
+    // Each iteration keeps at least one more run, or is the last.
+    while let Some((parent, child)) = needed(runs, &decisions) {
+        decisions[parent] = RemovalDecision::Protected(format!("{} began with its model", runs[child].name));
     }
-    verdicts
+    decisions
 }
 
-/// A run that goes although one that stays began with its model, and that one.
-fn needed(runs: &[RunSummary], verdicts: &[Verdict]) -> Option<(usize, usize)> {
-    let staying = (0..runs.len()).filter(|at| verdicts[*at] != Verdict::Goes);
+/// Returns a run to be removed with whose model a run that is kept began, and the latter.
+fn needed(runs: &[RunSummary], decisions: &[RemovalDecision]) -> Option<(usize, usize)> {
+    let staying = (0..runs.len()).filter(|at| decisions[*at] != RemovalDecision::Remove);
     let mut pairs = staying.filter_map(|child| Some((parent_of(runs, &runs[child])?, child)));
-    pairs.find(|(parent, _)| verdicts[*parent] == Verdict::Goes)
+    pairs.find(|(parent, _)| decisions[*parent] == RemovalDecision::Remove)
 }
 
-/// The run among `runs` whose model `child` began with.
+/// Returns the run among `runs` with whose model `child` began.
 fn parent_of(runs: &[RunSummary], child: &RunSummary) -> Option<usize> {
     let checkpoint: &Path = child.parent.as_deref()?;
     runs.iter().position(|run| run.path != child.path && checkpoint.starts_with(&run.path))
@@ -74,8 +73,8 @@ fn parent_of(runs: &[RunSummary], child: &RunSummary) -> Option<usize> {
 
 fn has_failed(run: &RunSummary) -> bool {
     match run.state {
-        RunState::Told(Standing::Failed(_)) => true,
-        RunState::Told(Standing::Gone) | RunState::Empty => run.step.is_none(),
+        RunState::Recorded(RunStatus::Failed(_)) => true,
+        RunState::Recorded(RunStatus::Gone) | RunState::Empty => run.step.is_none(),
         _ => false,
     }
 }
@@ -83,7 +82,7 @@ fn has_failed(run: &RunSummary) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runs::summary::Kind;
+    use crate::runs::summary::RunKind;
     use std::path::PathBuf;
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -92,7 +91,7 @@ mod tests {
         RunSummary {
             name: name.into(),
             path: PathBuf::from("/runs").join(name),
-            kind: Kind::Train,
+            kind: RunKind::Train,
             state,
             error: None,
             started: None,
@@ -102,55 +101,55 @@ mod tests {
         }
     }
 
-    fn told(runs: &[RunSummary], limits: Limits) -> String {
-        let word = |verdict: &Verdict| match verdict {
-            Verdict::Goes => "goes",
-            Verdict::Stays => "stays",
-            Verdict::Protected(_) => "protected",
+    fn decided(runs: &[RunSummary], filter: RemovalFilter) -> String {
+        let word = |decision: &RemovalDecision| match decision {
+            RemovalDecision::Remove => "goes",
+            RemovalDecision::Keep => "stays",
+            RemovalDecision::Protected(_) => "protected",
         };
-        judge(runs, limits, SystemTime::UNIX_EPOCH + 100 * DAY).iter().map(word).collect::<Vec<_>>().join(" ")
+        decide(runs, filter, SystemTime::UNIX_EPOCH + 100 * DAY).iter().map(word).collect::<Vec<_>>().join(" ")
     }
 
     fn finished(name: &str, days: u32) -> RunSummary {
-        summary(name, RunState::Told(Standing::Finished), days, Some(10))
+        summary(name, RunState::Recorded(RunStatus::Finished), days, Some(10))
     }
 
     #[test]
     fn each_limit_alone_and_both_together() {
         let runs = [
             finished("e", 1),
-            summary("d", RunState::Told(Standing::Failed(1)), 2, Some(4)),
-            summary("c", RunState::Told(Standing::Gone), 20, None),
-            summary("b", RunState::Told(Standing::Gone), 30, Some(4)),
-            summary("a", RunState::Told(Standing::Stopped("SIGINT".into())), 40, None),
+            summary("d", RunState::Recorded(RunStatus::Failed(1)), 2, Some(4)),
+            summary("c", RunState::Recorded(RunStatus::Gone), 20, None),
+            summary("b", RunState::Recorded(RunStatus::Gone), 30, Some(4)),
+            summary("a", RunState::Recorded(RunStatus::Stopped("SIGINT".into())), 40, None),
         ];
-        let limits = Limits::default();
-        assert_eq!(told(&runs, limits), "stays stays stays stays stays");
-        let failed = Limits { failed: true, ..limits };
-        assert_eq!(told(&runs, failed), "stays goes goes stays stays");
-        let old = Limits { older_than: Some(10 * DAY), ..limits };
-        assert_eq!(told(&runs, old), "stays stays goes goes goes");
-        assert_eq!(told(&runs, Limits { failed: true, ..old }), "stays stays goes stays stays");
-        assert_eq!(told(&runs, Limits { keep: Some(2), ..limits }), "stays stays goes goes goes");
-        assert_eq!(told(&runs, Limits { keep: Some(4), ..old }), "stays stays stays stays goes");
+        let filter = RemovalFilter::default();
+        assert_eq!(decided(&runs, filter), "stays stays stays stays stays");
+        let failed = RemovalFilter { failed: true, ..filter };
+        assert_eq!(decided(&runs, failed), "stays goes goes stays stays");
+        let old = RemovalFilter { older_than: Some(10 * DAY), ..filter };
+        assert_eq!(decided(&runs, old), "stays stays goes goes goes");
+        assert_eq!(decided(&runs, RemovalFilter { failed: true, ..old }), "stays stays goes stays stays");
+        assert_eq!(decided(&runs, RemovalFilter { keep: Some(2), ..filter }), "stays stays goes goes goes");
+        assert_eq!(decided(&runs, RemovalFilter { keep: Some(4), ..old }), "stays stays stays stays goes");
     }
 
     #[test]
     fn a_run_under_way_stays_and_so_does_a_parent_of_what_stays() {
-        let keep = Limits { keep: Some(1), ..Limits::default() };
+        let keep = RemovalFilter { keep: Some(1), ..RemovalFilter::default() };
         let child_of = |name: &str, days, parent: &str| RunSummary {
             parent: Some(format!("/runs/{parent}/checkpoints/step-00000010").into()),
             ..finished(name, days)
         };
         let runs = [
             child_of("e", 1, "c"),
-            summary("d", RunState::Told(Standing::Paused), 90, None),
+            summary("d", RunState::Recorded(RunStatus::Paused), 90, None),
             child_of("c", 3, "b"),
             finished("b", 4),
             child_of("a", 5, "z"),
         ];
-        assert_eq!(told(&runs, keep), "stays protected protected protected goes");
+        assert_eq!(decided(&runs, keep), "stays protected protected protected goes");
         // A child that goes needs nothing.
-        assert_eq!(told(&runs, Limits { keep: Some(0), ..keep }), "goes protected goes goes goes");
+        assert_eq!(decided(&runs, RemovalFilter { keep: Some(0), ..keep }), "goes protected goes goes goes");
     }
 }

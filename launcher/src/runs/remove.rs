@@ -1,6 +1,6 @@
-//! Removes runs: only what lies in a directory of runs itself, never through a link, never while somebody works on it.
+//! Removes runs: only those directly in a directory of runs, never through a link, never while a launcher works on them.
 
-use super::summary::Kind;
+use super::summary::RunKind;
 use crate::run_dir::{self, RunDir, RunDirError};
 use std::{
     ffi::OsString,
@@ -8,56 +8,47 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Beginning of the names of runs that are being removed.
+/// Prefix of the names of runs that are being removed.
 const REMOVED: &str = ".removed-";
-/// Directories below a run that hold its weights or its output: nobody works on a run of its own in them.
+/// Directories below a run that hold its weights or its output, and never a run of their own.
 const WITHOUT_RUNS: [&str; 2] = ["checkpoints", "logs"];
-/// How deep below a run another may be: `<run>/evaluations/<evaluation>/shuffles/<one>`.
+/// Maximum depth of a run below another one: `<run>/evaluations/<evaluation>/shuffles/<one>`.
 const DEPTH_MAX: usize = 6;
 
 /// Why a run is not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
-    /// It is not where runs are.
+    /// The path is not a run directly in a directory of runs.
     #[error("{} is not removed: {what}, expected a run in {}", path.display(), places(runs))]
     Place {
-        /// What was to be removed.
         path: PathBuf,
-        /// What is wrong with its place.
+        /// Why the path cannot be removed.
         what: &'static str,
-        /// Directories of runs.
         runs: Vec<PathBuf>,
     },
-    /// Somebody works on it.
+    /// A launcher works on the run or below it.
     #[error("{} is not removed: {what}\n  hint: `enn stop {}` ends a run that is under way", path.display(), path.display())]
     Busy {
-        /// The run.
         path: PathBuf,
-        /// Who works where.
+        /// Which run is under way.
         what: String,
     },
-    /// Its lock cannot be taken.
+    /// The run directory cannot be locked.
     #[error(transparent)]
     Lock(#[from] RunDirError),
-    /// The system says no.
+    /// A file operation failed.
     #[error("cannot {what} {}: {source}", path.display())]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// File or directory.
-        path: PathBuf,
-        source: io::Error,
-    },
+    System { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 fn places(runs: &[PathBuf]) -> String {
     runs.iter().map(|runs| runs.display().to_string()).collect::<Vec<_>>().join(" or ")
 }
 
-/// The true path of the run `path`, which lies directly in one of the directories `runs`.
+/// Returns the canonical path of the run `path`, which must lie directly in one of the directories `runs`.
 ///
 /// # Errors
-/// It is a link, lies elsewhere, or is no run.
+/// The path is a link, lies elsewhere, or is no run.
 pub fn locate(path: &Path, runs: &[PathBuf]) -> Result<PathBuf, RemoveError> {
     let refused = |what| RemoveError::Place { path: path.to_owned(), what, runs: runs.to_vec() };
     let system = |source| RemoveError::System { what: "look at", path: path.to_owned(), source };
@@ -69,19 +60,20 @@ pub fn locate(path: &Path, runs: &[PathBuf]) -> Result<PathBuf, RemoveError> {
     if !runs.iter().any(is_there) {
         return Err(refused("it lies elsewhere"));
     }
-    if Kind::of(&found).is_none() {
+    if RunKind::of(&found).is_none() {
         return Err(refused("it is no run"));
     }
     Ok(found)
 }
 
-/// Removes the run in `path`, as [`locate`] gave it.
+/// Removes the run in `path`, which [`locate`] returned.
 ///
 /// # Errors
-/// Somebody works on it or on something below it, or the system says no; then it is there, or hidden and removed the next time.
+/// A launcher works on the run or below it, or a file operation failed. The run then still exists, or has a hidden name and
+/// is removed by [`sweep_leftovers`].
 pub fn remove(path: &Path) -> Result<(), RemoveError> {
     let busy = |what: String| RemoveError::Busy { path: path.to_owned(), what };
-    // Held until it is gone, so that nobody begins to work in it.
+    // Held until the directory is gone, so that no launcher begins to work in it.
     let _held = match RunDir::open(path) {
         Ok(held) => held,
         Err(RunDirError::Busy { .. }) => return Err(busy("it is under way".to_owned())),
@@ -93,7 +85,7 @@ pub fn remove(path: &Path) -> Result<(), RemoveError> {
     remove_aside(path)
 }
 
-/// Removes a directory under a hidden name, so that none has its own name that is not whole.
+/// Removes a directory after renaming it to a hidden name, so that no incomplete directory has a run's name.
 pub(super) fn remove_aside(path: &Path) -> Result<(), RemoveError> {
     let mut name = OsString::from(REMOVED);
     name.push(path.file_name().unwrap_or_default());
@@ -102,23 +94,23 @@ pub(super) fn remove_aside(path: &Path) -> Result<(), RemoveError> {
     fs::remove_dir_all(&aside).map_err(|source| RemoveError::System { what: "remove all of", path: aside, source })
 }
 
-/// Removes what is left of runs whose removal was cut off.
+/// Removes the remains of runs whose removal was interrupted.
 pub fn sweep_leftovers(runs: &Path) {
     for entry in fs::read_dir(runs).into_iter().flatten().flatten() {
         if entry.file_name().as_encoded_bytes().starts_with(REMOVED.as_bytes()) {
-            // Somebody may be at it; what stays is tried the next time.
+            // Another process may be removing it. What remains is tried again the next time.
             let _busy = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// A directory below `dir` whose lock somebody holds: a prediction, an evaluation, a fold.
+/// Returns a directory below `dir` whose lock is held: a prediction, an evaluation, a fold.
 pub(super) fn working_below(dir: &Path, depth: usize) -> Option<PathBuf> {
     let below = directories(dir).find(|below| run_dir::is_living(below));
     below.or_else(|| directories(dir).find_map(|below| working_below(&below, depth.checked_sub(1)?)))
 }
 
-/// Directories in `dir`, without links, and without those that hold no runs.
+/// Lists the directories in `dir`, without links and without those that hold no runs.
 pub(super) fn directories(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let is_looked_at = |entry: &fs::DirEntry| {

@@ -1,6 +1,6 @@
-//! Which run a name means. A command that needs something of a run passes over those that do not have it, and says so.
+//! Finds the run that a name means. A command that needs something of a run passes over those without it, and says so.
 
-use super::summary::{Kind, RunState, RunSummary, newest_step};
+use super::summary::{RunKind, RunState, RunSummary, newest_step};
 use crate::{
     run_dir::{self, LISTED_MAX, RunDirError},
     ui::RunView,
@@ -8,34 +8,32 @@ use crate::{
 use enn_common::profile;
 use std::path::{Path, PathBuf};
 
-/// The newest run that serves.
+/// The reference to the newest run that meets the need.
 const LATEST: &str = "latest";
 
-/// What a command needs of a run.
+/// A condition that a command requires of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing: any state can be looked at.
     Any,
-    /// It can be removed: cross-validations count too.
+    /// The run can be removed. Cross-validations count too.
     Removal,
-    /// It is a training, in any state, that can be gone on with.
+    /// The run is a training, in any state.
     Training,
-    /// It has a model, which is a checkpoint that is whole.
+    /// The run has a complete checkpoint.
     Model,
-    /// It has done an epoch, so that there are errors to tell.
+    /// The run has finished an epoch, so that it has metrics.
     Errors,
-    /// It was profiled.
     Profile,
-    /// Somebody works on it.
+    /// A launcher works on the run.
     UnderWay,
 }
 
 impl Need {
-    /// Whether it is met by the run in `path`.
+    /// Returns whether the run in `path` meets the need.
     fn is_met(self, path: &Path) -> bool {
         match self {
             Self::Any | Self::Removal => true,
-            Self::Training => Kind::of(path) == Some(Kind::Train),
+            Self::Training => RunKind::of(path) == Some(RunKind::Train),
             Self::Model => newest_step(path).is_some(),
             Self::Errors => RunView::read(path).is_ok_and(|view| !view.epochs.is_empty() || view.trained.is_some()),
             Self::Profile => path.join(profile::FOLDER).is_dir(),
@@ -43,7 +41,7 @@ impl Need {
         }
     }
 
-    /// What a run that does not meet it lacks, behind "it".
+    /// Returns the predicate of a run that does not meet the need, such as "has no model".
     fn lack(self) -> &'static str {
         match self {
             Self::Any | Self::Removal => "is no run",
@@ -55,7 +53,7 @@ impl Need {
         }
     }
 
-    /// What no run does, behind "no run in runs".
+    /// Returns the predicate of a run that meets the need, such as "has a model".
     fn missing(self) -> &'static str {
         match self {
             Self::Any | Self::Removal => "is there",
@@ -67,38 +65,38 @@ impl Need {
         }
     }
 
-    /// Whether a directory is one that is looked at.
+    /// Returns whether a directory is a candidate.
     fn fits(self, path: &Path) -> bool {
         match self {
-            Self::Removal => Kind::of(path).is_some(),
+            Self::Removal => RunKind::of(path).is_some(),
             _ => run_dir::is_run(path),
         }
     }
 }
 
-/// A run that was found.
+/// The run that [`select`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Selected {
+pub struct SelectedRun {
     pub path: PathBuf,
-    /// What to tell of newer ones that were passed over, in a line.
+    /// A sentence about newer runs that were passed over.
     pub passed_over: Option<String>,
 }
 
-impl Selected {
-    /// A run for which no other was passed over.
+impl SelectedRun {
+    /// Makes a selection for which no other run was passed over.
     pub fn plain(path: PathBuf) -> Self {
         Self { path, passed_over: None }
     }
 }
 
-/// Finds a run: a path, a whole name in one of `runs`, the beginning of a name, or "latest". Of several that a beginning fits, and of all
-/// for "latest", those count that meet the need.
+/// Finds a run by a path, a whole name in one of `runs`, the beginning of a name, or "latest". Where several runs match
+/// a beginning, and for "latest", only runs that meet the need count.
 ///
 /// # Errors
-/// There is none, or a beginning fits several that meet the need.
-pub fn select(runs: &[PathBuf], reference: &str, need: Need) -> Result<Selected, RunDirError> {
+/// No run matches, or several runs that meet the need match a beginning.
+pub fn select(runs: &[PathBuf], reference: &str, need: Need) -> Result<SelectedRun, RunDirError> {
     if let Some(path) = run_dir::exact(runs, reference, |path| need.fits(path))? {
-        return Ok(Selected::plain(path));
+        return Ok(SelectedRun::plain(path));
     }
     let all: Vec<PathBuf> =
         run_dir::list_where(runs, |path| need.fits(path)).into_iter().map(|(_, path)| path).collect();
@@ -111,8 +109,8 @@ pub fn select(runs: &[PathBuf], reference: &str, need: Need) -> Result<Selected,
             let known = all.iter().take(LISTED_MAX).map(|path| name(path)).collect();
             Err(RunDirError::Unknown { reference: reference.to_owned(), runs: runs.to_vec(), known })
         }
-        // What it lacks is told by the command itself.
-        [path] => Ok(Selected::plain(path.clone())),
+        // The command itself reports what the run lacks.
+        [path] => Ok(SelectedRun::plain(path.clone())),
         several => {
             let met: Vec<usize> = (0..several.len()).filter(|at| need.is_met(&several[*at])).take(2).collect();
             match met[..] {
@@ -126,44 +124,44 @@ pub fn select(runs: &[PathBuf], reference: &str, need: Need) -> Result<Selected,
     }
 }
 
-/// The newest that meets the need.
-fn latest(runs: &[PathBuf], all: &[PathBuf], need: Need) -> Result<Selected, RunDirError> {
+/// Returns the newest run that meets the need.
+fn latest(runs: &[PathBuf], all: &[PathBuf], need: Need) -> Result<SelectedRun, RunDirError> {
     let found = all.iter().position(|path| need.is_met(path));
     match (found, all.first()) {
         (Some(at), _) => Ok(passing(&all[..at], &all[at], need)),
         (None, None) => {
             Err(RunDirError::Unknown { reference: LATEST.to_owned(), runs: runs.to_vec(), known: Vec::new() })
         }
-        // Who asks a run for something waits for a node that may lead it.
-        (None, Some(newest)) if need == Need::UnderWay => Ok(Selected::plain(newest.clone())),
+        // A request to a run waits for a node that may take the run over.
+        (None, Some(newest)) if need == Need::UnderWay => Ok(SelectedRun::plain(newest.clone())),
         (None, Some(_)) => Err(RunDirError::Unserved { runs: runs.to_vec(), lack: need.missing(), known: brief(all) }),
     }
 }
 
-/// `path`, and a line about newer ones that do not meet the need.
-fn passing(newer: &[PathBuf], path: &Path, need: Need) -> Selected {
+/// Selects `path` and describes the newer runs that do not meet the need.
+fn passing(newer: &[PathBuf], path: &Path, need: Need) -> SelectedRun {
     let lack = need.lack();
     let used = name(path);
     let passed_over = match newer {
         [] => None,
-        [one] => Some(format!("passed over the newer run {}, which {lack}: {used} is used", told(one))),
+        [one] => Some(format!("passed over the newer run {}, which {lack}: {used} is used", described(one))),
         [first, ..] => {
             let count = newer.len();
             Some(format!(
                 "passed over {count} newer runs, of which each {lack}, the newest {}: {used} is used",
-                told(first)
+                described(first)
             ))
         }
     };
-    Selected { path: path.to_owned(), passed_over }
+    SelectedRun { path: path.to_owned(), passed_over }
 }
 
-/// Name and state of a run.
-fn told(path: &Path) -> String {
+/// Returns name and state of a run.
+fn described(path: &Path) -> String {
     RunSummary::read(path).map_or_else(|| name(path), |run| run.brief())
 }
 
-/// The same of several, as far as they are looked at.
+/// Returns name, state and newest step of each run.
 fn brief(runs: &[PathBuf]) -> Vec<String> {
     let state = |path: &PathBuf| RunSummary::read(path).map_or(RunState::Empty, |run| run.state);
     let model = |path: &Path| newest_step(path).map_or_else(String::new, |step| format!(", model of step {step}"));

@@ -1,7 +1,7 @@
-//! The staged data of a directory of runs: which there are, and who uses them.
+//! The staged data of a directory of runs, and the runs that use them.
 //!
-//! **Invariant:** a use is a link `staged` below a run, or a line in the record of a cross-validation. Data that no run uses go only while
-//! nobody works there who has no such link yet.
+//! **Invariant:** a use is a link `staged` below a run, or an entry in the record of a cross-validation. Unused data are
+//! removed only while no run that has no such link yet is under way.
 
 use super::{
     remove::{RemoveError, directories, remove_aside},
@@ -18,14 +18,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where staged data are, below the directory of runs.
+/// Directory of the staged data in a directory of runs.
 pub const STAGED_DIR: &str = ".staged";
 /// A run's link to its staged data.
 const LINK: &str = "staged";
-/// How deep below a run links are looked for.
+/// Maximum depth below a run at which links are searched.
 const DEPTH_MAX: usize = 6;
 
-/// One staged directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StagedData {
     pub path: PathBuf,
@@ -35,16 +34,16 @@ pub struct StagedData {
     pub users: BTreeSet<String>,
 }
 
-/// What uses there are.
+/// The staged directories in use.
 #[derive(Debug, Default)]
-struct Uses {
-    /// Staged directory → names of runs.
+struct StagedUses {
+    /// Names of the runs that use each staged directory.
     users: BTreeMap<PathBuf, BTreeSet<String>>,
-    /// Somebody who works and has no data yet: they may be about to use any.
+    /// A run under way that has no data yet, and may be about to use any.
     undecided: Option<PathBuf>,
 }
 
-/// All staged data of a directory of runs.
+/// Lists all staged data of a directory of runs.
 pub fn staged_data(runs: &Path) -> Vec<StagedData> {
     let uses = uses(runs);
     let data = |path: PathBuf| {
@@ -54,18 +53,18 @@ pub fn staged_data(runs: &Path) -> Vec<StagedData> {
     staged(runs).into_iter().map(data).collect()
 }
 
-/// Removes the staged data that no run uses, those among `candidates` where these are given. Returns what went, and who kept the others
-/// from going.
+/// Removes the staged data that no run uses, limited to `candidates` where they are given. Returns what was removed,
+/// and the run because of which the rest was kept.
 ///
 /// # Errors
-/// The system says no.
+/// A file operation failed.
 pub fn remove_unused(
     runs: &Path,
     candidates: Option<&BTreeSet<PathBuf>>,
 ) -> Result<(Vec<StagedData>, Option<PathBuf>), RemoveError> {
     let mut gone = Vec::new();
     for path in staged(runs).into_iter().filter(|path| candidates.is_none_or(|wanted| wanted.contains(path))) {
-        // Looked at anew for each: a removal takes time, in which runs begin.
+        // Read again for each directory: runs may begin while one is being removed.
         let uses = uses(runs);
         if uses.users.contains_key(&path) {
             continue;
@@ -80,14 +79,14 @@ pub fn remove_unused(
     Ok((gone, None))
 }
 
-/// The staged data that a run uses.
+/// Returns the staged directories that a run uses.
 pub fn used_by(run: &Path) -> BTreeSet<PathBuf> {
-    let mut uses = Uses::default();
+    let mut uses = StagedUses::default();
     note(run, "", &mut uses, DEPTH_MAX);
     uses.users.into_keys().collect()
 }
 
-/// Staged directories that are whole. Those in the making are hidden.
+/// Lists the complete staged directories. Incomplete ones have hidden names.
 fn staged(runs: &Path) -> Vec<PathBuf> {
     let Ok(all) = fs::canonicalize(runs.join(STAGED_DIR)) else { return Vec::new() };
     let is_whole = |dir: &PathBuf| {
@@ -99,8 +98,8 @@ fn staged(runs: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn uses(runs: &Path) -> Uses {
-    let mut uses = Uses::default();
+fn uses(runs: &Path) -> StagedUses {
+    let mut uses = StagedUses::default();
     for run in directories(runs).filter(|dir| dir.file_name().is_none_or(|name| name != STAGED_DIR)) {
         let name = run.file_name().unwrap_or_default().to_string_lossy().into_owned();
         note(&run, &name, &mut uses, DEPTH_MAX);
@@ -108,10 +107,10 @@ fn uses(runs: &Path) -> Uses {
     uses
 }
 
-/// Notes what is used in `dir` and below it, by the run `name`.
-fn note(dir: &Path, name: &str, uses: &mut Uses, depth: usize) {
+/// Records the staged directories that are used in `dir` and below it, by the run `name`.
+fn note(dir: &Path, name: &str, uses: &mut StagedUses, depth: usize) {
     let mut used = |data: &Path| {
-        // What is gone is used by nobody.
+        // A directory that is gone has no use.
         if let Ok(data) = fs::canonicalize(data) {
             uses.users.entry(data).or_default().insert(name.to_owned());
         }
@@ -127,7 +126,7 @@ fn note(dir: &Path, name: &str, uses: &mut Uses, depth: usize) {
         record.folds.iter().for_each(|fold| used(&fold.staged));
     }
     let is_working = || !is_linked && !run_dir::is_launch(dir) && run_dir::is_living(dir);
-    // What a cross-validation uses whose record cannot be read is not known.
+    // The uses of a cross-validation whose record cannot be read are unknown.
     if record.is_none() && (dir.join(cv::FILE).is_file() || is_working()) {
         uses.undecided = Some(dir.to_owned());
     }

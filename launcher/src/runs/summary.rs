@@ -1,13 +1,13 @@
-//! One run at a glance: what it is, how it stands, what went wrong, whether it has a model.
+//! The summary of one run: kind, state, failure, and whether it has a model.
 
 use crate::{
     run_dir,
-    ui::{RunView, journal, standing::Standing},
+    ui::{RunView, journal, run_status::RunStatus},
 };
 use enn_common::{
     artifact::cv::{self, CvRecord, FoldState},
     checkpoint::name,
-    event::{Event, What},
+    event::{Event, EventKind},
     exit::ExitCode,
     failure::Failure,
 };
@@ -17,22 +17,23 @@ use std::{
     time::SystemTime,
 };
 
-/// How much of the end of a journal is read of a run that is over: more than is told in the seconds between a request to stop and the end.
+/// Bytes read from the end of the journal of a run that is over: more than the events between a request to stop and the
+/// end.
 const END_BYTES: u64 = 256 << 10;
 
-/// What made a run.
+/// The command that made a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// `enn train` or `enn model load`.
+pub enum RunKind {
+    /// Made by `enn train` or `enn model load`.
     Train,
-    /// `enn run`.
+    /// Made by `enn run`.
     Program,
-    /// `enn cv`: its folds are runs below it.
+    /// Made by `enn cv`. The folds are runs below it.
     CrossValidation,
 }
 
-impl Kind {
-    /// What made the run in `dir`; `None` where there is no run.
+impl RunKind {
+    /// Returns the kind of the run in `dir`; `None` where there is no run.
     pub fn of(dir: &Path) -> Option<Self> {
         if dir.join(cv::FILE).is_file() {
             Some(Self::CrossValidation)
@@ -43,7 +44,6 @@ impl Kind {
         }
     }
 
-    /// One word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Train => "train",
@@ -53,69 +53,66 @@ impl Kind {
     }
 }
 
-/// How a run stands.
+/// The state of a run in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunState {
-    /// As its journal and its lock say.
-    Told(Standing),
-    /// It was never worked on, and holds a model that was loaded.
+    /// The status that the journal and the lock imply.
+    Recorded(RunStatus),
+    /// The run was never started and holds a loaded model.
     Loaded,
-    /// It was never worked on, and holds nothing.
+    /// The run was never started and holds nothing.
     Empty,
 }
 
 impl RunState {
-    /// One word.
     pub fn word(&self) -> &'static str {
         match self {
-            Self::Told(standing) => standing.word(),
+            Self::Recorded(status) => status.word(),
             Self::Loaded => "loaded",
             Self::Empty => "empty",
         }
     }
 
-    /// Whether somebody works on the run.
+    /// Returns whether a launcher works on the run.
     pub fn is_under_way(&self) -> bool {
-        matches!(self, Self::Told(standing) if !standing.over())
+        matches!(self, Self::Recorded(status) if !status.over())
     }
 }
 
 impl fmt::Display for RunState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Told(Standing::Failed(code)) => write!(f, "failed ({code})"),
-            Self::Told(Standing::Stopped(signal)) if !signal.is_empty() => write!(f, "stopped ({signal})"),
+            Self::Recorded(RunStatus::Failed(code)) => write!(f, "failed ({code})"),
+            Self::Recorded(RunStatus::Stopped(signal)) if !signal.is_empty() => write!(f, "stopped ({signal})"),
             _ => f.write_str(self.word()),
         }
     }
 }
 
-/// A run at a glance.
+/// A run in a list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunSummary {
     /// Name of its directory.
     pub name: String,
     pub path: PathBuf,
-    /// What made it.
-    pub kind: Kind,
-    /// How it stands.
+    pub kind: RunKind,
     pub state: RunState,
-    /// What went wrong, in a line.
+    /// The failure in a line.
     pub error: Option<String>,
-    /// When it began, seconds since the Unix epoch, where its journal tells.
+    /// Start, seconds since the Unix epoch; `None` where the journal has none.
     pub started: Option<f64>,
     /// When it was last written to.
     pub written: SystemTime,
-    /// Step of its newest checkpoint that is whole, as far as its name tells.
+    /// Step in the name of the newest complete checkpoint.
     pub step: Option<u64>,
     /// The checkpoint of another run that its training began with.
     pub parent: Option<PathBuf>,
 }
 
 impl RunSummary {
-    /// Looks at the run in `path`; `None` where there is none.
+    /// Reads the run in `path`; `None` where there is none.
     pub fn read(path: &Path) -> Option<Self> {
-        let kind = Kind::of(path)?;
+        let kind = RunKind::of(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let written = crate::logs::last_written(path).unwrap_or(SystemTime::UNIX_EPOCH);
         let step = newest_step(path);
@@ -131,37 +128,37 @@ impl RunSummary {
             step,
             parent,
         };
-        Some(if kind == Kind::CrossValidation { run.of_folds() } else { run.of_journal() })
+        Some(if kind == RunKind::CrossValidation { run.of_folds() } else { run.of_journal() })
     }
 
-    /// With what its journal and its lock tell.
+    /// Adds what follows from the journal and the lock.
     fn of_journal(mut self) -> Self {
         let living = run_dir::is_living(&self.path);
         let mut view = RunView::default();
         let mut cause = None;
-        let mut hear = |event: Event| {
+        let mut on_event = |event: Event| {
             note_cause(&mut cause, &event.what);
             view.apply(&event);
         };
-        // Where a run that is under way stands follows from all that happened.
+        // The status of a run under way depends on all of its events.
         let bytes = if living { u64::MAX } else { END_BYTES };
-        let _missing = journal::read_ends(&self.path, bytes, &mut hear);
+        let _missing = journal::read_ends(&self.path, bytes, &mut on_event);
         self.started = view.sessions.first().map(|session| session.started);
-        self.state = match Standing::of(&view, living) {
-            Standing::Gone if view.sessions.is_empty() && self.step.is_some() => RunState::Loaded,
-            Standing::Gone if view.sessions.is_empty() => RunState::Empty,
-            Standing::Failed(code) if is_stop(code) => RunState::Told(Standing::Stopped(String::new())),
-            standing => RunState::Told(standing),
+        self.state = match RunStatus::of(&view, living) {
+            RunStatus::Gone if view.sessions.is_empty() && self.step.is_some() => RunState::Loaded,
+            RunStatus::Gone if view.sessions.is_empty() => RunState::Empty,
+            RunStatus::Failed(code) if is_stop(code) => RunState::Recorded(RunStatus::Stopped(String::new())),
+            status => RunState::Recorded(status),
         };
         self.error = match self.state {
-            RunState::Told(Standing::Failed(code)) => Some(cause.unwrap_or_else(|| meaning(code).to_owned())),
-            RunState::Told(Standing::Gone) => Some("its launcher ended without a word".to_owned()),
+            RunState::Recorded(RunStatus::Failed(code)) => Some(cause.unwrap_or_else(|| meaning(code).to_owned())),
+            RunState::Recorded(RunStatus::Gone) => Some("its launcher ended and recorded no end".to_owned()),
             _ => None,
         };
         self
     }
 
-    /// With what the record of a cross-validation and its lock tell.
+    /// Adds what follows from the record and the lock of a cross-validation.
     fn of_folds(mut self) -> Self {
         let record = CvRecord::read(&self.path).ok();
         let folds = record.map(|record| record.folds).unwrap_or_default();
@@ -173,38 +170,38 @@ impl RunSummary {
             folds.iter().filter_map(|fold| crate::logs::last_written(&fold.run.locate(&self.path).ok()?)).max();
         self.written = newest.map_or(self.written, |newest| newest.max(self.written));
         let is_done = !folds.is_empty() && folds.iter().all(|fold| fold.state == FoldState::Done);
-        self.state = RunState::Told(match &failed {
-            _ if run_dir::is_living(&self.path) => Standing::Running,
-            Some(_) => Standing::Failed(ExitCode::WorkerFailed as u8),
-            None if is_done => Standing::Finished,
-            None => Standing::Gone,
+        self.state = RunState::Recorded(match &failed {
+            _ if run_dir::is_living(&self.path) => RunStatus::Running,
+            Some(_) => RunStatus::Failed(ExitCode::WorkerFailed as u8),
+            None if is_done => RunStatus::Finished,
+            None => RunStatus::Gone,
         });
         self.error = failed.filter(|_| !self.state.is_under_way());
         self
     }
 
-    /// Its name and its state, with what went wrong.
+    /// Returns name and state, with the failure.
     pub fn brief(&self) -> String {
         let error = self.error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
         format!("{} ({}{error})", self.name, self.state)
     }
 }
 
-/// The runs in several directories, newest first.
+/// Lists the runs in several directories, newest first.
 pub fn list(runs: &[PathBuf]) -> Vec<RunSummary> {
-    run_dir::list_where(runs, |path| Kind::of(path).is_some())
+    run_dir::list_where(runs, |path| RunKind::of(path).is_some())
         .iter()
         .filter_map(|(_, path)| RunSummary::read(path))
         .collect()
 }
 
-/// Step of the newest checkpoint that counts.
+/// Returns the step of the newest complete checkpoint.
 pub(super) fn newest_step(run: &Path) -> Option<u64> {
     let listed = name::list(&run_dir::checkpoints(run)).into_iter();
     listed.filter(|(_, path)| path.join(name::MANIFEST).is_file()).map(|(step, _)| step).next()
 }
 
-/// Bytes of all files below a directory. Links are not followed.
+/// Returns the bytes of all files below a directory. Links are not followed.
 pub fn size(path: &Path) -> u64 {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let of = |entry: fs::DirEntry| match entry.metadata() {
@@ -215,38 +212,38 @@ pub fn size(path: &Path) -> u64 {
     entries.map(of).sum()
 }
 
-/// Whether a run ends with this code when it is asked to.
+/// Returns whether a run ends with this code after a request to stop.
 fn is_stop(code: u8) -> bool {
     [ExitCode::Interrupted, ExitCode::Terminated].iter().any(|known| *known as u8 == code)
 }
 
-/// What an exit code means.
+/// Returns the meaning of an exit code.
 fn meaning(code: u8) -> &'static str {
     ExitCode::ALL.iter().find(|(known, _)| *known as u8 == code).map_or("", |(_, sentence)| sentence)
 }
 
-/// Keeps what went wrong last. What a launch says of its own end is kept before what it said of a worker.
-fn note_cause(cause: &mut Option<String>, what: &What) {
-    let told = match what {
-        What::RunStarted { .. } => {
+/// Updates the last failure: the launch's own cause of its end replaces what was reported of a worker.
+fn note_cause(cause: &mut Option<String>, what: &EventKind) {
+    let text = match what {
+        EventKind::RunStarted { .. } => {
             *cause = None;
             return;
         }
-        What::RunEnded { cause: Some(text), .. } | What::GaveUp { reason: text } => text.clone(),
-        What::RoundFailed { cause: text, restarting: false, .. } | What::WorkerFailed { error: text, .. } => {
+        EventKind::RunEnded { cause: Some(text), .. } | EventKind::GaveUp { reason: text } => text.clone(),
+        EventKind::RoundFailed { cause: text, restarting: false, .. } | EventKind::WorkerFailed { error: text, .. } => {
             text.clone()
         }
-        What::FailureReported { failure } => told_failure(failure),
+        EventKind::FailureReported { failure } => failure_line(failure),
         _ => return,
     };
-    let line = first_line(&told);
+    let line = first_line(&text);
     if !line.is_empty() {
         *cause = Some(line);
     }
 }
 
-/// A failure of a worker in a line.
-fn told_failure(failure: &Failure) -> String {
+/// Describes a failure of a worker in a line.
+fn failure_line(failure: &Failure) -> String {
     let how = match (failure.signal, failure.code) {
         (Some(signal), _) => format!("was killed by {}", crate::ui::signal::name(signal)),
         (None, Some(code)) => format!("ended with code {code}"),
@@ -272,7 +269,7 @@ pub(super) mod tests {
     use time::macros::datetime;
 
     /// A run of this name and day with these events in its journal, and with checkpoints of these steps.
-    pub(in crate::runs) fn run(runs: &Path, name: &str, day: u8, events: &[What], steps: &[u64]) -> RunDir {
+    pub(in crate::runs) fn run(runs: &Path, name: &str, day: u8, events: &[EventKind], steps: &[u64]) -> RunDir {
         let time = datetime!(2026-01-01 00:00 UTC) + time::Duration::days(i64::from(day));
         let run = RunDir::create(runs, name, time).unwrap();
         let config = RunConfig {
@@ -288,7 +285,7 @@ pub(super) mod tests {
         };
         run.write_config(&config).unwrap();
         if !events.is_empty() {
-            let mut writer = journal::Writer::open(run.path()).unwrap();
+            let mut writer = journal::JournalWriter::open(run.path()).unwrap();
             events.iter().zip(0..).for_each(|(what, number)| {
                 let time = f64::from(day) + f64::from(number);
                 writer.write(&Event { time, what: what.clone() }).unwrap();
@@ -302,8 +299,8 @@ pub(super) mod tests {
         run
     }
 
-    pub(in crate::runs) fn started() -> What {
-        What::RunStarted {
+    pub(in crate::runs) fn started() -> EventKind {
+        EventKind::RunStarted {
             run: "x".into(),
             mode: "train".into(),
             dir: "/x".into(),
@@ -313,8 +310,8 @@ pub(super) mod tests {
         }
     }
 
-    pub(in crate::runs) fn ended(code: u8, cause: Option<&str>) -> What {
-        What::RunEnded { code, seconds: 1.0, restarts: 0, rounds: 1, cause: cause.map(str::to_owned) }
+    pub(in crate::runs) fn ended(code: u8, cause: Option<&str>) -> EventKind {
+        EventKind::RunEnded { code, seconds: 1.0, restarts: 0, rounds: 1, cause: cause.map(str::to_owned) }
     }
 
     fn look(run: &Path) -> (String, Option<String>) {
@@ -325,8 +322,8 @@ pub(super) mod tests {
     #[test]
     fn a_run_stands_as_its_journal_and_its_lock_say() {
         let dir = tempfile::tempdir().unwrap();
-        let stop = What::StopRequested { signal: "SIGINT".into(), second: false };
-        let give_up = What::GaveUp { reason: "nobody came\nhint: x".into() };
+        let stop = EventKind::StopRequested { signal: "SIGINT".into(), second: false };
+        let give_up = EventKind::GaveUp { reason: "nobody came\nhint: x".into() };
         for (number, (events, state, error)) in [
             (vec![started(), ended(0, None)], "finished", None),
             (vec![started(), ended(3, Some("a.csv: no\n  hint: x"))], "failed (3)", Some("a.csv: no")),
@@ -334,7 +331,7 @@ pub(super) mod tests {
             (vec![started(), stop, ended(130, None)], "stopped (SIGINT)", None),
             (vec![started(), ended(143, None)], "stopped", None),
             (vec![started(), ended(3, Some("x")), started(), ended(0, None)], "finished", None),
-            (vec![started()], "gone", Some("its launcher ended without a word")),
+            (vec![started()], "gone", Some("its launcher ended and recorded no end")),
             (vec![], "empty", None),
         ]
         .into_iter()
@@ -359,7 +356,7 @@ pub(super) mod tests {
     #[test]
     fn the_end_of_a_long_journal_is_enough() {
         let dir = tempfile::tempdir().unwrap();
-        let noise = What::Warned { message: "x".repeat(1000) };
+        let noise = EventKind::Warned { message: "x".repeat(1000) };
         let mut events = vec![started()];
         events.extend(std::iter::repeat_n(noise, 600));
         events.push(ended(1, Some("rank 0 ended with code 1")));

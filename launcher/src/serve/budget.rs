@@ -1,17 +1,17 @@
-//! Bytes that all requests may hold together.
+//! A budget of bytes that all requests share.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// What is left.
+/// The remaining bytes of the budget.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: AtomicUsize,
 }
 
-/// Some of it, given back when dropped.
+/// A part of the budget, which is returned on drop.
 #[derive(Debug)]
 pub(super) struct Share {
     of: Arc<Budget>,
@@ -23,21 +23,21 @@ impl Budget {
         Arc::new(Self { left: AtomicUsize::new(bytes) })
     }
 
-    /// Nothing yet.
+    /// Returns an empty share.
     pub(super) fn share(self: &Arc<Self>) -> Share {
         Share { of: Arc::clone(self), bytes: 0 }
     }
 }
 
 impl Share {
-    /// Gives back what is more than `bytes`.
+    /// Returns all but `bytes` to the budget.
     pub(super) fn shrink(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes);
         self.of.left.fetch_add(less, Relaxed);
         self.bytes -= less;
     }
 
-    /// Grows to `bytes`; whether there was enough.
+    /// Grows to `bytes`; returns whether the budget sufficed.
     #[must_use]
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);

@@ -1,60 +1,60 @@
-//! Who computes answers: a worker process, or a runtime that holds an exported model.
+//! The interface of engines: a worker process, or the runtime of an exported model.
 
 use crossbeam_channel::Receiver;
 use std::time::Duration;
 
-/// Why an engine cannot go on, in a sentence.
+/// The cause of an engine's failure, in a sentence.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Starts another engine of the same kind; it has loaded the model when this returns.
+/// Starts an engine; it has loaded the model when this returns.
 pub type Start = dyn Fn() -> Result<Box<dyn Engine>, Failure> + Send + Sync;
 
-/// Why there is no answer. The engine is not asked again.
+/// Why an engine gave no answer. The engine is not used again.
 #[derive(Debug)]
-pub enum Lost {
-    /// It took longer than it may, and may compute still.
+pub enum EngineError {
+    /// The engine exceeded the time limit and may still be computing.
     Late(Duration),
-    /// It cannot go on.
+    /// The engine has failed.
     Ended(Failure),
 }
 
-/// A loaded model. It stays on the thread that has started it.
+/// A loaded model, which stays on the thread that started it.
 pub trait Engine {
-    /// What is said of rows of inputs (rows, F), as they are staged, NaN where missing.
+    /// Predicts rows of inputs (rows, F) in staged form, NaN where missing.
     ///
     /// # Errors
-    /// Why there is no answer.
-    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, Lost>;
+    /// The engine gives no answer.
+    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, EngineError>;
 
-    /// Numbers that a stream carries from row to row; 0 where there are no streams.
+    /// Returns the number of values in the state of a stream; 0 where there are no streams.
     fn state(&self) -> usize {
         0
     }
 
-    /// What is said of the next row of as many streams, with their states (rows, numbers) before it, and their states after it. All zero
-    /// is the state before the first row.
+    /// Predicts the next row of each stream, given the states (rows, numbers); returns the predictions and the states after them. The state
+    /// before the first row is all zero.
     ///
     /// # Errors
-    /// Why there is no answer.
-    fn go_on(&mut self, x: &[f32], _states: &[f32], rows: usize) -> Result<(Answers, Vec<f32>), Lost> {
+    /// The engine gives no answer.
+    fn answer_next(&mut self, x: &[f32], _states: &[f32], rows: usize) -> Result<(Answers, Vec<f32>), EngineError> {
         self.answer(x, rows).map(|answers| (answers, Vec::new()))
     }
 
-    /// Is disconnected once the engine has ended by itself.
+    /// Returns a channel that is disconnected once the engine has ended by itself.
     fn ended(&self) -> Receiver<()>;
 }
 
-/// What is said of some rows.
+/// The predictions of some rows.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Answers {
-    /// Row-major, the user's units; NaN where there is none.
+    /// Predicted numbers, row-major, in the user's units; NaN where there is none.
     pub values: Vec<f32>,
-    /// What became of each row.
+    /// The status of each row.
     pub status: Vec<u8>,
 }
 
 impl Answers {
-    /// Those of the first `rows`, taken off.
+    /// Removes and returns the answers of the first `rows`.
     pub(super) fn split(&mut self, rows: usize) -> Self {
         let numbers = self.values.len() / self.status.len().max(1);
         let values = self.values.split_off(rows * numbers);
@@ -65,7 +65,6 @@ impl Answers {
         }
     }
 
-    /// Others behind them.
     pub(super) fn append(&mut self, mut others: Self) {
         self.values.append(&mut others.values);
         self.status.append(&mut others.status);

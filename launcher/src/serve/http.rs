@@ -1,15 +1,15 @@
-//! The sockets: HTTP/1.1 by hyper on one thread; this file alone knows it, and the runtime that it needs.
+//! HTTP/1.1 by hyper on one thread; only this file uses hyper and the runtime that it needs.
 //!
-//! **Invariant:** nothing here computes: bodies are read within their bounds and handed to threads that may take their time.
+//! **Invariant:** nothing is computed on this thread: bodies are read within their limits and passed to other threads.
 
 use super::{
     Limits,
     budget::{Budget, Share},
+    connections::{Client, ConnectionSlot, Connections},
     engine::Answers,
     job::Reply,
-    places::{Client, Place, Places},
     problem::Problem,
-    route::{Answer, Asked, Head, Router, Step, Wanted},
+    route::{Answer, Head, PredictRequest, ResponseContext, Router, Step},
 };
 use enn_common::{
     descriptors::{self, Reserve},
@@ -46,53 +46,53 @@ use tokio::{
     time::{Sleep, sleep, timeout},
 };
 
-/// Longest head, bytes, and most header lines.
+/// Maximum size of a request head, bytes, and maximum number of header lines.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
-/// Connections that are told that they are too many, at a time; more are closed without a word.
-const TURNED_AWAY_MAX: usize = 64;
-/// What is read of what such a connection asks, and how long: whether the server lives is told all the same.
-const ASKED_BYTES_MAX: usize = 4 << 10;
-const ASKED_MAX: Duration = Duration::from_secs(1);
-/// How long what a client still sends is read before a connection ends: closing at once would take the answer back from it.
+/// Maximum number of excess connections that get an answer at a time; more are closed without one.
+const REJECTED_MAX: usize = 64;
+/// Limits of reading the request of such a connection, for health checks.
+const REJECTED_BYTES_MAX: usize = 4 << 10;
+const REJECTED_READ_MAX: Duration = Duration::from_secs(1);
+/// Maximum time for reading from a client before a connection is closed: closing at once could discard the answer.
 const LINGER_MAX: Duration = Duration::from_secs(1);
-/// What is read of a body that is too long, so that its sender hears why, and how long.
+/// Limits of reading a body that is too long, so that its sender receives the error.
 const DISCARD_BYTES_MAX: usize = 64 << 20;
 const DISCARD_MAX: Duration = Duration::from_secs(2);
-/// Rest after the system refused a connection.
+/// Pause after the system refused a connection.
 const REFUSED_REST: Duration = Duration::from_millis(100);
-/// Beyond the time for an answer: an engine that took all of it is told of by who waited for it.
-const TOLD_WAIT: Duration = Duration::from_millis(500);
-/// More numbers are written as text on another thread.
+/// Additional time for the engine's own report that the time limit was exceeded.
+const ENGINE_REPORT_WAIT: Duration = Duration::from_millis(500);
+/// Number of values above which an answer is formatted on another thread.
 const INLINE_NUMBERS_MAX: usize = 16 << 10;
-/// Threads that read bodies and write answers, and how many of them large bodies have, so that small ones need not wait for them.
+/// Threads that read bodies and format answers, and the number of them for large bodies, so that small ones need not wait.
 const BLOCKING_THREADS_MAX: usize = 8;
 const LARGE_BODIES_MAX: usize = 4;
-/// More bytes are a large body.
+/// Size above which a body is large, bytes.
 const SMALL_BODY_BYTES_MAX: usize = 64 << 10;
 
-/// How the end went.
+/// The requests at the end of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained {
-    /// Requests that were answered after no more were taken.
+    /// Requests that were answered after the server stopped accepting.
     pub finished: u64,
-    /// Requests that were cut off when the time was over.
+    /// Requests that were cancelled at the end of the grace time.
     pub cut: u64,
 }
 
-/// The server's thread.
+/// The thread of the server.
 pub(super) struct Http {
     stop: oneshot::Sender<Duration>,
-    hurry: Option<Hurry>,
+    cancel_grace: Option<CancelGrace>,
     thread: JoinHandle<Drained>,
 }
 
-/// Ends the time that requests have when the server stops.
-pub struct Hurry(oneshot::Sender<()>);
+/// Cancels the grace time of open requests when the server stops.
+pub struct CancelGrace(oneshot::Sender<()>);
 
-impl Hurry {
-    pub fn now(self) {
-        // A server that has ended needs none.
+impl CancelGrace {
+    pub fn cancel(self) {
+        // A server that has ended needs no cancellation.
         let _ended = self.0.send(());
     }
 }
@@ -112,7 +112,7 @@ impl Http {
             tokio::net::TcpListener::from_std(listener)?
         };
         let (stop, stopped) = oneshot::channel();
-        let (hurry, hurried) = oneshot::channel();
+        let (cancel_grace, grace_cancelled) = oneshot::channel();
         let bodies = Budget::new(router.limits.bodies_bytes_max);
         let capacity = descriptors::capacity(router.limits.connections_max);
         if let Some(files) = capacity.open_files {
@@ -123,28 +123,28 @@ impl Http {
             );
         }
         let shared = Arc::new(Shared {
-            places: Places::new(capacity.connections),
-            doors: Arc::new(Semaphore::new(TURNED_AWAY_MAX.min(capacity.connections))),
+            connections: Connections::new(capacity.connections),
+            rejections: Arc::new(Semaphore::new(REJECTED_MAX.min(capacity.connections))),
             large: Arc::new(Semaphore::new(LARGE_BODIES_MAX)),
             bodies,
             router,
         });
         let thread = std::thread::Builder::new().name("enn-http".into()).spawn(move || {
-            let entrance = Entrance { listener, again: spare_listener, reserve: Reserve::new() };
-            // A request whose task panics is not answered; the others are.
-            let drained = panics::isolating(|| runtime.block_on(serve(entrance, shared, stopped, hurried)));
-            // What still computes for somebody who is gone is not waited for.
+            let acceptor = Acceptor { listener, again: spare_listener, reserve: Reserve::new() };
+            // A request whose task panics gets no answer; the others do.
+            let drained = panics::isolating(|| runtime.block_on(serve(acceptor, shared, stopped, grace_cancelled)));
+            // Computations for closed connections are not waited for.
             runtime.shutdown_background();
             drained
         })?;
-        Ok(Self { stop, hurry: Some(Hurry(hurry)), thread })
+        Ok(Self { stop, cancel_grace: Some(CancelGrace(cancel_grace)), thread })
     }
 
-    pub(super) fn hurry(&mut self) -> Option<Hurry> {
-        self.hurry.take()
+    pub(super) fn cancel_grace(&mut self) -> Option<CancelGrace> {
+        self.cancel_grace.take()
     }
 
-    /// Takes no more connections and ends the others when they are answered, or `grace` is over.
+    /// Accepts no more connections and ends the others when they are answered, or when `grace` is over.
     pub(super) fn stop(self, grace: Duration) -> Drained {
         let _ended = self.stop.send(grace);
         self.thread.join().unwrap_or(Drained { finished: 0, cut: 0 })
@@ -154,30 +154,30 @@ impl Http {
 struct Shared {
     router: Arc<Router>,
     bodies: Arc<Budget>,
-    places: Arc<Places>,
-    doors: Arc<Semaphore>,
+    connections: Arc<Connections>,
+    rejections: Arc<Semaphore>,
     large: Arc<Semaphore>,
 }
 
-/// Where connections come from.
-struct Entrance {
+/// The listener that accepts connections.
+struct Acceptor {
     listener: tokio::net::TcpListener,
-    /// The same, to take a connection that is only closed.
+    /// A clone of the listener for accepting a connection that is closed at once.
     again: TcpListener,
     reserve: Reserve,
 }
 
-impl Entrance {
-    /// The next connection; `None` after the system refused one.
-    async fn next(&mut self, places: &Places) -> Option<TcpStream> {
+impl Acceptor {
+    /// Accepts the next connection; `None` after the system refused one.
+    async fn next(&mut self, connections: &Connections) -> Option<TcpStream> {
         let error = match self.listener.accept().await {
             Ok((stream, _)) => return Some(stream),
             Err(error) => error,
         };
         if !descriptors::are_exhausted(&error) {
             sleep(REFUSED_REST).await;
-        } else if places.evict(Duration::ZERO, Instant::now()) {
-            // Whoever made room closes its socket now.
+        } else if connections.evict(Duration::ZERO, Instant::now()) {
+            // The evicted connection closes its socket now.
             tokio::task::yield_now().await;
         } else if !self.reserve.refuse(|| self.again.accept()) {
             sleep(REFUSED_REST).await;
@@ -187,13 +187,13 @@ impl Entrance {
 }
 
 async fn serve(
-    mut entrance: Entrance,
+    mut acceptor: Acceptor,
     shared: Arc<Shared>,
     mut stopped: oneshot::Receiver<Duration>,
-    hurried: oneshot::Receiver<()>,
+    grace_cancelled: oneshot::Receiver<()>,
 ) -> Drained {
     let limits = &shared.router.limits;
-    let figures = &shared.router.figures;
+    let metrics = &shared.router.metrics;
     let graceful = GracefulShutdown::new();
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -203,63 +203,63 @@ async fn serve(
     let grace = loop {
         let accepted = tokio::select! {
             grace = &mut stopped => break grace.unwrap_or_default(),
-            accepted = entrance.next(&shared.places) => accepted,
+            accepted = acceptor.next(&shared.connections) => accepted,
         };
         let Some(stream) = accepted else { continue };
-        let Some(place) = shared.places.take(Instant::now()) else {
-            figures.turned_away();
-            if let Ok(door) = Arc::clone(&shared.doors).try_acquire_owned() {
-                tokio::spawn(turn_away(stream, Arc::clone(&shared), door));
+        let Some(place) = shared.connections.take(Instant::now()) else {
+            metrics.rejected();
+            if let Ok(permit) = Arc::clone(&shared.rejections).try_acquire_owned() {
+                tokio::spawn(reject(stream, Arc::clone(&shared), permit));
             }
             continue;
         };
-        // Small answers must not wait for more to be sent with them; a socket that cannot say so works all the same.
+        // Small answers must not be delayed; a socket without the option works too.
         let _kept = stream.set_nodelay(true);
         let own = Arc::clone(&shared);
         let client = Arc::clone(&place.client);
         let service = service_fn(move |request| handle(Arc::clone(&own), Arc::clone(&client), request));
         let client = Arc::clone(&place.client);
-        let stream = TokioIo::new(Patient { stream, wait: limits.body_wait, until: None, client });
+        let stream = TokioIo::new(ClientSocket { stream, wait: limits.body_wait, until: None, client });
         let connection = graceful.watch(http.serve_connection(stream, service));
         let own = Arc::clone(&shared);
-        figures.connection(1);
+        metrics.connection(1);
         tokio::spawn(async move {
-            let Place { client, .. } = &place;
-            // Whatever ends a connection is its client's business.
+            let ConnectionSlot { client, .. } = &place;
+            // The reason why a connection ends concerns only its client.
             tokio::select! {
                 _ended = connection => {}
                 () = client.evicted() => {}
             }
-            own.router.figures.connection(-1);
+            own.router.metrics.connection(-1);
             drop(place);
         });
     };
-    drop(entrance);
-    let before = figures.in_flight();
+    drop(acceptor);
+    let before = metrics.in_flight();
     tokio::select! {
         () = graceful.shutdown() => {}
         () = sleep(grace) => {}
-        Ok(()) = hurried => {}
+        Ok(()) = grace_cancelled => {}
     }
-    let cut = figures.in_flight();
+    let cut = metrics.in_flight();
     Drained { finished: before.saturating_sub(cut), cut }
 }
 
-/// Says that there are too many connections, without making a request of what is asked; but whoever asks for the health hears of that.
-async fn turn_away(mut stream: TcpStream, shared: Arc<Shared>, _door: OwnedSemaphorePermit) {
-    let mut asked = Vec::new();
+/// Answers that there are too many connections, without parsing the request; health checks are answered.
+async fn reject(mut stream: TcpStream, shared: Arc<Shared>, _permit: OwnedSemaphorePermit) {
+    let mut received = Vec::new();
     let reading = async {
-        while asked.len() < ASKED_BYTES_MAX && memchr::memmem::find(&asked, b"\r\n\r\n").is_none() {
-            if stream.read_buf(&mut asked).await? == 0 {
+        while received.len() < REJECTED_BYTES_MAX && memchr::memmem::find(&received, b"\r\n\r\n").is_none() {
+            if stream.read_buf(&mut received).await? == 0 {
                 break;
             }
         }
         io::Result::Ok(())
     };
-    // Who says nothing is told, too.
-    let _late = timeout(ASKED_MAX, reading).await;
-    let full = || Answer::of(&Problem::Connections { limit: shared.places.most() });
-    let answer = shared.router.health_at_door(&asked).unwrap_or_else(full);
+    // A client that sends nothing gets the answer, too.
+    let _late = timeout(REJECTED_READ_MAX, reading).await;
+    let full = || Answer::of(&Problem::Connections { limit: shared.connections.most() });
+    let answer = shared.router.health_unauthenticated(&received).unwrap_or_else(full);
     let reason = StatusCode::from_u16(answer.status).ok().and_then(|status| status.canonical_reason());
     let head = format!(
         "HTTP/1.1 {} {}\r\ncontent-type: {}\r\nretry-after: 1\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
@@ -268,13 +268,13 @@ async fn turn_away(mut stream: TcpStream, shared: Arc<Shared>, _door: OwnedSemap
         answer.kind,
         answer.body.len()
     );
-    let body = if asked.starts_with(b"HEAD ") { &[] } else { answer.body.as_slice() };
-    let mut stream = Patient { stream, wait: LINGER_MAX, until: None, client: Arc::default() };
-    let told = async {
+    let body = if received.starts_with(b"HEAD ") { &[] } else { answer.body.as_slice() };
+    let mut stream = ClientSocket { stream, wait: LINGER_MAX, until: None, client: Arc::default() };
+    let responding = async {
         stream.write_all(&[head.as_bytes(), body].concat()).await?;
         stream.shutdown().await
     };
-    let _gone = timeout(LINGER_MAX, told).await;
+    let _gone = timeout(LINGER_MAX, responding).await;
 }
 
 async fn handle(
@@ -283,14 +283,14 @@ async fn handle(
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let began = Instant::now();
-    client.asks();
+    client.request_started();
     let router = Arc::clone(&shared.router);
-    let _counted = router.figures.began();
+    let _counted = router.metrics.began();
     let is_head = request.method() == hyper::Method::HEAD;
     let answer = answer(&shared, request).await.unwrap_or_else(|problem| Answer::of(&problem));
-    router.figures.answered(answer.status, began.elapsed());
-    client.heard.store(answer.status < 400, Relaxed);
-    client.is_answered(Instant::now());
+    router.metrics.answered(answer.status, began.elapsed());
+    client.fully_read.store(answer.status < 400, Relaxed);
+    client.request_ended(Instant::now());
     let length = answer.body.len();
     let body = if is_head { Vec::new() } else { answer.body };
     let mut response = Response::new(Full::new(Bytes::from(body)));
@@ -309,7 +309,7 @@ async fn handle(
 async fn answer(shared: &Shared, request: Request<Incoming>) -> Result<Answer, Problem> {
     let (head, body) = request.into_parts();
     let header = |name: HeaderName| head.headers.get(name).map(HeaderValue::as_bytes);
-    // A target in absolute form names the host itself.
+    // A request target in absolute form contains the host.
     let authority = head.uri.authority().map(|authority| authority.as_str().as_bytes());
     let step = shared.router.head(&Head {
         method: head.method.as_str(),
@@ -318,49 +318,53 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Result<Answer, P
         authorization: header(header::AUTHORIZATION),
         content_type: header(header::CONTENT_TYPE),
     });
-    let wanted = match step {
+    let request = match step {
         Step::Done(answer) => return Ok(answer),
-        Step::Predict(wanted) => wanted,
+        Step::Predict(request) => request,
     };
     let limits = &shared.router.limits;
     let mut share = shared.bodies.share();
     let seconds = limits.body_wait.as_secs();
     let body = timeout(limits.body_wait, collect(body, limits, &mut share)).await;
     let body = body.map_err(|_| Problem::Slow { seconds })??;
-    predict(shared, wanted, body, share).await
+    predict(shared, request, body, share).await
 }
 
-async fn predict(shared: &Shared, wanted: Wanted, body: Vec<u8>, share: Share) -> Result<Answer, Problem> {
+async fn predict(shared: &Shared, request: PredictRequest, body: Vec<u8>, share: Share) -> Result<Answer, Problem> {
     let router = &shared.router;
     let is_large = body.len() > SMALL_BODY_BYTES_MAX;
     let (sender, receiver) = oneshot::channel();
     let own = Arc::clone(router);
     let lost = |_| Problem::Closing;
     let seconds = router.limits.answer_wait.as_secs();
-    let asked = async {
-        let place = large_place(shared, is_large).await;
-        let asked = tokio::task::spawn_blocking(move || own.ask(wanted, body, share, Box::new(Waiting(sender))));
-        let asked: Asked = asked.await.map_err(|_| Problem::Lost { cause: "a bug of enn's".to_owned() })??;
-        drop(place);
-        Ok::<_, Problem>((asked, receiver.await.map_err(lost)??))
+    let answering = async {
+        let permit = large_permit(shared, is_large).await;
+        let context =
+            tokio::task::spawn_blocking(move || own.submit(request, body, share, Box::new(ResponseSender(sender))));
+        let context: ResponseContext =
+            context.await.map_err(|_| Problem::Lost { cause: "a bug of enn's".to_owned() })??;
+        drop(permit);
+        Ok::<_, Problem>((context, receiver.await.map_err(lost)??))
     };
-    let (asked, (answers, _share)): (Asked, (Answers, Share)) =
-        timeout(router.limits.answer_wait + TOLD_WAIT, asked).await.map_err(|_| Problem::Late { seconds })??;
+    let (context, (answers, _share)): (ResponseContext, (Answers, Share)) =
+        timeout(router.limits.answer_wait + ENGINE_REPORT_WAIT, answering)
+            .await
+            .map_err(|_| Problem::Late { seconds })??;
     if answers.values.len() <= INLINE_NUMBERS_MAX {
-        return Ok(router.tell(&asked, &answers));
+        return Ok(router.respond(&context, &answers));
     }
     let own = Arc::clone(router);
-    let _place = large_place(shared, true).await;
-    let told = tokio::task::spawn_blocking(move || own.tell(&asked, &answers));
-    told.await.map_err(|_| Problem::Lost { cause: "a bug of enn's".to_owned() })
+    let _permit = large_permit(shared, true).await;
+    let response = tokio::task::spawn_blocking(move || own.respond(&context, &answers));
+    response.await.map_err(|_| Problem::Lost { cause: "a bug of enn's".to_owned() })
 }
 
-/// A thread for what is large; what is small needs no place.
-async fn large_place(shared: &Shared, is_large: bool) -> Option<OwnedSemaphorePermit> {
+/// Waits for a permit for a large body; a small one needs none.
+async fn large_permit(shared: &Shared, is_large: bool) -> Option<OwnedSemaphorePermit> {
     if is_large { Arc::clone(&shared.large).acquire_owned().await.ok() } else { None }
 }
 
-/// A body within its bounds.
+/// Reads a body within its limits.
 async fn collect(mut body: Incoming, limits: &Limits, share: &mut Share) -> Result<Vec<u8>, Problem> {
     let limit = limits.body_bytes_max;
     let mut bytes = Vec::new();
@@ -390,29 +394,29 @@ async fn collect(mut body: Incoming, limits: &Limits, share: &mut Share) -> Resu
     Err(problem)
 }
 
-/// Who waits on a connection.
-struct Waiting(oneshot::Sender<Result<(Answers, Share), Problem>>);
+/// Sends the answer to the task of a connection.
+struct ResponseSender(oneshot::Sender<Result<(Answers, Share), Problem>>);
 
-impl Reply for Waiting {
-    fn is_wanted(&self) -> bool {
+impl Reply for ResponseSender {
+    fn is_waiting(&self) -> bool {
         !self.0.is_closed()
     }
 
-    fn tell(self: Box<Self>, answer: Result<(Answers, Share), Problem>) {
-        // Somebody who went away hears nothing.
+    fn send(self: Box<Self>, answer: Result<(Answers, Share), Problem>) {
+        // The client may have closed the connection.
         let _gone = self.0.send(answer);
     }
 }
 
-/// A socket that gives up on a client who takes nothing for too long, and ends only after what a client who is refused still sends.
-struct Patient {
+/// A socket that closes when a client reads nothing for too long, and that drains the input of a refused client before it ends.
+struct ClientSocket {
     stream: TcpStream,
     wait: Duration,
     until: Option<Pin<Box<Sleep>>>,
     client: Arc<Client>,
 }
 
-impl Patient {
+impl ClientSocket {
     fn patiently<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         self.client.unsent.store(written.is_pending(), Relaxed);
         if written.is_ready() {
@@ -425,7 +429,7 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl AsyncRead for ClientSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -434,13 +438,13 @@ impl AsyncRead for Patient {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.client.heard.store(false, Relaxed);
+            self.client.fully_read.store(false, Relaxed);
         }
         read
     }
 }
 
-impl AsyncWrite for Patient {
+impl AsyncWrite for ClientSocket {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.patiently(written, context)
@@ -465,7 +469,7 @@ impl AsyncWrite for Patient {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
-        if self.client.heard.load(Relaxed) {
+        if self.client.fully_read.load(Relaxed) {
             return Poll::Ready(Ok(()));
         }
         let until = self.until.get_or_insert_with(|| Box::pin(sleep(LINGER_MAX)));

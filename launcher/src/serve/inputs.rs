@@ -1,4 +1,4 @@
-//! From the rows of a request to the model's inputs: in memory where a row is a sample, else staged in a directory of the request's own.
+//! Converts the rows of a request to the model's inputs: in memory where a row is a sample, else by staging in a directory of the request.
 
 use super::{problem::Problem, rows, schema::Schema};
 use crate::{
@@ -19,24 +19,22 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// The model that is served, as far as its data go.
+/// The served model and the description of its data.
 #[derive(Debug, Clone)]
 pub struct Subject {
-    /// Name of the run.
     pub run: String,
-    /// Step of the weights.
     pub step: u64,
-    /// How its data are read.
+    /// The configuration of reading its data.
     pub data: DataConfig,
-    /// What its training data were.
+    /// The description of its training data.
     pub meta: StagedMeta,
-    /// Levels of predicted quantiles, rising; empty without.
+    /// The levels of the predicted quantiles, ascending; empty without quantiles.
     pub levels: Vec<f64>,
-    /// An empty directory that nobody else writes to.
+    /// An empty directory that no other process writes to.
     pub scratch: PathBuf,
 }
 
-/// Makes inputs of rows and sheets of answers.
+/// Converts rows to inputs and predictions to tables.
 #[derive(Debug)]
 pub(super) struct Inputs {
     subject: Subject,
@@ -46,12 +44,12 @@ pub(super) struct Inputs {
     next: AtomicU64,
 }
 
-/// Inputs of a request's samples.
+/// The inputs of a request's samples.
 #[derive(Debug, PartialEq)]
 pub(super) struct Encoded {
     pub(super) x: Vec<f32>,
     pub(super) rows: usize,
-    /// What the samples are called; empty where they are the rows themselves.
+    /// The names of the samples; empty where they are the rows themselves.
     pub(super) names: Vec<String>,
 }
 
@@ -63,7 +61,7 @@ impl Inputs {
         Ok(Self { subject, encoder, schema, sheet, next: AtomicU64::new(0) })
     }
 
-    /// The inputs of a request's rows.
+    /// Converts a request's rows to inputs.
     pub(super) fn encode(&self, batch: RecordBatch, rows_max: usize) -> Result<Encoded, Problem> {
         let found = batch.num_rows();
         if found > rows_max {
@@ -78,7 +76,7 @@ impl Inputs {
         }
     }
 
-    /// The samples of a table of its own.
+    /// Stages a request as a table of its own.
     fn stage(&self, batch: &RecordBatch) -> Result<Encoded, Problem> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let dir = Scratch::create(self.subject.scratch.join(number.to_string())).map_err(Problem::Scratch)?;
@@ -100,23 +98,22 @@ impl Inputs {
         Ok(Encoded { x: open.x().to_vec(), rows: open.rows(), names: staged.meta.row_names })
     }
 
-    /// Numbers of a sample's answer.
+    /// Returns the number of values of a sample's prediction.
     pub(super) fn numbers(&self) -> usize {
         self.schema.outputs.max(1)
     }
 
-    /// Answers as the client gets them.
     pub(super) fn sheet(&self) -> &Sheet {
         &self.sheet
     }
 }
 
-/// What answers a sheet is made of.
+/// Combines names and answers for the table of predictions.
 pub(super) fn sheet_rows<'a>(names: &'a [String], answers: &'a super::Answers) -> SheetRows<'a> {
     SheetRows { names, values: &answers.values, status: &answers.status }
 }
 
-/// A directory that goes with its request.
+/// A directory that is removed with its request.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -132,7 +129,7 @@ impl Drop for Scratch {
     }
 }
 
-/// What is left goes with the server's own directory.
+/// Leftovers are removed with the server's own directory.
 fn remove(path: &Path) {
     let _gone = fs::remove_dir_all(path);
 }

@@ -1,22 +1,22 @@
-//! A model that answers over HTTP, so that it can be tried at once.
+//! Serves a model over HTTP.
 //!
 //! ```text
-//! socket ─ http ─► route ─► rows (JSON | Arrow) ─► inputs ─► jobs, bounded ─► crew: engine, engine, … ─► sheet ─► JSON | Arrow
+//! socket ─ http ─► route ─► rows (JSON | Arrow) ─► inputs ─► jobs, bounded ─► pool: engine, engine, … ─► sheet ─► JSON | Arrow
 //! ```
-//! Requests that wait together are computed together. Each has a bound: its bytes, its rows, its time; so have all of them. What a model
-//! carries from row to row of a client's stream stays here (`streams`); engines are told it with each row.
+//! Requests that wait together are computed together. Bytes, rows and time are limited for each request and for all of them. The state of
+//! a client's stream is kept here (`streams`) and passed to the engines with each row.
 //!
-//! **Invariant:** whatever a client does, it costs a bounded amount of memory for a bounded time; an engine that ends takes with it
-//! only what it was computing, and those who asked are told; what is answered is what `enn predict` answers.
+//! **Invariant:** a client uses a bounded amount of memory for a bounded time; when an engine ends only the requests that it was computing
+//! fail, with an error; answers are equal to those of `enn predict`.
 
 mod budget;
-mod crew;
+mod connections;
 mod engine;
-mod figures;
+mod engine_pool;
 mod http;
 mod inputs;
 mod job;
-mod places;
+mod metrics;
 mod policy;
 mod problem;
 mod queue;
@@ -26,14 +26,14 @@ mod schema;
 mod streams;
 mod token;
 
-pub use engine::{Answers, Engine, Failure, Lost, Start};
-pub use http::{Drained, Hurry};
+pub use engine::{Answers, Engine, EngineError, Failure, Start};
+pub use http::{CancelGrace, Drained};
 pub use inputs::Subject;
 pub use token::{Token, TokenError};
 
-use crew::Crew;
-use figures::Figures;
+use engine_pool::EnginePool;
 use inputs::Inputs;
+use metrics::ServeMetrics;
 use route::Router;
 use std::{
     io,
@@ -43,71 +43,61 @@ use std::{
 };
 use streams::Streams;
 
-/// Why a server does not start.
+/// Errors of starting a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address is taken or not of this host.
+    /// The address is taken or does not belong to this host.
     #[error("cannot listen on {address}: {source}\n  hint: --addr 0 takes a free port")]
-    Listen {
-        address: SocketAddr,
-        /// Why.
-        source: io::Error,
-    },
-    /// An address that others can reach, and no token.
+    Listen { address: SocketAddr, source: io::Error },
+    /// The address can be reached by other hosts, and there is no token.
     #[error(
         "{address} can be reached by others, and there is no token\n  hint: --token-file FILE with a secret in it, or a loopback address"
     )]
     Open { address: SocketAddr },
-    /// The secret.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// A model whose data cannot be described.
+    /// The data of the model cannot be described.
     #[error(transparent)]
     Stage(#[from] crate::stage::StageError),
-    /// The system refuses something.
+    /// A system call failed.
     #[error("cannot {what}: {source}")]
-    System {
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-    /// No engine starts.
+    System { what: &'static str, source: io::Error },
     #[error("{0}")]
     Engine(#[source] Failure),
 }
 
-/// Bounds on what is asked.
+/// Limits of requests and connections.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Rows that are computed together, at most; a request with more is computed in parts.
+    /// Maximum number of rows in a batch; a request with more is computed in parts.
     pub batch_rows_max: usize,
-    /// Longest wait for more requests to compute together with the first.
+    /// Maximum wait for more requests to compute together with the first.
     pub batch_wait: Duration,
-    /// Requests that wait, at most.
+    /// Maximum number of waiting requests.
     pub queue_max: usize,
-    /// Bytes of a request's body.
+    /// Maximum size of a request's body, bytes.
     pub body_bytes_max: usize,
-    /// Bytes of a body's batches and their texts, unpacked.
+    /// Maximum size of a body's unpacked batches and texts, bytes.
     pub unpacked_bytes_max: usize,
-    /// Bytes of all requests that are there at the same time.
+    /// Maximum size of all concurrent requests, bytes.
     pub bodies_bytes_max: usize,
-    /// Rows of a request.
+    /// Maximum number of rows of a request.
     pub rows_max: usize,
-    /// Numbers of an answer.
+    /// Maximum number of values of an answer.
     pub numbers_max: usize,
-    /// Connections at a time.
+    /// Maximum number of connections.
     pub connections_max: usize,
-    /// Time for a request's head, and between requests.
+    /// Maximum time for a request's head, and between requests.
     pub head_wait: Duration,
-    /// Time for a request's body, and for taking each part of an answer.
+    /// Maximum time for a request's body, and for each part of an answer to be read.
     pub body_wait: Duration,
-    /// Time for an answer, waiting included. An engine that takes longer is replaced, which is its owner's to see to.
+    /// Maximum time for an answer, including the wait. The owner of an engine replaces it when it takes longer.
     pub answer_wait: Duration,
-    /// Streams at a time.
+    /// Maximum number of streams.
     pub streams_max: usize,
-    /// Longest time between two requests of a stream; then it is gone.
+    /// Maximum time between two requests of a stream, after which it is closed.
     pub stream_idle_max: Duration,
-    /// Rows of a stream's request, which are computed one after the other.
+    /// Maximum number of rows of a stream's request, which are computed one after the other.
     pub stream_rows_max: usize,
 }
 
@@ -133,21 +123,20 @@ impl Default for Limits {
     }
 }
 
-/// How to serve.
+/// Settings of a server.
 pub struct Settings {
     pub address: SocketAddr,
-    /// What clients must know.
+    /// The token that clients must send.
     pub token: Option<Token>,
-    /// Bounds.
     pub limits: Limits,
-    /// Engines at the same time.
+    /// The number of engines.
     pub workers: usize,
 }
 
-/// A server at work.
+/// A running server with its engines.
 pub struct Server {
     http: http::Http,
-    crew: Crew,
+    pool: EnginePool,
     router: Arc<Router>,
 }
 
@@ -155,7 +144,7 @@ impl Server {
     /// Starts engines and listens; the first engine is ready when this returns.
     ///
     /// # Errors
-    /// See [`ServeError`].
+    /// The cases of [`ServeError`].
     pub fn start(subject: Subject, start: Box<Start>, settings: Settings) -> Result<Self, ServeError> {
         let address = settings.address;
         if settings.token.is_none() && !address.ip().is_loopback() {
@@ -165,40 +154,39 @@ impl Server {
         let listener = TcpListener::bind(address).map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
         let inputs = Inputs::new(subject)?;
-        let figures = Arc::new(Figures::new(settings.workers));
-        let crew = Crew::start(start.into(), &settings, Arc::clone(&figures))?;
+        let metrics = Arc::new(ServeMetrics::new(settings.workers));
+        let pool = EnginePool::start(start.into(), &settings, Arc::clone(&metrics))?;
         let limits = settings.limits;
-        let streams = Some(crew.state()).filter(|state| *state > 0);
+        let streams = Some(pool.state()).filter(|state| *state > 0);
         let streams = streams.map(|state| Streams::new(state, limits.streams_max, limits.stream_idle_max));
-        let router = Router { inputs, figures, jobs: crew.jobs(), streams, token: settings.token, address, limits };
+        let router = Router { inputs, metrics, jobs: pool.jobs(), streams, token: settings.token, address, limits };
         let router = Arc::new(router);
         let http = http::Http::start(listener, Arc::clone(&router)).map_err(listen)?;
-        Ok(Self { http, crew, router })
+        Ok(Self { http, pool, router })
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.router.address
     }
 
-    /// A command line that asks it.
+    /// Returns a command line with an example request.
     pub fn example(&self) -> String {
         self.router.inputs.schema.curl(self.address(), self.router.token.is_some())
     }
 
-    /// What cuts [`Server::stop`] short; there is one.
-    pub fn hurry(&mut self) -> Option<Hurry> {
-        self.http.hurry()
+    /// Returns the handle that ends the grace time of [`Server::stop`]; there is only one.
+    pub fn cancel_grace(&mut self) -> Option<CancelGrace> {
+        self.http.cancel_grace()
     }
 
-    /// Takes no more requests, gives those that are there so much time, and ends.
+    /// Accepts no more requests, waits up to `grace` for the open ones, and ends.
     pub fn stop(self, grace: Duration) -> Drained {
-        self.router.figures.drain();
+        self.router.metrics.drain();
         let drained = self.http.stop(grace);
         drop(self.router);
-        // Who computes for somebody that was cut off ends with the process.
+        // An engine that computes for a cancelled request ends with the process.
         if drained.cut == 0 {
-            self.crew.stop();
+            self.pool.stop();
         }
         drained
     }

@@ -1,12 +1,12 @@
-//! When an engine that ended is started again, and what an engine computes next.
+//! Decides when an engine is restarted, and what an engine computes next.
 
 use std::time::Duration;
 
-/// The first wait, which doubles from failure to failure, and the longest.
+/// The first pause, which doubles with each failure, and the maximum.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// The wait before the next start after so many failures without an answer between them.
+/// Returns the pause before the next start after consecutive failures.
 pub(super) fn pause(failures: u32) -> Duration {
     match failures {
         0 | 1 => Duration::ZERO,
@@ -14,24 +14,24 @@ pub(super) fn pause(failures: u32) -> Duration {
     }
 }
 
-/// How long an engine computes a part of a job while others may wait.
+/// Target time of a part of a job while others may wait.
 pub(super) const PART_TIME: Duration = Duration::from_millis(50);
-/// Rows of a part before anything was measured, and the fewest.
+/// Initial and minimum number of rows of a part.
 const PART_ROWS: usize = 64;
 const PART_ROWS_MIN: usize = 8;
-/// A part takes at least so many times what a call takes by itself, so that calls do not cost more than rows.
+/// A part takes at least this many times the fixed cost of a call.
 const CALLS_PER_PART: f64 = 4.0;
-/// How much an older measurement counts beside the next one.
+/// Weight of an older measurement relative to the next one.
 const MEMORY: f64 = 0.8;
-/// A part grows at most so many times from one to the next.
+/// Maximum growth factor of parts.
 const GROWTH_MAX: usize = 4;
 
-/// Whose turn it is. Engines alternate: then short jobs pass long ones, and long ones go on whatever comes.
+/// The order of jobs. Engines alternate, so that short jobs overtake long ones and long ones still progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// The jobs with the fewest rows left.
+    /// Jobs with the fewest remaining rows come first.
     Shortest,
-    /// The job that waits longest, then those with the fewest rows left.
+    /// The job that has waited for longest comes first, then those with the fewest remaining rows.
     Oldest,
 }
 
@@ -44,15 +44,15 @@ impl Order {
     }
 }
 
-/// Rows of the job at a place.
+/// A number of rows of the job at an index of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) at: usize,
     pub(super) rows: usize,
 }
 
-/// What is computed together of jobs with so many rows left each, oldest first. Only the first choice is computed in part; others
-/// join it whole or not at all.
+/// Chooses the jobs to compute together by their remaining rows, oldest first. Only the first choice may be computed in part; others are
+/// added completely or not at all.
 pub(super) fn parts(left: &[usize], part_max: usize, rows_max: usize, order: Order) -> Vec<Part> {
     let mut choice: Vec<usize> = (0..left.len()).collect();
     let first = usize::from(order == Order::Oldest).min(choice.len());
@@ -74,30 +74,30 @@ pub(super) fn parts(left: &[usize], part_max: usize, rows_max: usize, order: Ord
     parts
 }
 
-/// How many rows of a job an engine computes at once, by what it has taken so far: a fixed time for each call, and a time for each row.
+/// Chooses the number of rows that an engine computes at once from measured times: a fixed time for each call, and a time for each row.
 #[derive(Debug, Clone)]
 pub(super) struct Pace {
     rows: usize,
     most: usize,
-    /// What a call takes by itself, seconds, as far as calls of several sizes have told.
+    /// The fixed time of a call, seconds, as far as calls of several sizes have shown it.
     call: f64,
     /// Weighted sums over measurements, of: 1, rows, rows², seconds, rows · seconds.
     sums: [f64; 5],
 }
 
 impl Pace {
-    /// Before anything was measured.
+    /// Returns the state without measurements.
     pub(super) fn new(most: usize) -> Self {
         let most = most.max(1);
         Self { rows: PART_ROWS.min(most), most, call: 0.0, sums: [0.0; 5] }
     }
 
-    /// Rows of the next part.
+    /// Returns the number of rows of the next part.
     pub(super) const fn rows(&self) -> usize {
         self.rows
     }
 
-    /// A call with so many rows took so long.
+    /// Records the time of a call.
     pub(super) fn took(&mut self, rows: usize, took: Duration) {
         let count = rows as f64;
         let seconds = took.as_secs_f64();
@@ -106,7 +106,7 @@ impl Pace {
         }
         let [weight, n, nn, t, nt] = self.sums;
         let spread = nn * weight - n * n;
-        // Calls of one size do not tell what of their time is the call's: that is taken to be what it was.
+        // Calls of one size do not show the fixed time, which is left unchanged.
         if spread > 1e-6 * nn * weight {
             let row = ((nt * weight - n * t) / spread).max(0.0);
             self.call = ((t - row * n) / weight).max(0.0);

@@ -1,9 +1,9 @@
-//! What can be wrong with a request, in a sentence and a status.
+//! Errors of requests, with a sentence and an HTTP status.
 
-use super::{engine::Lost, rows::RowsError};
+use super::{engine::EngineError, rows::RowsError};
 use crate::stage::{EncodeError, StageError};
 
-/// A request that has no answer.
+/// The reason why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Problem {
     #[error("there is nothing at {path}; POST /predict and /streams, GET /, /health and /metrics are")]
@@ -44,12 +44,12 @@ pub(super) enum Problem {
     Late { seconds: u64 },
     #[error("the worker gave no answer within {seconds} s and is replaced: send it again")]
     Hung { seconds: u64 },
-    #[error("this server keeps no streams: its model carries nothing, or was not served, or exported, with --stream")]
+    #[error("this server has no streams: its model has no state, or was not served, or exported, with --stream")]
     NoStreams,
     #[error("stream {name:?} is not open: it never was, has ended, or had no rows for {seconds} s")]
     Stream { name: String, seconds: u64 },
     #[error("the stream computes another request: its rows come one after the other")]
-    Turn,
+    StreamBusy,
     #[error("{limit} streams are open, which is the most: DELETE /streams/NAME ends one")]
     Streams { limit: usize },
     #[error("this server is about to end")]
@@ -59,19 +59,19 @@ pub(super) enum Problem {
 }
 
 impl Problem {
-    /// Of those whose rows an engine had.
-    pub(super) fn of(lost: &Lost) -> Self {
+    /// Returns the error for requests that a failed engine computed.
+    pub(super) fn of(lost: &EngineError) -> Self {
         match lost {
-            Lost::Late(time) => Self::Hung { seconds: time.as_secs() },
-            Lost::Ended(failure) => Self::Lost { cause: failure.to_string() },
+            EngineError::Late(time) => Self::Hung { seconds: time.as_secs() },
+            EngineError::Ended(failure) => Self::Lost { cause: failure.to_string() },
         }
     }
 
-    /// Of HTTP.
+    /// Returns the HTTP status.
     pub(super) fn status(&self) -> u16 {
         match self {
             Self::NotFound { .. } | Self::NoStreams | Self::Stream { .. } => 404,
-            Self::Turn => 409,
+            Self::StreamBusy => 409,
             Self::Method { .. } => 405,
             Self::Token => 401,
             Self::Host { .. } => 403,
@@ -86,7 +86,7 @@ impl Problem {
         }
     }
 
-    /// A header that belongs to it.
+    /// Returns a header for the response.
     pub(super) fn header(&self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Method { allowed, .. } => Some(("allow", allowed)),
@@ -101,7 +101,7 @@ impl Problem {
         }
     }
 
-    /// The sentence as JSON.
+    /// Returns the sentence as JSON.
     pub(super) fn body(&self) -> Vec<u8> {
         let text = self.to_string().replace("\n  hint:", "; hint:").replace('\n', " ");
         format!("{}\n", serde_json::json!({ "error": text })).into_bytes()
@@ -114,7 +114,7 @@ impl From<EncodeError> for Problem {
     }
 }
 
-/// An error of staging without the place of a file that only we know.
+/// Returns an error of staging without the path of a temporary file.
 fn without(error: &StageError, path: &str) -> String {
     error.to_string().replace(path, "the request")
 }

@@ -1,4 +1,4 @@
-//! Jobs that wait for an engine. Long ones come back between their parts, so that short ones do not wait for their end.
+//! The queue of jobs. Long jobs are queued again between their parts, so that short ones do not wait for them.
 
 use super::{
     job::EngineJob,
@@ -10,10 +10,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Oldest first, those that were computed in part behind all that came before their part.
+/// The waiting jobs, oldest first; a job that was computed in part comes after all that arrived before.
 type Waiting = Arc<Mutex<VecDeque<EngineJob>>>;
 
-/// Where jobs go.
+/// The sending side of the queue.
 #[derive(Clone)]
 pub(super) struct Jobs {
     waiting: Waiting,
@@ -21,7 +21,7 @@ pub(super) struct Jobs {
     most: usize,
 }
 
-/// Where engines take them from.
+/// The receiving side of the queue.
 #[derive(Clone)]
 pub(super) struct Work {
     waiting: Waiting,
@@ -29,19 +29,19 @@ pub(super) struct Work {
     woken: Receiver<()>,
 }
 
-/// Why a job is not taken.
+/// The reason why a job is not accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotTaken {
-    /// As many wait as may.
+    /// The queue is full.
     Full,
-    /// Nobody takes jobs any more.
+    /// All engines have ended.
     Closed,
 }
 
-/// A queue of at most `most` jobs for so many engines.
+/// Makes a queue of at most `most` jobs for the given number of engines.
 pub(super) fn queue(most: usize, engines: usize) -> (Jobs, Work) {
     let waiting = Waiting::default();
-    // As many wake-ups as there are engines are enough: whoever is awake looks at all that waits.
+    // One wake-up per engine is enough: an awake engine looks at all waiting jobs.
     let (wake, woken) = bounded(engines.max(1));
     let jobs = Jobs { waiting: Arc::clone(&waiting), wake: wake.clone(), most: most.max(1) };
     (jobs, Work { waiting, wake, woken })
@@ -52,11 +52,11 @@ fn locked(waiting: &Waiting) -> MutexGuard<'_, VecDeque<EngineJob>> {
 }
 
 impl Jobs {
-    /// Puts a job behind the others.
+    /// Appends a job unless the queue is full.
     pub(super) fn push(&self, job: EngineJob) -> Result<(), NotTaken> {
         let mut waiting = locked(&self.waiting);
         if waiting.len() >= self.most {
-            waiting.retain(|job| job.reply.is_wanted());
+            waiting.retain(|job| job.reply.is_waiting());
         }
         if waiting.len() >= self.most {
             return Err(NotTaken::Full);
@@ -68,32 +68,32 @@ impl Jobs {
         Ok(())
     }
 
-    /// How many wait.
+    /// Returns the number of waiting jobs.
     pub(super) fn len(&self) -> usize {
         locked(&self.waiting).len()
     }
 }
 
 impl Work {
-    /// Says something when jobs may have come.
+    /// Returns a channel that receives when jobs may have arrived.
     pub(super) const fn woken(&self) -> &Receiver<()> {
         &self.woken
     }
 
-    /// Rows that wait, of jobs that somebody waits for.
+    /// Returns the number of waiting rows of jobs whose clients still wait.
     pub(super) fn rows(&self) -> usize {
         let mut waiting = locked(&self.waiting);
-        waiting.retain(|job| job.reply.is_wanted());
+        waiting.retain(|job| job.reply.is_waiting());
         waiting.iter().map(|job| job.left().max(1)).sum()
     }
 
-    /// The jobs to compute next, with the rows of each: of one job at most `part_max`, of all together at most `rows_max`.
+    /// Takes the jobs to compute next, with at most `part_max` rows of one job and `rows_max` of all.
     pub(super) fn take(&self, part_max: usize, rows_max: usize, order: Order) -> Vec<EngineJob> {
         let mut waiting = locked(&self.waiting);
-        waiting.retain(|job| job.reply.is_wanted());
+        waiting.retain(|job| job.reply.is_waiting());
         let left: Vec<usize> = waiting.iter().map(EngineJob::left).collect();
         let mut parts = policy::parts(&left, part_max, rows_max, order);
-        // From the last place to the first, so that those before stay where they are.
+        // Jobs are removed from the end, so that the other indices stay valid.
         parts.sort_by_key(|part| std::cmp::Reverse(part.at));
         let mut taken = Vec::with_capacity(parts.len());
         for Part { at, rows } in parts {
@@ -104,13 +104,13 @@ impl Work {
         }
         taken.reverse();
         if !waiting.is_empty() {
-            // Another engine may be idle. A full channel has wake-ups enough.
+            // Another engine may be idle; a full channel already wakes it.
             let _full = self.wake.try_send(());
         }
         taken
     }
 
-    /// Tells the answers of jobs that are done; the others wait for their next part.
+    /// Answers finished jobs; the others wait for their next part.
     pub(super) fn settle(&self, jobs: Vec<EngineJob>) {
         let (done, more): (Vec<EngineJob>, Vec<EngineJob>) = jobs.into_iter().partition(|job| job.left() == 0);
         if !more.is_empty() {

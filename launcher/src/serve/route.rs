@@ -1,11 +1,11 @@
-//! Which request gets what. No socket and no HTTP library: those are `http`'s.
+//! Routes requests, independently of sockets and the HTTP library, which are in `http`.
 
 use super::{
     Answers, Limits,
     budget::Share,
-    figures::Figures,
     inputs::{Inputs, sheet_rows},
     job::{EngineJob, Reply},
+    metrics::ServeMetrics,
     problem::Problem,
     queue::{Jobs, NotTaken},
     rows::{Columns, RowsError},
@@ -28,7 +28,7 @@ use std::{
 pub(super) const ARROW: &str = "application/vnd.apache.arrow.stream";
 const JSON: &str = "application/json";
 
-/// What a request's head says.
+/// The head of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head<'a> {
     pub(super) method: &'a str,
@@ -39,7 +39,7 @@ pub(super) struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Refuses methods that a path does not take.
+    /// Returns an error for a method that a path does not support.
     fn method(&self, path: &'static str, allowed: &'static str) -> Result<(), Problem> {
         let fits = allowed.split(", ").any(|one| one == self.method);
         let found = self.method.chars().take(20).collect();
@@ -47,23 +47,23 @@ impl Head<'_> {
     }
 }
 
-/// What is to be done with it.
+/// The next step for a request.
 #[derive(Debug)]
 pub(super) enum Step {
     Done(Answer),
-    /// Its body is to be read and given to [`Router::ask`].
-    Predict(Wanted),
+    /// The body must be read and given to [`Router::submit`].
+    Predict(PredictRequest),
 }
 
-/// What is asked for.
+/// A request for predictions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct PredictRequest {
     form: Form,
-    /// The stream whose next rows they are.
+    /// The stream that the rows continue.
     stream: Option<String>,
 }
 
-/// How rows come, and answers go.
+/// The format of rows and answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Json,
@@ -83,8 +83,8 @@ impl Answer {
         Self { status: 200, kind, header: None, body }
     }
 
-    fn json(status: u16, told: &Value) -> Self {
-        Self { status, kind: JSON, header: None, body: format!("{told}\n").into_bytes() }
+    fn json(status: u16, value: &Value) -> Self {
+        Self { status, kind: JSON, header: None, body: format!("{value}\n").into_bytes() }
     }
 
     pub(super) fn of(problem: &Problem) -> Self {
@@ -92,20 +92,20 @@ impl Answer {
     }
 }
 
-/// What of a request is needed again when its answers are there.
+/// The properties of a request that determine the form of its response.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ResponseContext {
     form: Form,
     objects: bool,
     names: Vec<String>,
 }
 
-/// Everything that answers requests.
+/// The parts of the server that answer requests.
 pub(super) struct Router {
     pub(super) inputs: Inputs,
-    pub(super) figures: Arc<Figures>,
+    pub(super) metrics: Arc<ServeMetrics>,
     pub(super) jobs: Jobs,
-    /// `None` where the model carries nothing.
+    /// The streams; `None` where the model has no state.
     pub(super) streams: Option<Arc<Streams>>,
     pub(super) token: Option<Token>,
     pub(super) address: SocketAddr,
@@ -113,7 +113,7 @@ pub(super) struct Router {
 }
 
 impl Router {
-    /// By the head alone.
+    /// Decides by the head alone.
     pub(super) fn head(&self, head: &Head<'_>) -> Step {
         self.route(head).unwrap_or_else(|problem| Step::Done(Answer::of(&problem)))
     }
@@ -121,7 +121,7 @@ impl Router {
     fn route(&self, head: &Head<'_>) -> Result<Step, Problem> {
         let method = |path, allowed| head.method(path, allowed);
         let read = "GET, HEAD";
-        // Those who look after the process see whether it lives without a token.
+        // Health checks need no token.
         match head.path {
             "/health" | "/health/ready" => {
                 return method("/health", read).map(|()| Step::Done(self.health(true, head)));
@@ -134,14 +134,14 @@ impl Router {
                 return Err(Problem::Token);
             }
         } else if let Some(host) = head.host.filter(|host| !is_loopback(host)) {
-            // A page that a browser has from elsewhere must not read what this host's user alone may.
+            // A web page from another site must not read what only this host's user may.
             return Err(Problem::Host { found: String::from_utf8_lossy(host).chars().take(80).collect() });
         }
         match head.path {
             "/predict" => {
                 method("/predict", "POST")?;
                 self.ready()?;
-                Ok(Step::Predict(Wanted { form: form(head.content_type)?, stream: None }))
+                Ok(Step::Predict(PredictRequest { form: form(head.content_type)?, stream: None }))
             }
             "/streams" => {
                 method("/streams", "POST")?;
@@ -151,7 +151,7 @@ impl Router {
             }
             "/" => {
                 method("/", read)?;
-                let streams = self.streams.as_ref().map(|streams| streams.told());
+                let streams = self.streams.as_ref().map(|streams| streams.description());
                 Ok(Step::Done(Answer::ok(JSON, self.inputs.schema.body(self.address, self.token.is_some(), streams))))
             }
             "/example" => {
@@ -161,7 +161,7 @@ impl Router {
             "/metrics" => {
                 method("/metrics", read)?;
                 let streams = self.streams.as_ref().map(|streams| streams.count(Instant::now()));
-                let page = self.figures.page(self.jobs.len(), streams);
+                let page = self.metrics.page(self.jobs.len(), streams);
                 Ok(Step::Done(Answer::ok(crate::ui::openmetrics::CONTENT_TYPE, page.into_bytes())))
             }
             path => match path.strip_prefix("/streams/") {
@@ -171,8 +171,8 @@ impl Router {
         }
     }
 
-    /// What a connection that is one too many hears if it asks for the health: no more than strangers may.
-    pub(super) fn health_at_door(&self, asked: &[u8]) -> Option<Answer> {
+    /// Answers a health check on an excess connection, without the details that need a token.
+    pub(super) fn health_unauthenticated(&self, asked: &[u8]) -> Option<Answer> {
         let line = asked.split(|byte| *byte == b'\r').next().and_then(|line| std::str::from_utf8(line).ok())?;
         let mut words = line.split(' ');
         let method = words.next()?;
@@ -190,16 +190,16 @@ impl Router {
         self.streams.as_ref().ok_or(Problem::NoStreams)
     }
 
-    /// What is asked of a stream.
+    /// Routes a request for a stream.
     fn stream(&self, head: &Head<'_>, name: &str) -> Result<Step, Problem> {
         let streams = self.streams()?;
         let now = Instant::now();
         head.method("/streams/NAME", "POST, GET, HEAD, DELETE")?;
-        let known = streams.look(name, now)?;
+        let known = streams.describe(name, now)?;
         match head.method {
             "POST" => {
                 self.ready()?;
-                Ok(Step::Predict(Wanted { form: form(head.content_type)?, stream: Some(name.to_owned()) }))
+                Ok(Step::Predict(PredictRequest { form: form(head.content_type)?, stream: Some(name.to_owned()) }))
             }
             "DELETE" => {
                 streams.end(name, now)?;
@@ -209,10 +209,10 @@ impl Router {
         }
     }
 
-    /// Whether a request would be computed.
+    /// Returns an error if a request would not be computed.
     fn ready(&self) -> Result<(), Problem> {
-        let (up, _, cause) = self.figures.engines();
-        if self.figures.is_draining() {
+        let (up, _, cause) = self.metrics.engines();
+        if self.metrics.is_draining() {
             Err(Problem::Closing)
         } else if up == 0 {
             Err(Problem::NoWorker { cause })
@@ -221,33 +221,34 @@ impl Router {
         }
     }
 
-    /// What a worker ended with may name files of this host: that is for those who may ask.
+    /// The message of a failed worker may contain file names, and is shown to authorised clients only.
     fn health(&self, asks_ready: bool, head: &Head<'_>) -> Answer {
         let is_known = match &self.token {
             Some(token) => token.is_in(head.authorization),
             None => head.host.is_none_or(is_loopback),
         };
-        let (up, of, _) = self.figures.engines();
+        let (up, of, _) = self.metrics.engines();
         let ready = self.ready();
         let why = ready.as_ref().err().map(|problem| match problem {
             Problem::NoWorker { .. } if !is_known => "no worker is up".to_owned(),
             problem => problem.to_string(),
         });
-        let (replaced, last) = self.figures.replaced();
+        let (replaced, last) = self.metrics.replaced();
         let last = last.filter(|_| is_known);
         let workers = json!({"up": up, "of": of, "replaced": replaced, "last": last});
         let status = if ready.is_err() && asks_ready { 503 } else { 200 };
         Answer::json(status, &json!({"live": true, "ready": ready.is_ok(), "why": why, "workers": workers}))
     }
 
-    /// Reads a body and gives its rows to the crew. `share` holds the body's bytes.
-    pub(super) fn ask(
+    /// Parses a body and queues its rows. `share` holds the body's bytes.
+    pub(super) fn submit(
         &self,
-        Wanted { form, stream }: Wanted,
+        request: PredictRequest,
         body: Vec<u8>,
         mut share: Share,
         reply: Box<dyn Reply>,
-    ) -> Result<Asked, Problem> {
+    ) -> Result<ResponseContext, Problem> {
+        let PredictRequest { form, stream } = request;
         let columns = &self.inputs.schema.columns;
         let numbers = self.inputs.numbers();
         let most = if stream.is_some() { self.limits.stream_rows_max } else { self.limits.rows_max };
@@ -255,8 +256,8 @@ impl Router {
         let (batch, objects) = match form {
             Form::Json => columns.read(&body, rows_max)?,
             Form::Arrow => {
-                let limits = (rows_max, self.limits.unpacked_bytes_max);
-                (arrow(&body, columns, limits, &mut share)?, false)
+                let bytes_max = self.limits.unpacked_bytes_max;
+                (arrow(&body, columns, rows_max, bytes_max, &mut share)?, false)
             }
         };
         drop(body);
@@ -266,20 +267,20 @@ impl Router {
             return Err(Problem::Busy);
         }
         share.shrink(bytes);
-        let asked = Asked { form, objects, names: encoded.names };
-        let turn = stream.map(|name| self.streams()?.turn(&name, Instant::now())).transpose()?;
-        match self.jobs.push(EngineJob::new(encoded.x, encoded.rows, reply, share, turn)) {
-            Ok(()) => Ok(asked),
+        let context = ResponseContext { form, objects, names: encoded.names };
+        let lease = stream.map(|name| self.streams()?.lease(&name, Instant::now())).transpose()?;
+        match self.jobs.push(EngineJob::new(encoded.x, encoded.rows, reply, share, lease)) {
+            Ok(()) => Ok(context),
             Err(NotTaken::Full) => Err(Problem::Busy),
-            Err(NotTaken::Closed) => Err(Problem::NoWorker { cause: self.figures.engines().2 }),
+            Err(NotTaken::Closed) => Err(Problem::NoWorker { cause: self.metrics.engines().2 }),
         }
     }
 
-    /// Answers in the form in which they were asked for.
-    pub(super) fn tell(&self, asked: &Asked, answers: &Answers) -> Answer {
-        let rows = sheet_rows(&asked.names, answers);
-        match asked.form {
-            Form::Json => Answer::ok(JSON, self.inputs.sheet().json(&rows, asked.objects)),
+    /// Formats the answers in the form of the request.
+    pub(super) fn respond(&self, context: &ResponseContext, answers: &Answers) -> Answer {
+        let rows = sheet_rows(&context.names, answers);
+        match context.form {
+            Form::Json => Answer::ok(JSON, self.inputs.sheet().json(&rows, context.objects)),
             Form::Arrow => match self.inputs.sheet().arrow(&rows) {
                 Ok(body) => Answer::ok(ARROW, body),
                 Err(error) => Answer::of(&Problem::Lost { cause: error.to_string() }),
@@ -297,11 +298,12 @@ fn form(content_type: Option<&[u8]>) -> Result<Form, Problem> {
     }
 }
 
-/// What a stream's batches have of the columns, as one batch. `share` holds the body's bytes, and grows by what becomes of them.
+/// Reads the columns of an Arrow stream as one batch. `share` holds the body's bytes, and grows with the unpacked data.
 fn arrow(
     body: &[u8],
     columns: &Columns,
-    (rows_max, bytes_max): (usize, usize),
+    rows_max: usize,
+    bytes_max: usize,
     share: &mut Share,
 ) -> Result<RecordBatch, Problem> {
     let held = Cell::new(0_usize);
@@ -317,7 +319,7 @@ fn arrow(
         }
     };
     let wrong = |error| match error {
-        // What it was refused with here comes back from the reader.
+        // The problem that `room` returned comes back from the reader.
         ArrowError::IoError(text, source) => source
             .downcast::<Problem>()
             .unwrap_or_else(|source| Problem::Body(RowsError::Arrow(ArrowError::IoError(text, source)))),
@@ -344,7 +346,7 @@ fn arrow(
     }
 }
 
-/// Whether a header `Host` names this host's own loopback.
+/// Returns whether a header `Host` names a loopback address.
 fn is_loopback(host: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(host) else { return false };
     let name = match text.strip_prefix('[') {

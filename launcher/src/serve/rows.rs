@@ -1,4 +1,4 @@
-//! Rows as JSON: objects by the names of columns, or arrays in their order.
+//! Reads rows in JSON: objects with the names of columns, or arrays in their order.
 
 use super::problem::Problem;
 use crate::stage::{listed, means_missing};
@@ -17,7 +17,7 @@ use std::{
     sync::Arc,
 };
 
-/// Rows that cannot be read.
+/// Errors of reading rows.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RowsError {
     #[error("the body is no JSON: {0}")]
@@ -42,32 +42,32 @@ pub(super) enum RowsError {
     Cell { row: usize, column: String, found: String, expected: &'static str },
 }
 
-/// What a column's cells are.
+/// The type of a column.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind {
     Number,
-    /// A word; truth values are words where the model knows them as such.
+    /// A category; booleans are categories where the model knows them as such.
     Category {
         has_truth: bool,
     },
-    /// A list of texts, or one text with the labels in it.
+    /// A list of texts, or one text with several labels.
     Labels,
     Time,
 }
 
-/// A column of a request's rows.
+/// A column of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Column {
     pub(super) name: String,
     pub(super) kind: Kind,
-    /// Texts that mean "missing".
+    /// The texts that mean "missing".
     pub(super) missing: Vec<String>,
 }
 
-/// Longest text of a cell in an error, characters.
-const TOLD_MAX: usize = 40;
+/// Maximum length of a cell's text in an error, characters.
+const CELL_CHARS_MAX: usize = 40;
 
-/// The columns that rows have, and those that they may have beside them and that are passed over.
+/// The columns that rows must have, and others that they may have and that are ignored.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Columns {
     pub(super) columns: Vec<Column>,
@@ -75,8 +75,8 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// A body as a table, and whether its rows are objects. It is read cell by cell into the table's columns: what it says takes little
-    /// more than itself.
+    /// Reads a body as a table; returns it with whether its rows are objects. Cells are read directly into the table's columns, so that
+    /// memory is bounded by the size of the body.
     pub(super) fn read(&self, body: &[u8], rows_max: usize) -> Result<(RecordBatch, bool), Problem> {
         let mut table = Table {
             columns: self,
@@ -99,7 +99,7 @@ impl Columns {
         Ok((RecordBatch::try_from_iter_with_nullable(arrays).map_err(RowsError::Arrow)?, objects))
     }
 
-    /// Which columns of a table are read; the others are known, or it is refused.
+    /// Selects the columns of a table that are read; unknown columns are an error.
     pub(super) fn choose(&self, schema: &Schema) -> Result<Vec<usize>, RowsError> {
         let read: HashSet<&String> = self.columns.iter().map(|column| &column.name).collect();
         let also: HashSet<&String> = self.also.iter().collect();
@@ -119,7 +119,7 @@ impl Columns {
     }
 }
 
-/// A column's cells, as far as they are read.
+/// The cells of a column that have been read.
 enum Cells {
     Numbers(Float64Builder),
     Texts(StringBuilder),
@@ -145,7 +145,7 @@ impl Column {
     fn push(&self, row: usize, cell: &Cell<'_>, to: &mut Cells) -> Result<(), RowsError> {
         let wrong = |expected| {
             let column = self.name.clone();
-            let found = cell.told();
+            let found = cell.describe();
             Err(RowsError::Cell { row, column, found, expected })
         };
         let is_missing = |text: &str| means_missing(&self.missing, text);
@@ -171,18 +171,18 @@ impl Column {
     }
 }
 
-/// The rows that are read so far.
+/// The rows that have been read.
 struct Table<'c> {
     columns: &'c Columns,
     places: HashMap<&'c str, usize>,
     cells: Vec<Cells>,
-    /// Rows of each column.
+    /// The number of rows of each column.
     filled: Vec<usize>,
     rows: usize,
     rows_max: usize,
-    /// Whether the first row is an object, once it is there.
+    /// Whether the first row is an object, once it has been read.
     objects: Option<bool>,
-    /// What is told instead of the reader's own words.
+    /// The error that replaces the JSON reader's own message.
     problem: Option<Problem>,
 }
 
@@ -211,7 +211,7 @@ impl Table<'_> {
     }
 }
 
-/// Refuses what is neither an array nor an object.
+/// Rejects values that are neither arrays nor objects.
 macro_rules! plain {
     ($($visit:ident($($of:ty)?) $found:literal),*) => {
         $(fn $visit<E: Error>(self $(, _: $of)?) -> Result<(), E> { self.plain($found) })*
@@ -227,10 +227,10 @@ macro_rules! plains {
     };
 }
 
-/// All of a body.
+/// The seed of a whole body.
 struct Body<'t, 'c>(&'t mut Table<'c>);
 struct Rows<'t, 'c>(&'t mut Table<'c>);
-/// One of them.
+/// The seed of one row.
 struct Row<'t, 'c>(&'t mut Table<'c>);
 
 macro_rules! any {
@@ -378,20 +378,20 @@ impl<'de> Visitor<'de> for Row<'_, '_> {
     }
 }
 
-/// What a row says of a column.
+/// The value of a cell.
 enum Cell<'de> {
     Null,
     Truth(bool),
     Number(Number),
     Text(Cow<'de, str>),
     Texts(Vec<String>),
-    /// An array of something else, or an object.
+    /// An array of other values, or an object.
     Other(&'static str),
 }
 
 impl Cell<'_> {
-    /// As it is told where it is wrong.
-    fn told(&self) -> String {
+    /// Describes the value for an error message.
+    fn describe(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
             Self::Truth(truth) => truth.to_string(),
@@ -465,17 +465,17 @@ impl<'de> Deserialize<'de> for Cell<'de> {
     }
 }
 
-/// A number as a category: 1.0 is 1.
+/// Formats a number as a category, with 1.0 as 1.
 fn plain(number: &Number) -> String {
     let text = number.to_string();
     words::canonical(&text, words::Form::Number).into_owned()
 }
 
 fn brief(text: &str) -> String {
-    if text.chars().count() <= TOLD_MAX {
+    if text.chars().count() <= CELL_CHARS_MAX {
         text.to_owned()
     } else {
-        text.chars().take(TOLD_MAX).chain("…".chars()).collect()
+        text.chars().take(CELL_CHARS_MAX).chain("…".chars()).collect()
     }
 }
 

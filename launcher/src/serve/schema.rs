@@ -1,4 +1,4 @@
-//! What the model takes and gives, for people and for programs.
+//! Describes the inputs and outputs of the model for people and programs.
 
 use super::{
     inputs::Subject,
@@ -12,21 +12,21 @@ use enn_common::{
 use serde_json::{Value, json};
 use std::{iter::repeat, net::SocketAddr};
 
-/// Most categories of a column that are listed.
-const CATEGORIES_TOLD_MAX: usize = 1000;
-/// A time for examples: the first of January 2024, in seconds since 1970.
+/// Maximum number of listed categories of a column.
+const CATEGORIES_LISTED_MAX: usize = 1000;
+/// Time of examples: 2024-01-01, in seconds since 1970.
 const TIME: i64 = 1_704_067_200;
-/// Most rows of an example of windows.
+/// Maximum number of rows of an example of windows.
 const EXAMPLE_ROWS_MAX: usize = 10_000;
 
-/// The description.
+/// The description of the served model.
 #[derive(Debug)]
 pub(super) struct Schema {
     pub(super) columns: Columns,
-    /// Numbers of an answer.
+    /// The number of values of an answer.
     pub(super) outputs: usize,
-    told: Value,
-    /// The rows of a sample.
+    description: Value,
+    /// The rows of an example sample.
     example: Vec<Value>,
 }
 
@@ -34,7 +34,7 @@ impl Schema {
     pub(super) fn new(subject: &Subject, encoder: Option<&Encoder>, outputs: Vec<String>) -> Self {
         let columns = columns(subject, encoder);
         let numbers = outputs.len();
-        let told: Vec<Value> = columns.columns.iter().map(|column| tell(subject, column)).collect();
+        let inputs: Vec<Value> = columns.columns.iter().map(|column| describe(subject, column)).collect();
         let example = |column: &Column| (column.name.clone(), example(subject, column));
         let example = Value::Object(columns.columns.iter().map(example).collect());
         let example = match &subject.data.layout {
@@ -44,7 +44,7 @@ impl Schema {
         let mut whole = json!({
             "run": subject.run,
             "step": subject.step,
-            "inputs": told,
+            "inputs": inputs,
             "outputs": outputs,
             "units": subject.data.units,
             "levels": subject.levels,
@@ -52,26 +52,26 @@ impl Schema {
         if let Layout::Windows(layout) = &subject.data.layout {
             whole["rows"] = json!(windows(layout));
         }
-        Self { columns, outputs: numbers, told: whole, example }
+        Self { columns, outputs: numbers, description: whole, example }
     }
 
-    /// As an answer, with a command line that asks this server.
+    /// Returns the description as a response, with a command line for this server.
     pub(super) fn body(&self, address: SocketAddr, has_token: bool, streams: Option<Value>) -> Vec<u8> {
-        let mut told = self.told.clone();
+        let mut description = self.description.clone();
         if let Some(streams) = streams {
-            told["streams"] = streams;
+            description["streams"] = streams;
         }
-        told["example"] = self.example();
-        told["curl"] = json!(self.curl(address, has_token));
-        format!("{told:#}\n").into_bytes()
+        description["example"] = self.example();
+        description["curl"] = json!(self.curl(address, has_token));
+        format!("{description:#}\n").into_bytes()
     }
 
-    /// A request for one prediction.
+    /// Returns an example request for one prediction.
     pub(super) fn example(&self) -> Value {
         json!({ "rows": self.example })
     }
 
-    /// A command line; where a sample is made of many rows, the server is asked for them.
+    /// Returns a command line; where a sample has many rows, they are requested from the server.
     pub(super) fn curl(&self, address: SocketAddr, has_token: bool) -> String {
         let token = if has_token { " -H \"Authorization: Bearer $(cat TOKEN_FILE)\"" } else { "" };
         let ask = format!("curl http://{address}/predict{token} -H 'Content-Type: application/json' -d");
@@ -113,49 +113,49 @@ fn feature<'a>(subject: &'a Subject, name: &str) -> Option<&'a FeatureMeta> {
     subject.meta.features.iter().find(|feature| feature.name == name)
 }
 
-fn tell(subject: &Subject, column: &Column) -> Value {
+fn describe(subject: &Subject, column: &Column) -> Value {
     let known = feature(subject, &column.name);
-    let mut told = json!({"name": column.name});
+    let mut description = json!({"name": column.name});
     match column.kind {
-        Kind::Time => told["kind"] = json!("time"),
+        Kind::Time => description["kind"] = json!("time"),
         Kind::Category { .. } => {
-            told["kind"] = json!("category");
+            description["kind"] = json!("category");
             let categories = known.map(|known| known.categories.as_slice()).unwrap_or_default();
-            told["categories"] = json!(categories.iter().take(CATEGORIES_TOLD_MAX).collect::<Vec<_>>());
-            if categories.len() > CATEGORIES_TOLD_MAX {
-                told["categories_in_all"] = json!(categories.len());
+            description["categories"] = json!(categories.iter().take(CATEGORIES_LISTED_MAX).collect::<Vec<_>>());
+            if categories.len() > CATEGORIES_LISTED_MAX {
+                description["categories_in_all"] = json!(categories.len());
             }
         }
         Kind::Labels => {
-            told["kind"] = json!("labels");
-            told["labels"] = json!(labels_of(&subject.meta, &column.name));
+            description["kind"] = json!("labels");
+            description["labels"] = json!(labels_of(&subject.meta, &column.name));
         }
         Kind::Number if known.is_some_and(|known| known.index.is_some()) => {
-            told["kind"] = json!("index");
+            description["kind"] = json!("index");
             let rows = known.map_or(0, |known| known.categories.len() as i64);
             let offset = offset(known);
-            told["range"] = json!([offset, offset + rows - 1]);
+            description["range"] = json!([offset, offset + rows - 1]);
         }
         Kind::Number => {
-            told["kind"] = json!("number");
+            description["kind"] = json!("number");
             if let Some(units) = subject.data.input_units.get(&column.name) {
-                told["units"] = json!(units);
+                description["units"] = json!(units);
             }
             let at = subject.meta.features.iter().position(|feature| feature.name == column.name);
             if let Some(stats) = at.and_then(|at| subject.meta.x_stats.get(at)).filter(|stats| stats.n > 0) {
-                told["seen"] = json!({"min": stats.min, "max": stats.max, "mean": stats.mean});
+                description["seen"] = json!({"min": stats.min, "max": stats.max, "mean": stats.mean});
             }
             if let Some(range) = subject.data.ranges.iter().find(|range| range.column == column.name) {
-                told["range"] = json!([range.low, range.high]);
+                description["range"] = json!([range.low, range.high]);
             }
         }
     }
-    told
+    description
 }
 
-/// A value that the model has seen something like.
+/// Returns an example value from the range of the training data.
 fn example(subject: &Subject, column: &Column) -> Value {
-    // A column of windows is an input for each entity and step.
+    // A column of windows is one input for each entity and step.
     let is_of = |name: &str| {
         name.strip_prefix(column.name.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
     };
@@ -176,17 +176,17 @@ fn example(subject: &Subject, column: &Column) -> Value {
     }
 }
 
-/// The smallest integer of an index.
+/// Returns the smallest integer of an index.
 fn offset(known: Option<&FeatureMeta>) -> i64 {
     known.and_then(|known| known.index.as_ref()).map_or(0, |index| index.offset)
 }
 
-/// To four digits.
+/// Rounds to four digits.
 fn round(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }
 
-/// The history of one entity, with the same values at each step.
+/// Returns the history of one entity, with the same values at each step.
 fn history(row: &Value, layout: &WindowsLayout) -> Vec<Value> {
     let steps = layout.history.saturating_mul(layout.steps).min(EXAMPLE_ROWS_MAX);
     let at = |step: usize| {

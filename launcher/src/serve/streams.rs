@@ -1,7 +1,6 @@
-//! Streams: what a model carries from one row of a client's to the next, kept here between its requests.
+//! Streams: the state that a model carries from row to row is kept here between requests.
 //!
-//! **Invariant:** there are no more of them than may be, and none that nobody has used for too long; a row that was not answered leaves
-//! no trace.
+//! **Invariant:** the number of streams is limited, and idle ones are closed; a row that was not answered does not change the state.
 
 use super::problem::Problem;
 use serde_json::{Value, json};
@@ -13,31 +12,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of a name, which nobody guesses.
+/// Number of random bytes in a name.
 const NAME_BYTES: usize = 16;
 
-/// The streams of a server.
+/// The open streams of a server.
 #[derive(Debug)]
 pub(super) struct Streams {
-    /// Numbers that each carries.
+    /// The number of values in each state.
     numbers: usize,
-    /// Most at a time, and the longest time without a row.
+    /// The maximum number of streams, and the maximum idle time.
     most: usize,
     idle_max: Duration,
-    open: Mutex<HashMap<String, Held>>,
+    open: Mutex<HashMap<String, StreamEntry>>,
 }
 
 #[derive(Debug)]
-struct Held {
-    /// `None` while a request of it is computed.
+struct StreamEntry {
+    /// The state; `None` while a request is computed.
     state: Option<Vec<f32>>,
     rows: u64,
     used: Instant,
 }
 
-/// A stream whose next rows are computed: it goes on with [`Turn::done`], and is as it was before when this is dropped.
+/// Exclusive use of a stream while its next rows are computed: [`StreamLease::done`] stores the new state, and dropping it keeps the old
+/// one.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct StreamLease {
     of: Arc<Streams>,
     name: String,
     state: Vec<f32>,
@@ -48,10 +48,10 @@ impl Streams {
         Arc::new(Self { numbers, most, idle_max, open: Mutex::default() })
     }
 
-    /// Those that are open at `now`.
-    fn at(&self, now: Instant) -> MutexGuard<'_, HashMap<String, Held>> {
+    /// Returns the streams that are open at `now`.
+    fn at(&self, now: Instant) -> MutexGuard<'_, HashMap<String, StreamEntry>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|_, held| held.state.is_none() || now.saturating_duration_since(held.used) < self.idle_max);
+        open.retain(|_, entry| entry.state.is_none() || now.saturating_duration_since(entry.used) < self.idle_max);
         open
     }
 
@@ -59,7 +59,7 @@ impl Streams {
         self.at(now).len()
     }
 
-    /// A new one; its name.
+    /// Opens a stream; returns its name.
     pub(super) fn begin(&self, now: Instant) -> Result<String, Problem> {
         let mut bytes = [0; NAME_BYTES];
         File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).map_err(Problem::Scratch)?;
@@ -68,38 +68,37 @@ impl Streams {
         if open.len() >= self.most {
             return Err(Problem::Streams { limit: self.most });
         }
-        open.insert(name.clone(), Held { state: Some(vec![0.0; self.numbers]), rows: 0, used: now });
+        open.insert(name.clone(), StreamEntry { state: Some(vec![0.0; self.numbers]), rows: 0, used: now });
         Ok(name)
     }
 
-    /// What is known of one.
-    pub(super) fn look(&self, name: &str, now: Instant) -> Result<Value, Problem> {
+    /// Describes an open stream as JSON.
+    pub(super) fn describe(&self, name: &str, now: Instant) -> Result<Value, Problem> {
         let open = self.at(now);
-        let held = open.get(name).ok_or_else(|| self.unknown(name))?;
-        let idle = now.saturating_duration_since(held.used).as_secs();
-        Ok(json!({ "stream": name, "rows": held.rows, "idle_s": idle, "idle_max_s": self.idle_max.as_secs() }))
+        let entry = open.get(name).ok_or_else(|| self.unknown(name))?;
+        let idle = now.saturating_duration_since(entry.used).as_secs();
+        Ok(json!({ "stream": name, "rows": entry.rows, "idle_s": idle, "idle_max_s": self.idle_max.as_secs() }))
     }
 
-    /// Ends one.
     pub(super) fn end(&self, name: &str, now: Instant) -> Result<(), Problem> {
         self.at(now).remove(name).map(|_| ()).ok_or_else(|| self.unknown(name))
     }
 
-    /// Takes one up.
-    pub(super) fn turn(self: &Arc<Self>, name: &str, now: Instant) -> Result<Turn, Problem> {
+    /// Takes the state of a stream for a request.
+    pub(super) fn lease(self: &Arc<Self>, name: &str, now: Instant) -> Result<StreamLease, Problem> {
         let mut open = self.at(now);
-        let held = open.get_mut(name).ok_or_else(|| self.unknown(name))?;
-        held.used = now;
-        let state = held.state.take().ok_or(Problem::Turn)?;
-        Ok(Turn { of: Arc::clone(self), name: name.to_owned(), state })
+        let entry = open.get_mut(name).ok_or_else(|| self.unknown(name))?;
+        entry.used = now;
+        let state = entry.state.take().ok_or(Problem::StreamBusy)?;
+        Ok(StreamLease { of: Arc::clone(self), name: name.to_owned(), state })
     }
 
     fn unknown(&self, name: &str) -> Problem {
         Problem::Stream { name: name.chars().take(80).collect(), seconds: self.idle_max.as_secs() }
     }
 
-    /// For the description of the server.
-    pub(super) fn told(&self) -> Value {
+    /// Describes streams for the description of the server.
+    pub(super) fn description(&self) -> Value {
         json!({
             "begin": "POST /streams, answered {\"stream\": NAME}",
             "go on": "POST /streams/NAME with rows as for /predict: one after the other, each after those before",
@@ -112,28 +111,28 @@ impl Streams {
     }
 }
 
-impl Turn {
-    /// The state before the next row.
+impl StreamLease {
+    /// Returns the state before the next row.
     pub(super) fn state(&self) -> &[f32] {
         &self.state
     }
 
-    /// The rows were answered, and this is the state after them; one of which nothing can be said begins no new stream.
+    /// Stores the state after the answered rows.
     pub(super) fn done(mut self, state: Vec<f32>, rows: u64, now: Instant) {
         self.state = state;
-        if let Some(held) = self.of.at(now).get_mut(&self.name) {
-            held.rows += rows;
-            held.used = now;
+        if let Some(entry) = self.of.at(now).get_mut(&self.name) {
+            entry.rows += rows;
+            entry.used = now;
         }
     }
 }
 
-impl Drop for Turn {
+impl Drop for StreamLease {
     fn drop(&mut self) {
         let mut open = self.of.open.lock().unwrap_or_else(PoisonError::into_inner);
-        // It may have been ended meanwhile.
-        if let Some(held) = open.get_mut(&self.name) {
-            held.state = Some(std::mem::take(&mut self.state));
+        // The stream may have been closed meanwhile.
+        if let Some(entry) = open.get_mut(&self.name) {
+            entry.state = Some(std::mem::take(&mut self.state));
         }
     }
 }
@@ -150,15 +149,15 @@ mod tests {
         let now = Instant::now();
         let name = streams.begin(now).unwrap();
         assert!(matches!(streams.begin(now), Err(Problem::Streams { limit: 1 })));
-        let turn = streams.turn(&name, now).unwrap();
-        assert_eq!(turn.state(), [0.0, 0.0]);
-        assert!(matches!(streams.turn(&name, now), Err(Problem::Turn)));
-        turn.done(vec![1.0, 2.0], 3, now);
-        drop(streams.turn(&name, now).unwrap());
-        assert_eq!(streams.turn(&name, now).unwrap().state(), [1.0, 2.0]);
-        assert_eq!(streams.look(&name, now).unwrap()["rows"], 3);
+        let lease = streams.lease(&name, now).unwrap();
+        assert_eq!(lease.state(), [0.0, 0.0]);
+        assert!(matches!(streams.lease(&name, now), Err(Problem::StreamBusy)));
+        lease.done(vec![1.0, 2.0], 3, now);
+        drop(streams.lease(&name, now).unwrap());
+        assert_eq!(streams.lease(&name, now).unwrap().state(), [1.0, 2.0]);
+        assert_eq!(streams.describe(&name, now).unwrap()["rows"], 3);
         streams.end(&name, now).unwrap();
-        assert!(matches!(streams.turn(&name, now), Err(Problem::Stream { .. })));
+        assert!(matches!(streams.lease(&name, now), Err(Problem::Stream { .. })));
     }
 
     #[test]
@@ -167,12 +166,12 @@ mod tests {
         let now = Instant::now();
         let idle = streams.begin(now).unwrap();
         let busy = streams.begin(now).unwrap();
-        let turn = streams.turn(&busy, now).unwrap();
+        let lease = streams.lease(&busy, now).unwrap();
         let later = now + HOUR;
         assert!(streams.begin(later).is_ok());
-        assert!(streams.look(&idle, later).is_err() && streams.look(&busy, later).is_ok());
+        assert!(streams.describe(&idle, later).is_err() && streams.describe(&busy, later).is_ok());
         assert_eq!(streams.count(later), 2);
-        turn.done(vec![5.0], 1, later);
-        assert_eq!(streams.turn(&busy, later).unwrap().state(), [5.0]);
+        lease.done(vec![5.0], 1, later);
+        assert_eq!(streams.lease(&busy, later).unwrap().state(), [5.0]);
     }
 }

@@ -64,13 +64,13 @@ fn judged(x: &[f32], values: Vec<f32>, rows: usize) -> Answers {
 }
 
 impl Engine for Fake {
-    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, Lost> {
+    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, EngineError> {
         self.asked.send(rows).unwrap();
         match self.acts.recv_timeout(WAIT) {
             Ok(Act::Answer) => Ok(judged(x, (self.say)(x), rows)),
-            Ok(Act::Fail(cause)) => Err(Lost::Ended(cause.into())),
-            Ok(Act::Hang(time)) => Err(Lost::Late(time)),
-            Err(error) => Err(Lost::Ended(error.into())),
+            Ok(Act::Fail(cause)) => Err(EngineError::Ended(cause.into())),
+            Ok(Act::Hang(time)) => Err(EngineError::Late(time)),
+            Err(error) => Err(EngineError::Ended(error.into())),
         }
     }
 
@@ -79,7 +79,7 @@ impl Engine for Fake {
     }
 
     /// Adds up what it has said before, which it carries.
-    fn go_on(&mut self, x: &[f32], states: &[f32], rows: usize) -> Result<(Answers, Vec<f32>), Lost> {
+    fn answer_next(&mut self, x: &[f32], states: &[f32], rows: usize) -> Result<(Answers, Vec<f32>), EngineError> {
         let mut answers = self.answer(x, rows)?;
         answers.values.iter_mut().zip(states).for_each(|(value, before)| *value += before);
         let after = answers.values.clone();
@@ -202,15 +202,15 @@ impl Bench {
         Ok(stream)
     }
 
-    fn ask(&self, request: &[u8]) -> Told {
-        told(self.send(request))
+    fn ask(&self, request: &[u8]) -> HttpReply {
+        receive(self.send(request))
     }
 
-    fn post(&self, body: &str) -> Told {
+    fn post(&self, body: &str) -> HttpReply {
         self.ask(&post(body))
     }
 
-    fn get(&self, path: &str) -> Told {
+    fn get(&self, path: &str) -> HttpReply {
         self.ask(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())
     }
 
@@ -229,14 +229,14 @@ impl Bench {
     }
 }
 
-struct Told {
+struct HttpReply {
     status: u16,
     head: String,
     text: String,
     bytes: Vec<u8>,
 }
 
-impl Told {
+impl HttpReply {
     fn error(&self) -> String {
         serde_json::from_str::<Value>(&self.text).unwrap_or_else(|_| panic!("{}{}", self.head, self.text))["error"]
             .as_str()
@@ -246,11 +246,11 @@ impl Told {
 }
 
 /// The rest of what a connection says.
-fn told(stream: TcpStream) -> Told {
-    try_told(stream).unwrap()
+fn receive(stream: TcpStream) -> HttpReply {
+    try_receive(stream).unwrap()
 }
 
-fn try_told(mut stream: TcpStream) -> std::io::Result<Told> {
+fn try_receive(mut stream: TcpStream) -> std::io::Result<HttpReply> {
     let mut all = Vec::new();
     // One that is reset behind its answer has answered.
     let _reset = stream.read_to_end(&mut all);
@@ -258,7 +258,7 @@ fn try_told(mut stream: TcpStream) -> std::io::Result<Told> {
     let head = String::from_utf8(all[..split].to_vec()).unwrap();
     let bytes = all[split + 4..].to_vec();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Ok(Told { status, head, text: String::from_utf8_lossy(&bytes).into_owned(), bytes })
+    Ok(HttpReply { status, head, text: String::from_utf8_lossy(&bytes).into_owned(), bytes })
 }
 
 fn request(kind: &str, body: &[u8], more: &str) -> Vec<u8> {
@@ -299,15 +299,15 @@ fn rows_are_answered_in_the_form_they_came_in() {
 #[test]
 fn the_model_is_described_with_a_request_that_works() {
     let bench = Bench::new(Limits::default()).answering(1);
-    let told: Value = serde_json::from_str(&bench.get("/").text).unwrap();
-    assert_eq!((&told["run"], &told["step"], &told["units"]), (&"test-1".into(), &7.into(), &"°F".into()));
-    assert_eq!(told["inputs"][0]["name"], "a");
-    assert_eq!(told["inputs"][0]["seen"]["max"], 1000.0);
-    assert_eq!(told["inputs"][0]["units"], "m/s");
-    assert!(told["inputs"][1].get("units").is_none());
-    assert_eq!(told["outputs"], serde_json::json!(["y"]));
-    let example = told["example"].to_string();
-    assert!(told["curl"].as_str().unwrap().contains(&example));
+    let reply: Value = serde_json::from_str(&bench.get("/").text).unwrap();
+    assert_eq!((&reply["run"], &reply["step"], &reply["units"]), (&"test-1".into(), &7.into(), &"°F".into()));
+    assert_eq!(reply["inputs"][0]["name"], "a");
+    assert_eq!(reply["inputs"][0]["seen"]["max"], 1000.0);
+    assert_eq!(reply["inputs"][0]["units"], "m/s");
+    assert!(reply["inputs"][1].get("units").is_none());
+    assert_eq!(reply["outputs"], serde_json::json!(["y"]));
+    let example = reply["example"].to_string();
+    assert!(reply["curl"].as_str().unwrap().contains(&example));
     assert_eq!(bench.post(&example).text, "{\"rows\":[{\"y\":16.5}]}\n");
     let head = bench.ask(b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert!(head.status == 200 && head.bytes.is_empty() && !head.head.contains("content-length: 0"), "{}", head.head);
@@ -357,19 +357,19 @@ fn the_target_is_asked_for_where_the_history_holds_it() {
     let names: Vec<&str> =
         about["inputs"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["who", "when", "w", "v"]);
-    let told = bench.post(r#"{"rows": [["a", 4800, 0, 7], ["b", 4800, 0, 8], ["a", 4860, 0, 9], ["b", 4860, 0, 6]]}"#);
-    assert_eq!(told.status, 200, "{}", told.text);
-    let told: Value = serde_json::from_str(&told.text).unwrap();
-    assert_eq!(told["rows"], serde_json::json!([["1970-01-01 01:22", 7.0, 8.0, 9.0, 6.0, null]]));
+    let reply = bench.post(r#"{"rows": [["a", 4800, 0, 7], ["b", 4800, 0, 8], ["a", 4860, 0, 9], ["b", 4860, 0, 6]]}"#);
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let reply: Value = serde_json::from_str(&reply.text).unwrap();
+    assert_eq!(reply["rows"], serde_json::json!([["1970-01-01 01:22", 7.0, 8.0, 9.0, 6.0, null]]));
     // A column that is none of theirs is refused, one of theirs is asked for.
     let texts = |values: [&str; 2]| -> arrow_array::ArrayRef { Arc::new(StringArray::from(values.to_vec())) };
     let numbers = |values: [f64; 2]| -> arrow_array::ArrayRef { Arc::new(Float64Array::from(values.to_vec())) };
     let columns = [("when", numbers([4800.0, 4860.0])), ("v", numbers([7.0, 9.0])), ("who", texts(["a", "a"]))];
-    let told = bench.ask(&request(route::ARROW, &packed(&columns), ""));
-    assert!(told.status == 400 && told.error().contains("\"w\""), "{}", told.text);
+    let reply = bench.ask(&request(route::ARROW, &packed(&columns), ""));
+    assert!(reply.status == 400 && reply.error().contains("\"w\""), "{}", reply.text);
     let whole = [&columns[..], &[("w", numbers([0.0, 0.0]))]].concat();
-    let told = bench.ask(&request(route::ARROW, &packed(&whole), ""));
-    assert_eq!(told.status, 200, "{}", told.text);
+    let reply = bench.ask(&request(route::ARROW, &packed(&whole), ""));
+    assert_eq!(reply.status, 200, "{}", reply.text);
 }
 
 #[test]
@@ -380,27 +380,27 @@ fn a_request_of_windows_is_a_table_of_its_own() {
     // Yesterday again: as many numbers come out as go in.
     let bench = Bench::of(subject, (<[f32]>::to_vec, 0), settings(Limits::default())).answering(2);
     let body = r#"{"rows": [["a", 4800, 7], ["b", 4800, 8], ["a", "4860", 9], ["b", 4860, null]]}"#;
-    let told: Value = serde_json::from_str(&bench.post(body).text).unwrap();
+    let reply: Value = serde_json::from_str(&bench.post(body).text).unwrap();
     assert_eq!(
-        told["columns"],
+        reply["columns"],
         serde_json::json!(["row_name", "a.00:00", "a.00:01", "b.00:00", "b.00:01", "failed"]),
-        "{told}"
+        "{reply}"
     );
     assert_eq!(
-        told["rows"],
+        reply["rows"],
         serde_json::json!([["1970-01-01 01:22", 7.0, 8.0, 9.0, null, "the prediction is not finite"]])
     );
     let wrong = bench.post(r#"{"rows": [["a", "noon", 7]]}"#);
-    let told = wrong.error();
-    assert!(wrong.status == 400 && told.starts_with("the request") && told.contains("\"noon\""), "{told}");
+    let reply = wrong.error();
+    assert!(wrong.status == 400 && reply.starts_with("the request") && reply.contains("\"noon\""), "{reply}");
     assert_eq!(std::fs::read_dir(&scratch).unwrap().count(), 0, "requests leave nothing");
     let about: Value = serde_json::from_str(&bench.get("/").text).unwrap();
     assert!(about["rows"].as_str().unwrap().contains("1 windows of 2 steps of 60 s of every who"), "{about}");
     let example = bench.get("/example").text;
     assert_eq!(about["example"], serde_json::from_str::<Value>(&example).unwrap());
     assert!(about["curl"].as_str().unwrap().contains("/example | curl "), "{about}");
-    let told: Value = serde_json::from_str(&bench.post(&example).text).unwrap();
-    assert_eq!(told["rows"][0]["row_name"], "2024-01-01 00:02", "{told}");
+    let reply: Value = serde_json::from_str(&bench.post(&example).text).unwrap();
+    assert_eq!(reply["rows"][0]["row_name"], "2024-01-01 00:02", "{reply}");
 }
 
 #[test]
@@ -414,8 +414,8 @@ fn what_is_wrong_is_told_in_a_sentence() {
         (r#"{"rows": []}"#, 400, "there are no rows"),
         (r#"{"rows": [[1, 2], [1, 2], [1, 2], [1, 2]]}"#, 413, "4 rows, expected at most 3"),
     ] {
-        let told = bench.post(body);
-        assert!(told.status == status && told.error().starts_with(expected), "{body}: {}{}", told.head, told.text);
+        let reply = bench.post(body);
+        assert!(reply.status == status && reply.error().starts_with(expected), "{body}: {}{}", reply.head, reply.text);
     }
     let few = Bench::new(Limits { numbers_max: 1, ..Limits::default() });
     assert_eq!(few.post(r#"{"rows": [[1, 2], [1, 2]]}"#).error(), "2 rows, expected at most 1: send them in parts");
@@ -437,7 +437,7 @@ fn what_is_wrong_is_told_in_a_sentence() {
     std::thread::park_timeout(Duration::from_millis(100));
     late.write_all(b"more").unwrap();
     std::thread::park_timeout(Duration::from_millis(100));
-    assert_eq!(told(late).status, 431);
+    assert_eq!(receive(late).status, 431);
     assert!(bench.asked.is_empty(), "the engine heard of none of it");
 }
 
@@ -469,22 +469,22 @@ fn a_small_body_that_becomes_a_large_one_is_refused_before_it_does() {
     let refused = "the body has more than 1048576 bytes once it is unpacked: send fewer rows at a time";
     let bomb = zeros(1 << 20, None, "");
     assert!(bomb.len() < 64 << 10, "{} bytes that become 32 MiB", bomb.len());
-    let told = arrow(&bench, &bomb);
-    assert_eq!((told.status, told.error().as_str()), (413, refused));
+    let reply = arrow(&bench, &bomb);
+    assert_eq!((reply.status, reply.error().as_str()), (413, refused));
     // A length that is only a number: nobody makes room for it.
     let mut absurd = zeros(100, None, "");
     let at = absurd.windows(8).position(|bytes| bytes == 800_i64.to_le_bytes()).unwrap();
     absurd[at..at + 8].copy_from_slice(&(1_i64 << 46).to_le_bytes());
-    let told = arrow(&bench, &absurd);
-    assert_eq!((told.status, told.error().as_str()), (413, refused));
+    let reply = arrow(&bench, &absurd);
+    assert_eq!((reply.status, reply.error().as_str()), (413, refused));
     let shared = arrow(&bench, &zeros(4096, Some(&"x".repeat(1000)), ""));
     assert_eq!((shared.status, shared.error().as_str()), (413, refused));
     // What all requests may hold is asked too, and given back.
     let few = Bench::new(Limits { bodies_bytes_max: 64 << 10, ..limits }).answering(ANSWERS);
     assert_eq!(arrow(&few, &zeros(8192, None, "")).status, 429);
     for _ in 0..4 {
-        let told = arrow(&few, &zeros(1024, None, ""));
-        assert_eq!(told.status, 200, "{}", told.text);
+        let reply = arrow(&few, &zeros(1024, None, ""));
+        assert_eq!(reply.status, 200, "{}", reply.text);
     }
     // What nobody reads stays packed, and what it says of itself is no matter.
     let mut wide = zeros(1024, None, &"x".repeat(2000));
@@ -493,16 +493,16 @@ fn a_small_body_that_becomes_a_large_one_is_refused_before_it_does() {
     wide[at..at + 8].copy_from_slice(&(1_i64 << 46).to_le_bytes());
     assert_eq!(arrow(&bench, &wide).status, 200);
     let strange: arrow_array::ArrayRef = Arc::new(Float64Array::from(vec![0.0; 1 << 20]));
-    let told = arrow(&bench, &packed(&[("a", Arc::clone(&strange)), ("c", strange)]));
+    let reply = arrow(&bench, &packed(&[("a", Arc::clone(&strange)), ("c", strange)]));
     let unknown = "row 0: there is no column \"c\", expected a, b";
-    assert_eq!((told.status, told.error().as_str()), (400, unknown));
+    assert_eq!((reply.status, reply.error().as_str()), (400, unknown));
 }
 
 #[test]
 fn a_huge_body_is_refused_and_its_sender_hears_why() {
     let bench = Bench::new(Limits { body_bytes_max: 1000, ..Limits::default() });
-    let told = bench.post(&" ".repeat(2 << 20));
-    assert!(told.status == 413 && told.error().contains("1000 bytes"), "{}", told.text);
+    let reply = bench.post(&" ".repeat(2 << 20));
+    assert!(reply.status == 413 && reply.error().contains("1000 bytes"), "{}", reply.text);
     let head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
     let chunk = format!("{:x}\r\n{}\r\n", 900, " ".repeat(900));
     let chunked = bench.ask(format!("{head}{chunk}{chunk}0\r\n\r\n").as_bytes());
@@ -547,8 +547,8 @@ fn why_a_worker_ended_is_for_those_who_may_ask() {
         bench.ask(format!("GET /health HTTP/1.1\r\nHost: localhost\r\n{more}Connection: close\r\n\r\n").as_bytes()).text
     };
     assert!(health(more).contains("/home/me"), "{}", health(more));
-    let told = health("");
-    assert!(!told.contains("/home/me") && told.contains("\"replaced\":1"), "{told}");
+    let reply = health("");
+    assert!(!reply.contains("/home/me") && reply.contains("\"replaced\":1"), "{reply}");
 }
 
 #[test]
@@ -563,10 +563,10 @@ fn requests_that_wait_together_are_computed_together() {
     assert!(busy.status == 429 && busy.head.contains("retry-after"), "{}", busy.head);
     let bench = bench.answering(3);
     assert_eq!((bench.rows(), bench.rows()), (8, 1));
-    assert!(told(first).text.contains("10.0"));
+    assert!(receive(first).text.contains("10.0"));
     for (a, stream) in (1..=9).zip(waiting) {
         assert_eq!(
-            told(stream).text,
+            receive(stream).text,
             format!("{{\"columns\":[\"y\",\"failed\"],\"rows\":[[{a}0.0,null]]}}\n")
                 .replace(&format!("{a}0.0"), &format!("{}.0", a + 10))
         );
@@ -579,7 +579,7 @@ fn more_requests_are_waited_for_where_that_is_wished() {
     let one = bench.send(&post(&row(1.0)));
     let two = bench.send(&post(&row(2.0)));
     assert_eq!(bench.rows(), 2);
-    assert!(told(one).text.contains("11.0") && told(two).text.contains("12.0"));
+    assert!(receive(one).text.contains("11.0") && receive(two).text.contains("12.0"));
 }
 
 #[test]
@@ -590,13 +590,13 @@ fn an_engine_that_fails_takes_only_what_it_held() {
     let kept = bench.send(&post(&row(2.0)));
     bench.until("enn_serve_queue 1");
     bench.acts.send(Act::Fail("killed by signal 9")).unwrap();
-    let lost = told(lost);
+    let lost = receive(lost);
     assert_eq!(
         (lost.status, lost.error().as_str()),
         (503, "the worker that computed this ended (killed by signal 9): send it again")
     );
     let bench = bench.answering(1);
-    assert_eq!(told(kept).status, 200);
+    assert_eq!(receive(kept).status, 200);
     bench.until("enn_serve_restarts_total 1");
 }
 
@@ -639,7 +639,7 @@ fn who_is_slow_is_cut_off_and_others_are_served() {
     let mut heads: Vec<TcpStream> = (0..8).map(|_| bench.send(b"GET / HTTP/1.1\r\nHost: loc")).collect();
     let body = bench.send(&post(&row(1.0))[..post(&row(1.0)).len() - 3]);
     assert_eq!(bench.post(&row(1.0)).status, 200);
-    let body = told(body);
+    let body = receive(body);
     assert!(body.status == 408 && body.error().contains("within 1 s"), "{}", body.text);
     for head in &mut heads {
         let mut rest = Vec::new();
@@ -661,7 +661,7 @@ fn an_answer_that_takes_too_long_is_given_up() {
     bench.rows();
     let passed = bench.post(&row(2.0));
     assert!(passed.status == 504 && passed.error().contains("no answer within 1 s"), "{}", passed.text);
-    assert_eq!(told(late).status, 504);
+    assert_eq!(receive(late).status, 504);
     let bench = bench.answering(2);
     assert_eq!(bench.post(&row(3.0)).status, 200);
     // The second one was passed over: nobody waited for it.
@@ -674,7 +674,7 @@ fn too_many_connections_are_turned_away_and_places_come_back() {
     let bench = Bench::new(Limits { connections_max: 2, ..Limits::default() }).answering(1);
     let held: Vec<TcpStream> = (0..2).map(|_| bench.send(b"")).collect();
     // They are counted when they are accepted, in their order.
-    let away = told(TcpStream::connect(bench.address).unwrap());
+    let away = receive(TcpStream::connect(bench.address).unwrap());
     assert!(away.status == 503 && away.error().contains("at most 2"), "{}", away.text);
     drop(held);
     let began = Instant::now();
@@ -698,7 +698,7 @@ fn what_was_asked_is_answered_before_the_end() {
         assert!(began.elapsed() < WAIT, "it still takes connections");
     }
     bench.acts.send(Act::Answer).unwrap();
-    assert_eq!(told(asked).status, 200);
+    assert_eq!(receive(asked).status, 200);
     drop(idle);
     let drained = stopping.join().unwrap();
     assert_eq!((drained.finished, drained.cut), (1, 0));
@@ -717,9 +717,9 @@ fn the_end_does_not_wait_for_ever() {
     let asked = bench.send(&post(&row(1.0)));
     bench.rows();
     let mut server = bench.server.take().unwrap();
-    let hurry = server.hurry().unwrap();
+    let cancel_grace = server.cancel_grace().unwrap();
     let stopping = std::thread::spawn(move || server.stop(10 * WAIT));
-    hurry.now();
+    cancel_grace.cancel();
     assert_eq!(stopping.join().unwrap().cut, 1);
     drop(asked);
 }

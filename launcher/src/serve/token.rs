@@ -1,4 +1,4 @@
-//! The secret that clients must know, where others than this host's users can reach the server.
+//! The secret that clients must send where other hosts can reach the server.
 
 use std::{
     fs::File,
@@ -7,42 +7,34 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Longest file.
+/// Maximum size of the file, bytes.
 const FILE_BYTES_MAX: u64 = 4096;
-/// Shortest secret.
+/// Minimum length of the secret, bytes.
 const BYTES_MIN: usize = 16;
 
-/// Why a file is no token.
+/// Errors of reading a token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the token {}: {source}", path.display())]
-    Read {
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// Others can read it.
+    Read { path: PathBuf, source: std::io::Error },
+    /// Other users can read the file.
     #[error("{} can be read by everybody, expected its owner, and its group at most\n  hint: chmod 600 {}", path.display(), path.display())]
     Open { path: PathBuf },
-    /// It is guessed easily.
+    /// The secret is too short or has invisible characters.
     #[error("{} holds {found} characters, expected at least {BYTES_MIN} visible ones in one line\n  hint: openssl rand -hex 32 > {}", path.display(), path.display())]
-    Short {
-        path: PathBuf,
-        /// Characters.
-        found: usize,
-    },
+    Short { path: PathBuf, found: usize },
 }
 
-/// A secret; its digest is what is kept and compared, in constant time.
+/// A secret, of which only the digest is stored and compared, in constant time.
 #[derive(Debug, Clone, Copy)]
 pub struct Token(blake3::Hash);
 
 impl Token {
-    /// Reads the first line of a file that nobody else can read.
+    /// Reads the secret from a file that other users cannot read.
     ///
     /// # Errors
-    /// See [`TokenError`].
+    /// The cases of [`TokenError`].
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let failed = |source| TokenError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;
@@ -58,11 +50,11 @@ impl Token {
         Ok(Self(blake3::hash(secret.as_bytes())))
     }
 
-    /// Whether a header `Authorization` has it.
+    /// Returns whether a header `Authorization` contains the secret.
     pub(super) fn is_in(&self, header: Option<&[u8]>) -> bool {
-        let Some((scheme, told)) = header.and_then(|header| header.split_at_checked(7)) else { return false };
-        // Equality of digests takes the same time wherever they differ.
-        scheme.eq_ignore_ascii_case(b"bearer ") && blake3::hash(told.trim_ascii()) == self.0
+        let Some((scheme, secret)) = header.and_then(|header| header.split_at_checked(7)) else { return false };
+        // The comparison of digests takes constant time.
+        scheme.eq_ignore_ascii_case(b"bearer ") && blake3::hash(secret.trim_ascii()) == self.0
     }
 }
 

@@ -1,15 +1,15 @@
-//! How a node is reached: by its name, else by the address that Slurm has for it.
+//! The address of a node: its name, else the address that Slurm has for it.
 //!
-//! Slurm's names of nodes need not be names of the network; clouds often give them an address only.
+//! Slurm's node names need not be network names; clouds often assign only an address.
 
 use super::{
     command::{Commands, answer},
     hostlist::NAME_BYTES_MAX,
-    records::Record,
+    records::ScontrolRecord,
 };
 use std::net::ToSocketAddrs;
 
-/// A name or address by which `node` is reached from here; its own name when nothing better is known.
+/// Returns a name or address by which `node` is reached from here; its own name when nothing better is known.
 pub fn address(node: &str, commands: &dyn Commands) -> String {
     if (node, 0).to_socket_addrs().is_ok_and(|mut addresses| addresses.next().is_some()) {
         return node.to_owned();
@@ -19,16 +19,16 @@ pub fn address(node: &str, commands: &dyn Commands) -> String {
     record.ok().and_then(|text| node_address(&text)).unwrap_or_else(|| node.to_owned())
 }
 
-/// `NodeAddr` of an answer of `scontrol -o show node`.
+/// Returns `NodeAddr` from an answer of `scontrol -o show node`.
 fn node_address(answer: &str) -> Option<String> {
-    let address = Record::of(answer)?.get("NodeAddr")?;
+    let address = ScontrolRecord::of(answer)?.get("NodeAddr")?;
     (address.len() <= NAME_BYTES_MAX).then(|| address.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{SlurmError, command::Said},
+        super::{SlurmError, command::CommandOutput},
         *,
     };
     use std::ffi::OsString;
@@ -36,8 +36,8 @@ mod tests {
     struct Says(&'static str, i32);
 
     impl Commands for Says {
-        fn run(&self, _: &'static str, _: &[OsString], _: &str) -> Result<Said, SlurmError> {
-            Ok(Said { code: self.1, stdout: self.0.into(), stderr: String::new() })
+        fn run(&self, _: &'static str, _: &[OsString], _: &str) -> Result<CommandOutput, SlurmError> {
+            Ok(CommandOutput { code: self.1, stdout: self.0.into(), stderr: String::new() })
         }
     }
 

@@ -1,23 +1,22 @@
-//! What Slurm gave this process: job, step, nodes, tasks, GPUs. Read from variables, never from commands.
+//! The allocation that Slurm gave this process: job, step, nodes, tasks, GPUs. Read from variables, never from commands.
 //!
-//! In a step the variables of the step win over those of the job: a step may have fewer nodes, and those of a heterogeneous
-//! job name one component only.
+//! In a step the variables of the step take precedence over those of the job: a step may have fewer nodes, and the variables of a
+//! heterogeneous job name one component only.
 
 use super::{SlurmError, binding, hostlist};
 use std::collections::BTreeMap;
 
-/// Step ids from here on are no steps that srun started: batch script, interactive shell, extern.
+/// Lowest id of the special steps, which srun did not start: batch script, interactive shell, extern.
 const STEP_ID_SPECIAL: u64 = 0xffff_fff0;
-/// Most components of a heterogeneous job; Slurm allows 128.
+/// Limit on the components of a heterogeneous job; Slurm allows 128.
 const HET_GROUPS_MAX: usize = 128;
 
-/// The allocation this process is in.
+/// The allocation of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
     pub job_id: u64,
     /// Step that srun started; `None` in a batch script and in the shell of salloc.
     pub step_id: Option<u64>,
-    /// Name of the job.
     pub job_name: String,
     /// Nodes of the step, else of the job, in Slurm's order.
     pub nodes: Vec<String>,
@@ -25,34 +24,34 @@ pub struct Allocation {
     pub node_index: usize,
     /// Name of this node; `None` in the shell of salloc, which may be on a login node.
     pub node: Option<String>,
-    /// Tasks of each node.
+    /// Number of tasks on each node.
     pub tasks_per_node: Vec<u32>,
-    /// Index of this task among those of its node.
+    /// Index of this task among the tasks of its node.
     pub local_id: u32,
     /// Index of this task in the step.
     pub proc_id: u32,
-    /// GPUs of this node; `None`: Slurm does not say.
+    /// GPUs of this node; `None` when Slurm does not tell.
     pub gpus: Option<u32>,
-    /// Cores of each task.
+    /// Number of cores of each task.
     pub cpus_per_task: Option<u32>,
     /// Cores that each task of this node is bound to, by local id; empty: not bound, or not by a mask.
     pub cpu_bind: Vec<Vec<usize>>,
-    /// How often the job was requeued.
+    /// Number of requeues of the job.
     pub restart_count: u32,
-    /// When the job's time ends, seconds since the Unix epoch; Slurm 23.02 and later say it.
+    /// End of the job's time limit, in seconds since the Unix epoch; set by Slurm 23.02 and later.
     pub end_time: Option<u64>,
-    /// Where sbatch was called.
+    /// Directory in which sbatch was called.
     pub submit_dir: Option<String>,
-    /// Number of components, in a heterogeneous job.
+    /// Number of components of a heterogeneous job.
     pub het_size: Option<u32>,
-    /// Port of the srun that started the step: tells it from steps of another cluster with the same numbers.
+    /// Port of the srun that started the step, which distinguishes it from steps of another cluster with the same ids.
     pub launcher_port: Option<u32>,
     /// Whether srun started this process.
     pub in_step: bool,
 }
 
 impl Allocation {
-    /// From the SLURM_* variables; `None` outside Slurm.
+    /// Reads the SLURM_* variables; `None` outside Slurm.
     pub fn from(variables: &BTreeMap<String, String>) -> Result<Option<Self>, SlurmError> {
         let of = Variables(variables);
         let Some(job_id) = of.number("SLURM_JOB_ID")?.or(of.number("SLURM_JOBID")?) else { return Ok(None) };
@@ -91,7 +90,7 @@ impl Allocation {
         }))
     }
 
-    /// Tasks of this node.
+    /// Returns the number of tasks on this node.
     pub fn local_tasks(&self) -> u32 {
         self.tasks_per_node.get(self.node_index).copied().unwrap_or(1)
     }
@@ -104,7 +103,7 @@ fn missing(name: &'static str) -> SlurmError {
 struct Variables<'a>(&'a BTreeMap<String, String>);
 
 impl Variables<'_> {
-    /// A value; Slurm writes "(null)" for none.
+    /// Returns a value; Slurm writes "(null)" for none.
     fn text(&self, name: &str) -> Option<String> {
         self.0.get(name).filter(|value| !value.is_empty() && *value != "(null)").cloned()
     }
@@ -119,12 +118,12 @@ impl Variables<'_> {
         Ok(Some(small))
     }
 
-    /// The first of these that is set.
+    /// Returns the first of these variables that is set.
     fn first(&self, names: &[&'static str]) -> Option<(&'static str, String)> {
         names.iter().find_map(|name| Some((*name, self.text(name)?)))
     }
 
-    /// Values of NAME_0, NAME_1, … outside a step: each component of a heterogeneous job has its own.
+    /// Returns the values of NAME_0, NAME_1, … outside a step: each component of a heterogeneous job has its own.
     fn het_groups(&self, in_step: bool, name: &str) -> Vec<String> {
         if in_step {
             return Vec::new();
@@ -132,7 +131,7 @@ impl Variables<'_> {
         (0..HET_GROUPS_MAX).map_while(|group| self.text(&format!("{name}{group}"))).collect()
     }
 
-    /// Nodes, and the variable that names them.
+    /// Returns the nodes, and the variable that names them.
     fn nodes(&self, in_step: bool) -> Result<(Vec<String>, &'static str), SlurmError> {
         let name = "SLURM_JOB_NODELIST_HET_GROUP_n";
         let groups = self.het_groups(in_step, "SLURM_JOB_NODELIST_HET_GROUP_");
@@ -147,7 +146,7 @@ impl Variables<'_> {
         Ok((nodes, name))
     }
 
-    /// Whether the number of nodes is that of the list.
+    /// Checks that the number of nodes is the length of the list.
     fn agree(&self, in_step: bool, listed: usize, list_of: &'static str) -> Result<(), SlurmError> {
         let names = ["SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
         if list_of.ends_with("_n") {
@@ -161,16 +160,17 @@ impl Variables<'_> {
         }
     }
 
-    /// Tasks by node. Without a list of them: SLURM_NTASKS_PER_NODE, else one.
+    /// Returns the tasks of each node. Without a list of them: SLURM_NTASKS_PER_NODE, else 1.
     fn tasks(&self, in_step: bool, nodes: usize) -> Result<Vec<u32>, SlurmError> {
         let groups = self.het_groups(in_step, "SLURM_TASKS_PER_NODE_HET_GROUP_").join(",");
         if let Some(tasks) = task_counts(&groups, nodes).filter(|tasks| tasks.len() == nodes) {
             return Ok(tasks);
         }
         let names = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"];
-        // Outside a step SLURM_TASKS_PER_NODE says how many would fit where no number of tasks was asked for.
-        let asked = in_step || self.first(&["SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"]).is_some();
-        if let Some((name, value)) = self.first(if in_step { &names[..] } else { &names[1..] }).filter(|_| asked) {
+        // Outside a step SLURM_TASKS_PER_NODE holds how many would fit when no number of tasks was requested.
+        let is_requested = in_step || self.first(&["SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"]).is_some();
+        if let Some((name, value)) = self.first(if in_step { &names[..] } else { &names[1..] }).filter(|_| is_requested)
+        {
             let tasks = task_counts(&value, nodes).ok_or_else(|| SlurmError::Tasks { name, value: value.clone() })?;
             if tasks.len() == nodes {
                 return Ok(tasks);
@@ -179,7 +179,7 @@ impl Variables<'_> {
         Ok(vec![self.small("SLURM_NTASKS_PER_NODE")?.unwrap_or(1).max(1); nodes])
     }
 
-    /// SLURM_GPUS_ON_NODE, else the length of the list of GPUs.
+    /// Returns SLURM_GPUS_ON_NODE, else the length of the list of GPUs.
     fn gpus(&self, in_step: bool) -> Option<u32> {
         let count = |text: String| text.rsplit(':').next().and_then(|number| number.trim().parse().ok());
         let lists = ["SLURM_STEP_GPUS", "SLURM_JOB_GPUS"];
@@ -189,7 +189,7 @@ impl Variables<'_> {
     }
 }
 
-/// "0,1,4-7" counts six.
+/// Counts the items of a list; "0,1,4-7" has 6.
 fn listed_count(list: &str) -> Option<u32> {
     let item = |item: &str| match item.trim().split_once('-') {
         None => item.trim().parse::<u32>().ok().map(|_| 1),
@@ -198,7 +198,7 @@ fn listed_count(list: &str) -> Option<u32> {
     list.split(',').map(item).try_fold(0_u32, |sum, count| sum.checked_add(count?))
 }
 
-/// "2(x3),1" is 2, 2, 2, 1; `None`: it is no such list, or has more than `nodes` nodes.
+/// Expands a list: "2(x3),1" is 2, 2, 2, 1; `None` when it cannot be parsed or has more than `nodes` entries.
 fn task_counts(list: &str, nodes: usize) -> Option<Vec<u32>> {
     let mut counts = Vec::new();
     for item in list.split(',') {

@@ -1,9 +1,9 @@
-//! `SLURM_CPU_BIND`: which cores each task of a node is bound to.
+//! The parser of `SLURM_CPU_BIND`, which names the cores of each task of a node.
 
-/// Most words of a mask we read: 4,096 cores.
+/// Limit on the hexadecimal digits of a mask: 4,096 cores.
 const MASK_DIGITS_MAX: usize = 1024;
 
-/// Cores by local id, from `quiet,mask_cpu:0x3,0xC` or `map_cpu:0,2`; empty when the text binds to something else.
+/// Returns the cores by local id, from `quiet,mask_cpu:0x3,0xC` or `map_cpu:0,2`; empty for other kinds of binding.
 pub(super) fn cpus(text: &str) -> Vec<Vec<usize>> {
     let lists = |kind: &str| text.find(kind).map(|at| text[at + kind.len()..].split(','));
     let all: Option<Vec<_>> = if let Some(masks) = lists("mask_cpu:") {
@@ -16,7 +16,7 @@ pub(super) fn cpus(text: &str) -> Vec<Vec<usize>> {
     all.unwrap_or_default()
 }
 
-/// Cores of a mask in hexadecimal; a binding to no core is none.
+/// Returns the cores of a hexadecimal mask; `None` for a mask of no core.
 fn mask(text: &str) -> Option<Vec<usize>> {
     let digits = text.trim().strip_prefix("0x").unwrap_or(text.trim());
     if digits.len() > MASK_DIGITS_MAX {

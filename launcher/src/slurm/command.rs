@@ -1,4 +1,4 @@
-//! Running a command of Slurm: bounded in time and output, its words kept for the error.
+//! Running a command of Slurm, bounded in time and output.
 
 use super::SlurmError;
 use enn_common::secrets;
@@ -15,42 +15,40 @@ use std::{
     time::Duration,
 };
 
-/// Hands in jobs.
+/// The program that submits jobs.
 pub(super) const SUBMIT: &str = "sbatch";
 
-/// Longest answer of a command.
+/// Longest wait for a command.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Most bytes of an answer that are read.
+/// Limit on the bytes read of a command's output.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// What a command said.
+/// Output of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct CommandOutput {
     /// Exit code; -1: killed.
     pub code: i32,
-    /// Standard output.
     pub stdout: String,
-    /// Standard error.
     pub stderr: String,
 }
 
-/// Slurm's commands. Tests answer with captured words.
+/// Runs Slurm's commands. Tests return captured output instead.
 pub trait Commands {
-    /// Runs one to its end, with `input` on its standard input.
-    fn run(&self, program: &'static str, args: &[OsString], input: &str) -> Result<Said, SlurmError>;
+    /// Runs a command to its end, with `input` on its standard input.
+    fn run(&self, program: &'static str, args: &[OsString], input: &str) -> Result<CommandOutput, SlurmError>;
 }
 
 /// The commands on PATH.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct OnPath;
+pub struct SystemCommands;
 
-impl Commands for OnPath {
-    fn run(&self, program: &'static str, args: &[OsString], input: &str) -> Result<Said, SlurmError> {
+impl Commands for SystemCommands {
+    fn run(&self, program: &'static str, args: &[OsString], input: &str) -> Result<CommandOutput, SlurmError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => SlurmError::NoProgram { program },
             _ => SlurmError::Run { program, source },
         };
-        // A job script that is handed in takes the environment along, and the nodes of the job meet by its token.
+        // A submitted job script takes the environment along, and the nodes of the job authenticate by its token.
         let mut command = if program == SUBMIT { secrets::trusted_command(program) } else { secrets::command(program) };
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().map_err(failed)?;
@@ -59,9 +57,9 @@ impl Commands for OnPath {
         let input = input.to_owned();
         thread::spawn(move || send.send(listen(child, &input)));
         match answer.recv_timeout(ANSWER_TIMEOUT) {
-            Ok(said) => said.map_err(failed),
+            Ok(output) => output.map_err(failed),
             Err(_) => {
-                // The thread reaps it and ends; the number is its own as long as it has not.
+                // The thread reaps the command and ends; the process id is valid until then.
                 let _gone = kill(pid, Signal::SIGKILL);
                 Err(SlurmError::Silent { program, seconds: ANSWER_TIMEOUT.as_secs() })
             }
@@ -70,16 +68,16 @@ impl Commands for OnPath {
 }
 
 /// Writes the input, reads both streams to their end, then the exit code.
-fn listen(mut child: Child, input: &str) -> io::Result<Said> {
+fn listen(mut child: Child, input: &str) -> io::Result<CommandOutput> {
     let mut stderr = child.stderr.take();
     let errors = thread::spawn(move || text(stderr.as_mut()));
     if let Some(mut stdin) = child.stdin.take() {
-        // A command that does not want to hear it says why on its own.
-        let _unheard = stdin.write_all(input.as_bytes());
+        // A command that does not read its input reports its own error.
+        let _unread = stdin.write_all(input.as_bytes());
     }
     let stdout = text(child.stdout.as_mut())?;
     let stderr = errors.join().map_err(|_| io::Error::other("the thread that reads its errors died"))??;
-    Ok(Said { code: child.wait()?.code().unwrap_or(-1), stdout, stderr })
+    Ok(CommandOutput { code: child.wait()?.code().unwrap_or(-1), stdout, stderr })
 }
 
 fn text(stream: Option<&mut impl Read>) -> io::Result<String> {
@@ -90,19 +88,19 @@ fn text(stream: Option<&mut impl Read>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The standard output of a command that has to succeed.
+/// Returns the standard output of a command that must succeed.
 pub(super) fn answer(
     commands: &dyn Commands,
     program: &'static str,
     args: &[OsString],
     input: &str,
 ) -> Result<String, SlurmError> {
-    let said = commands.run(program, args, input)?;
-    if said.code == 0 {
-        return Ok(said.stdout);
+    let output = commands.run(program, args, input)?;
+    if output.code == 0 {
+        return Ok(output.stdout);
     }
-    let stderr = if said.stderr.trim().is_empty() { "it said nothing" } else { said.stderr.trim() };
-    Err(SlurmError::Refused { program, code: said.code, stderr: stderr.to_owned() })
+    let stderr = if output.stderr.trim().is_empty() { "it printed nothing" } else { output.stderr.trim() };
+    Err(SlurmError::Refused { program, code: output.code, stderr: stderr.to_owned() })
 }
 
 #[cfg(test)]
@@ -111,15 +109,15 @@ mod tests {
 
     #[test]
     fn a_command_is_heard() {
-        let said = OnPath.run("sh", &["-c".into(), "cat; echo no >&2; exit 3".into()], "yes\n").unwrap();
-        assert_eq!(said, Said { code: 3, stdout: "yes\n".into(), stderr: "no\n".into() });
-        let error = answer(&OnPath, "sh", &["-c".into(), "echo no >&2; exit 3".into()], "").unwrap_err();
+        let output = SystemCommands.run("sh", &["-c".into(), "cat; echo no >&2; exit 3".into()], "yes\n").unwrap();
+        assert_eq!(output, CommandOutput { code: 3, stdout: "yes\n".into(), stderr: "no\n".into() });
+        let error = answer(&SystemCommands, "sh", &["-c".into(), "echo no >&2; exit 3".into()], "").unwrap_err();
         assert_eq!(error.to_string(), "sh failed with code 3: no");
     }
 
     #[test]
     fn a_command_that_is_not_there() {
-        let error = OnPath.run("no-such-slurm-command", &[], "").unwrap_err();
+        let error = SystemCommands.run("no-such-slurm-command", &[], "").unwrap_err();
         assert!(error.to_string().starts_with("no-such-slurm-command was not found on PATH"));
     }
 }

@@ -1,10 +1,10 @@
 //! Several tasks of `srun` on one node: the first runs the workers, the others wait for it and end with its code.
 //!
-//! They meet at a path of their own. The first task makes it a pipe, holds it open with a byte in it, and at its end puts a
-//! file with its exit code in the pipe's place. A task that comes while the pipe is there waits until it is hung up, which
-//! the kernel does however the first task ends; one that comes later finds the file.
+//! They share a path. The first task makes it a named pipe, keeps it open with a byte in it, and at its end replaces the pipe by a
+//! file with its exit code. A task that starts while the pipe exists waits until it is hung up, which
+//! the kernel does however the first task ends; a later one finds the file.
 //!
-//! **Invariant:** nothing here polls, and nothing waits without end for a task that never comes.
+//! **Invariant:** nothing here polls, and nothing waits without a limit for a task that never starts.
 
 use super::{Allocation, SlurmError};
 use nix::{
@@ -27,43 +27,43 @@ use std::{
 
 /// Longest wait for the first task of the node.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(60);
-/// What was left by steps that ended longer ago than this is removed.
+/// Age from which files of ended steps are removed.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Signals that end a run: Slurm sends them to every task, and the first one decides.
 const SIGNALS: [Signal; 6] =
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// The first task of a node, for the others.
+/// The first task of a node, seen from the others.
 #[derive(Debug)]
-pub struct Leader {
+pub struct NodeLeader {
     path: PathBuf,
-    /// Hangs up when this process ends, however it ends.
+    /// The pipe hangs up when this process ends, however it ends.
     _pipe: File,
 }
 
-impl Leader {
-    /// Lets the other tasks of the node know that the workers are in hands; `None`: there are no others.
+impl NodeLeader {
+    /// Tells the other tasks of the node that this task runs the workers; `None`: there are no others.
     ///
-    /// Call it before anything can fail, and `end` with the code of this process.
-    pub fn stand(parent: &Path, allocation: &Allocation) -> Result<Option<Self>, SlurmError> {
+    /// Call it before anything can fail, and `end` with the exit code of this process.
+    pub fn announce(parent: &Path, allocation: &Allocation) -> Result<Option<Self>, SlurmError> {
         if allocation.local_tasks() < 2 || !allocation.in_step {
             return Ok(None);
         }
-        let path = meeting_path(parent, allocation)?;
+        let path = shared_path(parent, allocation)?;
         let failed = |source| SlurmError::Wait { path: path.clone(), source };
         path.parent().into_iter().for_each(forget_old);
-        // Only the first task of a step makes files: one that is here is of a step that had the same numbers.
+        // Only the first task of a step writes files: an existing one belongs to a step that had the same ids.
         if code(&path).map_err(failed)?.is_some() {
             fs::remove_file(&path).map_err(failed)?;
         }
         make_pipe(&path).map_err(failed)?;
-        // Reading and writing: opening does not wait for the others.
+        // The pipe is opened for reading and writing, so that opening does not wait for the others.
         let mut pipe = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
         pipe.write_all(b"1").map_err(failed)?;
         Ok(Some(Self { path, _pipe: pipe }))
     }
 
-    /// Tells the others the code to end with.
+    /// Publishes the exit code for the others.
     pub fn end(self, code: u8) -> Result<(), SlurmError> {
         let written = self.path.with_extension("code");
         let failed = |source| SlurmError::Wait { path: written.clone(), source };
@@ -72,15 +72,15 @@ impl Leader {
     }
 }
 
-/// Waits until the first task of this node has ended; its exit code.
+/// Waits until the first task of this node has ended; returns its exit code.
 pub fn follow(parent: &Path, allocation: &Allocation) -> Result<u8, SlurmError> {
-    let path = meeting_path(parent, allocation)?;
+    let path = shared_path(parent, allocation)?;
     follow_within(&path, AGENT_TIMEOUT)
 }
 
 fn follow_within(path: &Path, timeout: Duration) -> Result<u8, SlurmError> {
     let failed = |source| SlurmError::Wait { path: path.to_owned(), source };
-    // Blocked, they stay pending for ever: KILL and the end of the first task are what ends this one.
+    // Blocked signals stay pending for ever: only KILL and the end of the first task end this one.
     let blocked: SigSet = SIGNALS.into_iter().collect();
     blocked.thread_block().map_err(|errno| failed(errno.into()))?;
     if let Some(code) = code(path).map_err(failed)? {
@@ -88,7 +88,7 @@ fn follow_within(path: &Path, timeout: Duration) -> Result<u8, SlurmError> {
     }
     make_pipe(path).map_err(failed)?;
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
-    // A pipe that is still in its place now was not given up before it was opened here, so its end will be noticed.
+    // A pipe that is still in place now was not replaced before it was opened here, so its hang-up will be noticed.
     if let Some(code) = code(path).map_err(failed)? {
         return Ok(code);
     }
@@ -99,7 +99,7 @@ fn follow_within(path: &Path, timeout: Duration) -> Result<u8, SlurmError> {
     code(path).map_err(failed)?.ok_or(SlurmError::AgentGone)
 }
 
-/// Waits for `events` or for the end of the other side; false: neither came in time.
+/// Waits for `events` or for a hang-up; returns false when neither came in time.
 fn wait(pipe: &File, events: PollFlags, timeout: Option<Duration>) -> io::Result<bool> {
     let began = Instant::now();
     loop {
@@ -114,13 +114,13 @@ fn wait(pipe: &File, events: PollFlags, timeout: Option<Duration>) -> io::Result
     }
 }
 
-/// The code in the file, when there is one in the pipe's place.
+/// Returns the code in the file, when a file is in the pipe's place.
 fn code(path: &Path) -> io::Result<Option<u8>> {
     let mut text = String::new();
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_file() => {
             File::open(path)?.take(4).read_to_string(&mut text)?;
-            text.trim().parse().map(Some).map_err(|_| io::Error::other("what is in it is no exit code"))
+            text.trim().parse().map(Some).map_err(|_| io::Error::other("it holds no exit code"))
         }
         Ok(_) => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -128,7 +128,7 @@ fn code(path: &Path) -> io::Result<Option<u8>> {
     }
 }
 
-/// Removes what long ended steps left; a file that stays does no harm.
+/// Removes files of steps that ended long ago; a file that stays does no harm.
 fn forget_old(folder: &Path) {
     let old = |entry: &fs::DirEntry| {
         let changed = entry.metadata().and_then(|metadata| metadata.modified()).ok();
@@ -139,7 +139,7 @@ fn forget_old(folder: &Path) {
     }
 }
 
-/// A pipe at the path, made by whoever comes first.
+/// Makes a named pipe at the path, unless another task made it first.
 fn make_pipe(path: &Path) -> io::Result<()> {
     match mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR) {
         Ok(()) => Ok(()),
@@ -150,8 +150,8 @@ fn make_pipe(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The path where the tasks of this node meet, in a folder that only this user can enter.
-fn meeting_path(parent: &Path, allocation: &Allocation) -> Result<PathBuf, SlurmError> {
+/// Returns the path that the tasks of this node share, in a folder that only this user can enter.
+fn shared_path(parent: &Path, allocation: &Allocation) -> Result<PathBuf, SlurmError> {
     let folder = parent.join(format!("enn-slurm-{}", geteuid()));
     let failed = |source| SlurmError::Wait { path: folder.clone(), source };
     match DirBuilder::new().mode(0o700).create(&folder) {
@@ -188,7 +188,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let parent = dir.path().to_owned();
         let early = thread::spawn(move || follow(&parent, &task(1)));
-        let leader = Leader::stand(dir.path(), &task(0)).unwrap().unwrap();
+        let leader = NodeLeader::announce(dir.path(), &task(0)).unwrap().unwrap();
         let parent = dir.path().to_owned();
         let beside = thread::spawn(move || follow(&parent, &task(1)));
         leader.end(7).unwrap();
@@ -200,8 +200,8 @@ mod tests {
     #[test]
     fn what_a_step_with_the_same_numbers_left_is_removed() {
         let dir = tempfile::tempdir().unwrap();
-        Leader::stand(dir.path(), &task(0)).unwrap().unwrap().end(3).unwrap();
-        let leader = Leader::stand(dir.path(), &task(0)).unwrap().unwrap();
+        NodeLeader::announce(dir.path(), &task(0)).unwrap().unwrap().end(3).unwrap();
+        let leader = NodeLeader::announce(dir.path(), &task(0)).unwrap().unwrap();
         let parent = dir.path().to_owned();
         let follower = thread::spawn(move || follow(&parent, &task(1)));
         leader.end(0).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     fn a_leader_that_is_killed_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let parent = dir.path().to_owned();
-        let leader = Leader::stand(dir.path(), &task(0)).unwrap().unwrap();
+        let leader = NodeLeader::announce(dir.path(), &task(0)).unwrap().unwrap();
         let follower = thread::spawn(move || follow(&parent, &task(1)));
         // What a kill does to it: the pipe is closed and no file comes.
         let path = leader.path.clone();
@@ -240,7 +240,7 @@ mod tests {
     fn one_task_needs_nobody() {
         let dir = tempfile::tempdir().unwrap();
         let alone = Allocation { tasks_per_node: vec![1; 4], ..task(0) };
-        assert!(Leader::stand(dir.path(), &alone).unwrap().is_none());
+        assert!(NodeLeader::announce(dir.path(), &alone).unwrap().is_none());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
@@ -248,6 +248,6 @@ mod tests {
     fn a_folder_of_others_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         DirBuilder::new().mode(0o755).create(dir.path().join(format!("enn-slurm-{}", geteuid()))).unwrap();
-        assert!(matches!(Leader::stand(dir.path(), &task(0)), Err(SlurmError::Foreign { .. })));
+        assert!(matches!(NodeLeader::announce(dir.path(), &task(0)), Err(SlurmError::Foreign { .. })));
     }
 }

@@ -1,76 +1,66 @@
 //! Slurm's host lists: `gpu[001-003,007],cpu-[a,b][1-2]` to names and back.
 //!
-//! Zero padding follows Slurm: numbers are padded to the width of the range's first number. What is between brackets and is
+//! Zero padding follows Slurm: numbers are padded to the width of the range's first number. An item between brackets that is
 //! no number stands for itself. Several brackets count like digits: the last one varies fastest.
 //!
-//! **Invariant:** no list makes more than [`NAMES_MAX`] names, a name longer than [`NAME_BYTES_MAX`], or names of more than
-//! [`NAMES_BYTES_MAX`] together.
+//! **Invariant:** no list expands to more than [`NAMES_MAX`] names, to a name longer than [`NAME_BYTES_MAX`], or to more than
+//! [`NAMES_BYTES_MAX`] in all.
 
-/// Most names of a list.
+/// Limit on the names of a list.
 pub const NAMES_MAX: usize = 65_536;
-/// Longest name, as for host names.
+/// Limit on the bytes of a name, as for host names.
 pub const NAME_BYTES_MAX: usize = 253;
 
-/// Most bytes of all names: enough for as many as there may be, of 32 bytes each.
+/// Limit on the bytes of all names: [`NAMES_MAX`] names of 32 bytes.
 pub const NAMES_BYTES_MAX: usize = 2 << 20;
 
-/// A list that cannot be read. Places are counted in characters, from 1.
+/// Errors of a list that cannot be parsed. Positions are counted in characters, from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostlistError {
-    /// Nothing between two commas, or nothing at all.
+    /// There is nothing between two commas, or nothing at all.
     #[error("the host list {list:?} has no name at character {at}")]
     Empty { list: String, at: usize },
-    /// A character that no host name has.
+    /// The character is not valid in a host name.
     #[error("the host list {list:?} has {found:?} at character {at}, which is part of no host name")]
     Character { list: String, at: usize, found: char },
-    /// A bracket without its partner.
+    /// A bracket has no partner.
     #[error("the host list {list:?} has a bracket without a partner at character {at}")]
     Bracket { list: String, at: usize },
-    /// Something between brackets that is neither N nor N-M.
+    /// An item between brackets is neither N nor N-M.
     #[error(
         "the host list {list:?} has {found:?} at character {at} where a number or a range such as 01-16 was expected"
     )]
-    Range {
-        list: String,
-        at: usize,
-        /// What is there.
-        found: String,
-    },
-    /// A range whose end is before its beginning.
+    Range { list: String, at: usize, found: String },
+    /// The end of a range is before its beginning.
     #[error("the host list {list:?} has the range {found:?} at character {at}, which ends before it begins")]
-    Backwards {
-        list: String,
-        at: usize,
-        /// The range.
-        found: String,
-    },
-    /// Too many names.
+    Backwards { list: String, at: usize, found: String },
+    /// The list has too many names.
     #[error("the host list of {bytes} bytes stands for more than {NAMES_MAX} names")]
     TooMany {
-        /// Length of the list.
+        /// Length of the list in bytes.
         bytes: usize,
     },
-    /// Too many bytes of names.
+    /// The names have too many bytes.
     #[error("the host list of {bytes} bytes stands for names of more than {NAMES_BYTES_MAX} bytes together")]
     TooLarge {
-        /// Length of the list.
+        /// Length of the list in bytes.
         bytes: usize,
     },
-    /// A name that is too long.
+    /// A name is too long.
     #[error("the host list of {bytes} bytes has a name longer than {NAME_BYTES_MAX} bytes")]
     TooLong {
-        /// Length of the list.
+        /// Length of the list in bytes.
         bytes: usize,
     },
 }
 
-/// A piece of a name: one of these.
-enum Part {
+/// One alternative for a part of a name.
+enum NamePart {
     Text(String),
     Numbers { first: u64, last: u64, width: usize },
 }
 
-/// All names of a list, in its order.
+/// Returns all names of a list, in its order.
 pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     let chars: Vec<char> = list.chars().collect();
     let mut names = Vec::new();
@@ -87,7 +77,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
         if columns.is_empty() {
             return Err(HostlistError::Empty { list: list.to_owned(), at: entry_at + 1 });
         }
-        product(list, &columns, (&mut names, &mut room_bytes))?;
+        product(list, &columns, &mut names, &mut room_bytes)?;
         if at == chars.len() {
             return Ok(names);
         }
@@ -95,8 +85,8 @@ pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     }
 }
 
-/// Plain characters from `at` on, and where they end.
-fn text(list: &str, chars: &[char], at: usize) -> Result<(Vec<Part>, usize), HostlistError> {
+/// Parses plain characters from `at` on; returns their end, too.
+fn text(list: &str, chars: &[char], at: usize) -> Result<(Vec<NamePart>, usize), HostlistError> {
     let end = at + chars[at..].iter().take_while(|c| !matches!(c, ',' | '[')).count();
     for (index, found) in chars[at..end].iter().enumerate() {
         let at = at + index + 1;
@@ -106,11 +96,11 @@ fn text(list: &str, chars: &[char], at: usize) -> Result<(Vec<Part>, usize), Hos
             _ => {}
         }
     }
-    Ok((vec![Part::Text(chars[at..end].iter().collect())], end))
+    Ok((vec![NamePart::Text(chars[at..end].iter().collect())], end))
 }
 
-/// What is between the bracket at `at` and its partner, and the place behind it.
-fn bracket(list: &str, chars: &[char], at: usize) -> Result<(Vec<Part>, usize), HostlistError> {
+/// Parses the items between the bracket at `at` and its partner; returns the index after it, too.
+fn bracket(list: &str, chars: &[char], at: usize) -> Result<(Vec<NamePart>, usize), HostlistError> {
     let length = chars[at + 1..].iter().take_while(|c| !matches!(c, '[' | ']')).count();
     let end = at + 1 + length;
     if chars.get(end) != Some(&']') {
@@ -125,8 +115,8 @@ fn bracket(list: &str, chars: &[char], at: usize) -> Result<(Vec<Part>, usize), 
     Ok((parts, end + 1))
 }
 
-/// One item between brackets: N, N-M, or a word without a hyphen.
-fn part(list: &str, item: &[char], at: usize) -> Result<Part, HostlistError> {
+/// Parses one item between brackets: N, N-M, or a word without a hyphen.
+fn part(list: &str, item: &[char], at: usize) -> Result<NamePart, HostlistError> {
     let found: String = item.iter().collect();
     let range = || HostlistError::Range { list: list.to_owned(), at, found: found.clone() };
     let number = |text: &str| {
@@ -134,27 +124,29 @@ fn part(list: &str, item: &[char], at: usize) -> Result<Part, HostlistError> {
         digits.then(|| text.parse::<u64>().ok()).flatten()
     };
     if let Some((first, last)) = found.split_once('-') {
-        let (Some(low), Some(high)) = (number(first), number(last)) else { return Err(range()) };
+        let low = number(first).ok_or_else(range)?;
+        let high = number(last).ok_or_else(range)?;
         if high < low {
             return Err(HostlistError::Backwards { list: list.to_owned(), at, found: found.clone() });
         }
-        return Ok(Part::Numbers { first: low, last: high, width: first.len() });
+        return Ok(NamePart::Numbers { first: low, last: high, width: first.len() });
     }
     if found.is_empty() || !found.chars().all(allowed) {
         return Err(range());
     }
-    Ok(Part::Text(found))
+    Ok(NamePart::Text(found))
 }
 
 fn allowed(c: char) -> bool {
     !c.is_whitespace() && !c.is_control() && !matches!(c, ',' | '[' | ']')
 }
 
-/// Every combination of the columns, the last one varying fastest, behind `names`.
+/// Appends every combination of the columns to `names`, the last column varying fastest.
 fn product(
     list: &str,
-    columns: &[Vec<Part>],
-    (names, room_bytes): (&mut Vec<String>, &mut usize),
+    columns: &[Vec<NamePart>],
+    names: &mut Vec<String>,
+    room_bytes: &mut usize,
 ) -> Result<(), HostlistError> {
     let too_many = HostlistError::TooMany { bytes: list.len() };
     let mut count = 1_u64;
@@ -165,7 +157,7 @@ fn product(
             values = values.saturating_add(part.count());
         }
         count = count.saturating_mul(values);
-        bytes += column.iter().map(Part::bytes_max).max().unwrap_or(0);
+        bytes += column.iter().map(NamePart::bytes_max).max().unwrap_or(0);
     }
     let room = NAMES_MAX - names.len();
     let Some(count) = usize::try_from(count).ok().filter(|count| *count <= room) else { return Err(too_many) };
@@ -173,16 +165,16 @@ fn product(
         return Err(HostlistError::TooLong { bytes: list.len() });
     }
     *room_bytes = room_bytes.checked_sub(count * bytes).ok_or(HostlistError::TooLarge { bytes: list.len() })?;
-    let mut made = vec![String::new()];
+    let mut combined = vec![String::new()];
     for column in columns {
-        let values: Vec<String> = column.iter().flat_map(Part::values).collect();
-        made = made.iter().flat_map(|name| values.iter().map(move |value| format!("{name}{value}"))).collect();
+        let values: Vec<String> = column.iter().flat_map(NamePart::values).collect();
+        combined = combined.iter().flat_map(|name| values.iter().map(move |value| format!("{name}{value}"))).collect();
     }
-    names.extend(made);
+    names.extend(combined);
     Ok(())
 }
 
-impl Part {
+impl NamePart {
     fn count(&self) -> u64 {
         match self {
             Self::Text(_) => 1,
@@ -207,9 +199,9 @@ impl Part {
     }
 }
 
-/// A list that [`expand`]s to these names in this order; neighbours that differ in their last number share brackets.
+/// Returns a list that [`expand`]s to these names in this order; neighbours that differ in their last number share brackets.
 pub fn compress(names: &[String]) -> String {
-    // What is done is text at once: entries of tens of thousands of names would be many times as large.
+    // Finished entries are converted to text at once: as entries, tens of thousands of names would be many times as large.
     let mut list = String::new();
     let mut open = None::<Entry>;
     let mut close = |entry: &Entry| {
@@ -234,13 +226,13 @@ pub fn compress(names: &[String]) -> String {
     list
 }
 
-/// Names with the same beginning.
+/// Names with a common prefix.
 struct Entry {
     prefix: String,
     runs: Vec<Run>,
 }
 
-/// Numbers that follow each other.
+/// Consecutive numbers.
 struct Run {
     first: u64,
     last: u64,

@@ -1,6 +1,6 @@
-//! Slurm: what it gave us, where its nodes meet, the script we hand it, and asking it to run us again.
+//! Slurm: the allocation, the rendezvous of its nodes, the job script, and requeueing.
 //!
-//! Everything that decides is pure and reads the variables it is handed; commands of Slurm run behind one trait.
+//! All decisions are pure and read the variables that are passed in; commands of Slurm run behind one trait.
 
 mod address;
 mod allocation;
@@ -9,8 +9,8 @@ mod command;
 mod error;
 mod follow;
 pub mod hostlist;
-mod meeting;
 mod records;
+mod rendezvous;
 mod requeue;
 mod script;
 mod states;
@@ -18,11 +18,11 @@ mod submit;
 
 pub use address::address;
 pub use allocation::Allocation;
-pub use command::{Commands, OnPath, Said};
+pub use command::{CommandOutput, Commands, SystemCommands};
 pub use error::SlurmError;
-pub use follow::{Leader, follow};
-pub use meeting::{Meeting, Part, WorkersFrom, part, rendezvous, srun};
+pub use follow::{NodeLeader, follow};
+pub use rendezvous::{AllocationRendezvous, TaskRole, WorkersFrom, rendezvous, srun, task_role};
 pub use requeue::requeue;
 pub use script::{JobOptions, SIGNAL_BEFORE_S, script};
-pub use states::State;
-pub use submit::{Job, job, submit};
+pub use states::JobState;
+pub use submit::{JobInfo, job, submit};

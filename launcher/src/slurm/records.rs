@@ -1,16 +1,16 @@
-//! What `scontrol -o show` prints: one line of `Name=Value` pairs.
+//! The output of `scontrol -o show`: one line of `Name=Value` pairs.
 
 /// Values by name, from one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Record<'a>(&'a str);
+pub(super) struct ScontrolRecord<'a>(&'a str);
 
-impl<'a> Record<'a> {
-    /// The first line of the answer that has pairs.
+impl<'a> ScontrolRecord<'a> {
+    /// Returns the first line of the answer that has pairs.
     pub(super) fn of(answer: &'a str) -> Option<Self> {
-        answer.lines().find(|line| line.contains('=')).map(Record)
+        answer.lines().find(|line| line.contains('=')).map(ScontrolRecord)
     }
 
-    /// The value of `name`, up to the next blank; "(null)" and "" are none.
+    /// Returns the value of `name`, up to the next blank; `None` for "(null)" and "".
     pub(super) fn get(&self, name: &str) -> Option<&'a str> {
         let value = |word: &'a str| word.strip_prefix(name)?.strip_prefix('=');
         self.0.split_whitespace().find_map(value).filter(|value| !value.is_empty() && *value != "(null)")

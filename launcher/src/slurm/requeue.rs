@@ -1,13 +1,13 @@
-//! Asking Slurm to run the job again, once everything is saved.
+//! Requeueing of the job, once everything is saved.
 
 use super::{
     SlurmError,
     command::{Commands, answer},
 };
 
-/// Puts the job back into the queue. Slurm then ends what still runs of it: TERM at once, KILL after its KillWait.
+/// Puts the job back into the queue. Slurm then ends its remaining processes: TERM at once, KILL after its KillWait.
 ///
-/// Call it on one node only, when the workers of all nodes have ended. An error is a refusal: the job may not be requeued
+/// Call it on one node only, when the workers of all nodes have ended. An error means a refusal: the job may not be requeued
 /// (`--no-requeue`, JobRequeue=0), or Slurm does not answer.
 pub fn requeue(job_id: u64, commands: &dyn Commands) -> Result<(), SlurmError> {
     answer(commands, "scontrol", &["requeue".into(), job_id.to_string().into()], "").map(|_| ())
@@ -15,16 +15,16 @@ pub fn requeue(job_id: u64, commands: &dyn Commands) -> Result<(), SlurmError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::command::Said, *};
+    use super::{super::command::CommandOutput, *};
     use std::{cell::RefCell, ffi::OsString};
 
     struct Heard(RefCell<Vec<OsString>>, i32, &'static str);
 
     impl Commands for Heard {
-        fn run(&self, program: &'static str, args: &[OsString], _: &str) -> Result<Said, SlurmError> {
+        fn run(&self, program: &'static str, args: &[OsString], _: &str) -> Result<CommandOutput, SlurmError> {
             self.0.borrow_mut().push(program.into());
             self.0.borrow_mut().extend_from_slice(args);
-            Ok(Said { code: self.1, stdout: String::new(), stderr: self.2.into() })
+            Ok(CommandOutput { code: self.1, stdout: String::new(), stderr: self.2.into() })
         }
     }
 

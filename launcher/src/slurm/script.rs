@@ -1,50 +1,47 @@
-//! The script for sbatch, as text: what `enn slurm script` prints and `enn slurm submit` hands over.
+//! The script for sbatch, as text: printed by `enn slurm script` and submitted by `enn slurm submit`.
 //!
-//! Its last line puts srun in the place of the shell. So the signal that Slurm sends to the batch script before the time
-//! limit reaches srun, which passes it on to `enn` on every node; each saves, and the host puts the job back into the queue.
+//! Its last line replaces the shell by srun. So the signal that Slurm sends to the batch script before the time
+//! limit reaches srun, which passes it on to `enn` on every node; each saves, and the host requeues the job.
 //!
-//! **Invariant:** the text holds no secret. The token of the run is drawn when the job runs and travels in the environment.
+//! **Invariant:** the text holds no secret. The token of the run is generated when the job runs and passed in the environment.
 
 use super::SlurmError;
 use std::fmt::Write;
 
-/// Seconds before the time limit at which a run begins to save, unless the user says otherwise.
+/// Default for the seconds before the time limit at which a run begins to save.
 pub const SIGNAL_BEFORE_S: u32 = 90;
 /// Slurm's own limit for that number.
 const SIGNAL_BEFORE_S_MAX: u32 = 65_535;
-/// Where output goes, unless the user says otherwise. Slurm makes no folders.
+/// Default output file. Slurm makes no folders.
 const OUTPUT: &str = "%x-%j.log";
 
-/// What the job is asked for. `None` leaves it to the cluster.
+/// Options of the job. `None` leaves the choice to the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobOptions {
     pub job_name: Option<String>,
     pub nodes: u32,
     /// GPUs of each node: a number, or TYPE:NUMBER.
     pub gpus_per_node: Option<String>,
-    /// Cores of each node.
+    /// Number of cores of each node.
     pub cpus_per_node: Option<u32>,
-    /// Memory of each node.
     pub mem: Option<String>,
-    /// Time limit.
     pub time: Option<String>,
     pub partition: Option<String>,
     pub account: Option<String>,
     /// Quality of service.
     pub qos: Option<String>,
-    /// File for the output.
     pub output: Option<String>,
-    /// Not to be requeued.
+    /// Whether the job must not be requeued.
     pub no_requeue: bool,
     /// Seconds before the time limit at which the run saves; `None`: [`SIGNAL_BEFORE_S`].
     pub signal_before: Option<u32>,
-    /// More options for sbatch, one line each.
+    /// Further options for sbatch, one line each.
     pub sbatch_args: Vec<String>,
-    /// The run outlives the loss of a node.
+    /// Whether the run continues after the loss of a node.
     pub elastic: bool,
 }
 
-/// The script that runs `program` once on every node of the job.
+/// Returns the script that runs `program` once on every node of the job.
 pub fn script(options: &JobOptions, program: &[String]) -> Result<String, SlurmError> {
     let mut text = "#!/bin/bash\n".to_owned();
     for line in directives(options, program)? {
@@ -67,7 +64,7 @@ pub fn script(options: &JobOptions, program: &[String]) -> Result<String, SlurmE
     Ok(text)
 }
 
-/// What goes behind #SBATCH.
+/// Returns the lines after #SBATCH.
 fn directives(options: &JobOptions, program: &[String]) -> Result<Vec<String>, SlurmError> {
     let name = options.job_name.clone().unwrap_or_else(|| job_name(program));
     let output = options.output.as_deref().unwrap_or(OUTPUT);
@@ -103,7 +100,7 @@ fn directives(options: &JobOptions, program: &[String]) -> Result<Vec<String>, S
     Ok(lines)
 }
 
-/// The stem of the script or configuration that runs.
+/// Returns the stem of the script or configuration that runs.
 fn job_name(program: &[String]) -> String {
     let file = program.iter().skip(1).find(|word| [".py", ".toml", ".sh"].iter().any(|end| word.ends_with(end)));
     let stem =
@@ -120,7 +117,7 @@ fn count(option: &'static str, value: u32) -> Result<u32, SlurmError> {
     if value == 0 { Err(refused(option, "0", "asks for nothing")) } else { Ok(value) }
 }
 
-/// `--option=value`, when sbatch reads it back as it is.
+/// Returns `--option=value`, when sbatch parses it back unchanged.
 fn directive(option: &'static str, value: &str) -> Result<String, SlurmError> {
     let plain = |c: char| c.is_alphanumeric() || "%_-+.,:/@=~^[]*&|()!".contains(c);
     match value {
@@ -131,7 +128,7 @@ fn directive(option: &'static str, value: &str) -> Result<String, SlurmError> {
     }
 }
 
-/// An option the user wrote for sbatch, as it is.
+/// Returns an option that the user wrote for sbatch, unchanged.
 fn free(argument: &str) -> Result<String, SlurmError> {
     match argument {
         _ if argument.contains(['\n', '\r', '\0']) => Err(refused("--sbatch-arg", argument, "has more than one line")),
@@ -145,7 +142,7 @@ fn free(argument: &str) -> Result<String, SlurmError> {
     }
 }
 
-/// Whether the option is `name`, alone or with a value.
+/// Returns whether the option is `name`, alone or with a value.
 fn names(argument: &str, name: &str) -> bool {
     argument.strip_prefix(name).is_some_and(|rest| {
         rest.is_empty()
@@ -169,7 +166,7 @@ fn signal_before(options: &JobOptions) -> Result<u32, SlurmError> {
     }
 }
 
-/// Seconds of a time limit in Slurm's forms: MIN, MIN:S, H:M:S, D-H, D-H:M, D-H:M:S; `None`: unlimited.
+/// Parses a time limit in Slurm's forms into seconds: MIN, MIN:S, H:M:S, D-H, D-H:M, D-H:M:S; `None`: unlimited.
 fn limit_s(text: &str) -> Result<Option<u64>, SlurmError> {
     if ["UNLIMITED", "INFINITE"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
         return Ok(None);
@@ -192,7 +189,7 @@ fn limit_s(text: &str) -> Result<Option<u64>, SlurmError> {
     Ok(Some(u64::from(days.unwrap_or(0)) * 86_400 + seconds))
 }
 
-/// A word as the shell takes it.
+/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "%_-+.,:/@=".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,53 +1,52 @@
-//! States of a job, as `scontrol`, `squeue` and `sacct` write them. A state that is not listed is data, not an error.
+//! States of a job, as `scontrol`, `squeue` and `sacct` write them. An unlisted state is data, not an error.
 
 use std::fmt;
 
 macro_rules! states {
     ($($variant:ident $name:literal $short:literal $ended:literal $doc:literal,)*) => {
-        /// State of a job.
         #[derive(Debug, Clone, PartialEq, Eq)]
-        pub enum State {
+        pub enum JobState {
             $(#[doc = $doc] $variant,)*
             /// A word that this version of ENN does not know.
             Unlisted(String),
         }
 
-        /// Word, short form, state, whether the job has ended.
-        const STATES: &[(&str, &str, State, bool)] = &[$(($name, $short, State::$variant, $ended),)*];
+        /// Word, short form, state, and whether the job has ended.
+        const STATES: &[(&str, &str, JobState, bool)] = &[$(($name, $short, JobState::$variant, $ended),)*];
     };
 }
 
 states! {
-    Pending "PENDING" "PD" false "Waits for nodes.",
-    Configuring "CONFIGURING" "CF" false "Its nodes are made ready.",
-    Running "RUNNING" "R" false "Runs.",
-    Completing "COMPLETING" "CG" false "Its last processes are being ended.",
-    Suspended "SUSPENDED" "S" false "Stopped; keeps its nodes.",
-    Stopped "STOPPED" "ST" false "Stopped by SIGSTOP; keeps its cores.",
-    Signaling "SIGNALING" "SI" false "A signal is on its way.",
+    Pending "PENDING" "PD" false "The job waits for nodes.",
+    Configuring "CONFIGURING" "CF" false "The nodes are being prepared.",
+    Running "RUNNING" "R" false "The job runs.",
+    Completing "COMPLETING" "CG" false "The last processes are being ended.",
+    Suspended "SUSPENDED" "S" false "The job is stopped and keeps its nodes.",
+    Stopped "STOPPED" "ST" false "The job was stopped by SIGSTOP and keeps its cores.",
+    Signaling "SIGNALING" "SI" false "The job is being signalled.",
     StageOut "STAGE_OUT" "SO" false "Files are staged out.",
-    Resizing "RESIZING" "RS" false "Its size changes.",
-    Requeued "REQUEUED" "RQ" false "Goes back into the queue.",
-    RequeueHold "REQUEUE_HOLD" "RH" false "Went back into the queue and is held there.",
-    RequeueFed "REQUEUE_FED" "RF" false "Went back into the queue of a federation.",
-    SpecialExit "SPECIAL_EXIT" "SE" false "Went back into the queue with a mark.",
-    ResvDelHold "RESV_DEL_HOLD" "RD" false "Held: its reservation was deleted.",
-    Completed "COMPLETED" "CD" true "Ended with code 0.",
-    Failed "FAILED" "F" true "Ended with another code.",
-    Cancelled "CANCELLED" "CA" true "Cancelled by somebody.",
-    Timeout "TIMEOUT" "TO" true "Ended at its time limit.",
+    Resizing "RESIZING" "RS" false "The job's size is being changed.",
+    Requeued "REQUEUED" "RQ" false "The job goes back into the queue.",
+    RequeueHold "REQUEUE_HOLD" "RH" false "The job went back into the queue and is held there.",
+    RequeueFed "REQUEUE_FED" "RF" false "The job went back into the queue of a federation.",
+    SpecialExit "SPECIAL_EXIT" "SE" false "The job went back into the queue with a special exit code.",
+    ResvDelHold "RESV_DEL_HOLD" "RD" false "The job is held because its reservation was deleted.",
+    Completed "COMPLETED" "CD" true "The job ended with code 0.",
+    Failed "FAILED" "F" true "The job ended with another code.",
+    Cancelled "CANCELLED" "CA" true "The job was cancelled by a user or administrator.",
+    Timeout "TIMEOUT" "TO" true "The job ended at its time limit.",
     NodeFail "NODE_FAIL" "NF" true "A node failed.",
-    OutOfMemory "OUT_OF_MEMORY" "OOM" true "It asked for more memory than it was given.",
-    Preempted "PREEMPTED" "PR" true "Gave way to another job.",
-    BootFail "BOOT_FAIL" "BF" true "Its nodes did not boot.",
-    Deadline "DEADLINE" "DL" true "Ended at its deadline.",
-    Revoked "REVOKED" "RV" true "Runs in another cluster of the federation.",
-    LaunchFailed "LAUNCH_FAILED" "LF" true "Could not be launched.",
-    ReconfigFail "RECONFIG_FAIL" "RCF" true "Its nodes could not be configured.",
+    OutOfMemory "OUT_OF_MEMORY" "OOM" true "The job ran out of memory.",
+    Preempted "PREEMPTED" "PR" true "The job was ended to make room for another one.",
+    BootFail "BOOT_FAIL" "BF" true "The nodes did not boot.",
+    Deadline "DEADLINE" "DL" true "The job ended at its deadline.",
+    Revoked "REVOKED" "RV" true "The job runs in another cluster of the federation.",
+    LaunchFailed "LAUNCH_FAILED" "LF" true "The job could not be launched.",
+    ReconfigFail "RECONFIG_FAIL" "RCF" true "The nodes could not be configured.",
 }
 
-impl State {
-    /// From any form: long, short, cut off with a plus, or with more behind it ("CANCELLED by 1000").
+impl JobState {
+    /// Parses any form: long, short, cut off with a plus, or with further words ("CANCELLED by 1000").
     pub fn parse(text: &str) -> Self {
         let word = text.split_whitespace().next().unwrap_or_default();
         let cut = word.strip_suffix('+');
@@ -59,13 +58,13 @@ impl State {
         found.map_or_else(|| Self::Unlisted(word.to_owned()), |(_, _, state, _)| state.clone())
     }
 
-    /// Whether the job is over for good; one that is not known is taken to go on.
+    /// Returns whether the job has ended for good; an unlisted state counts as running.
     pub fn has_ended(&self) -> bool {
         STATES.iter().any(|(_, _, state, ended)| state == self && *ended)
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for JobState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unlisted(word) => f.write_str(word),
@@ -81,31 +80,31 @@ mod tests {
     #[test]
     fn every_state_is_read_back_in_both_forms() {
         for (name, short, state, _) in STATES {
-            assert_eq!((&State::parse(name), &State::parse(short)), (state, state));
+            assert_eq!((&JobState::parse(name), &JobState::parse(short)), (state, state));
             assert_eq!(state.to_string(), *name);
         }
     }
 
     #[test]
     fn forms_of_sacct() {
-        assert_eq!(State::parse("CANCELLED by 1000"), State::Cancelled);
-        assert_eq!(State::parse("CANCELLED+"), State::Cancelled);
-        assert_eq!(State::parse("OUT_OF_ME+"), State::OutOfMemory);
-        assert_eq!(State::parse("R+"), State::Unlisted("R+".into()));
+        assert_eq!(JobState::parse("CANCELLED by 1000"), JobState::Cancelled);
+        assert_eq!(JobState::parse("CANCELLED+"), JobState::Cancelled);
+        assert_eq!(JobState::parse("OUT_OF_ME+"), JobState::OutOfMemory);
+        assert_eq!(JobState::parse("R+"), JobState::Unlisted("R+".into()));
     }
 
     #[test]
     fn unknown_states_are_data() {
-        let state = State::parse("POWERED_BY_WIND");
+        let state = JobState::parse("POWERED_BY_WIND");
         assert_eq!(state.to_string(), "POWERED_BY_WIND");
         assert!(!state.has_ended());
-        assert_eq!(State::parse(""), State::Unlisted(String::new()));
+        assert_eq!(JobState::parse(""), JobState::Unlisted(String::new()));
     }
 
     #[test]
     fn what_has_ended() {
         for (name, ended) in [("NODE_FAIL", true), ("PREEMPTED", true), ("REQUEUED", false), ("SUSPENDED", false)] {
-            assert_eq!(State::parse(name).has_ended(), ended, "{name}");
+            assert_eq!(JobState::parse(name).has_ended(), ended, "{name}");
         }
     }
 }

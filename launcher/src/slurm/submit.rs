@@ -1,52 +1,52 @@
-//! Handing a script to sbatch, and asking what became of a job.
+//! Submission of a script to sbatch, and queries of a job.
 
 use super::{
-    SlurmError, State,
+    JobState, SlurmError,
     command::{Commands, SUBMIT, answer},
-    records::Record,
+    records::ScontrolRecord,
 };
 use std::fmt;
 
-/// Hands over a script; the job's number.
+/// Submits a script; returns the job's id.
 pub fn submit(script: &str, commands: &dyn Commands) -> Result<u64, SlurmError> {
-    let said = answer(commands, SUBMIT, &["--parsable".into()], script)?;
-    // "JOB" or "JOB;CLUSTER", after whatever a site's plugin has to say.
+    let answer = answer(commands, SUBMIT, &["--parsable".into()], script)?;
+    // The id is on the last line, "JOB" or "JOB;CLUSTER", after any output of a site's plug-in.
     let number = |line: &str| line.split(';').next().and_then(|job| job.trim().parse().ok());
-    said.lines().rev().find_map(number).ok_or_else(|| SlurmError::Answer {
+    answer.lines().rev().find_map(number).ok_or_else(|| SlurmError::Answer {
         program: SUBMIT,
-        answer: said.trim().to_owned(),
+        answer: answer.trim().to_owned(),
         expected: "the number of a job",
     })
 }
 
-/// What Slurm says of a job.
+/// State of a job, as `scontrol show job` prints it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Job {
-    pub state: State,
-    /// Why it waits or ended; "None" when there is nothing to say.
+pub struct JobInfo {
+    pub state: JobState,
+    /// Reason why the job waits or ended; "None" without one.
     pub reason: String,
-    /// Its nodes, as a host list; `None` before it has any.
+    /// Nodes as a host list; `None` before the job has any.
     pub nodes: Option<String>,
-    /// How often it was requeued.
+    /// Number of requeues.
     pub restarts: u32,
-    /// Time it has run, and its limit, in Slurm's words.
+    /// Elapsed time, and the time limit, as Slurm prints them.
     pub time: (String, String),
-    /// File of its output.
+    /// Output file.
     pub output: Option<String>,
 }
 
-/// Asks for one job. Slurm forgets jobs some minutes after their end and then refuses.
-pub fn job(job_id: u64, commands: &dyn Commands) -> Result<Job, SlurmError> {
-    let said =
+/// Queries one job. Slurm forgets jobs some minutes after their end and then refuses.
+pub fn job(job_id: u64, commands: &dyn Commands) -> Result<JobInfo, SlurmError> {
+    let answer =
         answer(commands, "scontrol", &["-o".into(), "show".into(), "job".into(), job_id.to_string().into()], "")?;
-    read(&said).ok_or_else(|| SlurmError::Answer {
+    read(&answer).ok_or_else(|| SlurmError::Answer {
         program: "scontrol",
-        answer: said.trim().to_owned(),
+        answer: answer.trim().to_owned(),
         expected: "a job with JobState=…",
     })
 }
 
-impl fmt::Display for Job {
+impl fmt::Display for JobInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.state)?;
         if self.reason != "None" {
@@ -63,11 +63,11 @@ impl fmt::Display for Job {
     }
 }
 
-fn read(answer: &str) -> Option<Job> {
-    let record = Record::of(answer)?;
+fn read(answer: &str) -> Option<JobInfo> {
+    let record = ScontrolRecord::of(answer)?;
     let text = |name: &str| record.get(name).map(str::to_owned);
-    Some(Job {
-        state: State::parse(record.get("JobState")?),
+    Some(JobInfo {
+        state: JobState::parse(record.get("JobState")?),
         reason: text("Reason").unwrap_or_else(|| "None".to_owned()),
         nodes: text("NodeList"),
         restarts: record.get("Restarts").and_then(|count| count.parse().ok()).unwrap_or(0),
@@ -78,14 +78,14 @@ fn read(answer: &str) -> Option<Job> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::command::Said, *};
+    use super::{super::command::CommandOutput, *};
     use std::ffi::OsString;
 
     struct Says(i32, &'static str, &'static str);
 
     impl Commands for Says {
-        fn run(&self, _: &'static str, _: &[OsString], _: &str) -> Result<Said, SlurmError> {
-            Ok(Said { code: self.0, stdout: self.1.into(), stderr: self.2.into() })
+        fn run(&self, _: &'static str, _: &[OsString], _: &str) -> Result<CommandOutput, SlurmError> {
+            Ok(CommandOutput { code: self.0, stdout: self.1.into(), stderr: self.2.into() })
         }
     }
 
@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn a_job_as_slurm_shows_it() {
-        let expected = Job {
-            state: State::Running,
+        let expected = JobInfo {
+            state: JobState::Running,
             reason: "None".into(),
             nodes: Some("n1".into()),
             restarts: 0,

@@ -3,7 +3,7 @@
 use super::{
     Tools, frames, proc,
     recorder::Recorder,
-    tool::{Outcome, Tool},
+    tool::{Tool, ToolOutcome},
 };
 use nix::{
     errno::Errno,
@@ -23,46 +23,42 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// Processes looked at at a time: tools use a lot of memory and stop what they look at.
+/// Limit on concurrent inspections: tools use a lot of memory and stop the process.
 const AT_A_TIME: usize = 4;
-/// Time for the flight recorder to write after it was asked; it looks at its pipe about once a second.
+/// Time for the flight recorder to write after a trigger; it reads its pipe about once a second.
 const DUMP_WAIT: Duration = Duration::from_secs(5);
 
-/// A process to look at.
+/// A process to inspect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
-    /// Global rank.
+pub struct StackTarget {
     pub rank: u32,
-    /// Process.
     pub pid: u32,
 }
 
-/// What is known of one process.
+/// Stack and state of one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankStack {
-    /// Global rank.
     pub rank: u32,
-    /// Process.
     pub pid: u32,
-    /// The tool that gave a stack; `None`: only what the kernel tells.
+    /// The tool that returned a stack; `None`: only the kernel's state is known.
     pub tool: Option<&'static str>,
-    /// Innermost frames of its main thread, or its state.
+    /// Innermost frames of the main thread, or the process's state.
     pub top: String,
-    /// Everything, when it could be written.
+    /// File with the full output, when it could be written.
     pub file: Option<PathBuf>,
-    /// The dump of its flight recorder.
+    /// Dump of the flight recorder.
     pub recorder: Option<PathBuf>,
 }
 
-/// What all of them were doing.
+/// Stacks of all inspected processes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stacks {
-    /// In the order of the targets.
+    /// Entries in the order of the targets.
     pub ranks: Vec<RankStack>,
 }
 
 impl Stacks {
-    /// One line for each rank.
+    /// Returns one line for each rank.
     #[must_use]
     pub fn summary(&self) -> Vec<String> {
         let line = |one: &RankStack| {
@@ -73,24 +69,24 @@ impl Stacks {
     }
 }
 
-/// Looks at all targets and writes `rank<N>.txt` into `dir`, which is made. Takes at most `limit`, and a moment.
+/// Inspects all targets and writes `rank<N>.txt` into `dir`, which is made. Takes little longer than `limit`.
 #[must_use]
-pub fn collect(targets: &[Target], dir: &Path, limit: Duration) -> Stacks {
+pub fn collect(targets: &[StackTarget], dir: &Path, limit: Duration) -> Stacks {
     collect_with(&Tools::default(), targets, dir, limit)
 }
 
-/// The same with other tools.
+/// Does the same as [`collect`] with other tools.
 #[must_use]
-pub fn collect_with(tools: &Tools, targets: &[Target], dir: &Path, limit: Duration) -> Stacks {
+pub fn collect_with(tools: &Tools, targets: &[StackTarget], dir: &Path, limit: Duration) -> Stacks {
     let deadline = Instant::now() + limit;
     let recorders: Vec<Recorder> = targets
         .iter()
         .map(|target| proc::environment(target.pid).map(|text| Recorder::new(&text, target.rank)).unwrap_or_default())
         .collect();
-    let asked_at = SystemTime::now();
-    // First of all: the dumps are written while the stacks are collected.
-    let asked: Vec<&Recorder> = recorders.iter().filter(|recorder| recorder.trigger()).collect();
-    // A directory that cannot be made shows in each file that cannot.
+    let triggered_at = SystemTime::now();
+    // The triggers come first: the dumps are written while the stacks are collected.
+    let triggered: Vec<&Recorder> = recorders.iter().filter(|recorder| recorder.trigger()).collect();
+    // A directory that cannot be made shows in the files that are missing.
     let _refused = fs::create_dir_all(dir);
     let next = AtomicUsize::new(0);
     let found = Mutex::new(Vec::new());
@@ -98,13 +94,13 @@ pub fn collect_with(tools: &Tools, targets: &[Target], dir: &Path, limit: Durati
         for _ in 0..AT_A_TIME.min(targets.len()) {
             scope.spawn(|| {
                 while let Some((at, target)) = take(&next, targets) {
-                    let one = look(tools, *target, dir, deadline);
+                    let one = inspect(tools, *target, dir, deadline);
                     found.lock().unwrap_or_else(PoisonError::into_inner).push((at, one));
                 }
             });
         }
     });
-    wait_for_dumps(&asked, asked_at, deadline.min(Instant::now() + DUMP_WAIT));
+    wait_for_dumps(&triggered, triggered_at, deadline.min(Instant::now() + DUMP_WAIT));
     let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     found.sort_by_key(|(at, _)| *at);
     let ranks = found.into_iter().map(|(at, mut one)| {
@@ -115,31 +111,31 @@ pub fn collect_with(tools: &Tools, targets: &[Target], dir: &Path, limit: Durati
     Stacks { ranks: ranks.collect() }
 }
 
-fn take<'a>(next: &AtomicUsize, targets: &'a [Target]) -> Option<(usize, &'a Target)> {
+fn take<'a>(next: &AtomicUsize, targets: &'a [StackTarget]) -> Option<(usize, &'a StackTarget)> {
     let at = next.fetch_add(1, Ordering::Relaxed);
     targets.get(at).map(|target| (at, target))
 }
 
-fn look(tools: &Tools, target: Target, dir: &Path, deadline: Instant) -> RankStack {
-    let Target { rank, pid } = target;
-    let doing = proc::doing(pid);
+fn inspect(tools: &Tools, target: StackTarget, dir: &Path, deadline: Instant) -> RankStack {
+    let StackTarget { rank, pid } = target;
+    let activity = proc::activity(pid);
     let path = dir.join(format!("rank{rank}.txt"));
-    let mut one = RankStack { rank, pid, tool: None, top: doing.clone(), file: None, recorder: None };
+    let mut one = RankStack { rank, pid, tool: None, top: activity.clone(), file: None, recorder: None };
     let opened = OpenOptions::new().create(true).truncate(true).write(true).open(&path).and_then(|file| {
         drop(file);
-        // Appended to by us and by the tools.
+        // The file is appended to by this process and by the tools.
         OpenOptions::new().append(true).open(&path)
     });
     let Ok(mut file) = opened else { return one };
-    // What cannot be written is missing in the file; the summary has its line.
+    // A failed write leaves a gap in the file; the summary still has its line.
     let _full =
-        write!(file, "rank {rank}, process {pid}: {doing}\n\nThreads, as the kernel tells:\n{}", proc::threads(pid));
+        write!(file, "rank {rank}, process {pid}: {activity}\n\nThreads, as the kernel tells:\n{}", proc::threads(pid));
     for tool in tools.for_process(pid, proc::is_python(pid)) {
         if Instant::now() >= deadline {
             let _full = writeln!(file, "\nno time left for {}", tool.name);
             break;
         }
-        if let Ok(Some(top)) = ask(&tool, pid, &mut file, deadline, &path) {
+        if let Ok(Some(top)) = run_tool(&tool, pid, &mut file, deadline, &path) {
             one.tool = Some(tool.name);
             one.top = top;
             break;
@@ -149,19 +145,19 @@ fn look(tools: &Tools, target: Target, dir: &Path, deadline: Instant) -> RankSta
     one
 }
 
-/// Runs one tool; the innermost frames when it gave any.
-fn ask(tool: &Tool, pid: u32, file: &mut File, deadline: Instant, path: &Path) -> io::Result<Option<String>> {
+/// Runs one tool; returns the innermost frames when it printed any.
+fn run_tool(tool: &Tool, pid: u32, file: &mut File, deadline: Instant, path: &Path) -> io::Result<Option<String>> {
     writeln!(file, "\n{}:", tool.name)?;
     let from = file.metadata()?.len();
     match tool.run(file, deadline) {
-        Outcome::Ended => {}
-        Outcome::Missing => writeln!(file, "not installed")?,
-        Outcome::Late => writeln!(file, "\nstopped: it took too long")?,
-        Outcome::Failed(error) => writeln!(file, "cannot be run: {error}")?,
+        ToolOutcome::Ended => {}
+        ToolOutcome::Missing => writeln!(file, "not installed")?,
+        ToolOutcome::TimedOut => writeln!(file, "\nstopped: it took too long")?,
+        ToolOutcome::Failed(error) => writeln!(file, "cannot be run: {error}")?,
     }
     let text = fs::read(path)?;
-    let said = text.get(usize::try_from(from).unwrap_or(usize::MAX)..).unwrap_or_default();
-    Ok(frames::top(&String::from_utf8_lossy(said), pid))
+    let output = text.get(usize::try_from(from).unwrap_or(usize::MAX)..).unwrap_or_default();
+    Ok(frames::top(&String::from_utf8_lossy(output), pid))
 }
 
 /// Waits until each of these recorders has written a dump after `since`.
@@ -172,7 +168,7 @@ fn wait_for_dumps(recorders: &[&Recorder], since: SystemTime, deadline: Instant)
     let Ok(watch) = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK) else { return };
     let dirs: BTreeSet<&Path> = recorders.iter().flat_map(|one| &one.dumps).filter_map(|path| path.parent()).collect();
     for dir in dirs {
-        // A directory that is not there gets no dump.
+        // A directory that does not exist gets no dump.
         let _absent = watch.add_watch(dir, AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO);
     }
     while recorders.iter().any(|recorder| recorder.dump(since).is_none()) {
@@ -202,19 +198,19 @@ mod tests {
     }
 
     /// A process that waits for its standard input, and was seen to wait.
-    fn waiting(dir: &Path, rank: u32) -> (Child, Target) {
+    fn waiting(dir: &Path, rank: u32) -> (Child, StackTarget) {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo ready; read x"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.env("TORCH_FR_DUMP_TEMP_FILE", dir.join("fr_"));
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let asleep = || proc::doing(child.id()).contains("sleeping");
+        let asleep = || proc::activity(child.id()).contains("sleeping");
         assert!((0..500).any(|_| {
             std::thread::park_timeout(Duration::from_millis(10));
             asleep()
         }));
-        let target = Target { rank, pid: child.id() };
+        let target = StackTarget { rank, pid: child.id() };
         (child, target)
     }
 
@@ -262,7 +258,8 @@ mod tests {
     #[test]
     fn a_process_that_is_gone() {
         let dir = tempfile::tempdir().unwrap();
-        let stacks = collect_with(&absent(), &[Target { rank: 0, pid: u32::MAX }], dir.path(), Duration::from_secs(5));
+        let stacks =
+            collect_with(&absent(), &[StackTarget { rank: 0, pid: u32::MAX }], dir.path(), Duration::from_secs(5));
         assert_eq!(stacks.summary(), [format!("rank 0 (process {}): gone", u32::MAX)]);
     }
 }

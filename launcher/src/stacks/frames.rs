@@ -1,22 +1,22 @@
 //! The innermost frames of a process's main thread, from the text of a tool. Pure.
 
-/// Frames shown in a summary, innermost first.
+/// Number of frames in a summary, innermost first.
 const FRAMES: usize = 3;
 
-/// "inner < middle < outer" of the thread with the process's own number; `None` when the text has no stack.
+/// Returns "inner < middle < outer" of the thread whose id is `pid`; `None` when the text has no stack.
 pub(super) fn top(text: &str, pid: u32) -> Option<String> {
     let frames = python(text).or_else(|| native(text, pid))?;
     Some(frames.join(" < "))
 }
 
-/// py-spy: a line for the thread, an indented line for each frame, an empty line.
+/// Parses py-spy's output: a line for the thread, an indented line for each frame, an empty line.
 fn python(text: &str) -> Option<Vec<String>> {
     let mut lines = text.lines();
     lines.by_ref().find(|line| line.starts_with("Thread ") && line.ends_with("\"MainThread\""))?;
     some(lines.take_while(|line| line.starts_with(' ')).map(|line| line.trim().to_owned()))
 }
 
-/// eu-stack and gdb: a line for the thread, then `#0  0x… name` or `#0  0x… in name (…) at …`.
+/// Parses the output of eu-stack and gdb: a line for the thread, then `#0  0x… name` or `#0  0x… in name (…) at …`.
 fn native(text: &str, pid: u32) -> Option<Vec<String>> {
     let tid = format!("TID {pid}:");
     let lwp = format!("(LWP {pid})");

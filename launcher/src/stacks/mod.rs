@@ -1,8 +1,8 @@
-//! What processes that hang are doing: call stacks by whatever tool there is, and the dumps of NCCL's flight recorder.
+//! The state of processes that hang: call stacks by any available tool, and the dumps of NCCL's flight recorder.
 //!
-//! A Python program is asked through py-spy, any other, or without py-spy, through eu-stack, which takes a tenth of a second,
-//! or gdb, which takes half a minute for a process with libtorch; what the kernel tells is always added. **Invariant:**
-//! collecting ends by its time limit and changes nothing in the processes looked at.
+//! A Python program is inspected by py-spy; any other program, or without py-spy, by eu-stack, which takes a tenth of a second,
+//! or gdb, which takes half a minute for a process with libtorch; the kernel's state is always added. **Invariant:**
+//! collecting ends by its time limit and changes nothing in the inspected processes.
 
 mod collect;
 mod frames;
@@ -10,6 +10,6 @@ mod proc;
 mod recorder;
 mod tool;
 
-pub use collect::{RankStack, Stacks, Target, collect, collect_with};
-pub use proc::doing;
+pub use collect::{RankStack, StackTarget, Stacks, collect, collect_with};
+pub use proc::activity;
 pub use tool::Tools;

@@ -1,4 +1,4 @@
-//! What the kernel tells of a process under /proc, without stopping it.
+//! State of a process from /proc, without stopping it.
 
 use nix::unistd::{SysconfVar, sysconf};
 use std::{
@@ -8,21 +8,21 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// The numbers of /proc/PID/stat that are of use.
+/// Fields of /proc/PID/stat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stat {
     state: char,
-    /// User and system time, ticks.
+    /// User and system time in ticks.
     cpu: u64,
-    /// Start after boot, ticks.
+    /// Start after boot in ticks.
     start: u64,
-    /// Resident memory, pages.
+    /// Resident memory in pages.
     pages: u64,
 }
 
-/// One line on a process: state, CPU time and memory. Microseconds, no tool.
+/// Returns one line on a process: state, CPU time and memory. Takes microseconds and needs no tool.
 #[must_use]
-pub fn doing(pid: u32) -> String {
+pub fn activity(pid: u32) -> String {
     let dir = process(pid);
     let Some(stat) = read(&dir.join("stat")).and_then(|text| parse_stat(&text)) else {
         return "gone".into();
@@ -37,7 +37,7 @@ pub fn doing(pid: u32) -> String {
     line
 }
 
-/// Threads of a process, a line each: number, name, state, and where in the kernel they wait.
+/// Lists the threads of a process, a line each: id, name, state, and where in the kernel they wait.
 pub(super) fn threads(pid: u32) -> String {
     let tasks = process(pid).join("task");
     let mut ids: Vec<u32> = fs::read_dir(&tasks)
@@ -57,7 +57,7 @@ pub(super) fn threads(pid: u32) -> String {
         if let Some(place) = wait_channel(&dir) {
             let _ok = write!(lines, " in {place}");
         }
-        // Number and arguments of the system call; only for those who may trace the process.
+        // Number and arguments of the system call are readable only with permission to trace the process.
         if let Some(call) = read(&dir.join("syscall")).filter(|call| !call.trim().is_empty()) {
             let _ok = write!(lines, "  syscall {}", call.trim());
         }
@@ -66,7 +66,7 @@ pub(super) fn threads(pid: u32) -> String {
     lines
 }
 
-/// When the process began, by the clock of this host.
+/// Returns the start time of the process, by the clock of this host.
 pub(super) fn started(pid: u32) -> Option<SystemTime> {
     let stat = parse_stat(&read(&process(pid).join("stat"))?)?;
     let boot = read(Path::new("/proc/stat"))?;
@@ -75,12 +75,12 @@ pub(super) fn started(pid: u32) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(boot))?.checked_add(Duration::from_secs(after))
 }
 
-/// The environment the process was started with.
+/// Returns the environment with which the process was started.
 pub(super) fn environment(pid: u32) -> io::Result<Vec<u8>> {
     fs::read(process(pid).join("environ"))
 }
 
-/// Whether the process runs a Python interpreter, as a program or inside one.
+/// Returns whether the process runs a Python interpreter, as a program or embedded.
 pub(super) fn is_python(pid: u32) -> bool {
     let dir = process(pid);
     let program = fs::read_link(dir.join("exe")).unwrap_or_default();
@@ -149,11 +149,11 @@ mod tests {
     #[test]
     fn this_process_runs() {
         let pid = std::process::id();
-        let line = doing(pid);
+        let line = activity(pid);
         assert!(line.contains(" s CPU, ") && line.ends_with(" MB"), "{line}");
         assert!(threads(pid).lines().count() >= 2);
         let age = SystemTime::now().duration_since(started(pid).unwrap()).unwrap();
         assert!(age < Duration::from_secs(3600), "{age:?}");
-        assert_eq!(doing(u32::MAX), "gone");
+        assert_eq!(activity(u32::MAX), "gone");
     }
 }

@@ -1,6 +1,6 @@
-//! NCCL's flight recorder in PyTorch: where a process would write its dump, and how it is asked to.
+//! NCCL's flight recorder in PyTorch: the path of a process's dump, and its trigger.
 //!
-//! Facts of torch 2.11 (ProcessGroupNCCL, FlightRecorder): the dump of rank r is `<prefix>r` with the prefix from
+//! Source: torch 2.11 (ProcessGroupNCCL, FlightRecorder). The dump of rank r is `<prefix>r` with the prefix from
 //! TORCH_FR_DUMP_TEMP_FILE, else TORCH_NCCL_DEBUG_INFO_TEMP_FILE, else `comm_lib_trace_rank_` in torch's cache directory
 //! (`nccl_trace_rank_` there or in /tmp before 2.9). With TORCH_NCCL_DEBUG_INFO_PIPE_FILE a process has a named pipe
 //! `<that>r.pipe`; any byte written to it triggers a dump. **Invariant:** only the environment of the process itself counts.
@@ -14,17 +14,17 @@ use std::{
     time::SystemTime,
 };
 
-/// Places of one process's flight recorder.
+/// Paths of one process's flight recorder.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Recorder {
-    /// Where its dump may be, likeliest first.
+    /// Possible paths of the dump, likeliest first.
     pub(super) dumps: Vec<PathBuf>,
     /// Named pipe that triggers a dump.
     pub(super) pipe: Option<PathBuf>,
 }
 
 impl Recorder {
-    /// From the environment of the process, as /proc has it. Pure.
+    /// Derives the paths from the environment of the process, as /proc has it. Pure.
     pub(super) fn new(environ: &[u8], rank: u32) -> Self {
         let variable = |name: &str| {
             let mut entries = environ.split(|byte| *byte == 0);
@@ -50,7 +50,7 @@ impl Recorder {
         Self { dumps, pipe }
     }
 
-    /// Asks for a dump; whether somebody listens. Never waits: a pipe without a reader refuses.
+    /// Triggers a dump; returns whether a process reads the pipe. Never waits: a pipe without a reader refuses.
     pub(super) fn trigger(&self) -> bool {
         let Some(pipe) = &self.pipe else { return false };
         let is_pipe = |file: &std::fs::File| {
@@ -61,7 +61,7 @@ impl Recorder {
         opened.is_ok_and(|mut file| is_pipe(&file) && file.write_all(b"1").is_ok())
     }
 
-    /// The dump, when there is one that is not older than `since`.
+    /// Returns the dump, when there is one that is not older than `since`.
     pub(super) fn dump(&self, since: SystemTime) -> Option<&Path> {
         let fresh = |path: &&PathBuf| {
             let meta = path.metadata();

@@ -5,14 +5,14 @@ use enn_common::secrets;
 use nix::poll::{PollFd, PollFlags};
 use std::{ffi::OsString, fs::File, io, time::Instant};
 
-/// The programs; names without a slash are looked up on PATH.
+/// Programs of the tools; names without a slash are looked up on PATH.
 #[derive(Debug, Clone)]
 pub struct Tools {
-    /// Stacks of Python programs.
+    /// Tool for stacks of Python programs.
     pub py_spy: OsString,
-    /// Stacks of any program, of elfutils.
+    /// Tool for stacks of any program, from elfutils.
     pub eu_stack: OsString,
-    /// The same, slower.
+    /// Slower tool for stacks of any program.
     pub gdb: OsString,
 }
 
@@ -22,30 +22,30 @@ impl Default for Tools {
     }
 }
 
-/// One tool as it is called for one process.
+/// One tool with its arguments for one process.
 #[derive(Debug)]
 pub(super) struct Tool {
-    /// As people know it.
+    /// Name for people.
     pub(super) name: &'static str,
     program: OsString,
     args: Vec<String>,
 }
 
-/// How a tool fared.
+/// Result of running a tool.
 #[derive(Debug)]
-pub(super) enum Outcome {
-    /// It ended by itself; what it said is in the file.
+pub(super) enum ToolOutcome {
+    /// The tool ended; its output is in the file.
     Ended,
-    /// It is not installed.
+    /// The tool is not installed.
     Missing,
-    /// It was killed at the deadline.
-    Late,
-    /// It could not be run.
+    /// The tool was killed at the deadline.
+    TimedOut,
+    /// The tool could not be run.
     Failed(io::Error),
 }
 
 impl Tools {
-    /// The tools for a process, best first.
+    /// Returns the tools for a process, best first.
     pub(super) fn for_process(&self, pid: u32, python: bool) -> Vec<Tool> {
         let pid = pid.to_string();
         let tool = |name, program: &OsString, args: &[&str]| Tool {
@@ -58,7 +58,7 @@ impl Tools {
             tools.push(tool("py-spy", &self.py_spy, &["dump", "--pid", &pid]));
         }
         tools.push(tool("eu-stack", &self.eu_stack, &["-p", &pid]));
-        // Without debuginfod: it would fetch symbols over the network.
+        // debuginfod is disabled: it would fetch symbols over the network.
         let gdb = ["-p", &pid, "-batch", "-nx", "-iex", "set debuginfod enabled off", "-ex", "thread apply all bt"];
         tools.push(tool("gdb", &self.gdb, &gdb));
         tools
@@ -66,18 +66,18 @@ impl Tools {
 }
 
 impl Tool {
-    /// Runs it with its output in `out`; it is killed at the deadline.
-    pub(super) fn run(&self, out: &File, deadline: Instant) -> Outcome {
+    /// Runs the tool with its output in `out`; it is killed at the deadline.
+    pub(super) fn run(&self, out: &File, deadline: Instant) -> ToolOutcome {
         let process = match self.start(out) {
             Ok(process) => process,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Outcome::Missing,
-            Err(error) => return Outcome::Failed(error),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return ToolOutcome::Missing,
+            Err(error) => return ToolOutcome::Failed(error),
         };
         let mut fds = [PollFd::new(process.pidfd(), PollFlags::POLLIN)];
         match wait_ready(&mut fds, Some(deadline)) {
-            Ok(()) if fds[0].any().unwrap_or(false) => Outcome::Ended,
-            Ok(()) => Outcome::Late,
-            Err(error) => Outcome::Failed(error),
+            Ok(()) if fds[0].any().unwrap_or(false) => ToolOutcome::Ended,
+            Ok(()) => ToolOutcome::TimedOut,
+            Err(error) => ToolOutcome::Failed(error),
         }
     }
 

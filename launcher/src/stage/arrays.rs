@@ -1,18 +1,18 @@
-//! The arrays layout: inputs (N, F) and targets (N, S[, T[, U]]) that are arrays already. NaN means "missing".
+//! The arrays layout: inputs (N, F) and targets (N, S[, T[, U]]) from files of arrays. NaN means "missing".
 
 use super::{
     Job, Progress, bound,
     complete::{self, Draft, Input},
-    crew::{self, Keep, Steps},
     duplicates::Hashes,
     error::StageError,
-    keeper::Keeper,
-    output::{self, Extras, Output, Samples},
+    ordered_pool::{self, PoolSteps, SavePoint},
+    output::{self, Extras, Output, PlacedSamples, Samples},
+    resume_log::ResumeLog,
     source::{
         self,
         array::{self, NamedArray},
-        block::{CellCounts, Want},
-        clean::{self, Cell, Found},
+        block::{CellCounts, ColumnSpec},
+        clean::{self, Cell, CellOutcome},
     },
     split,
 };
@@ -22,7 +22,7 @@ use enn_common::{
     staged::{
         StagedWriter,
         meta::CleaningReport,
-        unfinished::{Kept, Mark},
+        unfinished::{Kept, ResumePoint},
     },
 };
 use std::{
@@ -32,13 +32,12 @@ use std::{
 };
 use twox_hash::XxHash3_128;
 
-/// Axes of a target grid, at most.
+/// Maximum axes of a target grid.
 const GRID_AXES_MAX: usize = 3;
 
-/// Bytes of samples converted at once.
+/// Maximum bytes of samples that are converted at once.
 const CHUNK_BYTES: u64 = 2 * 1024 * 1024;
 
-/// Stages named arrays.
 pub(crate) fn draft(
     job: &Job<'_>,
     layout: &ArraysLayout,
@@ -49,28 +48,28 @@ pub(crate) fn draft(
         let found = format!("{:?}", job.config.split.kind).to_lowercase();
         return Err(StageError::Config { key: "data.split.kind", found, expected });
     }
-    let set = Set::open(job, layout)?;
+    let set = ArraySet::open(job, layout)?;
     let features = set.x.width;
     let out_shape = set.out_shape(job)?;
     let outputs: usize = out_shape.iter().product();
     std::fs::create_dir_all(job.out).map_err(FileError::of("make the directory", job.out))?;
-    let found = StagedWriter::resume(job.out, &job.digest)?;
+    let (writer, points) = StagedWriter::resume(job.out, &job.digest)?;
     let needed = set.x.rows * (Output::sample_bytes(features, outputs) + 16);
-    space::require(job.out, needed.saturating_sub(found.0.taken_bytes()))?;
+    space::require(job.out, needed.saturating_sub(writer.taken_bytes()))?;
     let extras = Extras { targets: set.y.is_some(), weight: false };
-    let (mut output, marks) = Output::resume(found, features, &out_shape, extras)?;
+    let (mut output, points) = Output::resume(writer, points, features, &out_shape, extras)?;
     let sync = || output.sync();
-    let keeper = Keeper::new(output.writer(), &sync, (0, job.marking), &marks);
-    let state = State::resume(output.dir(), keeper.from())?;
+    let resume_log = ResumeLog::new(output.writer(), &sync, 0, job.resume_policy, &points);
+    let state = ConversionState::resume(output.dir(), resume_log.resume_from())?;
     let mut rows = state.rows;
     let mut chunks = output::chunks(rows..set.x.rows, CHUNK_BYTES / Output::sample_bytes(features, outputs).max(1));
-    let convert = Convert { job, set: &set, output: &output, keeper: &keeper };
+    let convert = Convert { job, set: &set, output: &output, resume_log: &resume_log };
     let per_row = set.bytes as f64 / set.x.rows as f64;
     let mut report = |done: u64| {
         rows += done;
         progress(Progress { rows, bytes: (rows as f64 * per_row) as u64, bytes_total: set.bytes });
     };
-    let state = crew::run(job.threads, || Ok(chunks.next()), &convert, state, &mut report)?;
+    let state = ordered_pool::run(job.threads, || Ok(chunks.next()), &convert, state, &mut report)?;
     output.rows = set.x.rows;
     let mut report = CleaningReport { rows_read: set.x.rows, ..CleaningReport::default() };
     complete::count(&mut report, &layout.x, &state.x);
@@ -96,7 +95,7 @@ pub(crate) fn draft(
     Ok(draft)
 }
 
-/// Parts of one array, one per file that has it, one below the other.
+/// One array, stacked along the row axis from all files that have it.
 #[derive(Debug)]
 struct Stack {
     parts: Vec<NamedArray>,
@@ -105,7 +104,7 @@ struct Stack {
 }
 
 impl Stack {
-    /// All arrays of this name; `None` when no file has one.
+    /// Stacks the arrays of this name; `None` when no file has one.
     fn of(config: &DataConfig, arrays: &[NamedArray], name: &str) -> Result<Option<Self>, StageError> {
         let parts: Vec<NamedArray> = arrays.iter().filter(|array| array.name == name).cloned().collect();
         let Some(first) = parts.first() else { return Ok(None) };
@@ -122,13 +121,12 @@ impl Stack {
         Ok(Some(Self { parts, rows, width }))
     }
 
-    /// Rows of each file.
+    /// Returns the number of rows in each file.
     fn file_rows(&self, files: &[PathBuf]) -> Vec<u64> {
         let of = |file: &PathBuf| self.parts.iter().filter(|part| part.path == *file).map(NamedArray::rows).sum();
         files.iter().map(of).collect()
     }
 
-    /// Cells of some rows.
     fn read(&self, rows: Range<u64>) -> Result<Vec<Cell<'static>>, StageError> {
         let mut cells = Vec::with_capacity((rows.end - rows.start) as usize * self.width);
         let mut first = 0;
@@ -148,15 +146,15 @@ fn wrong_shape(array: &NamedArray, expected: String) -> StageError {
     StageError::Shape { path: array.path.clone(), array: array.name.clone(), found: array.shape.clone(), expected }
 }
 
-/// The arrays of the layout, with rows that fit each other.
-struct Set {
+/// The arrays of the layout, which have equal numbers of rows.
+struct ArraySet {
     x: Stack,
     y: Option<Stack>,
     row_id: Option<Stack>,
     bytes: u64,
 }
 
-impl Set {
+impl ArraySet {
     fn open(job: &Job<'_>, layout: &ArraysLayout) -> Result<Self, StageError> {
         let mut arrays = Vec::new();
         let mut bytes = 0;
@@ -191,7 +189,6 @@ impl Set {
         Ok(set)
     }
 
-    /// Compares the shapes.
     fn check(&self, job: &Job<'_>) -> Result<(), StageError> {
         let x = &self.x.parts[0];
         if x.shape.len() > 2 || self.x.width == 0 {
@@ -222,7 +219,7 @@ impl Set {
         Ok(())
     }
 
-    /// Compares the arrays of each source.
+    /// Refuses sources whose arrays have different numbers of rows, or none.
     fn check_sources(&self, job: &Job<'_>) -> Result<(), StageError> {
         let rows = |stack: &Stack| stack.file_rows(&job.config.files);
         let expected = rows(&self.x);
@@ -248,7 +245,7 @@ impl Set {
         Ok(())
     }
 
-    /// Shape of one target; a model's own when there is none in the data.
+    /// Returns the shape of one target; the model's when the data have no targets.
     fn out_shape(&self, job: &Job<'_>) -> Result<Vec<usize>, StageError> {
         let Some(y) = &self.y else {
             return Ok(job.training.map_or_else(Vec::new, |training| training.out_shape.clone()));
@@ -263,34 +260,33 @@ impl Set {
     }
 }
 
-struct State {
+struct ConversionState {
     hashes: Hashes,
     x: CellCounts,
     y: CellCounts,
-    /// Rows that are ordered.
+    /// Number of rows that were ordered.
     rows: u64,
-    /// When the last mark was made, or it all began.
-    marked: Instant,
+    /// Time of the last resume point, or of the start.
+    last_point: Instant,
 }
 
-impl State {
-    /// As a mark has it.
-    fn resume(dir: &Path, mark: Option<&Mark>) -> Result<Self, StageError> {
-        let Mark { rows, counts, kept, .. } = mark.cloned().unwrap_or_default();
+impl ConversionState {
+    /// Restores the state of a resume point.
+    fn resume(dir: &Path, point: Option<&ResumePoint>) -> Result<Self, StageError> {
+        let ResumePoint { rows, counts, kept, .. } = point.cloned().unwrap_or_default();
         let hashes = if let Kept::Arrays { hashes } = kept { hashes } else { 0 };
         let count = |at: usize| counts.get(at).map_or_else(CellCounts::default, CellCounts::from_array);
-        Ok(Self { hashes: Hashes::kept(dir, hashes)?, x: count(0), y: count(1), rows, marked: Instant::now() })
+        Ok(Self { hashes: Hashes::kept(dir, hashes)?, x: count(0), y: count(1), rows, last_point: Instant::now() })
     }
 }
 
 struct Convert<'a> {
     job: &'a Job<'a>,
-    set: &'a Set,
+    set: &'a ArraySet,
     output: &'a Output,
-    keeper: &'a Keeper<'a>,
+    resume_log: &'a ResumeLog<'a>,
 }
 
-/// Converted rows.
 struct Converted {
     first: u64,
     samples: Samples,
@@ -299,11 +295,11 @@ struct Converted {
     y: CellCounts,
 }
 
-impl Steps for Convert<'_> {
+impl PoolSteps for Convert<'_> {
     type Item = Range<u64>;
     type Work = Result<Converted, StageError>;
-    type State = State;
-    type Placed = (u64, Samples);
+    type State = ConversionState;
+    type Placed = PlacedSamples;
     type Report = u64;
 
     fn work(&self, rows: Range<u64>) -> Self::Work {
@@ -322,9 +318,9 @@ impl Steps for Convert<'_> {
             None => rows.clone().map(|row| row as i64).collect(),
         };
         let mut hashes = Vec::new();
-        // Rows without an id are told apart by all of their cells, where that is asked for.
-        let is_told_apart = self.set.row_id.is_some() || self.job.config.duplicates != DuplicatePolicy::Keep;
-        if self.job.training.is_none() && is_told_apart {
+        // Rows without an id are identified by all of their cells, if the configuration asks for it.
+        let is_distinguished = self.set.row_id.is_some() || self.job.config.duplicates != DuplicatePolicy::Keep;
+        if self.job.training.is_none() && is_distinguished {
             let width = self.set.y.as_ref().map_or(0, |y| y.width);
             hashes = match self.set.row_id {
                 Some(_) => ids.iter().map(|id| XxHash3_128::oneshot(&id.to_le_bytes())).collect(),
@@ -345,33 +341,33 @@ impl Steps for Convert<'_> {
         Ok(Converted { first: rows.start, samples, hashes, x: x_counts, y: y_counts })
     }
 
-    fn order(&self, state: &mut State, work: Self::Work) -> Result<((u64, Samples), u64), StageError> {
+    fn order(&self, state: &mut ConversionState, work: Self::Work) -> Result<(PlacedSamples, u64), StageError> {
         let converted = work?;
         state.hashes.push(&converted.hashes)?;
         state.x.add(&converted.x);
         state.y.add(&converted.y);
         let rows = converted.samples.ids.len() as u64;
         state.rows += rows;
-        Ok(((converted.first, converted.samples), rows))
+        Ok((PlacedSamples { first: converted.first, samples: converted.samples }, rows))
     }
 
-    fn note(&self, state: &mut State) -> Result<Option<Keep<'_>>, StageError> {
-        if !self.keeper.is_due(state.marked) {
+    fn save_point(&self, state: &mut ConversionState) -> Result<Option<SavePoint<'_>>, StageError> {
+        if !self.resume_log.is_due(state.last_point) {
             return Ok(None);
         }
         state.hashes.spill()?;
-        state.marked = Instant::now();
+        state.last_point = Instant::now();
         let counts = vec![state.x.to_array(), state.y.to_array()];
-        let mark = Mark { rows: state.rows, counts, ..Mark::default() };
-        Ok(Some(self.keeper.keep(mark, Kept::Arrays { hashes: state.hashes.rows() })))
+        let point = ResumePoint { rows: state.rows, counts, ..ResumePoint::default() };
+        Ok(Some(self.resume_log.save(point, Kept::Arrays { hashes: state.hashes.rows() })))
     }
 
-    fn after(&self, (first, samples): (u64, Samples)) -> Result<(), StageError> {
-        self.output.put(first, &samples)
+    fn after(&self, placed: PlacedSamples) -> Result<(), StageError> {
+        self.output.put(placed.first, &placed.samples)
     }
 }
 
-/// The id that an element of an array of integers is.
+/// Converts an element of an integer array to a row id.
 fn row_id(cell: Cell<'_>) -> Result<i64, StageError> {
     let Cell::Integer(id) = cell else {
         let found = if let Cell::Wide(id) = cell { id.to_string() } else { "another kind of number".to_owned() };
@@ -381,9 +377,9 @@ fn row_id(cell: Cell<'_>) -> Result<i64, StageError> {
     Ok(id)
 }
 
-/// Cells as numbers, NaN where missing. In an array only NaN says so, and the sentinel.
+/// Converts cells to numbers, NaN where missing: in an array only NaN and the sentinel mean "missing".
 fn numbers(cells: &[Cell<'_>], sentinel: Option<f64>) -> (Vec<f32>, CellCounts) {
-    let want = Want { sentinel, ..Want::new("", source::block::Kind::Number) };
+    let spec = ColumnSpec { sentinel, ..ColumnSpec::new("", source::block::ColumnKind::Number) };
     let mut counts = CellCounts::default();
     let number = |cell: &Cell<'_>| {
         let exact = match cell {
@@ -393,10 +389,11 @@ fn numbers(cells: &[Cell<'_>], sentinel: Option<f64>) -> (Vec<f32>, CellCounts) 
             Cell::Wide(value) => *value as f64,
             _ => f64::NAN,
         };
-        let judged = if let Cell::Short(value, digits) = cell { digits.judged(*value, &want, false) } else { exact };
-        let (number, found) = clean::number(judged, &want);
-        counts.count(if judged.is_nan() { Found::Missing } else { found });
-        (if found == Found::Valid { exact } else { number }) as f32
+        let comparable =
+            if let Cell::Short(value, digits) = cell { digits.comparable(*value, &spec, false) } else { exact };
+        let (number, found) = clean::number(comparable, &spec);
+        counts.count(if comparable.is_nan() { CellOutcome::Missing } else { found });
+        (if found == CellOutcome::Valid { exact } else { number }) as f32
     };
     (cells.iter().map(number).collect(), counts)
 }

@@ -1,9 +1,8 @@
-//! The batches of Arrow streams and files from elsewhere. The format's own reader panics where offsets in damaged ones lead nowhere;
-//! here that is an error like any other. It also makes room for whatever a length says: here a message is only handed
-//! on when all of it is there, and there is room for what it says it will be. And it takes a stream that is cut for one that ends: here
-//! a stream ends with the mark that its writer puts there, and nowhere else.
+//! Record batches of untrusted Arrow streams and files. The arrow crate's reader panics on invalid offsets: here a panic becomes an
+//! error. The reader allocates whatever a length field states: here a message is passed on only when it is complete and its stated size
+//! fits into memory. The reader accepts a truncated stream: here a stream must end with its end-of-stream marker.
 
-use super::wanted::Wanted;
+use super::projection::Projection;
 use arrow_array::{Array, RecordBatch, cast::AsArray};
 use arrow_ipc::{
     Block, Message,
@@ -20,44 +19,44 @@ use std::{
     vec,
 };
 
-/// Largest description of a batch, or of all of a file's.
+/// Maximum bytes of the metadata of a message, and of a file's footer.
 const DESCRIPTION_BYTES_MAX: u64 = 64 << 20;
-/// What is always free, bytes; and what is, where the system does not say.
+/// Bytes that are always assumed free, and bytes assumed free where the system does not report them.
 const BYTES_FREE_LEAST: u64 = 64 << 20;
 const BYTES_FREE_USUAL: u64 = 8 << 30;
-/// What stands before the length of a description since version 0.15 of the format.
+/// Continuation marker before the length of the metadata, since version 0.15 of the format.
 const CONTINUATION: [u8; 4] = [0xff; 4];
-/// Memory of a text in a list, besides its characters.
+/// Bytes of a text in a list in memory, besides its characters.
 const TEXT_BYTES: u64 = 32;
-/// Rows that a message may have however few bytes it has, and rows for each of its bytes: every column but one of nulls has a bit a row.
+/// Maximum rows of a message: this many plus `ROWS_PER_BYTE` per byte, because every column except a null column has a bit per row.
 const ROWS_FREE: u64 = 1 << 20;
 const ROWS_PER_BYTE: u64 = 8;
 
-/// The batches, in order. Nothing comes behind an error.
+/// Iterates over the batches of a stream in order; ends after an error.
 pub struct Batches<R: Read, M>(Option<StreamReader<Framed<R, M>>>);
 
-/// A stream whose messages are held back until they are known to be there: the format's reader makes room for what a length says.
+/// A stream that passes a message on only when it is complete, because the arrow reader allocates what a length field states.
 struct Framed<R, M> {
     inner: R,
     message: Cursor<Vec<u8>>,
     room: M,
-    /// `None`: all.
-    wanted: Option<Wanted>,
-    /// Bytes and messages that came.
+    /// Columns to read; `None` for all.
+    projection: Option<Projection>,
+    /// Bytes and messages received.
     bytes: u64,
     messages: u64,
-    /// The mark of the end came.
+    /// Whether the end-of-stream marker was read.
     is_ended: bool,
-    /// Nothing may come behind it.
+    /// Whether data after the end-of-stream marker are an error.
     is_alone: bool,
 }
 
 impl<R: Read, M: FnMut(u64) -> io::Result<()>> Read for Framed<R, M> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.message.position() == self.message.get_ref().len() as u64 && !self.is_ended {
-            // The format's reader takes this kind of error for the end of the stream.
+            // The arrow reader takes this kind of error for the end of the stream.
             let next = self.next().map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => self.cut(),
+                io::ErrorKind::UnexpectedEof => self.truncated(),
                 _ => error,
             });
             self.message = Cursor::new(next?);
@@ -69,11 +68,11 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Read for Framed<R, M> {
 impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
     fn new(inner: R, room: M) -> Self {
         let message = Cursor::default();
-        Self { inner, message, room, wanted: None, bytes: 0, messages: 0, is_ended: false, is_alone: false }
+        Self { inner, message, room, projection: None, bytes: 0, messages: 0, is_ended: false, is_alone: false }
     }
 
-    /// What is said of a stream without the mark of its end.
-    fn cut(&self) -> io::Error {
+    /// Returns the error of a stream without end-of-stream marker.
+    fn truncated(&self) -> io::Error {
         let bytes = self.bytes;
         let messages = self.messages;
         damaged(&match bytes {
@@ -85,7 +84,7 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
         })
     }
 
-    /// The mark of the end; an error where something follows that must not.
+    /// Handles the end-of-stream marker `mark`, and refuses data after it where they are not allowed.
     fn end(&mut self, mark: Vec<u8>) -> io::Result<Vec<u8>> {
         self.is_ended = true;
         if self.is_alone && (&mut self.inner).take(1).read_to_end(&mut Vec::new())? > 0 {
@@ -95,17 +94,17 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
         Ok(mark)
     }
 
-    /// The next message with its lengths. What only columns share that are not read is passed over.
+    /// Returns the next message with its length fields, and skips dictionaries of columns that are not read.
     fn next(&mut self) -> io::Result<Vec<u8>> {
         loop {
-            if let Some(message) = self.look()? {
+            if let Some(message) = self.next_message()? {
                 return Ok(message);
             }
         }
     }
 
-    /// The next message, unless nobody reads it.
-    fn look(&mut self) -> io::Result<Option<Vec<u8>>> {
+    /// Reads the next message; `None` if it was skipped.
+    fn next_message(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut message = Vec::new();
         self.append(4, &mut message)?;
         if message == CONTINUATION {
@@ -122,7 +121,7 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
         let description = described(&message[begin..])?;
         let body = u64::try_from(description.bodyLength()).map_err(|_| not_understood())?;
         let shared = description.header_as_dictionary_batch().map(|shared| shared.id());
-        if shared.is_some_and(|id| self.wanted.as_ref().is_some_and(|wanted| !wanted.shares(id))) {
+        if shared.is_some_and(|id| self.projection.as_ref().is_some_and(|projection| !projection.shares(id))) {
             let passed = io::copy(&mut (&mut self.inner).take(body), &mut io::sink())?;
             self.bytes += passed;
             self.messages += 1;
@@ -134,13 +133,13 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
         let (description, body) = message[begin..].split_at(end - begin);
         let first = |at: usize| Ok(body.get(at..).and_then(|from| from.first_chunk()).copied());
         let description = described(description)?;
-        plausible(&description, body.len() as u64, first)?;
-        (self.room)(unpacked(&description, self.wanted.as_ref(), first)?)?;
+        check_rows(&description, body.len() as u64, first)?;
+        (self.room)(unpacked(&description, self.projection.as_ref(), first)?)?;
         self.messages += 1;
         Ok(Some(message))
     }
 
-    /// Appends `count` bytes.
+    /// Reads exactly `count` bytes and appends them to `message`.
     fn append(&mut self, count: u64, message: &mut Vec<u8>) -> io::Result<()> {
         let read = (&mut self.inner).take(count).read_to_end(message)? as u64;
         self.bytes += read;
@@ -156,11 +155,11 @@ fn not_understood() -> io::Error {
     damaged("a description of a batch cannot be understood")
 }
 
-/// Bytes that the compressed buffers of a message say they have: each says so in its first eight, which `first` gives of what lies at a
-/// place in its body. Of a batch those of the `wanted` columns count, of what batches share all.
+/// Returns the stated uncompressed bytes of a message's compressed buffers. Each buffer states them in its first eight bytes, which
+/// `first` returns for an offset in the body. In a batch only buffers of projected columns count, in a dictionary all.
 fn unpacked(
     message: &Message<'_>,
-    wanted: Option<&Wanted>,
+    projection: Option<&Projection>,
     first: impl Fn(usize) -> io::Result<Option<[u8; 8]>>,
 ) -> io::Result<u64> {
     let own = message.header_as_record_batch();
@@ -168,13 +167,13 @@ fn unpacked(
     let batch = own.or_else(|| shared?.data()).filter(|batch| batch.compression().is_some());
     let Some((batch, buffers)) = batch.and_then(|batch| Some((batch, batch.buffers()?))) else { return Ok(0) };
     let views = batch.variadicBufferCounts().into_iter().flatten();
-    let read = own.and(wanted).and_then(|wanted| wanted.buffers(buffers.len(), views));
+    let read = own.and(projection).and_then(|projection| projection.buffers(buffers.len(), views));
     let is_read = |at: usize| read.as_ref().is_none_or(|read| read[at]);
     let mut bytes = 0_u64;
     for (_, buffer) in buffers.iter().enumerate().filter(|(at, buffer)| buffer.length() > 0 && is_read(*at)) {
         let from = usize::try_from(buffer.offset()).ok().map(&first).transpose()?.flatten();
         match from.map(i64::from_le_bytes) {
-            // Not compressed: it stays where it is.
+            // The buffer is not compressed.
             Some(-1) => {}
             Some(length @ 0..) => bytes = bytes.saturating_add(length.cast_unsigned()),
             _ => return Err(damaged("a compressed buffer does not say how long it is")),
@@ -183,8 +182,12 @@ fn unpacked(
     Ok(bytes)
 }
 
-/// Refuses a batch of so many rows that its `body` cannot hold them: rows of nulls take no bytes, and would be read one by one.
-fn plausible(message: &Message<'_>, body: u64, first: impl Fn(usize) -> io::Result<Option<[u8; 8]>>) -> io::Result<()> {
+/// Refuses a batch with more rows than its `body` bytes can hold: rows of nulls take no bytes, but would be read one by one.
+fn check_rows(
+    message: &Message<'_>,
+    body: u64,
+    first: impl Fn(usize) -> io::Result<Option<[u8; 8]>>,
+) -> io::Result<()> {
     let shared = message.header_as_dictionary_batch();
     let batch = message.header_as_record_batch().or_else(|| shared?.data());
     let rows = batch.map_or(Ok(0), |batch| u64::try_from(batch.length()).map_err(|_| not_understood()))?;
@@ -199,7 +202,7 @@ fn damaged(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
-/// Bytes of the texts of a batch, cell by cell: where cells share a text, it is there once, and each cell may become a copy of it.
+/// Returns the bytes of the texts of a batch, counted per cell, because each cell of a dictionary column may become a copy of its text.
 pub fn text_bytes(batch: &RecordBatch) -> u64 {
     let each = |column: &dyn Array| match column.data_type() {
         DataType::List(_) => listed(column.as_list::<i32>().values()),
@@ -213,7 +216,7 @@ fn listed(texts: &dyn Array) -> u64 {
     lengths(texts).into_iter().fold(0, |all, length| all.saturating_add(length + TEXT_BYTES))
 }
 
-/// Length of the text of each cell; nothing where there are none to be shared.
+/// Returns the length of each cell's text; empty for columns that are not texts.
 fn lengths(texts: &dyn Array) -> Vec<u64> {
     match texts.data_type() {
         DataType::Utf8 => texts.as_string::<i32>().offsets().lengths().map(|length| length as u64).collect(),
@@ -231,13 +234,13 @@ fn lengths(texts: &dyn Array) -> Vec<u64> {
 }
 
 impl<R: Read, M: FnMut(u64) -> io::Result<()>> Batches<R, M> {
-    /// Reads the schema; batches will have these columns, or all. `room` is asked for the bytes that each message will take, before they
-    /// are: what it refuses with ends the stream, as the source of [`ArrowError::IoError`].
+    /// Reads the schema; batches will have `columns`, or all. `room` is called with the bytes of each message before they are allocated;
+    /// its error ends the stream, as the source of [`ArrowError::IoError`].
     pub fn open(input: R, columns: Option<Vec<usize>>, room: M) -> Result<Self, ArrowError> {
         Self::open_some(input, |_| Ok(columns), room)
     }
 
-    /// As [`Batches::open`], with the columns that `choose` takes of the schema; what it refuses with is the error.
+    /// Opens a stream like [`Batches::open`], with the columns that `choose` selects from the schema.
     pub fn open_some(
         input: R,
         choose: impl FnOnce(&Schema) -> Result<Option<Vec<usize>>, ArrowError>,
@@ -245,22 +248,22 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Batches<R, M> {
     ) -> Result<Self, ArrowError> {
         let mut input = Framed::new(input, room);
         let first = input.next().map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => input.cut(),
+            io::ErrorKind::UnexpectedEof => input.truncated(),
             _ => error,
         })?;
         let description = first.strip_prefix(&CONTINUATION).unwrap_or(&first).get(4..).unwrap_or_default();
-        // What cannot be understood is told by the format's own reader.
+        // The arrow reader reports metadata that cannot be parsed.
         let own = described(description).ok().and_then(|message| message.header_as_schema());
         let read = own.and_then(|own| Some((own.fields()?, guarded(|| try_fb_to_schema(own)).ok()?)));
         let columns = read.as_ref().map_or(Ok(None), |(_, schema)| choose(schema))?;
         if let (Some((fields, schema)), Some(columns)) = (&read, &columns) {
-            input.wanted = Some(Wanted::new(schema, columns).sharing(fields.iter()));
+            input.projection = Some(Projection::new(schema, columns).sharing(fields.iter()));
         }
         input.message = Cursor::new(first);
         guarded(|| StreamReader::try_new(input, columns)).map(|reader| Self(Some(reader)))
     }
 
-    /// With an error where something follows the stream: of a source that ends with it.
+    /// Makes data after the end of the stream an error, for a source that holds a single stream.
     #[must_use]
     pub fn alone(mut self) -> Self {
         if let Some(reader) = &mut self.0 {
@@ -269,16 +272,16 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Batches<R, M> {
         self
     }
 
-    /// Of all columns, or of those asked for; `None` behind an error.
+    /// Returns the schema of the batches; `None` after an error.
     pub fn schema(&self) -> Option<SchemaRef> {
         self.0.as_ref().map(StreamReader::schema)
     }
 }
 
-/// Room for a batch of somebody who may use this host's memory: as much as is free.
+/// Checks that `bytes` fit into the free memory of this host.
 ///
 /// # Errors
-/// It takes more.
+/// There is less free memory.
 pub fn ample(bytes: u64) -> io::Result<()> {
     let free = || memory::available_bytes().unwrap_or(BYTES_FREE_USUAL);
     if bytes <= BYTES_FREE_LEAST || bytes <= free() {
@@ -288,41 +291,41 @@ pub fn ample(bytes: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::OutOfMemory, why))
 }
 
-/// The batches of a file, in order. Nothing comes behind an error.
+/// Iterates over the batches of a file in order; ends after an error.
 pub struct FileBatches<M> {
     reader: Option<FileReader<BufReader<File>>>,
-    /// Where messages of batches are that have not been read.
+    /// Locations of the batches that have not been read yet.
     blocks: vec::IntoIter<Block>,
-    file: Asked<M>,
+    file: CheckedFile<M>,
 }
 
-/// A file whose messages are looked at before they are read.
-struct Asked<M> {
+/// A file whose messages are checked before they are read.
+struct CheckedFile<M> {
     file: File,
     room: M,
-    /// `None`: all.
-    wanted: Option<Wanted>,
+    /// Columns to read; `None` for all.
+    projection: Option<Projection>,
 }
 
 impl<M: FnMut(u64) -> io::Result<()>> FileBatches<M> {
-    /// Reads the schema and what batches share; the rest as [`Batches::open`].
+    /// Reads the schema and the dictionaries; otherwise like [`Batches::open`].
     pub fn open(file: File, columns: Option<Vec<usize>>, room: M) -> Result<Self, ArrowError> {
         let input = BufReader::new(file.try_clone()?);
-        let mut file = Asked { file, room, wanted: None };
+        let mut file = CheckedFile { file, room, projection: None };
         let (shared, blocks) = file.blocks(columns.as_deref())?;
-        shared.iter().try_for_each(|block| file.ask(block))?;
+        shared.iter().try_for_each(|block| file.check(block))?;
         let reader = guarded(|| FileReader::try_new(input, columns))?;
         Ok(Self { reader: Some(reader), blocks: blocks.into_iter(), file })
     }
 
-    /// As [`Batches::schema`].
+    /// Returns the schema of the batches; `None` after an error.
     pub fn schema(&self) -> Option<SchemaRef> {
         self.reader.as_ref().map(FileReader::schema)
     }
 }
 
-impl<M: FnMut(u64) -> io::Result<()>> Asked<M> {
-    /// Where the messages of dictionaries and of batches are, from the end of the file, which says what columns there are.
+impl<M: FnMut(u64) -> io::Result<()>> CheckedFile<M> {
+    /// Reads the footer: the locations of dictionaries and of batches.
     fn blocks(&mut self, columns: Option<&[usize]>) -> Result<(Vec<Block>, Vec<Block>), ArrowError> {
         let end = self.file.metadata()?.len().checked_sub(10).ok_or_else(|| damaged("it is too short"))?;
         let mut last = [0; 10];
@@ -332,21 +335,21 @@ impl<M: FnMut(u64) -> io::Result<()>> Asked<M> {
         let footer = self.bytes(begin.ok_or_else(|| damaged("what stands at its end is too long"))?, length)?;
         let footer = root_as_footer(&footer).map_err(|_| damaged("what stands at its end cannot be understood"))?;
         let schema = columns.and_then(|columns| Some((try_fb_to_schema(footer.schema()?).ok()?, columns)));
-        self.wanted = schema.map(|(schema, columns)| Wanted::new(&schema, columns));
+        self.projection = schema.map(|(schema, columns)| Projection::new(&schema, columns));
         let [shared, batches]: [Vec<Block>; 2] = [footer.dictionaries(), footer.recordBatches()]
             .map(|blocks| blocks.into_iter().flatten().copied().collect());
         Ok((shared, batches))
     }
 
-    /// Asks for room for a message.
-    fn ask(&mut self, block: &Block) -> io::Result<()> {
+    /// Checks a message and calls `room` with its bytes.
+    fn check(&mut self, block: &Block) -> io::Result<()> {
         let length = |length: i64| u64::try_from(length).map_err(|_| not_understood());
         let at = length(block.offset())?;
         let head = length(i64::from(block.metaDataLength()))?;
         let begin = at.saturating_add(head);
         let body = length(block.bodyLength())?;
         if head > DESCRIPTION_BYTES_MAX || begin.saturating_add(body) > self.file.metadata()?.len() {
-            return Err(damaged("a batch is said to lie behind its end"));
+            return Err(damaged("a batch is declared to lie behind its end"));
         }
         let head = self.bytes(at, head)?;
         let lengths = if head.starts_with(&CONTINUATION) { 8 } else { 4 };
@@ -361,8 +364,8 @@ impl<M: FnMut(u64) -> io::Result<()>> Asked<M> {
             }
         };
         let description = described(description)?;
-        plausible(&description, body, first)?;
-        let unpacked = unpacked(&description, self.wanted.as_ref(), first)?;
+        check_rows(&description, body, first)?;
+        let unpacked = unpacked(&description, self.projection.as_ref(), first)?;
         (self.room)(body)?;
         (self.room)(unpacked)
     }
@@ -378,7 +381,7 @@ impl<M: FnMut(u64) -> io::Result<()>> Iterator for FileBatches<M> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let mut reader = self.reader.take()?;
-        let asked = self.blocks.next().map_or(Ok(()), |block| self.file.ask(&block)).map_err(ArrowError::from);
+        let asked = self.blocks.next().map_or(Ok(()), |block| self.file.check(&block)).map_err(ArrowError::from);
         let batch = asked.and_then(|()| guarded(|| reader.next().transpose())).transpose()?;
         self.reader = batch.is_ok().then_some(reader);
         Some(batch)
@@ -391,13 +394,13 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Iterator for Batches<R, M> {
     fn next(&mut self) -> Option<Self::Item> {
         let mut reader = self.0.take()?;
         let batch = guarded(|| reader.next().transpose()).transpose()?;
-        // What a panic left behind is not looked at again.
+        // A reader is not used again after a panic.
         self.0 = batch.is_ok().then_some(reader);
         Some(batch)
     }
 }
 
-/// What panics inside of the format's reader is an error.
+/// Turns a panic inside the arrow reader into an error.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
     panics::caught("arrow-ipc", read).unwrap_or_else(|panic| Err(ArrowError::IpcError(panic.to_string())))
 }

@@ -6,7 +6,7 @@ use super::{
     *,
 };
 use enn_common::config::data::{ArraysLayout, SourceFormat};
-use enn_common::staged::npy::{Element, Header};
+use enn_common::staged::npy::{Header, NpyElement};
 use std::fs;
 
 /// Memory that a refusal may take, beside what the test itself needs.
@@ -251,7 +251,7 @@ fn cells_far_apart_in_an_old_workbook_take_no_memory() {
 }
 
 fn npy(shape: &[u64], bytes: usize) -> Vec<u8> {
-    let mut array = Header::write(Element::F32, shape, 128).unwrap();
+    let mut array = Header::write(NpyElement::F32, shape, 128).unwrap();
     array.resize(128 + bytes, 0);
     array
 }

@@ -1,29 +1,25 @@
-//! What a source may be, at most: a small file can say, or unpack to, more than any memory holds. Bounds are looked at before memory is
-//! taken.
+//! Size limits of sources: a small file can state, or unpack to, more than any memory holds. Limits are checked before allocation.
 
 use std::path::{Path, PathBuf};
 
-/// Columns of a table, at most: each has a name and is looked for by it.
+/// Maximum columns of a table.
 pub(crate) const COLUMNS_MAX: u64 = 100_000;
 
-/// Inputs of a row of an array, and cells of its target, at most.
+/// Maximum inputs, and target cells, in a row of an array.
 pub(crate) const WIDTH_MAX: u64 = 100_000;
 
-/// A source that says, or unpacks to, more than is read of one.
+/// A source that states, or unpacks to, more than a size limit.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: found {found}, expected {expected}\n  hint: {hint}", path.display())]
 pub struct BoundError {
     pub path: PathBuf,
-    /// What it says or has, and where.
+    /// The stated or actual size, and its place in the file.
     pub found: String,
-    /// What is read.
     pub expected: String,
-    /// What to do.
     pub hint: &'static str,
 }
 
 impl BoundError {
-    /// Of a file.
     pub(crate) fn new(path: &Path, found: impl Into<String>, expected: impl Into<String>, hint: &'static str) -> Self {
         Self { path: path.to_path_buf(), found: found.into(), expected: expected.into(), hint }
     }

@@ -1,10 +1,10 @@
-//! Calendar features of a moment: cyclic ones as a point on the unit circle. Pure.
+//! Calendar features of a time; cyclic features are points on the unit circle. Pure.
 
 use super::timestamp::{Civil, DAY_S, civil, is_leap};
 use enn_common::config::data::Calendar;
 use std::f64::consts::TAU;
 
-/// Names of the staged columns that `features` become, e.g. `day_of_year.sin`, in the order of `values`.
+/// Returns the names of the staged columns of `features`, such as `day_of_year.sin`, in the order of `values`.
 pub(crate) fn names(features: &[Calendar]) -> Vec<String> {
     let mut names = Vec::new();
     for feature in features {
@@ -30,7 +30,7 @@ fn cyclic(name: &str, names: &mut Vec<String>) {
 pub(crate) fn values(features: &[Calendar], seconds: i64, out: &mut Vec<f32>) {
     let now = civil(seconds);
     for feature in features {
-        let turn = match feature {
+        let phase = match feature {
             Calendar::DayOfYear => year_part(&now),
             Calendar::Weekday => now.weekday as f64 / 7.0,
             Calendar::Hour => now.second as f64 / DAY_S as f64,
@@ -39,9 +39,9 @@ pub(crate) fn values(features: &[Calendar], seconds: i64, out: &mut Vec<f32>) {
                 continue;
             }
         };
-        let (sin, cos) = (turn * TAU).sin_cos();
-        out.push(sin as f32);
-        out.push(cos as f32);
+        let angle = phase * TAU;
+        out.push(angle.sin() as f32);
+        out.push(angle.cos() as f32);
     }
 }
 

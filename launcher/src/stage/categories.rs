@@ -1,26 +1,26 @@
-//! Categories, labels and classes: which of them training has, and what becomes of the others.
+//! Categories, labels and classes: final indices of those in training samples, and treatment of the others.
 
 use super::{
     Job,
     complete::{Classes, Draft, Input},
     error::StageError,
-    figures::{self, Codes},
+    stats::{self, Codes},
 };
 use enn_common::staged::{Split, words::Form};
 use std::collections::HashMap;
 
-/// Classes of a target, at most: each is an output cell.
+/// Maximum classes of a target: each is an output cell.
 const CLASSES_MAX: usize = 1000;
 
-/// Categories that a model reads as a column for each, at most.
+/// Maximum categories of a one-hot input.
 const ONE_HOT_MAX: usize = 1000;
 
 impl Draft {
-    /// Final categories, in order of first appearance in the training samples or as declared, and how to get there.
+    /// Sets the final categories, in order of first appearance in the training samples or as declared, and returns the maps to them.
     pub(super) fn categories(&mut self, job: &Job<'_>) -> Result<Vec<Codes>, StageError> {
         let columns: Vec<usize> = (0..self.inputs.len()).filter(|c| self.inputs[*c].categories.is_some()).collect();
         if let Some(training) = job.training {
-            // The model's own categories were used from the beginning.
+            // Cells have the model's own indices already.
             let code = |column: &usize| {
                 let input = &self.inputs[*column];
                 let count = input.categories.as_ref().map_or(0, Vec::len);
@@ -33,7 +33,7 @@ impl Draft {
         if columns.is_empty() {
             return Ok(Vec::new());
         }
-        let orders = figures::appearance(&self.output, &columns, job.threads)?;
+        let orders = stats::appearance(&self.output, &columns, job.threads)?;
         let mut all = Vec::new();
         for (column, order) in columns.into_iter().zip(orders) {
             let Input { name, categories, offset, one_hot, .. } = &mut self.inputs[column];
@@ -61,7 +61,7 @@ impl Draft {
         Ok(all)
     }
 
-    /// Counts the labels of all cells, and those of inputs that do not stay: no training sample has them.
+    /// Counts the labels of all cells; labels of inputs that are dropped count as unseen.
     pub(super) fn count_labels(&mut self, keep: &[bool]) -> Result<(), StageError> {
         let labels: Vec<usize> = (0..keep.len()).filter(|column| self.inputs[*column].label.is_some()).collect();
         if labels.is_empty() {
@@ -83,19 +83,18 @@ impl Draft {
         Ok(())
     }
 
-    /// What the classes are: by all cells of the target, or as the model has it.
+    /// Returns the form of the class names: from all cells of the target, or that of the model.
     pub(super) fn class_form(&self, job: &Job<'_>) -> Option<Form> {
         let own = self.classes.as_ref()?.form;
         job.training.map_or(own, |training| training.class_form)
     }
 
-    /// Makes an output cell of each class that a training sample has, in order of first appearance there. Targets of other classes
-    /// count as missing.
+    /// Makes one output cell per class in the training samples, in order of first appearance. Targets of other classes count as missing.
     pub(super) fn classify(&mut self, job: &Job<'_>) -> Result<(), StageError> {
         let Some(Classes { words: written, .. }) = self.classes.take() else { return Ok(()) };
         let source = self.targets[0].clone();
         let (classes, class_of): (Vec<String>, Vec<Option<u32>>) = match job.training {
-            // The model's own classes were used from the beginning; two that are the same, of a version before, stay two.
+            // Cells have the model's own indices already; equal classes of an earlier version stay separate.
             Some(_) => (written.clone(), (0..written.len() as u32).map(Some).collect()),
             None => {
                 let (order, samples) = self.classes_in_training()?;
@@ -131,7 +130,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Written classes of the training samples, in order of first appearance; and how many samples have one.
+    /// Returns the written classes of the training samples in order of first appearance, and the number of samples with a class.
     fn classes_in_training(&self) -> Result<(Vec<usize>, u64), StageError> {
         let mut order = Vec::new();
         let mut samples = 0;
@@ -149,7 +148,7 @@ impl Draft {
         Ok((order, samples))
     }
 
-    /// Targets with a class of this kind.
+    /// Counts the targets whose class satisfies `is_counted`.
     fn count_targets(&self, is_counted: impl Fn(usize) -> bool) -> Result<u64, StageError> {
         let mut count = 0;
         for rows in self.output.chunks() {
@@ -160,7 +159,7 @@ impl Draft {
     }
 }
 
-/// The words that stay, in order of their first appearance, each once; and which of them each written word is.
+/// Returns the distinct words of `order`, and for each written word its index among them.
 fn merged(written: &[String], order: impl Iterator<Item = usize>) -> (Vec<String>, Vec<Option<u32>>) {
     let mut index: HashMap<&str, u32> = HashMap::new();
     let mut list = Vec::new();

@@ -1,13 +1,14 @@
-//! The last steps, the same for every layout: splits, categories, statistics, dead inputs, notes, metadata.
+//! The last steps of every layout: splits, categories, statistics, dropped inputs, notes, metadata.
 
 use super::{
-    Job, coarse,
+    Job,
     error::StageError,
-    figures::{self, Codes, Figures},
-    implausible::{self, Limits},
+    f32_precision,
     input::lift_inputs,
+    outlier_limits::{self, Limits},
     output::Output,
     split,
+    stats::{self, Codes, SampleStats},
 };
 use enn_common::{
     config::data::{Layout, SplitKind, TargetMask},
@@ -25,28 +26,27 @@ use std::{
 
 pub(crate) use super::input::{Classes, Input};
 
-/// Samples that get a name in the metadata, at most.
+/// Maximum samples with names in the metadata.
 pub(crate) const ROW_NAMES_MAX: u64 = 100_000;
 
-/// Columns that a note lists by name.
+/// Maximum columns that a note lists by name.
 const NOTED_MAX: usize = 12;
 
-/// What a layout has made, before the last steps.
+/// Result of a layout, before the last steps.
 #[derive(Debug)]
 pub(crate) struct Draft {
-    /// The arrays. Splits are written already under the rules random, group and column.
+    /// The arrays. Splits are written already for the kinds random, group and column.
     pub output: Output,
-    /// Inputs, in order.
     pub inputs: Vec<Input>,
     /// Source columns of the target cells: one, or as many as there are cells.
     pub targets: Vec<String>,
     /// Shape of one target.
     pub out_shape: Vec<usize>,
-    /// Names along its axes.
+    /// Names along the axes of `out_shape`.
     pub out_labels: Vec<Vec<String>>,
-    /// Input that holds the persistence forecast of every target cell.
+    /// Index of the input with the persistence forecast, for every target cell.
     pub persistence: Option<Vec<u32>>,
-    /// Classes of the target by the index written, where it is a category.
+    /// Classes of a categorical target by written index.
     pub classes: Option<Classes>,
     /// Names of the samples, before any is dropped; empty for none.
     pub names: Vec<String>,
@@ -54,14 +54,14 @@ pub(crate) struct Draft {
     pub starts: Vec<i64>,
     /// Times of the samples by which they are divided, in reading order; empty where they are not divided by a column of times.
     pub times: Vec<i64>,
-    /// Samples of each source, one below the other; empty when there is only one.
+    /// Number of samples of each source, in the order of the rows; empty when there is only one.
     pub sources: Vec<u64>,
-    /// What cleaning found so far.
+    /// Counts and notes of cleaning so far.
     pub report: CleaningReport,
 }
 
 impl Draft {
-    /// Does the last steps and gives the directory its name.
+    /// Does the last steps and renames the directory to its digest.
     pub(crate) fn complete(mut self, job: &Job<'_>) -> Result<(PathBuf, StagedMeta), StageError> {
         let samples = self.output.rows;
         if samples == 0 {
@@ -74,9 +74,9 @@ impl Draft {
         let class_form = self.class_form(job);
         self.classify(job)?;
         let codes = self.categories(job)?;
-        let figures = figures::measure(&self.output, &codes, job.threads)?;
-        let figures = self.believe(job, &codes, figures)?;
-        for (codes, (unseen, words)) in codes.iter().zip(figures.unseen.iter().zip(&figures.words)) {
+        let stats = stats::measure(&self.output, &codes, job.threads)?;
+        let stats = self.remove_outliers(job, &codes, stats)?;
+        for (codes, (unseen, words)) in codes.iter().zip(stats.unseen.iter().zip(&stats.words)) {
             let source = self.inputs[codes.column].source.clone();
             let column = self.report.columns.entry(source).or_default();
             column.unseen_category = *unseen;
@@ -84,13 +84,13 @@ impl Draft {
         }
         let sources = self.sources(job)?;
         if job.training.is_none() {
-            self.judge(job, &figures)?;
-            judge_sources(job, &sources)?;
+            self.check_trainable(job, &stats)?;
+            check_sources(job, &sources)?;
         }
-        let keep = self.kept(job, &figures)?;
+        let keep = self.kept_inputs(job, &stats)?;
         self.count_labels(&keep)?;
-        self.notes(job, &figures, &keep);
-        let meta = StagedMeta { has_classes, class_form, sources, ..self.meta(job, (&figures, &codes), &keep) };
+        self.notes(job, &stats, &keep);
+        let meta = StagedMeta { has_classes, class_form, sources, ..self.meta(job, &stats, &codes, &keep) };
         if keep.contains(&false) {
             self.output.keep_columns(&keep)?;
         }
@@ -121,7 +121,7 @@ impl Draft {
         StageError::ZeroRows { path: job.config.files.first().cloned().unwrap_or_default(), found, hint }
     }
 
-    /// What is wrong with the target columns, of the first few; empty or beginning with ": ".
+    /// Describes invalid cells of the first target columns; empty or beginning with ": ".
     fn bad_targets(&self) -> String {
         let bad = |name: &String| {
             let found = self.report.columns.get(name)?;
@@ -130,15 +130,15 @@ impl Draft {
                 (found.non_finite, "inf or nan"),
                 (found.out_of_range, "beyond its range"),
             ];
-            let told: Vec<String> = kinds
+            let counts: Vec<String> = kinds
                 .iter()
                 .filter(|(count, _)| *count > 0)
                 .map(|(count, what)| format!("{count} cells {what}"))
                 .collect();
-            (!told.is_empty()).then(|| format!("{name:?} has {}", told.join(", ")))
+            (!counts.is_empty()).then(|| format!("{name:?} has {}", counts.join(", ")))
         };
-        let told: Vec<String> = self.targets.iter().filter_map(bad).take(NOTED_MAX).collect();
-        if told.is_empty() { String::new() } else { format!(": {}", told.join("; ")) }
+        let columns: Vec<String> = self.targets.iter().filter_map(bad).take(NOTED_MAX).collect();
+        if columns.is_empty() { String::new() } else { format!(": {}", columns.join("; ")) }
     }
 
     /// Writes the splits that depend on the number or the times of the samples.
@@ -162,17 +162,17 @@ impl Draft {
         }
     }
 
-    /// Lifts the limits of what is declared, is a category or was made by us.
+    /// Removes the limits of columns with declared ranges, of categories, and of calendar inputs.
     fn lift(&self, job: &Job<'_>, mut limits: Limits) -> Limits {
         let declared = |column: &str| job.config.ranges.iter().any(|range| range.column == column);
         lift_inputs(&self.inputs, &job.config.ranges, &mut limits.x);
         let targets = limits.y.iter_mut().enumerate();
-        targets.filter(|(cell, _)| declared(self.target(*cell))).for_each(|(_, limit)| *limit = implausible::ANY);
+        targets.filter(|(cell, _)| declared(self.target(*cell))).for_each(|(_, limit)| *limit = outlier_limits::ANY);
         limits
     }
 
-    /// What is believed of inputs and targets. Tells of what is odd.
-    fn limits(&mut self, job: &Job<'_>, figures: &Figures) -> Result<Limits, StageError> {
+    /// Returns the outlier limits of inputs and targets, and notes columns with unusual values.
+    fn limits(&mut self, job: &Job<'_>, stats: &SampleStats) -> Result<Limits, StageError> {
         let (limits, what) = match job.training {
             Some(meta) => {
                 let names: HashMap<&str, usize> =
@@ -189,31 +189,36 @@ impl Draft {
                 (Limits::of_training(&self.output)?, what)
             }
         };
-        let [believed, usual] = limits.map(|limits| self.lift(job, limits));
-        let (x, y) = usual.passed(figures);
-        let (x_far, y_far) = believed.passed(figures);
+        let [limits, usual] = limits.map(|limits| self.lift(job, limits));
+        let (x, y) = usual.exceeded(stats);
+        let (x_far, y_far) = limits.exceeded(stats);
         let inputs = x.iter().filter(|at| !x_far.contains(at)).map(|at| self.inputs[*at].source.as_str());
         let targets = y.iter().filter(|at| !y_far.contains(at)).map(|at| self.target(*at));
         let names: BTreeSet<String> = inputs.chain(targets).map(str::to_owned).collect();
         note(&mut self.report.notes, &names.into_iter().collect::<Vec<_>>(), what);
-        Ok(believed)
+        Ok(limits)
     }
 
-    /// Takes out values that cannot be meant, and targets of cells without a training sample; measures again where there are any.
-    fn believe(&mut self, job: &Job<'_>, codes: &[Codes], figures: Figures) -> Result<Figures, StageError> {
-        let mut limits = self.limits(job, &figures)?;
-        let is_blind = |cell: &usize| job.training.is_none() && figures.y[*cell].n() == 0;
-        let blind: Vec<usize> = (0..figures.y.len()).filter(is_blind).collect();
-        blind.iter().for_each(|cell| limits.y[*cell] = implausible::NONE);
-        let (x, y) = limits.passed(&figures);
+    /// Removes outliers, and targets of cells without a training sample; recomputes the statistics if there are any.
+    fn remove_outliers(
+        &mut self,
+        job: &Job<'_>,
+        codes: &[Codes],
+        stats: SampleStats,
+    ) -> Result<SampleStats, StageError> {
+        let mut limits = self.limits(job, &stats)?;
+        let is_blind = |cell: &usize| job.training.is_none() && stats.y[*cell].n() == 0;
+        let blind: Vec<usize> = (0..stats.y.len()).filter(is_blind).collect();
+        blind.iter().for_each(|cell| limits.y[*cell] = outlier_limits::NONE);
+        let (x, y) = limits.exceeded(&stats);
         if x.is_empty() && y.is_empty() {
-            return Ok(figures);
+            return Ok(stats);
         }
-        let mut found = limits.hold(&self.output)?;
+        let mut found = limits.mask(&self.output)?;
         let unjudged: u64 = blind.into_iter().map(|cell| std::mem::take(&mut found.y[cell])).sum();
         if unjudged > 0 {
-            let told = "targets count for nothing: no training sample has a valid one in their cells";
-            self.report.notes.push(format!("{unjudged} {told}"));
+            let what = "targets are excluded: no training sample has a valid target in their cells";
+            self.report.notes.push(format!("{unjudged} {what}"));
         }
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         let targets = found.y.iter().enumerate().map(|(cell, count)| (self.target(cell), count));
@@ -228,15 +233,15 @@ impl Draft {
             self.report.columns.entry(source).or_default().implausible = count;
         }
         let settled = |codes: &Codes| Codes { map: Vec::new(), ..codes.clone() };
-        figures::measure(&self.output, &codes.iter().map(settled).collect::<Vec<_>>(), job.threads)
+        stats::measure(&self.output, &codes.iter().map(settled).collect::<Vec<_>>(), job.threads)
     }
 
-    /// The source column of a target cell.
+    /// Returns the source column of a target cell.
     fn target(&self, cell: usize) -> &str {
         self.targets.get(cell).or(self.targets.first()).map_or("", String::as_str)
     }
 
-    /// The samples of each source; all of them where there is only one.
+    /// Returns the range of samples of each source.
     pub(super) fn extents(&self) -> Vec<Range<u64>> {
         if self.sources.is_empty() {
             return std::iter::once(0..self.output.rows).collect();
@@ -248,7 +253,7 @@ impl Draft {
         self.sources.iter().scan(0, end).collect()
     }
 
-    /// The sources with their samples per split.
+    /// Counts the samples of each source per split.
     fn sources(&self, job: &Job<'_>) -> Result<Vec<SourceMeta>, StageError> {
         if self.sources.is_empty() {
             return Ok(Vec::new());
@@ -258,10 +263,10 @@ impl Draft {
         Ok(SourceMeta::count(named, &split))
     }
 
-    /// Refuses data that nothing can be learnt from.
-    fn judge(&self, job: &Job<'_>, figures: &Figures) -> Result<(), StageError> {
-        let cells = figures.split_rows[0] * figures.y.len() as u64;
-        let missing = cells - figures.y.iter().map(staged::Moments::n).sum::<u64>();
+    /// Refuses data that no model can be trained on.
+    fn check_trainable(&self, job: &Job<'_>, stats: &SampleStats) -> Result<(), StageError> {
+        let cells = stats.split_rows[0] * stats.y.len() as u64;
+        let missing = cells - stats.y.iter().map(staged::Moments::n).sum::<u64>();
         if job.config.mask == TargetMask::None && missing > 0 {
             return Err(StageError::Config {
                 key: "data.mask",
@@ -269,7 +274,7 @@ impl Draft {
                 expected: "targets that are all there, or data.mask = \"finite\"".into(),
             });
         }
-        if figures.split_rows[0] == 0 {
+        if stats.split_rows[0] == 0 {
             let samples = self.output.rows;
             let dropped = self.report.dropped_samples;
             return Err(match dropped {
@@ -280,18 +285,18 @@ impl Draft {
         if !self.output.any_training_weight()? {
             return Err(StageError::NoWeight { column: job.config.weight.clone().unwrap_or_default() });
         }
-        if figures.y.iter().all(|moments| moments.n() == 0) {
+        if stats.y.iter().all(|moments| moments.n() == 0) {
             return Err(StageError::NoTarget { columns: self.targets.clone() });
         }
-        let lost = |(cell, moments)| Some((cell, coarse::lost(moments, self.output.rounded.load(Relaxed))?));
-        if let Some((cell, (size, step))) = figures.y.iter().enumerate().find_map(lost) {
+        let lost = |(cell, moments)| Some((cell, f32_precision::lost(moments, self.output.rounded.load(Relaxed))?));
+        if let Some((cell, (size, step))) = stats.y.iter().enumerate().find_map(lost) {
             return Err(StageError::Target { column: self.target(cell).to_owned(), size, step });
         }
         Ok(())
     }
 
-    /// Which inputs stay: for training those with a valid training cell or a persistence forecast; for prediction the model's.
-    fn kept(&self, job: &Job<'_>, figures: &Figures) -> Result<Vec<bool>, StageError> {
+    /// Returns which inputs are kept: in training those with a valid training cell or a persistence forecast, in prediction the model's.
+    fn kept_inputs(&self, job: &Job<'_>, stats: &SampleStats) -> Result<Vec<bool>, StageError> {
         if let Some(training) = job.training {
             if training.out_shape != self.out_shape {
                 return Err(StageError::Config {
@@ -314,11 +319,11 @@ impl Draft {
             }
             return Ok(keep);
         }
-        // A label stays where a training sample has it.
+        // A label is kept if a training sample has it.
         let stays = |(input, moments): (&Input, &staged::Moments)| {
             moments.n() > 0 && (input.label.is_none() || moments.stats().max > 0.0)
         };
-        let mut keep: Vec<bool> = self.inputs.iter().zip(&figures.x).map(stays).collect();
+        let mut keep: Vec<bool> = self.inputs.iter().zip(&stats.x).map(stays).collect();
         for column in self.persistence.iter().flatten() {
             keep[*column as usize] = true;
         }
@@ -332,24 +337,24 @@ impl Draft {
         })
     }
 
-    fn notes(&mut self, job: &Job<'_>, figures: &Figures, keep: &[bool]) {
+    fn notes(&mut self, job: &Job<'_>, stats: &SampleStats, keep: &[bool]) {
         let mut notes = Vec::new();
         if let (Some(line), wrong) = (self.report.wrong_width_line, self.report.wrong_width) {
             notes.push(format!("{wrong} rows with a wrong number of fields were left out, first line {line}"));
         }
         if job.training.is_none() {
             note(&mut notes, &self.left_out(keep), "left out of the inputs: no valid value in the training samples");
-            let constant = self.constants(figures);
+            let constant = self.constants(stats);
             note(&mut notes, &constant, "constant over the training samples");
-            let what = "an f32 keeps seven digits of each number, which leaves little or nothing of how these vary; take off \
-                        what all have in common";
-            note(&mut notes, &self.coarse(figures), what);
+            let what = "an f32 keeps seven digits of each number, which leaves little or nothing of how these vary; subtract \
+                        a constant offset";
+            note(&mut notes, &self.imprecise_columns(stats), what);
             constant.iter().for_each(|name| self.report.columns.entry(name.clone()).or_default().constant = true);
-            let blind: Vec<usize> = (0..figures.y.len()).filter(|cell| figures.y[*cell].n() == 0).collect();
+            let blind: Vec<usize> = (0..stats.y.len()).filter(|cell| stats.y[*cell].n() == 0).collect();
             if !blind.is_empty() {
                 notes.push(format!("{} target cells have no valid value in the training samples", blind.len()));
             }
-            for (rows, (fraction, name)) in figures.split_rows[1..]
+            for (rows, (fraction, name)) in stats.split_rows[1..]
                 .iter()
                 .zip([(job.config.split.val, "validation"), (job.config.split.test, "test")])
             {
@@ -361,22 +366,21 @@ impl Draft {
         self.report.notes.extend(notes);
     }
 
-    /// Source columns whose numbers are so much larger than their spread that an f32 hardly tells them apart.
-    fn coarse(&self, figures: &Figures) -> Vec<String> {
+    /// Returns the source columns whose numbers are so large relative to their spread that f32 hardly resolves them.
+    fn imprecise_columns(&self, stats: &SampleStats) -> Vec<String> {
         let is_number = |input: &Input| input.categories.is_none() && input.label.is_none() && !input.source.is_empty();
-        let inputs = self.inputs.iter().zip(&figures.x).filter(|(input, _)| is_number(input));
+        let inputs = self.inputs.iter().zip(&stats.x).filter(|(input, _)| is_number(input));
         let inputs = inputs.map(|(input, moments)| (input.source.as_str(), moments));
-        let targets = figures.y.iter().enumerate().map(|(cell, moments)| (self.target(cell), moments));
-        let coarse = inputs.chain(targets).filter(|(_, moments)| coarse::is_coarse(moments));
+        let targets = stats.y.iter().enumerate().map(|(cell, moments)| (self.target(cell), moments));
+        let coarse = inputs.chain(targets).filter(|(_, moments)| f32_precision::is_imprecise(moments));
         coarse.map(|(name, _)| name.to_owned()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Source columns that never vary: whatever is made of them (sine and cosine, every step of the history) is one value each.
-    fn constants(&self, figures: &Figures) -> Vec<String> {
+    /// Returns the source columns that never vary: each input made of them (sine, cosine, every step of the history) has one value.
+    fn constants(&self, stats: &SampleStats) -> Vec<String> {
         let mut ranges: BTreeMap<(&str, &str), (f64, f64)> = BTreeMap::new();
-        let targets =
-            figures.y.iter().enumerate().map(|(cell, moments)| (self.target(cell), self.target(cell), moments));
-        let inputs = self.inputs.iter().zip(&figures.x).map(|(input, moments)| {
+        let targets = stats.y.iter().enumerate().map(|(cell, moments)| (self.target(cell), self.target(cell), moments));
+        let inputs = self.inputs.iter().zip(&stats.x).map(|(input, moments)| {
             let stem = input.name.split('[').next().unwrap_or_default();
             (input.source.as_str(), stem, moments)
         });
@@ -392,7 +396,7 @@ impl Draft {
         flat.into_iter().filter(|(_, flat)| *flat).map(|(source, _)| source.to_string()).collect()
     }
 
-    /// Inputs that do not stay; a source column of which nothing stays is named once.
+    /// Returns the names of dropped inputs; a source column whose inputs are all dropped is named once.
     fn left_out(&self, keep: &[bool]) -> Vec<String> {
         let of = |wanted: bool| {
             self.inputs.iter().zip(keep).filter(move |(_, keep)| **keep == wanted).map(|(input, _)| input)
@@ -408,18 +412,18 @@ impl Draft {
             .collect()
     }
 
-    fn meta(&self, job: &Job<'_>, (figures, codes): (&Figures, &[Codes]), keep: &[bool]) -> StagedMeta {
+    fn meta(&self, job: &Job<'_>, stats: &SampleStats, codes: &[Codes], keep: &[bool]) -> StagedMeta {
         let kept = || (0..keep.len()).filter(|column| keep[*column]);
         let (mut features, x_stats, y_stats) = match job.training {
             Some(meta) => (meta.features.clone(), meta.x_stats.clone(), meta.y_stats.clone()),
             None => (
-                self.features((&kept().collect::<Vec<_>>(), &job.config.input_units), (figures, codes)),
-                kept().map(|column| self.stats(column, figures)).collect(),
-                figures.y.iter().map(staged::Moments::stats).collect(),
+                self.features(&kept().collect::<Vec<_>>(), &job.config.input_units, stats, codes),
+                kept().map(|column| self.stats(column, stats)).collect(),
+                stats.y.iter().map(staged::Moments::stats).collect(),
             ),
         };
         if matches!(job.config.layout, Layout::Arrays(_)) {
-            // A column of an array is an input of its own.
+            // Each column of an array is a separate input.
             features.iter_mut().for_each(|feature| feature.source.clear());
         }
         let mut place = vec![0; keep.len()];
@@ -441,7 +445,7 @@ impl Draft {
             has_classes: false,
             class_form: None,
             has_weights: self.output.has_weights(),
-            split_rows: figures.split_rows,
+            split_rows: stats.split_rows,
             sources: Vec::new(),
             row_names: names,
             x_stats,
@@ -450,16 +454,18 @@ impl Draft {
         }
     }
 
-    /// The inputs that stay. Of labels of one source column the first has the flag that they are missing.
+    /// Describes the kept inputs. Of the labels of one source column only the first has the flag for missing cells.
     fn features(
         &self,
-        (kept, units): (&[usize], &BTreeMap<String, String>),
-        (figures, codes): (&Figures, &[Codes]),
+        kept: &[usize],
+        units: &BTreeMap<String, String>,
+        stats: &SampleStats,
+        codes: &[Codes],
     ) -> Vec<FeatureMeta> {
         let label = |at: usize| self.inputs[kept[at]].label.as_ref();
         let has_flag = |at: usize| at > 0 && LabelMeta::share_column(label(at - 1), label(at));
         let of = |(at, column): (usize, &usize)| {
-            let has_missing = figures.x[*column].n() < figures.split_rows[0] && !has_flag(at);
+            let has_missing = stats.x[*column].n() < stats.split_rows[0] && !has_flag(at);
             FeatureMeta { has_missing, units: self.units(*column, units), ..self.feature(*column, codes) }
         };
         kept.iter().enumerate().map(of).collect()
@@ -475,15 +481,15 @@ impl Draft {
         FeatureMeta { name, source, categories, one_hot, index, label, form, ..FeatureMeta::default() }
     }
 
-    /// The unit that is given for an input, or for the column that it comes from.
+    /// Returns the unit of an input, or of its source column.
     fn units(&self, column: usize, units: &BTreeMap<String, String>) -> String {
         let input = &self.inputs[column];
         units.get(&input.name).or_else(|| units.get(&input.source)).cloned().unwrap_or_default()
     }
 
-    /// Figures of an input; a category or label is not standardised.
-    fn stats(&self, column: usize, figures: &Figures) -> Stats {
-        let stats = figures.x[column].stats();
+    /// Returns the statistics of an input; categories and labels are not standardised.
+    fn stats(&self, column: usize, stats: &SampleStats) -> Stats {
+        let stats = stats.x[column].stats();
         let input = &self.inputs[column];
         match input.categories.is_some() || input.label.is_some() {
             true => Stats { mean: 0.0, std: 1.0, ..stats },
@@ -492,8 +498,8 @@ impl Draft {
     }
 }
 
-/// Refuses a weight for a source that nothing is drawn of.
-fn judge_sources(job: &Job<'_>, sources: &[SourceMeta]) -> Result<(), StageError> {
+/// Refuses a weight for a source without training samples.
+fn check_sources(job: &Job<'_>, sources: &[SourceMeta]) -> Result<(), StageError> {
     let empty =
         sources.iter().zip(&job.config.sources).find(|(meta, own)| meta.split_rows[0] == 0 && own.weight.is_some());
     match empty {
@@ -520,7 +526,7 @@ fn note(notes: &mut Vec<String>, names: &[String], what: &str) {
 /// Adds the counts of one source column to the report.
 pub(crate) fn count(report: &mut CleaningReport, column: &str, counts: &super::source::block::CellCounts) {
     let entry: &mut ColumnReport = report.columns.entry(column.to_string()).or_default();
-    // A column wanted twice is counted once.
+    // A column that is requested twice is counted once.
     entry.missing = entry.missing.max(counts.missing);
     entry.non_finite = entry.non_finite.max(counts.non_finite);
     entry.out_of_range = entry.out_of_range.max(counts.out_of_range);

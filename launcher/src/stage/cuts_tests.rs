@@ -9,7 +9,7 @@ use super::{
 use arrow_array::{ArrayRef, Float64Array, RecordBatch};
 use enn_common::{
     config::data::{DuplicatePolicy, Feature, FeatureKind},
-    staged::npy::{Element, Header},
+    staged::npy::{Header, NpyElement},
 };
 use std::{collections::HashMap, fs, sync::Arc};
 
@@ -31,7 +31,7 @@ fn text() -> Vec<u8> {
 }
 
 fn npy(shape: &[u64], values: &[f64]) -> Vec<u8> {
-    let mut bytes = Header::write(Element::F64, shape, 128).unwrap();
+    let mut bytes = Header::write(NpyElement::F64, shape, 128).unwrap();
     bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     bytes
 }

@@ -4,40 +4,40 @@ use super::form;
 use enn_common::staged::words::{self, Form};
 use std::collections::HashMap;
 
-/// Words that a model does not know and that are kept to be told.
-const STRANGERS_MAX: usize = 5;
-/// Characters of each.
-const STRANGER_CHARS_MAX: usize = 60;
+/// Maximum unknown words that are kept as examples.
+const UNKNOWN_WORDS_MAX: usize = 5;
+/// Maximum characters of an example.
+const UNKNOWN_WORD_CHARS_MAX: usize = 60;
 
 /// Words and their indices.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Dictionary {
     list: Vec<String>,
     index: HashMap<String, u32>,
-    /// A model's own words: nothing is added.
+    /// Whether the words are those of a model, to which nothing is added.
     is_fixed: bool,
-    /// Whether true is one word however it is spelt.
+    /// Whether different spellings of true and false are one word each.
     knows_truth: bool,
-    /// What a model's own words are.
+    /// Form of a model's own words.
     form: Form,
-    /// A model's own words in other spellings.
+    /// Indices of a model's own words by other spellings.
     alike: HashMap<String, u32>,
-    /// Some words that a model does not know.
-    strangers: Vec<String>,
+    /// Examples of words that a model does not know.
+    unknown_words: Vec<String>,
 }
 
 impl Dictionary {
-    /// The categories of a column, as they are found.
+    /// Creates an empty dictionary for the categories of a column.
     pub(super) fn found() -> Self {
         Self { knows_truth: true, ..Self::default() }
     }
 
-    /// The categories that a model knows, and no others. What they are is `form`; where it was not kept yet, it is what all of them are.
+    /// Creates the dictionary of a model's categories. Without `form` (older versions) the form is derived from the words.
     pub(super) fn of_model(own: &[String], form: Option<Form>) -> Self {
         Self { knows_truth: true, ..Self::fixed(own, form) }
     }
 
-    /// Words to which nothing is added.
+    /// Creates a dictionary to which no words are added.
     pub(super) fn fixed(own: &[String], form: Option<Form>) -> Self {
         let form = form.unwrap_or_else(|| form::of(own));
         let index: HashMap<String, u32> = own.iter().cloned().zip(0..).collect();
@@ -52,38 +52,35 @@ impl Dictionary {
         Self { list: own.to_vec(), index, is_fixed: true, form, alike, ..Self::default() }
     }
 
-    /// Number of words.
     pub(super) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// The words by their indices.
     pub(super) fn words(&self) -> &[String] {
         &self.list
     }
 
-    /// The words by their indices.
     pub(super) fn into_list(self) -> Vec<String> {
         self.list
     }
 
-    /// Some words that were asked for and that the model does not know.
-    pub(super) fn strangers(&self) -> &[String] {
-        &self.strangers
+    /// Returns examples of requested words that the model does not know.
+    pub(super) fn unknown_words(&self) -> &[String] {
+        &self.unknown_words
     }
 
-    /// The words from number `kept` on, which becomes their number.
+    /// Returns the words from index `kept` on, and sets `kept` to the number of words.
     pub(super) fn since(&self, kept: &mut usize) -> Vec<String> {
         self.list[std::mem::replace(kept, self.list.len())..].to_vec()
     }
 
-    /// Index of a word, or the unknown id.
+    /// Returns the index of a word, or the unknown id.
     pub(super) fn known(&self, word: &str) -> u32 {
         let index = self.index.get(word).copied();
         index.or_else(|| self.same_word(word)).or_else(|| self.same_truth(word)).unwrap_or(self.list.len() as u32)
     }
 
-    /// Index of a model's own word that is written otherwise: of a number with other digits, or that was an f32.
+    /// Returns the index of a model's own word in another spelling: a number with other digits, or an f32.
     fn same_word(&self, word: &str) -> Option<u32> {
         if !self.is_fixed || self.form == Form::Text {
             return None;
@@ -94,8 +91,8 @@ impl Dictionary {
         find(&settled).or_else(|| find(&narrowed()?))
     }
 
-    /// Index of the word that says the same, where this one is true or false: writers of CSV spell it True, TRUE or true, and types
-    /// say it in none of these ways. A model that knows nothing but true and false takes 1 and 0 for them, and the reverse.
+    /// Returns the index of another spelling of true or false: CSV files contain True, TRUE or true. A model whose words are all truth
+    /// values also accepts 1 and 0, and the reverse.
     fn same_truth(&self, word: &str) -> Option<u32> {
         let own = truth(word).filter(|_| self.knows_truth)?;
         let is_spelt = |word: &str| word.len() > 1;
@@ -112,31 +109,31 @@ impl Dictionary {
         found.filter(|_| same.is_empty()).map(|(index, _)| index)
     }
 
-    /// Index of a word; strangers are added, or get the unknown id.
+    /// Returns the index of a word; a new word is added, or gets the unknown id in a fixed dictionary.
     pub(super) fn code(&mut self, word: &str) -> u32 {
         let code = self.known(word);
         let is_new = code as usize == self.list.len();
         if is_new && !self.is_fixed {
             self.list.push(word.to_string());
             self.index.insert(word.to_string(), code);
-        } else if is_new && self.strangers.len() < STRANGERS_MAX {
-            let told: String = word.chars().take(STRANGER_CHARS_MAX).collect();
-            if !self.strangers.contains(&told) {
-                self.strangers.push(told);
+        } else if is_new && self.unknown_words.len() < UNKNOWN_WORDS_MAX {
+            let example: String = word.chars().take(UNKNOWN_WORD_CHARS_MAX).collect();
+            if !self.unknown_words.contains(&example) {
+                self.unknown_words.push(example);
             }
         }
         code
     }
 }
 
-/// Whether two lists are of the same words in the same order, however their numbers, moments and truth values are spelt: version 0.1 wrote
-/// them as they stood in the file.
+/// Whether two lists have the same words in the same order, regardless of the spelling of numbers, times and truth values, which version
+/// 0.1 wrote as in the file.
 pub(crate) fn same_words(own: &[String], before: &[String]) -> bool {
     let known = Dictionary::of_model(before, None);
     own.len() == before.len() && (0..).zip(own).all(|(at, word)| known.known(word) == at)
 }
 
-/// Whether a word says true or false, in letters or as 1 and 0.
+/// Parses true or false, in letters or as 1 and 0.
 fn truth(word: &str) -> Option<bool> {
     words::truth(word).or(match word {
         "1" => Some(true),
@@ -194,6 +191,6 @@ mod tests {
         assert_eq!(codes(&["2013-01-31 00:00:00"], &["2013-01-31", "2013-01-31T00:00:00Z", "2013-02-01"]), [0, 0, 1]);
         let mut known = Dictionary::of_model(&["1".to_owned()], Some(Form::Text));
         assert_eq!((known.code("1.0"), known.code("2"), known.code("2")), (1, 1, 1), "a text stood among the numbers");
-        assert_eq!(known.strangers(), ["1.0", "2"]);
+        assert_eq!(known.unknown_words(), ["1.0", "2"]);
     }
 }

@@ -1,11 +1,11 @@
-//! The name of a staged directory: a digest of what the sources hold and what the configuration asks for.
+//! The name of a staged directory: a digest of the contents of the sources and of the configuration.
 //!
-//! A file's digest is blake3 over the blake3 of its blocks of `BLOCK_BYTES`, so that blocks are hashed in parallel and never held
-//! together. It is remembered below the output directory for as long as the file's size, times and inode stay the same.
+//! A file's digest is blake3 over the blake3 of its blocks of `BLOCK_BYTES`, so that blocks are hashed in parallel. It is cached below
+//! the output directory for as long as the file's size, times and inode stay the same.
 
 use super::{
-    crew::{self, Steps},
     error::StageError,
+    ordered_pool::{self, PoolSteps},
 };
 use enn_common::{
     config::data::DataConfig,
@@ -17,23 +17,23 @@ use enn_common::{
 };
 use std::{fs::File, os::unix::fs::FileExt, path::Path};
 
-/// Changes whenever the stager would make other arrays of the same data.
+/// Version that changes whenever the same data would be staged as other arrays.
 const STAGER: u32 = 2;
 
-/// Changes whenever rows that are to be predicted would be read in another way than before: what was staged of them is staged anew, and
-/// a run's own data are not.
+/// Version that changes whenever rows to predict would be read differently: they are staged again, a run's own data are not.
 const READER: u32 = 2;
 
-/// Bytes hashed at once.
+/// Bytes of a hashed block.
 const BLOCK_BYTES: u64 = 1024 * 1024;
 
-/// File that remembers digests, below the output directory.
+/// File that caches digests, below the output directory.
 const REMEMBERED: &str = ".sources.json";
 
-/// A file changed within this time before its digest was remembered may change again without its times showing it.
+/// Nanoseconds before the cache was written in which a change of a file makes its entry invalid: a later change might not show in its
+/// times.
 const SETTLED_NS: i64 = 2_000_000_000;
 
-/// A path as the system describes it.
+/// Returns size, times and inode of a file.
 pub(crate) fn identity(path: &Path) -> Result<FileIdentity, StageError> {
     let metadata = path.metadata().map_err(FileError::of("measure", path))?;
     if metadata.is_dir() {
@@ -42,7 +42,7 @@ pub(crate) fn identity(path: &Path) -> Result<FileIdentity, StageError> {
     Ok(FileIdentity::from(&metadata))
 }
 
-/// Digest of the configuration and of all sources, hex. Reads every file whose digest is not remembered.
+/// Returns the hex digest of the configuration and of all sources. Reads every file whose digest is not cached.
 pub(crate) fn key(
     config: &DataConfig,
     training: Option<&StagedMeta>,
@@ -65,11 +65,11 @@ pub(crate) fn key(
         hasher.update(digest.as_bytes());
         new.insert(path.clone(), KnownSource { identity: seen, digest });
     }
-    // The files are their contents, not their names; the format may hang on a name.
+    // File names do not matter, except that the format may depend on the extension.
     let formats: Vec<_> = config.files.iter().map(|path| super::source::format_of(path, config.format)).collect();
     let formats = formats.into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut config = DataConfig { files: Vec::new(), ..config.clone() };
-    // How often a source is drawn is nothing that is staged.
+    // The sampling weight of a source does not change the arrays.
     config.sources.iter_mut().for_each(|source| source.weight = None);
     let model = training.map(|meta| (READER, &meta.features, &meta.out_shape, &meta.out_labels));
     let asked = serde_json::to_vec(&(STAGER, formats, config, model));
@@ -78,7 +78,7 @@ pub(crate) fn key(
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// What was remembered and may still be believed.
+/// Reads the cached digests that are still valid.
 fn recall(memory: &Path) -> KnownSources {
     let Ok(written) = identity(memory) else { return KnownSources::new() };
     let text = std::fs::read(memory).unwrap_or_default();
@@ -87,7 +87,7 @@ fn recall(memory: &Path) -> KnownSources {
     known
 }
 
-/// A memory that cannot be written is no harm: the files are read again next time.
+/// Writes the cache. A failure is ignored: the files are then read again next time.
 fn remember(memory: &Path, old: &KnownSources, new: &KnownSources) {
     let same = new.iter().all(|(path, entry)| old.get(path).is_some_and(|known| known.identity == entry.identity));
     if same {
@@ -100,9 +100,9 @@ fn remember(memory: &Path, old: &KnownSources, new: &KnownSources) {
     }
 }
 
-/// Digest of one file's contents, hex.
+/// Returns the hex digest of one file's contents.
 pub(crate) fn file(path: &Path, threads: usize) -> Result<String, StageError> {
-    // To open a pipe is to wait for somebody who writes to it.
+    // Opening a pipe would block until a writer opens it.
     if !path.is_file() {
         return Err(StageError::MissingFile { path: path.to_path_buf() });
     }
@@ -110,7 +110,7 @@ pub(crate) fn file(path: &Path, threads: usize) -> Result<String, StageError> {
     let bytes = file.metadata().map_err(FileError::of("measure", path))?.len();
     let mut blocks = 0..bytes.div_ceil(BLOCK_BYTES);
     let steps = Blocks { file: &file, path, bytes };
-    let hasher = crew::run(threads, || Ok(blocks.next()), &steps, blake3::Hasher::new(), &mut |()| {})?;
+    let hasher = ordered_pool::run(threads, || Ok(blocks.next()), &steps, blake3::Hasher::new(), &mut |()| {})?;
     Ok(hasher.finalize().to_hex().to_string())
 }
 
@@ -120,7 +120,7 @@ struct Blocks<'a> {
     bytes: u64,
 }
 
-impl Steps for Blocks<'_> {
+impl PoolSteps for Blocks<'_> {
     type Item = u64;
     type Work = Result<blake3::Hash, StageError>;
     type State = blake3::Hasher;
@@ -137,9 +137,5 @@ impl Steps for Blocks<'_> {
     fn order(&self, state: &mut blake3::Hasher, work: Self::Work) -> Result<((), ()), StageError> {
         state.update(work?.as_bytes());
         Ok(((), ()))
-    }
-
-    fn after(&self, (): ()) -> Result<(), StageError> {
-        Ok(())
     }
 }

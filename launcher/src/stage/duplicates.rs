@@ -1,75 +1,74 @@
 //! Rows that repeat a key, found from one 128-bit hash per row in bounded memory.
 //!
-//! Hashes wait in memory, beyond `HASHES_MAX` in a file. A bit table marks hashes that may occur twice; only those are sorted, in
-//! as many rounds as their number asks for. Two different rows share a 128-bit hash once in 10¹⁸ tables of a billion rows.
+//! Up to `HASHES_MAX` hashes are kept in memory, the others in a file. A bit table marks hashes that may occur twice; only those are
+//! sorted, in rounds of bounded size. Two different rows share a 128-bit hash once in about 10¹⁸ tables of a billion rows.
 
 use super::{bits::Bits, error::StageError, scratch::Scratch};
 use enn_common::{config::data::DuplicatePolicy, fs::mmap, staged::unfinished::HASHES};
 use std::path::Path;
 
-/// Hashes kept in memory: 32 MiB.
+/// Maximum hashes in memory: 32 MiB.
 const HASHES_MAX: usize = 2 * 1024 * 1024;
 
-/// Bits of the table of hashes seen: 64 MiB at most.
+/// Maximum bits of the table of hashes seen: 64 MiB.
 const TABLE_BITS_MAX: u64 = 1 << 29;
 
-/// Hashes sorted at once: 64 MiB.
+/// Maximum hashes that are sorted at once: 64 MiB.
 const SORTED_MAX: u64 = 2 * 1024 * 1024;
 
-/// Rows left out because they repeat another, in percent, that people are not warned of.
+/// Maximum percentage of rows left out as repetitions without a warning.
 const WARNED_PERCENT: f64 = 1.0;
 
 /// Hashes of all rows, in reading order.
 #[derive(Debug)]
 pub(crate) struct Hashes {
-    held: Vec<u128>,
+    in_memory: Vec<u128>,
     file: Scratch,
 }
 
-/// What was found.
+/// Rows that repeat another row.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
     /// Rows to leave out under the policy.
     pub dropped: Bits,
-    /// Rows that repeat an earlier one.
+    /// Number of rows that repeat an earlier row.
     pub count: u64,
-    /// The earliest repetition: the row, and the row it repeats, from 0.
+    /// The earliest repetition, as indices from 0: the row and the row that it repeats.
     pub first: Option<(u64, u64)>,
 }
 
-/// What people must know where more than one row in a hundred is left out because it repeats another; `what` is what it repeats.
+/// Returns the warning where more than `WARNED_PERCENT` of the rows are left out because they repeat `what` of another row.
 pub(crate) fn warning(dropped: u64, rows: u64, what: &str) -> Option<String> {
     let share = 100.0 * dropped as f64 / rows.max(1) as f64;
     (share > WARNED_PERCENT).then(|| {
         format!(
-            "{dropped} of {rows} rows ({share:.1} %) were left out because they repeat {what} of another row\n  hint: see whether \
-             {what} tells all rows apart; data.duplicates says what becomes of rows that repeat it"
+            "{dropped} of {rows} rows ({share:.1} %) were left out because they repeat {what} of another row\n  hint: check whether \
+             {what} identifies each row; data.duplicates sets which of the repeated rows is kept"
         )
     })
 }
 
 impl Hashes {
-    /// The hashes of the first `rows` rows, kept in a file below `dir` that another attempt finds.
+    /// Restores the hashes of the first `rows` rows from their file below `dir`, which stays for later attempts.
     pub(crate) fn kept(dir: &Path, rows: u64) -> Result<Self, StageError> {
-        Ok(Self { held: Vec::new(), file: Scratch::named(dir.join(HASHES), rows * 16)? })
+        Ok(Self { in_memory: Vec::new(), file: Scratch::named(dir.join(HASHES), rows * 16)? })
     }
 
-    /// Rows so far.
     pub(crate) fn rows(&self) -> u64 {
-        self.file.bytes() / 16 + self.held.len() as u64
+        self.file.bytes() / 16 + self.in_memory.len() as u64
     }
 
-    /// Takes the hashes of the next rows.
+    /// Appends the hashes of the next rows.
     pub(crate) fn push(&mut self, hashes: &[u128]) -> Result<(), StageError> {
-        self.held.extend_from_slice(hashes);
-        if self.held.len() < HASHES_MAX { Ok(()) } else { self.spill() }
+        self.in_memory.extend_from_slice(hashes);
+        if self.in_memory.len() < HASHES_MAX { Ok(()) } else { self.spill() }
     }
 
-    /// Writes all that is held to the file.
+    /// Writes the hashes in memory to the file.
     pub(crate) fn spill(&mut self) -> Result<(), StageError> {
-        let halves: Vec<u64> = self.held.iter().flat_map(|hash| [*hash as u64, (hash >> 64) as u64]).collect();
+        let halves: Vec<u64> = self.in_memory.iter().flat_map(|hash| [*hash as u64, (hash >> 64) as u64]).collect();
         self.file.append(mmap::bytes_of(&halves))?;
-        self.held.clear();
+        self.in_memory.clear();
         Ok(())
     }
 
@@ -87,11 +86,11 @@ impl Hashes {
                 row += 1;
             }
         }
-        self.held.iter().zip(spilled..).for_each(|(hash, row)| f(row, *hash));
+        self.in_memory.iter().zip(spilled..).for_each(|(hash, row)| f(row, *hash));
         Ok(())
     }
 
-    /// Finds the rows that repeat another. The row kept is the first or the last of its equals, as the policy says.
+    /// Finds the rows that repeat another. The policy decides whether the first or the last of equal rows is kept.
     pub(crate) fn repeats(self, policy: DuplicatePolicy) -> Result<Repeats, StageError> {
         let rows = self.rows();
         let mut repeats = Repeats { dropped: Bits::new(rows), ..Repeats::default() };
@@ -125,7 +124,7 @@ impl Hashes {
 }
 
 impl Repeats {
-    /// Notes rows with one hash, in reading order.
+    /// Records rows with equal hashes, which are in reading order.
     fn add(&mut self, equals: &[(u128, u64)], policy: DuplicatePolicy) {
         self.count += equals.len() as u64 - 1;
         let pair = (equals[1].1, equals[0].1);

@@ -1,16 +1,16 @@
-//! Rows that are predicted as they come: a batch in memory becomes a model's inputs, cell by cell as staging makes them.
+//! Encoding without staging: a batch in memory becomes a model's inputs by the rules of staging.
 //!
-//! **Invariant:** the same cells give the same numbers as staged to be predicted; nothing is written.
+//! **Invariant:** equal cells give the same numbers as staging for prediction; nothing is written.
 
 use super::{
-    believed,
     error::{CellError, StageError},
-    implausible::{Limits, Range, hold},
     input::lift_inputs,
-    rows::Plan,
+    input_bounds,
+    outlier_limits::{Limits, Range, mask_outliers},
+    rows::RowsPlan,
     source::{
         Request, arrow,
-        block::{Kind, PieceError},
+        block::{ColumnKind, PieceError},
         clean::MissingTokens,
     },
 };
@@ -23,66 +23,59 @@ use enn_common::{
 };
 use std::{collections::HashMap, sync::Arc};
 
-/// Rows that a model's inputs cannot be made of.
+/// Reasons why rows cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
-    /// A column that is not there.
     #[error("column {column:?} is missing, expected {expected}")]
     Missing {
         column: String,
-        /// All that are expected.
+        /// Names of all expected columns.
         expected: String,
     },
-    /// A column of a type that is not read.
     #[error("column {column:?} holds {found}, expected numbers, text, times or lists of labels")]
-    Type {
-        column: String,
-        /// What it holds.
-        found: DataType,
-    },
-    /// A cell that is not what its column holds.
+    Type { column: String, found: DataType },
+    /// A cell that its column cannot hold.
     #[error("row {row}, column {column:?}: {kind}")]
     Cell {
-        /// Its row, counted from 0.
+        /// Index of the row, from 0.
         row: u64,
         column: String,
-        /// What is wrong.
         kind: CellError,
     },
-    /// A configuration that contradicts itself.
+    /// An inconsistent configuration.
     #[error(transparent)]
     Stage(#[from] StageError),
 }
 
-/// Makes a model's inputs of rows, for data of the layouts `rows` and `arrays`.
+/// Encodes rows as a model's inputs, for the layouts `rows` and `arrays`.
 #[derive(Debug)]
 pub struct Encoder {
-    plan: Plan,
+    plan: RowsPlan,
     columns: Vec<Feature>,
     limits: Vec<Range>,
-    /// Which of the plan's inputs the model has.
+    /// Whether the model has each of the plan's inputs.
     kept: Vec<bool>,
     missing: MissingTokens,
 }
 
 impl Encoder {
-    /// For a model trained on such data; `None` where samples are no rows.
+    /// Creates the encoder of a model; `None` for layouts whose samples are not rows.
     ///
     /// # Errors
-    /// A configuration that does not fit the model.
+    /// The configuration does not fit the model.
     pub fn new(config: &DataConfig, training: &StagedMeta) -> Result<Option<Self>, StageError> {
         let layout = match &config.layout {
             Layout::Rows(layout) => RowsLayout { row_id: None, ..layout.clone() },
             Layout::Arrays(_) => of_arrays(training),
             Layout::Windows(_) => return Ok(None),
         };
-        // An array's cells are missing where they are NaN, and of any size.
+        // Cells of an array are missing only where they are NaN, and have no range.
         let is_table = matches!(config.layout, Layout::Rows(_));
         let (missing, ranges) =
             if is_table { (config.missing.clone(), config.ranges.clone()) } else { Default::default() };
         let columns = layout.features.clone();
         let config = DataConfig { layout: Layout::Rows(layout.clone()), missing, ranges, ..config.clone() };
-        let plan = Plan::new(&believed::job(&config, training), &layout, &|_| false, &HashMap::new())?;
+        let plan = RowsPlan::new(&input_bounds::job(&config, training), &layout, &|_| false, &HashMap::new())?;
         let place = |name: &String| training.features.iter().position(|feature| feature.name == *name);
         let places: Vec<Option<usize>> = plan.inputs.iter().map(|input| place(&input.name)).collect();
         if !places.iter().flatten().copied().eq(0..training.features.len()) {
@@ -109,36 +102,36 @@ impl Encoder {
         Ok(Some(Self { plan, columns, limits, kept, missing: MissingTokens::new(&config.missing) }))
     }
 
-    /// Which numbers of each of the model's inputs are believed.
-    pub(super) fn believed(&self) -> Vec<Bounds> {
+    /// Returns the valid range of each of the model's inputs.
+    pub(super) fn input_bounds(&self) -> Vec<Bounds> {
         let of = |(at, limit): (usize, &Range)| {
-            let want = self.plan.source_of(at);
-            let index = want.and_then(|want| if let Kind::Index(index) = want.kind { Some(index) } else { None });
-            // Of an index its row goes in.
+            let spec = self.plan.source_of(at);
+            let index = spec.and_then(|spec| if let ColumnKind::Index(index) = spec.kind { Some(index) } else { None });
+            // The input of an index is its row.
             let offset = index.map_or(0.0, |index| index.offset as f64);
             let clamped = index.filter(|index| index.outside == Outside::Clamp);
             let nearest = clamped.map(|index| [0.0, index.rows.saturating_sub(1) as f32]);
-            Bounds { nearest, ..believed::bounds((want, offset), &self.missing, *limit) }
+            Bounds { nearest, ..input_bounds::bounds(spec, offset, &self.missing, *limit) }
         };
         let kept = self.limits.iter().enumerate().filter(|(at, _)| self.kept[*at]);
         kept.map(of).collect()
     }
 
-    /// The columns that rows have, in the order of the configuration.
+    /// Returns the expected columns in the order of the configuration.
     pub fn columns(&self) -> &[Feature] {
         &self.columns
     }
 
-    /// The model's inputs (rows, F), NaN where missing. Columns are found by name; others are passed over.
+    /// Returns the model's inputs of shape (rows, F), NaN where missing. Columns are found by name; other columns are ignored.
     ///
     /// # Errors
-    /// A column that is not there, or a cell that its column cannot hold.
+    /// A missing column, or a cell that its column cannot hold.
     pub fn encode(&self, batch: RecordBatch) -> Result<Vec<f32>, EncodeError> {
         let schema = batch.schema();
         let place = |column: &String| schema.index_of(column).map_err(|_| self.missing(column));
-        let columns = self.plan.wants.iter().map(|want| place(&want.column)).collect::<Result<_, _>>()?;
-        let wants = self.plan.wants.clone();
-        let request = Request { file: 0, wants, columns, missing: self.missing.clone(), hash_rows: false };
+        let columns = self.plan.specs.iter().map(|spec| place(&spec.column)).collect::<Result<_, _>>()?;
+        let specs = self.plan.specs.clone();
+        let request = Request { file: 0, specs, columns, missing: self.missing.clone(), hash_rows: false };
         let block = arrow::decode(batch, Arc::new(request)).map_err(|at| {
             let field = schema.field(at);
             EncodeError::Type { column: field.name().clone(), found: field.data_type().clone() }
@@ -148,7 +141,7 @@ impl Encoder {
             PieceError::Stage(error) => error.into(),
         })?;
         let mut x = self.plan.encoded(&block);
-        hold(&mut x, &self.limits, &mut vec![0; self.limits.len()]);
+        mask_outliers(&mut x, &self.limits, &mut vec![0; self.limits.len()]);
         if self.kept.contains(&false) {
             x = x
                 .into_iter()
@@ -166,7 +159,7 @@ impl Encoder {
     }
 }
 
-/// The inputs of an array as columns of numbers.
+/// Describes the inputs of an array as number columns.
 fn of_arrays(training: &StagedMeta) -> RowsLayout {
     let number = |name: &String| Feature::new(name.clone(), FeatureKind::Number);
     RowsLayout {

@@ -1,4 +1,4 @@
-//! Why data could not be staged: every error is one sentence with the place, what was found, what was expected and a hint.
+//! Errors of staging: every error is one sentence with the location, what was found, what was expected and a hint.
 
 use super::timestamp;
 use enn_common::{
@@ -10,35 +10,35 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Characters of a cell that an error shows.
+/// Maximum characters of a cell that an error shows.
 const SHOWN_CHARS: usize = 40;
 
-/// Where in a source something was found.
+/// Location in a source, for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     pub path: PathBuf,
-    pub spot: Spot,
+    pub position: Position,
 }
 
-/// A place inside a file.
+/// Position inside a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spot {
+pub enum Position {
     /// Line of a text file, counted from 1.
     Line(u64),
     /// Row of a table or array, counted from 1, the header not counted.
     Row(u64),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.spot {
-            Spot::Line(line) => write!(f, "{}:{line}", self.path.display()),
-            Spot::Row(row) => write!(f, "{}, row {row}", self.path.display()),
+        match self.position {
+            Position::Line(line) => write!(f, "{}:{line}", self.path.display()),
+            Position::Row(row) => write!(f, "{}, row {row}", self.path.display()),
         }
     }
 }
 
-/// What was wrong with one cell.
+/// Reasons why a cell is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CellError {
     /// Text where the column's other cells are numbers.
@@ -51,30 +51,21 @@ pub enum CellError {
     /// A fraction where the column's other cells are indices.
     #[error("found {found}, expected an integer: the column is an index; read it as kind = \"number\" if it is none")]
     NotAnInteger { found: String },
-    /// Not a time stamp.
     #[error(
         "found {:?}, expected a time stamp like 2013-01-31T06:00:00Z or integer Unix seconds{}",
         brief(found),
         dashes(found)
     )]
     NotATime { found: String },
-    /// Neither train, val nor test.
     #[error("found {:?}, expected train, val or test", brief(found))]
     NotASplit { found: String },
-    /// A cell that identifies its row is empty.
     #[error("found nothing, expected a value: the column identifies the row")]
     NoKey,
     /// The file ends inside a record.
     #[error(
         "the file ends here, in field {found} of {expected}, without a line end: it was cut; copy it again, or remove this line"
     )]
-    CutRecord {
-        /// Fields of the record.
-        found: usize,
-        /// Fields of the header.
-        expected: usize,
-    },
-    /// Bytes that are not UTF-8.
+    CutRecord { found: usize, expected: usize },
     #[error("found bytes that are not UTF-8: {:?}; convert the file, e.g. iconv -f latin1 -t utf8", brief(found))]
     NotUtf8 {
         /// The cell, with replacement characters.
@@ -82,40 +73,33 @@ pub enum CellError {
     },
 }
 
-/// Staging failed. The output directory holds nothing new.
+/// Reasons why staging failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
-    /// The configuration names no file.
     #[error("data.files is empty; name at least one file")]
     NoFiles,
-    /// A source file does not exist.
     #[error("{}", missing(path))]
     MissingFile { path: PathBuf },
-    /// The extension says nothing and no format was given.
     #[error(
         "{}: the extension does not name a format; {}set data.format to csv, parquet, arrow, npy, npz, safetensors or xlsx",
         path.display(),
         packed(path)
     )]
     UnknownFormat { path: PathBuf },
-    /// The file cannot be read as what it claims to be.
     #[error("{}: cannot be read as {format}: {cause}", path.display())]
     Unreadable {
         path: PathBuf,
         format: &'static str,
-        /// What its reader said.
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The workbook lacks the sheet.
     #[error("{}: has no sheet {sheet:?}; it has {}", path.display(), quoted(found))]
     NoSheet { path: PathBuf, sheet: String, found: Vec<String> },
-    /// A workbook is larger than what is read at once.
     #[error("{}: sheet {sheet:?} has {cells} cells, more than the {cells_max} a workbook is read with; save it as CSV or Parquet", path.display())]
     SheetTooLarge {
         path: PathBuf,
         sheet: String,
-        /// Rows × columns.
+        /// Number of cells, rows × columns.
         cells: u64,
         cells_max: u64,
     },
@@ -141,65 +125,44 @@ pub enum StageError {
         path.display(),
         quoted(columns)
     )]
-    OtherColumns {
-        path: PathBuf,
-        /// Name of its source.
-        source_name: String,
-        columns: Vec<String>,
-        /// Name of the other source.
-        other: String,
-    },
+    OtherColumns { path: PathBuf, source_name: String, columns: Vec<String>, other: String },
     /// The arrays of a source do not fit each other.
     #[error(
         "{}: array {array:?} of source {source_name:?} has {found} rows in the source's files, expected {expected} and at least 1",
         path.display()
     )]
     SourceRows {
-        /// The source's first file.
+        /// First file of the source.
         path: PathBuf,
         source_name: String,
         array: String,
-        /// Rows of the array.
         found: u64,
-        /// Rows of the inputs.
+        /// Number of rows of the inputs.
         expected: u64,
     },
-    /// A file lacks an array.
     #[error("{}: has no array {array:?}; it has {}", path.display(), quoted(found))]
     NoArray { path: PathBuf, array: String, found: Vec<String> },
-    /// A header names one column twice.
     #[error("{}: the header names column {column:?} twice; give every column its own name", path.display())]
     RepeatedColumn { path: PathBuf, column: String },
-    /// A cell cannot be used.
     #[error("{place}, column {column:?}: {kind}")]
     Cell {
-        place: Place,
+        place: Location,
         column: String,
         #[source]
         kind: CellError,
     },
-    /// A quoted field never ends.
     #[error(
-        "{place}: a quote is opened and never closed; close it, or double each quote that is a letter and put the field in quotes"
+        "{place}: a quote is opened and never closed; close it, or double each quote that belongs to the text and put the field in quotes"
     )]
-    OpenQuote {
-        /// Where the quote is.
-        place: Place,
-    },
-    /// A line is absurdly long.
+    OpenQuote { place: Location },
     #[error("{place}: the record does not end within {bytes_max} bytes; is it a table, with a line for each row?")]
-    EndlessRecord {
-        /// Where the record begins.
-        place: Place,
-        bytes_max: usize,
-    },
-    /// There is nothing to learn from.
+    EndlessRecord { place: Location, bytes_max: usize },
+    /// A source has no usable rows.
     #[error("{}: {found}; expected at least one data row{hint}", path.display())]
     ZeroRows {
         path: PathBuf,
-        /// What was there instead.
         found: String,
-        /// What may help; empty or beginning with "; ".
+        /// Empty, or a hint that begins with "; ".
         hint: String,
     },
     /// No sample has a valid target in the training split.
@@ -208,96 +171,71 @@ pub enum StageError {
         quoted(columns)
     )]
     NoTarget { columns: Vec<String> },
-    /// A target whose numbers are staged as one.
+    /// A target whose numbers are equal in f32.
     #[error(
         "target {column:?}: found numbers as large as {size:e} that differ by less than {step:.0}, the step between two of an f32 there; \
-         expected numbers that differ by more: take off what all have in common, and add it to the predictions"
+         expected numbers that differ by more: subtract a constant offset, and add it to the predictions"
     )]
     Target {
         column: String,
         size: f64,
-        /// To the next number of an f32.
+        /// Spacing of f32 numbers at `size`.
         step: f64,
     },
-    /// Every sample fell into validation or test.
     #[error("the split leaves no training sample of {samples}; lower data.split.val and data.split.test")]
     NoTraining { samples: u64 },
-    /// No training sample has a target.
     #[error(
         "the split leaves no training sample of {samples}, after {dropped} without a valid target were dropped; check the targets of \
          the training rows, data.missing and data.ranges"
     )]
-    NoTrainingLeft {
-        /// Samples that are left.
-        samples: u64,
-        /// Samples without a target.
-        dropped: u64,
-    },
-    /// No training sample counts.
+    NoTrainingLeft { samples: u64, dropped: u64 },
     #[error("column {column:?}: no training sample has a weight above 0, expected at least one; check data.weight")]
-    NoWeight {
-        /// Column of the weights.
-        column: String,
-    },
+    NoWeight { column: String },
     /// Repeated rows under the policy `error`.
     #[error("{}: row {second} repeats {what} of row {first} (counted without the header); remove it or set data.duplicates to \"first\" or \"last\"", path.display())]
     Duplicate {
         path: PathBuf,
-        /// What is repeated: "the row id", "all cells", "entity and time".
+        /// The repeated part of the row: "the row id", "all cells" or "entity and time".
         what: &'static str,
-        /// First row, from 1.
         first: u64,
-        /// Second row, from 1.
         second: u64,
     },
     /// Two rows for one cell under the policy `error`.
     #[error("{}: row {row} (counted without the header) repeats entity {entity:?} at {time}; remove it or set data.duplicates to \"first\" or \"last\"", path.display())]
     RepeatedCell {
         path: PathBuf,
-        /// The later row, from 1.
+        /// Number of the later row, from 1.
         row: u64,
         entity: String,
         /// Time as in the file, UTC.
         time: String,
     },
-    /// Steps that the time stamps do not have.
+    /// A step length that does not fit the time stamps.
     #[error(
         "column {column:?}: found {found}, expected one row of each step of {step_s} s (data.windows.step_s)\n  hint: {hint}"
     )]
     Steps {
         /// Column of the times.
         column: String,
-        /// The step, seconds.
         step_s: i64,
-        /// What the rows are like.
         found: String,
         hint: String,
     },
-    /// Windows whose history holds targets of another part.
+    /// The split leaves too few windows whose history has no validation or test targets.
     #[error(
         "data.split.kind: found {kind:?}, which leaves {left} of {before} training windows whose history holds no target of validation \
          or test, expected at least half\n  hint: set data.split.kind = \"chronological\", which loses none, or a shorter \
          data.windows.history"
     )]
-    Leak {
-        kind: String,
-        before: u64,
-        /// Those that may stay.
-        left: u64,
-    },
-    /// Rows that are to be divided by time and are not in its order, or have none.
+    Leak { kind: String, before: u64, left: u64 },
+    /// A chronological split of rows that are not sorted by time, or have no time.
     #[error("data.split.kind: found {found}, expected rows in the order of time\n  hint: {hint}")]
-    NoOrder {
-        /// What the rows are like.
-        found: String,
-        hint: &'static str,
-    },
+    NoOrder { found: String, hint: &'static str },
     /// More entities than a grid can have.
     #[error(
         "column {column:?} names more than {entities_max} entities; is it really the column of the grid's first axis?"
     )]
     TooManyEntities { column: String, entities_max: usize },
-    /// An array has the wrong shape.
     #[error("{}: array {array:?} has shape {found:?}, expected {expected}", path.display())]
     Shape { path: PathBuf, array: String, found: Vec<u64>, expected: String },
     /// Parts of the configuration do not fit each other or the source.
@@ -306,12 +244,12 @@ pub enum StageError {
         /// Key of the configuration.
         key: &'static str,
         found: String,
-        /// What was expected, with a hint.
+        /// The expected value, with a hint.
         expected: String,
     },
-    /// Data that the model was not trained on.
+    /// Categories or classes that the model does not know.
     #[error(transparent)]
-    Unseen(#[from] super::known::Unseen),
+    UnseenCategories(#[from] super::coverage::UnseenCategories),
     /// More categories than an embedding can be made of.
     #[error(
         "column {column:?} has more than {categories_max} categories; is it an identifier? read it as a number or leave it out"
@@ -328,41 +266,33 @@ pub enum StageError {
     )]
     Sparse {
         column: String,
-        /// Steps from the first to the last time.
+        /// Number of steps from the first to the last time.
         steps: u64,
-        /// Step, seconds.
         step_s: i64,
         entities: usize,
-        /// Table rows.
         rows: u64,
     },
-    /// A file was written to while it was read.
     #[error("{} changed while it was being read; stage again when nobody writes to it", path.display())]
     Changed { path: PathBuf },
-    /// The machine refused a thread.
     #[error("cannot start a thread for staging: {cause}")]
     Thread {
-        /// What the system said.
         #[source]
         cause: std::io::Error,
     },
-    /// The disk is too small.
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// A source says, or unpacks to, more than is read of one.
+    /// A source exceeds a size limit.
     #[error(transparent)]
     Bound(#[from] super::bound::BoundError),
-    /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The staged directory could not be written or read.
     #[error(transparent)]
     Staged(#[from] StagedError),
 }
 
 impl StageError {
-    /// Whether the disk is at fault and not the data: the same again may succeed.
-    pub(crate) fn is_of_the_disk(&self) -> bool {
+    /// Whether the system caused the error and not the data, so that another attempt may succeed.
+    pub(crate) fn is_retryable(&self) -> bool {
         match self {
             Self::Space(_) | Self::File(_) | Self::Thread { .. } => true,
             Self::Staged(error) => matches!(error, StagedError::File(_) | StagedError::Space(_)),
@@ -371,7 +301,7 @@ impl StageError {
     }
 }
 
-/// The beginning of a cell.
+/// Returns the beginning of a cell.
 pub(super) fn brief(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -379,7 +309,7 @@ pub(super) fn brief(text: &str) -> String {
     }
 }
 
-/// Names in quotes, the first twenty of them.
+/// Quotes and joins names, at most twenty of them.
 fn quoted(names: &[String]) -> String {
     const SHOWN_MAX: usize = 20;
     let mut text: Vec<String> = names.iter().take(SHOWN_MAX).map(|name| format!("{name:?}")).collect();
@@ -412,19 +342,19 @@ fn missing(path: &Path) -> String {
     }
 }
 
-/// A hint for a file that was packed as a whole.
+/// Returns a hint for a compressed file.
 fn packed(path: &Path) -> &'static str {
     let ends = |extension: &&str| path.extension().is_some_and(|own| own.eq_ignore_ascii_case(extension));
     if ["gz", "zip", "zst", "bz2", "xz", "7z", "lz4"].iter().any(ends) { "unpack it first, or " } else { "" }
 }
 
-/// A hint for a table whose first line is data.
+/// Returns a hint for a table whose first line is data.
 fn headless(found: &[String]) -> &'static str {
     let numbers = found.iter().filter(|name| name.parse::<f64>().is_ok()).count();
     if 2 * numbers > found.len() { "; is the line with the names of the columns missing?" } else { "" }
 }
 
-/// What may help with a text that is no number.
+/// Returns a hint for a text that is not a number.
 fn instead(found: &str) -> &'static str {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let unsigned = found.trim_start_matches(['-', '+']);
@@ -440,7 +370,7 @@ fn instead(found: &str) -> &'static str {
     }
 }
 
-/// What may help with a text that is no time.
+/// Returns a hint for a text that is not a time.
 fn dashes(found: &str) -> String {
     let is_coarse = timestamp::is_year_or_month(found.as_bytes());
     match found.len() {
@@ -459,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_cell_error_names_line_column_found_and_hint() {
-        let place = Place { path: "/data/w.csv".into(), spot: Spot::Line(17) };
+        let place = Location { path: "/data/w.csv".into(), position: Position::Line(17) };
         let kind = CellError::NotANumber { found: "3,14".into() };
         let text = StageError::Cell { place, column: "temp".into(), kind }.to_string();
         assert!(text.starts_with("/data/w.csv:17, column \"temp\": found \"3,14\", expected a number"), "{text}");

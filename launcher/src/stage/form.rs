@@ -1,11 +1,11 @@
-//! What the words of a column are, decided once all of them are read: numbers, truth values, moments or texts; and the one form each then
-//! has, whatever file brought it. Pure.
+//! Form of the words of a column, decided once all words are read: numbers, truth values, times or texts; and the canonical spelling of
+//! each word, independent of the file format. Pure.
 
 use super::timestamp;
 use enn_common::staged::words::{self, Form};
 use std::borrow::Cow;
 
-/// What all of these words are; texts where they differ.
+/// Returns the common form of all words; `Text` where they differ.
 pub(super) fn of(words: &[String]) -> Form {
     let are_moments = || !words.is_empty() && words.iter().all(|word| timestamp::moment(word).is_some());
     match words::form(words) {
@@ -14,7 +14,7 @@ pub(super) fn of(words: &[String]) -> Form {
     }
 }
 
-/// A word of a column of such words in its one form.
+/// Returns the canonical spelling of a word in a column of this form.
 pub(super) fn canonical(word: &str, form: Form) -> Cow<'_, str> {
     match form {
         Form::Time => timestamp::moment(word).map_or(Cow::Borrowed(word), |at| Cow::Owned(timestamp::text(at))),
@@ -22,15 +22,14 @@ pub(super) fn canonical(word: &str, form: Form) -> Cow<'_, str> {
     }
 }
 
-/// What words are, and each of them in its form: of different ones some may be equal then.
-pub(super) fn settle(words: Vec<String>) -> (Vec<String>, Form) {
+/// Returns the canonical spellings of words, some of which may become equal, and the form.
+pub(super) fn canonicalize(words: Vec<String>) -> (Vec<String>, Form) {
     let form = of(&words);
     let settled = words.into_iter().map(|word| canonical(&word, form).into_owned());
     (settled.collect(), form)
 }
 
-/// A word in the form it would have if all of its column were what it is. Two words that are the same in the form of their column are the
-/// same here, too.
+/// Returns the canonical spelling of a word by its own form. Words that are equal in their column's form are equal here, too.
 pub(super) fn alone(word: &str) -> Cow<'_, str> {
     let all = [Form::Number, Form::Truth, Form::Time].map(|form| canonical(word, form));
     all.into_iter().find(|form| form != word).unwrap_or(Cow::Borrowed(word))
@@ -41,7 +40,7 @@ mod tests {
     use super::*;
 
     fn settled(words: &[&str]) -> (Vec<String>, Form) {
-        settle(words.iter().map(ToString::to_string).collect())
+        canonicalize(words.iter().map(ToString::to_string).collect())
     }
 
     #[test]

@@ -9,7 +9,7 @@ use enn_common::{
     config::data::{ArraysLayout, DuplicatePolicy, Feature, FeatureKind, RowsLayout, SplitConfig, SplitKind},
     staged::{
         Staged as Arrays,
-        npy::{Element, Header},
+        npy::{Header, NpyElement},
     },
 };
 use std::{fs, io::Write, sync::Arc};
@@ -290,21 +290,21 @@ fn a_cell_far_away_does_not_make_a_sheet_of_all_between() {
     assert!(error.contains("sheet \"data\"") && error.contains("17179869184"), "{error}");
 }
 
-fn npy(element: Element, shape: &[u64], data: &[u8]) -> Vec<u8> {
+fn npy(element: NpyElement, shape: &[u64], data: &[u8]) -> Vec<u8> {
     let mut bytes = Header::write(element, shape, 128).unwrap();
     bytes.extend_from_slice(data);
     bytes
 }
 
 /// x (5, 2) f64 with a NaN and an inf, y (5, 1, 2) f32, ids (5) i32.
-fn arrays() -> [(&'static str, Element, Vec<u64>, Vec<u8>); 3] {
+fn arrays() -> [(&'static str, NpyElement, Vec<u64>, Vec<u8>); 3] {
     let x = [0.0, 1.0, 2.0, f64::NAN, 4.0, 5.0, f64::INFINITY, 7.0, 8.0, 9.0];
     let y: Vec<f32> = (0..10).map(|i| i as f32 * 10.0).collect();
     let ids = [5i32, 4, 3, 2, 1];
     [
-        ("x", Element::F64, vec![5, 2], x.iter().flat_map(|v| v.to_le_bytes()).collect()),
-        ("y", Element::F32, vec![5, 1, 2], y.iter().flat_map(|v| v.to_le_bytes()).collect()),
-        ("ids", Element::I32, vec![5], ids.iter().flat_map(|v| v.to_le_bytes()).collect()),
+        ("x", NpyElement::F64, vec![5, 2], x.iter().flat_map(|v| v.to_le_bytes()).collect()),
+        ("y", NpyElement::F32, vec![5, 1, 2], y.iter().flat_map(|v| v.to_le_bytes()).collect()),
+        ("ids", NpyElement::I32, vec![5], ids.iter().flat_map(|v| v.to_le_bytes()).collect()),
     ]
 }
 
@@ -335,8 +335,8 @@ fn arrays_of_every_container_are_samples() {
     let named: Vec<(&str, Vec<u8>)> = files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
     check_arrays(&array_bench("t.npz", &zipped(&named)));
     let dtype = |element| match element {
-        Element::F64 => safetensors::Dtype::F64,
-        Element::F32 => safetensors::Dtype::F32,
+        NpyElement::F64 => safetensors::Dtype::F64,
+        NpyElement::F32 => safetensors::Dtype::F32,
         _ => safetensors::Dtype::I32,
     };
     let views = all.iter().map(|(name, element, shape, data)| {
@@ -368,17 +368,17 @@ fn arrays_of_every_container_are_samples() {
 #[test]
 fn an_array_of_no_rows_has_no_columns() {
     // A name for each of 2⁴⁰ columns would be more than there is memory for.
-    let mut bench = Bench::rows("a.npy", &npy(Element::F32, &[0, 1 << 40], &[]));
+    let mut bench = Bench::rows("a.npy", &npy(NpyElement::F32, &[0, 1 << 40], &[]));
     assert!(bench.error().contains("the first array has no rows"));
     let wide = vec![0; 100_001];
-    bench = Bench::rows("a.npy", &npy(Element::U8, &[1, 100_001], &wide));
+    bench = Bench::rows("a.npy", &npy(NpyElement::U8, &[1, 100_001], &wide));
     assert!(bench.error().contains("found a table of 100001 columns, expected at most 100000"), "{}", bench.error());
 }
 
 #[test]
 fn arrays_that_do_not_fit_are_one_sentence() {
     let [x, y, ids] = arrays();
-    let pack = |arrays: &[(&str, Element, &[u64], &[u8])]| {
+    let pack = |arrays: &[(&str, NpyElement, &[u64], &[u8])]| {
         let files: Vec<(String, Vec<u8>)> = arrays
             .iter()
             .map(|(name, element, shape, data)| (format!("{name}.npy"), npy(*element, shape, data)))
@@ -391,7 +391,7 @@ fn arrays_that_do_not_fit_are_one_sentence() {
     let text = pack(&[("x", x.1, &[5, 1, 2], &x.3), ("y", y.1, &y.2, &y.3), ("ids", ids.1, &ids.2, &ids.3)]);
     assert!(text.contains("\"x\" has shape [5, 1, 2], expected (rows, inputs)"), "{text}");
     let large: Vec<u8> = (0..5).flat_map(|row| (u64::MAX - row).to_le_bytes()).collect();
-    let text = pack(&[("x", x.1, &x.2, &x.3), ("y", y.1, &y.2, &y.3), ("ids", Element::U64, &[5], &large)]);
+    let text = pack(&[("x", x.1, &x.2, &x.3), ("y", y.1, &y.2, &y.3), ("ids", NpyElement::U64, &[5], &large)]);
     assert!(text.contains("data.arrays.row_id: found 184467440737095516"), "{text}");
     let text = pack(&[("X", x.1, &x.2, &x.3)]);
     assert!(text.ends_with("t.npz: has no array \"x\"; it has \"X\""), "{text}");

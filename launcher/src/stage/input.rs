@@ -1,52 +1,51 @@
-//! What is said of an input column and of classes while data are staged.
+//! Descriptions of input columns and classes during staging.
 
-use super::implausible;
+use super::outlier_limits;
 use enn_common::{
     config::data::ColumnRange,
     staged::{StagedMeta, meta::LabelMeta, words::Form},
 };
 
-/// Classes of a target that is a category.
+/// Classes of a categorical target.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Classes {
-    /// By the index written, in their form; of several that are the same all are meant.
+    /// Canonical names by written index; several indices may have the same name.
     pub words: Vec<String>,
-    /// What all of them are; `None`: a model's own.
+    /// Common form of the names; `None` for a model's own classes.
     pub form: Option<Form>,
 }
 
-/// One input column.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Input {
-    /// Staged name.
+    /// Name in the staged data.
     pub name: String,
     /// Source column, empty for the calendar.
     pub source: String,
-    /// Categories by the index written, in their form; `None` for a number. Of several that are the same all are meant, until they have
-    /// their final indices.
+    /// Canonical categories by written index; `None` for a number. Several indices may have the same category until they get their final
+    /// indices.
     pub categories: Option<Vec<String>>,
-    /// What the words of its source column are.
+    /// Form of the words in its source column.
     pub form: Option<Form>,
-    /// The integer of category 0, where categories are declared: they are what they are, whatever training has.
+    /// The integer of category 0, for declared categories, which do not depend on the training samples.
     pub offset: Option<i64>,
-    /// Whether the model reads a column for each category.
+    /// Whether the model reads a one-hot column per category.
     pub one_hot: bool,
-    /// What a column of 0 and 1 says; a name of nothing counts the labels that the model does not know.
+    /// Label of an indicator column; an empty name counts the labels that the model does not know.
     pub label: Option<LabelMeta>,
 }
 
-/// The labels of a source column that a model knows, in order.
+/// Returns the labels of a source column that a model knows, in order.
 pub fn labels_of(meta: &StagedMeta, column: &str) -> Vec<String> {
     let labels = meta.features.iter().filter_map(|feature| feature.label.as_ref());
     labels.filter(|label| label.column == column).map(|label| label.name.clone()).collect()
 }
 
-/// Lifts the limits of inputs whose range is declared, that are categories or labels, or that were made by us.
-pub(crate) fn lift_inputs(inputs: &[Input], ranges: &[ColumnRange], limits: &mut [implausible::Range]) {
+/// Removes the limits of inputs with a declared range, of categories and labels, and of calendar inputs.
+pub(crate) fn lift_inputs(inputs: &[Input], ranges: &[ColumnRange], limits: &mut [outlier_limits::Range]) {
     for (input, limit) in inputs.iter().zip(limits) {
         let is_declared = ranges.iter().any(|range| range.column == input.source);
         if input.categories.is_some() || input.label.is_some() || input.source.is_empty() || is_declared {
-            *limit = implausible::ANY;
+            *limit = outlier_limits::ANY;
         }
     }
 }

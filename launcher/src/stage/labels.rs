@@ -1,11 +1,11 @@
-//! One column of the source as words, for the samples of a staged directory: which group each of them belongs to.
+//! One column of the source as words, for example the groups of the samples in a staged directory.
 //!
-//! The source is read once more, this column and the row id alone.
+//! The source is read once more, only this column and the row id.
 
 use super::{
     Job, StageError, form,
-    source::block::{Block, Key, Kind, NO_WORD, Want},
-    table::{Ask, Sink, Table},
+    source::block::{Block, ColumnKind, ColumnSpec, Key, NO_WORD},
+    table::{PassOptions, Sink, Table},
 };
 use enn_common::{
     config::data::{DataConfig, DuplicatePolicy, Layout},
@@ -13,7 +13,7 @@ use enn_common::{
 };
 use std::collections::HashMap;
 
-/// The words of `column` for the samples of `staged`, which was made of `config`; empty where a row has none.
+/// Returns the words of `column` for the samples of `staged`, which was staged with `config`; empty where missing.
 ///
 /// # Errors
 /// A source that cannot be read, a column it lacks, or a layout whose samples are not rows.
@@ -27,27 +27,33 @@ pub fn labels(config: &DataConfig, column: &str, staged: &Staged) -> Result<Vec<
     };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let out = staged.dir().parent().unwrap_or(staged.dir());
-    let job =
-        Job { config, out, threads, training: None, digest: String::new(), marking: super::keeper::Marking::default() };
+    let job = Job {
+        config,
+        out,
+        threads,
+        training: None,
+        digest: String::new(),
+        resume_policy: super::resume_log::ResumePolicy::default(),
+    };
     let table = Table::open(&job)?;
-    let mut wants = vec![Want::new(column, Kind::Word)];
-    wants.extend(layout.row_id.as_ref().map(|id| Want::new(id, Kind::Key)));
-    table.require(&wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
-    let ask = Ask { wants: &wants, hash_rows: false, threads, keeper: None };
-    let (read, _) = table.pass(ask, &Reader, Read::default(), &mut |_| {})?;
+    let mut specs = vec![ColumnSpec::new(column, ColumnKind::Word)];
+    specs.extend(layout.row_id.as_ref().map(|id| ColumnSpec::new(id, ColumnKind::Key)));
+    table.require(&specs.iter().map(|spec| spec.column.clone()).collect::<Vec<String>>())?;
+    let options = PassOptions { specs: &specs, hash_rows: false, threads, resume_log: None };
+    let (read, _) = table.pass(options, &WordSink, ColumnWords::default(), &mut |_| {})?;
     Ok(read.of_samples(staged, config.duplicates))
 }
 
-/// What was read, row by row.
+/// Words and keys of all rows that were read.
 #[derive(Default)]
-struct Read {
+struct ColumnWords {
     words: Vec<String>,
     index: HashMap<String, u32>,
     rows: Vec<u32>,
     keys: Vec<Key>,
 }
 
-impl Read {
+impl ColumnWords {
     fn code(&mut self, word: String) -> u32 {
         let next = self.words.len() as u32;
         *self.index.entry(word).or_insert_with_key(|word| {
@@ -56,7 +62,7 @@ impl Read {
         })
     }
 
-    /// The words of samples by their ids: the rows' own where all of them are integers, else their numbers in reading order.
+    /// Returns the words of samples by id: the rows' own ids where all are integers, otherwise their numbers in reading order.
     fn of_samples(self, staged: &Staged, policy: DuplicatePolicy) -> Vec<String> {
         let integer = |key: &Key| if let Key::Integer(id) = key { Some(*id) } else { None };
         let ids: Option<Vec<i64>> = self.keys.iter().map(integer).collect();
@@ -71,40 +77,36 @@ impl Read {
                 }
             }
         }
-        let (words, _) = form::settle(self.words);
+        let (words, _) = form::canonicalize(self.words);
         let word = |id: &i64| word_of.get(id).and_then(|word| words.get(*word as usize)).cloned();
         staged.row_id().iter().map(|id| word(id).unwrap_or_default()).collect()
     }
 }
 
-struct Reader;
+struct WordSink;
 
 /// Words and keys of a block.
-struct Work {
+struct LabelBatch {
     ids: Vec<u32>,
     list: Vec<String>,
     keys: Vec<Key>,
 }
 
-impl Sink for Reader {
-    type Work = Work;
-    type State = Read;
+impl Sink for WordSink {
+    type Work = LabelBatch;
+    type State = ColumnWords;
 
-    fn work(&self, block: Block) -> Result<Work, StageError> {
+    fn work(&self, block: Block) -> Result<LabelBatch, StageError> {
         let words = block.columns[0].words().cloned().unwrap_or_default();
         let keys = block.columns.get(1).map_or_else(Vec::new, |column| column.keys().to_vec());
-        Ok(Work { ids: words.ids, list: words.list, keys })
+        Ok(LabelBatch { ids: words.ids, list: words.list, keys })
     }
 
-    fn order(&self, state: &mut Read, _: u64, work: &mut Work) -> Result<(), StageError> {
+    fn order(&self, state: &mut ColumnWords, _: u64, work: &mut LabelBatch) -> Result<(), StageError> {
         let codes: Vec<u32> = work.list.drain(..).map(|word| state.code(word)).collect();
         let code = |id: &u32| if *id == NO_WORD { NO_WORD } else { codes[*id as usize] };
         state.rows.extend(work.ids.iter().map(code));
         state.keys.append(&mut work.keys);
-        Ok(())
-    }
-
-    fn after(&self, _: Work) -> Result<(), StageError> {
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Samples that are taken out again once all rows are read: those that repeat another, and those that teach nothing.
+//! Removal of samples once all rows are read: repetitions, samples without targets, and windows that would leak.
 
 use super::{
     Job,
@@ -11,7 +11,7 @@ use super::{
 use enn_common::{config::data::DuplicatePolicy, staged::LEFT_OUT};
 
 impl Draft {
-    /// Takes samples out: rows of the arrays, names and times.
+    /// Removes samples: rows of the arrays, names and times.
     pub(crate) fn drop_rows(&mut self, dropped: &Bits) -> Result<(), StageError> {
         self.output.drop_rows(dropped)?;
         let mut first = 0;
@@ -29,7 +29,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Counts the rows that repeat a key (or all cells), takes them out as the policy says, and those nothing is learnt from.
+    /// Counts rows that repeat a key (or all cells) and removes them by the policy; then removes training samples without a target.
     pub(crate) fn drop_repeated(
         &mut self,
         job: &Job<'_>,
@@ -53,7 +53,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Takes out the training samples without any valid target; they teach nothing.
+    /// Removes training samples without any valid target.
     pub(crate) fn drop_untargeted(&mut self) -> Result<(), StageError> {
         let mut dropped = Bits::new(self.output.rows);
         for rows in self.output.chunks() {
@@ -67,7 +67,7 @@ impl Draft {
         self.drop_rows(&dropped)
     }
 
-    /// Takes out the windows whose history holds what validation or test is about.
+    /// Removes windows whose history contains validation or test targets.
     pub(crate) fn purge(&mut self, job: &Job<'_>) -> Result<(), StageError> {
         let Some(reach) = purge::reach(job.config).filter(|_| job.training.is_none()) else { return Ok(()) };
         let mut split = self.output.read_split(0..self.output.rows)?;

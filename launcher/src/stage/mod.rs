@@ -5,22 +5,20 @@
 //! statistics, report, meta.json
 //! ```
 //! **Invariants:** memory stays below 512 MB for any input; the result does not depend on the number of threads; a directory
-//! under its final name is whole; nothing is repaired or left out without being counted in the report. Staging that was cut off goes
-//! on where it was when it is asked for again (`keeper`), until rows are taken out or renumbered where they lie; after that it begins
-//! anew. Either way the bytes are those of an undisturbed one.
+//! under its final name is complete; nothing is repaired or left out without being counted in the report. Interrupted staging resumes
+//! where it stopped (`resume_log`), unless rows were already removed or renumbered in place; then it starts over. Either way the bytes
+//! are those of uninterrupted staging.
 
 mod arrays;
 mod batches;
-mod believed;
 mod bits;
 #[cfg(test)]
 mod bombs_tests;
 mod bound;
 mod calendar;
 mod categories;
-mod coarse;
 mod complete;
-mod crew;
+mod coverage;
 #[cfg(test)]
 mod cuts_tests;
 mod dictionary;
@@ -28,23 +26,25 @@ mod digest;
 mod duplicates;
 mod encode;
 pub mod error;
+mod f32_precision;
 #[cfg(test)]
 mod features_tests;
-mod figures;
 mod form;
 #[cfg(test)]
 mod formats_tests;
-mod implausible;
 mod input;
-mod keeper;
-mod known;
+mod input_bounds;
 mod labels;
 mod left_out;
 mod multi_hot;
 mod order;
+mod ordered_pool;
+mod outlier_limits;
 mod output;
+mod projection;
 mod purge;
 mod redivide;
+mod resume_log;
 #[cfg(test)]
 mod resume_tests;
 mod rows;
@@ -53,24 +53,24 @@ mod source;
 #[cfg(test)]
 mod sources_tests;
 mod split;
+mod stats;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 mod timestamp;
-mod wanted;
 mod windows;
 #[cfg(test)]
 mod words_tests;
 
 pub use batches::{Batches, FileBatches, ample, text_bytes};
-pub use believed::{Believed, believed};
 pub use bound::BoundError;
 pub(crate) use complete::ROW_NAMES_MAX;
+pub use coverage::{CategoryCoverage, UnseenCategories, check_classes};
 pub(crate) use dictionary::same_words;
 pub use encode::{EncodeError, Encoder};
 pub use error::StageError;
 pub use input::labels_of;
-pub use known::{Acquaintance, Unseen, judge_classes};
+pub use input_bounds::{InputBounds, input_bounds};
 pub use labels::labels;
 pub use multi_hot::listed;
 pub use order::require_order;
@@ -84,53 +84,50 @@ use enn_common::{
     config::data::{DataConfig, Layout},
     staged::{self, StagedMeta, known::FileIdentity},
 };
-use keeper::Marking;
+use resume_log::ResumePolicy;
 use std::path::{Path, PathBuf};
 
-/// Threads used at most; more do not help one disk.
+/// Maximum number of threads; more do not speed up one disk.
 const THREADS_MAX: usize = 64;
 
-/// Where and how to stage.
+/// Options of staging.
 #[derive(Debug, Clone)]
 pub struct StageOptions {
-    /// Directory of staged directories; made when absent.
+    /// Parent of the staged directories; created when absent.
     pub out: PathBuf,
-    /// Threads; 0 takes one per core.
+    /// Number of threads; 0 uses one per core.
     pub threads: usize,
-    /// The training set's metadata when the data are to be predicted: categories, inputs, their order and the target's shape are
-    /// taken from it, all samples are test samples, targets may be absent and no row is dropped.
+    /// Metadata of the training set, when the data are to be predicted. They determine categories, inputs, their order and the target's
+    /// shape; all samples are test samples, targets may be absent, and no row is dropped.
     pub for_prediction: Option<StagedMeta>,
 }
 
-/// How far staging is. `bytes` counts the source files; a layout that reads them twice counts twice, in `bytes_total` too.
+/// Progress of staging. A layout that reads the source files twice counts them twice, in `bytes` and in `bytes_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Table rows read.
     pub rows: u64,
-    /// Source bytes read.
     pub bytes: u64,
-    /// Source bytes to read.
     pub bytes_total: u64,
 }
 
 /// A staged directory.
 #[derive(Debug, Clone)]
 pub struct Staged {
-    /// `<out>/<digest>`.
+    /// Path, `<out>/<digest>`.
     pub dir: PathBuf,
     pub meta: StagedMeta,
-    /// Whether it was there already.
+    /// Whether the directory existed already.
     pub reused: bool,
-    /// Table rows that an attempt which was cut off had read already.
+    /// Number of table rows that an interrupted attempt had read already.
     pub resumed_rows: u64,
 }
 
-/// Samples of each source in turn, from those of each file; empty without sources.
+/// Sums the samples of each file by source; empty without sources.
 fn source_rows(config: &DataConfig, file_rows: &[u64]) -> Vec<u64> {
     config.source_files().map(|(_, files)| file_rows[files].iter().sum()).collect()
 }
 
-/// What all parts of one staging are told.
+/// Parameters of one staging.
 #[derive(Debug)]
 struct Job<'a> {
     config: &'a DataConfig,
@@ -138,27 +135,27 @@ struct Job<'a> {
     threads: usize,
     training: Option<&'a StagedMeta>,
     digest: String,
-    marking: Marking<'a>,
+    resume_policy: ResumePolicy<'a>,
 }
 
-/// Stages data, or finds them staged already: the directory's name is a digest of the files' contents and the configuration.
+/// Stages data, or finds them already staged: the directory's name is a digest of the files' contents and the configuration.
 ///
 /// # Errors
-/// One sentence with place, found, expected and hint, see `StageError`. After an error `out` holds nothing new, but for what can be
-/// gone on with after an error of the disk.
+/// One sentence with location, found, expected and hint, see `StageError`. After an error `out` contains nothing new, except an
+/// unfinished directory that can be resumed after an error of the system.
 pub fn stage(
     config: &DataConfig,
     options: &StageOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Staged, StageError> {
-    stage_marked(config, options, Marking::default(), progress)
+    stage_marked(config, options, ResumePolicy::default(), progress)
 }
 
-/// `stage` with marks of how far it is.
+/// Stages with a policy for resume points.
 fn stage_marked(
     config: &DataConfig,
     options: &StageOptions,
-    marking: Marking<'_>,
+    resume_policy: ResumePolicy<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Staged, StageError> {
     if config.files.is_empty() {
@@ -173,10 +170,10 @@ fn stage_marked(
     if let Ok(found) = staged::Staged::open(&dir) {
         return Ok(Staged { meta: found.meta().clone(), dir, reused: true, resumed_rows: 0 });
     }
-    let job = Job { config, out: &options.out, threads, training, digest, marking };
+    let job = Job { config, out: &options.out, threads, training, digest, resume_policy };
     let made = make(&job, &before, progress);
-    // What a full disk or a lost file system cut off can be gone on with; what is wrong with the data remains wrong.
-    if made.as_ref().is_err_and(|error| !error.is_of_the_disk()) {
+    // After a full disk or a lost file system staging can be resumed; errors of the data are permanent.
+    if made.as_ref().is_err_and(|error| !error.is_retryable()) {
         staged::writer::discard(job.out, &job.digest);
     }
     made

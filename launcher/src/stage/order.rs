@@ -1,15 +1,15 @@
-//! The order of time of rows: of the column that the configuration names, or of the one input that is a time. Rows that are to be divided
-//! by time and have no such column are refused, for the order of a file says nothing.
+//! Times of rows for a chronological split: from the column that the configuration names, or from the only input that is a time. Rows
+//! without such a column are refused, because the order of a file need not be that of time.
 //!
-//! The source is read once more for it, these columns alone.
+//! The source is read once more, only these columns.
 
 use super::{
     Job, Progress,
     complete::Draft,
     error::StageError,
-    source::block::{Block, Kind, NO_TIME, Want},
+    source::block::{Block, ColumnKind, ColumnSpec, NO_TIME},
     split,
-    table::{Ask, Sink, Table},
+    table::{PassOptions, Sink, Table},
 };
 use enn_common::{
     config::data::{DataConfig, FeatureKind, Layout, RowsLayout, SplitKind},
@@ -17,15 +17,15 @@ use enn_common::{
 };
 use std::{ops::Range, path::Path};
 
-/// What to do where nothing says how rows follow each other.
+/// Hint where no column gives the order.
 const UNKNOWN: &str = "set data.split.column to the column of the times, or data.split.kind = \"in_order\" where the rows are in the order \
                        of time already";
-/// What to do where several columns may be meant.
+/// Hint where several columns may give the order.
 const SEVERAL: &str = "set data.split.column to the column of the times that divides the rows";
-/// What to do where parts of a file are taken for stretches of time.
+/// Hint where parts of an unsorted file would be taken for time ranges.
 const UNSORTED: &str = "sort the rows by that column, or set data.split.kind = \"random\"";
 
-/// The columns that may say how rows follow each other.
+/// Returns the columns that may give the order.
 fn columns(config: &DataConfig, layout: &RowsLayout) -> Vec<String> {
     match &config.split.column {
         Some(column) => vec![column.clone()],
@@ -36,7 +36,7 @@ fn columns(config: &DataConfig, layout: &RowsLayout) -> Vec<String> {
     }
 }
 
-/// The times of all rows, microseconds since 1970, where they are divided by time; empty under other rules.
+/// Returns the times of all rows, microseconds since 1970, for a chronological split; empty for other splits.
 pub(super) fn times(
     job: &Job<'_>,
     layout: &RowsLayout,
@@ -52,10 +52,10 @@ pub(super) fn times(
         return Err(StageError::NoOrder { found, hint: UNKNOWN });
     }
     table.require(&columns)?;
-    let wants: Vec<Want> = columns.iter().map(|column| Want::new(column, Kind::Time)).collect();
-    let ask = Ask { wants: &wants, hash_rows: false, threads: job.threads, keeper: None };
-    let (mut found, _) = table.pass(ask, &Times, vec![Vec::new(); wants.len()], progress)?;
-    // Of several any will do that the rows are sorted by.
+    let specs: Vec<ColumnSpec> = columns.iter().map(|column| ColumnSpec::new(column, ColumnKind::Time)).collect();
+    let options = PassOptions { specs: &specs, hash_rows: false, threads: job.threads, resume_log: None };
+    let (mut found, _) = table.pass(options, &Times, vec![Vec::new(); specs.len()], progress)?;
+    // Of several columns any is suitable by which the rows are sorted.
     let at = if found.len() == 1 { Some(0) } else { found.iter().position(|times| times.is_sorted()) };
     at.map(|at| found.swap_remove(at)).ok_or_else(|| {
         let found = format!("\"chronological\" for rows with {} columns of times, sorted by none", columns.len());
@@ -63,15 +63,15 @@ pub(super) fn times(
     })
 }
 
-/// Refuses rows that are not in the order of time where parts of the table are taken for stretches of time.
+/// Refuses rows that are not sorted by time where parts of the table are taken for time ranges.
 ///
 /// # Errors
-/// They are not, nothing says whether they are, or the source cannot be read.
+/// The rows are not sorted, no column gives their time, or the source cannot be read.
 pub fn require_order(config: &DataConfig, scratch: &Path) -> Result<(), StageError> {
     let Layout::Rows(layout) = &config.layout else { return Ok(()) };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let marking = super::keeper::Marking::default();
-    let job = Job { config, out: scratch, threads, training: None, digest: String::new(), marking };
+    let resume_policy = super::resume_log::ResumePolicy::default();
+    let job = Job { config, out: scratch, threads, training: None, digest: String::new(), resume_policy };
     let table = Table::open(&job)?;
     let times = times(&job, layout, &table, &mut |_| {})?;
     if times.is_sorted() {
@@ -95,14 +95,10 @@ impl Sink for Times {
         all.iter_mut().zip(part).for_each(|(all, part)| all.append(part));
         Ok(())
     }
-
-    fn after(&self, _: Self::Work) -> Result<(), StageError> {
-        Ok(())
-    }
 }
 
 impl Draft {
-    /// Divides the samples of a source by their times: the oldest train, the latest test. Rows without a time count as the oldest.
+    /// Splits the samples of a source by time: the oldest are training, the latest test samples. Rows without a time count as the oldest.
     pub(super) fn divide_by_time(&self, job: &Job<'_>, own: Range<u64>) -> Result<(), StageError> {
         let mut order: Vec<u64> = own.clone().collect();
         order.sort_by_key(|row| (self.times[*row as usize], *row));
@@ -115,7 +111,7 @@ impl Draft {
         self.output.put_split(own.start, &splits)
     }
 
-    /// Tells of rows without a time.
+    /// Adds a note about rows without a time.
     pub(super) fn note_timeless(&mut self) {
         let timeless = self.times.iter().filter(|time| **time == NO_TIME).count();
         if timeless > 0 {

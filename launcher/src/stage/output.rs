@@ -1,11 +1,11 @@
-//! The arrays being written: rows in at any place, rows and columns out again, then whole.
+//! Arrays of a staged directory while they are written: rows are written at any index, rows and columns can be removed again.
 
-use super::{bits::Bits, coarse, error::StageError};
+use super::{bits::Bits, error::StageError, f32_precision};
 use enn_common::{
     fs::{FileError, mmap::bytes_of},
     staged::{
         ArrayName, ArrayWriter, Split, StagedMeta, StagedWriter,
-        unfinished::{HASHES, Kept, Mark},
+        unfinished::{HASHES, Kept, ResumePoint},
     },
 };
 use std::{
@@ -16,10 +16,10 @@ use std::{
     thread,
 };
 
-/// Bytes of x that are moved or read at once.
+/// Maximum bytes of x that are moved or read at once.
 const CHUNK_BYTES: usize = 2 * 1024 * 1024;
 
-/// A staged directory in the making.
+/// A staged directory that is being written.
 #[derive(Debug)]
 pub(crate) struct Output {
     writer: StagedWriter,
@@ -29,19 +29,18 @@ pub(crate) struct Output {
     row_id: ArrayWriter,
     split: ArrayWriter,
     weight: Option<ArrayWriter>,
-    /// Samples.
     pub rows: u64,
-    /// Rows of the sources that were read by an attempt before.
+    /// Source rows that an earlier attempt has read.
     pub resumed_rows: u64,
-    /// Input columns F.
+    /// Number of input columns, F.
     pub features: usize,
-    /// Target cells O.
+    /// Number of target cells, O.
     pub outputs: usize,
-    /// Whether a large number of a target became another one.
+    /// Whether rounding to f32 changed a large number of a target.
     pub rounded: AtomicBool,
 }
 
-/// Arrays that not every directory has.
+/// Optional arrays of a directory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extras {
     /// Targets and their mask.
@@ -50,43 +49,51 @@ pub(crate) struct Extras {
     pub weight: bool,
 }
 
-/// Some samples, row-major. Empty `y` where there are no targets; `split` may be empty when it is written later.
+/// A batch of n samples, row-major. `y` is empty without targets; `split` is empty when it is written later.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
-    /// Inputs (n, F), NaN where missing.
+    /// Inputs, shape (n, F), NaN where missing.
     pub x: Vec<f32>,
-    /// Targets (n, O), NaN where missing.
+    /// Targets, shape (n, O), NaN where missing.
     pub y: Vec<f32>,
-    /// Identities (n).
+    /// Row ids, shape (n).
     pub ids: Vec<i64>,
-    /// Splits (n).
+    /// Codes of splits, shape (n).
     pub split: Vec<u8>,
-    /// Weights (n), where samples have weights.
+    /// Weights, shape (n), or empty without weights.
     pub weight: Vec<f32>,
 }
 
+/// Samples with the index of their first row in the arrays.
+#[derive(Debug)]
+pub(crate) struct PlacedSamples {
+    pub first: u64,
+    pub samples: Samples,
+}
+
 impl Output {
-    /// Goes on with the arrays that the marks tell of; forgets both where the arrays are not what the marks say.
+    /// Resumes with the arrays that `points` count. If the arrays are incomplete, starts over without points.
     pub(crate) fn resume(
-        (writer, marks): (StagedWriter, Vec<Mark>),
+        writer: StagedWriter,
+        points: Vec<ResumePoint>,
         features: usize,
         out_shape: &[usize],
         extras: Extras,
-    ) -> Result<(Self, Vec<Mark>), StageError> {
+    ) -> Result<(Self, Vec<ResumePoint>), StageError> {
         let mut output = Self::create(writer, features, out_shape, extras)?;
-        // A pass that only looks writes no rows.
-        let rows = marks.iter().rfind(|mark| !matches!(mark.kept, Kept::Labels { .. }));
-        let Some(last) = rows else { return Ok((output, marks)) };
+        // A scan for labels writes no rows.
+        let rows = points.iter().rfind(|point| !matches!(point.kept, Kept::Labels { .. }));
+        let Some(last) = rows else { return Ok((output, points)) };
         if output.has(last) {
             output.resumed_rows = last.rows;
-            return Ok((output, marks));
+            return Ok((output, points));
         }
         let mut writer = output.writer;
         writer.start_over()?;
         Ok((Self::create(writer, features, out_shape, extras)?, Vec::new()))
     }
 
-    /// Begins the arrays of a directory.
+    /// Creates the arrays of a directory.
     pub(crate) fn create(
         writer: StagedWriter,
         features: usize,
@@ -115,30 +122,29 @@ impl Output {
         })
     }
 
-    /// Notes whether an f32 makes other numbers of some that are far from 0, in targets.
+    /// Records in `rounded` whether f32 changes a large number among `targets`.
     pub(crate) fn look_for_rounding(&self, mut targets: impl Iterator<Item = f64>) {
-        if !self.rounded.load(Relaxed) && targets.any(coarse::is_rounded) {
+        if !self.rounded.load(Relaxed) && targets.any(f32_precision::is_rounded) {
             self.rounded.store(true, Relaxed);
         }
     }
 
-    /// All arrays.
     fn arrays(&self) -> impl Iterator<Item = &ArrayWriter> {
         let targets = self.targets.iter().flat_map(|(y, mask)| [y, mask]);
         [&self.x, &self.x_mask, &self.row_id, &self.split].into_iter().chain(targets).chain(&self.weight)
     }
 
-    /// Whether all is there that a mark counts.
-    fn has(&self, mark: &Mark) -> bool {
-        let hashes = match mark.kept {
+    /// Whether the arrays hold all rows that a resume point counts.
+    fn has(&self, point: &ResumePoint) -> bool {
+        let hashes = match point.kept {
             Kept::Rows { hashes, .. } | Kept::Arrays { hashes } => hashes,
             Kept::None | Kept::Labels { .. } | Kept::Keys { .. } | Kept::Cells { .. } => 0,
         };
         let hashed = std::fs::metadata(self.dir().join(HASHES)).map_or(0, |found| found.len());
-        self.arrays().all(|array| array.holds(mark.rows)) && hashed >= hashes * 16
+        self.arrays().all(|array| array.holds(point.rows)) && hashed >= hashes * 16
     }
 
-    /// Makes durable what was written so far.
+    /// Makes all written rows durable.
     pub(crate) fn sync(&self) -> Result<(), StageError> {
         self.arrays().try_for_each(ArrayWriter::sync)?;
         let path = self.dir().join(HASHES);
@@ -148,37 +154,34 @@ impl Output {
         }
     }
 
-    /// What keeps the marks.
     pub(crate) fn writer(&self) -> &StagedWriter {
         &self.writer
     }
 
-    /// Says that rows are changed where they lie from now on.
-    pub(crate) fn settle(&self) -> Result<(), StageError> {
+    /// Removes the resume points, because rows will be changed in place.
+    pub(crate) fn invalidate_resume(&self) -> Result<(), StageError> {
         Ok(self.writer.forget()?)
     }
 
-    /// Place for temporary files.
+    /// Returns the unfinished directory, also for temporary files.
     pub(crate) fn dir(&self) -> &Path {
         self.writer.dir()
     }
 
-    /// Whether there are targets.
     pub(crate) fn has_targets(&self) -> bool {
         self.targets.is_some()
     }
 
-    /// Whether samples have weights.
     pub(crate) fn has_weights(&self) -> bool {
         self.weight.is_some()
     }
 
-    /// Bytes of one sample on disk.
+    /// Returns the bytes of one sample on disk.
     pub(crate) fn sample_bytes(features: usize, outputs: usize) -> u64 {
         (features as u64 + outputs as u64) * 5 + 13
     }
 
-    /// Writes samples from row `first` on; masks are made of the NaNs.
+    /// Writes samples from row `first` on; masks are 0 where values are NaN.
     pub(crate) fn put(&self, first: u64, samples: &Samples) -> Result<(), StageError> {
         self.put_numbers(first, &samples.x, &samples.y)?;
         self.row_id.write_rows(first, bytes_of(&samples.ids))?;
@@ -192,23 +195,21 @@ impl Output {
         self.put_split(first, &samples.split)
     }
 
-    /// Writes x anew.
     pub(crate) fn put_x(&self, first: u64, x: &[f32]) -> Result<(), StageError> {
         Ok(self.x.write_rows(first, bytes_of(x))?)
     }
 
-    /// Writes inputs and targets anew; masks are made of the NaNs.
+    /// Rewrites inputs and targets; masks are 0 where values are NaN.
     pub(crate) fn put_numbers(&self, first: u64, x: &[f32], y: &[f32]) -> Result<(), StageError> {
         put_masked(&self.x, &self.x_mask, first, x)?;
         self.targets.as_ref().map_or(Ok(()), |(array, mask)| put_masked(array, mask, first, y))
     }
 
-    /// Writes splits.
     pub(crate) fn put_split(&self, first: u64, split: &[u8]) -> Result<(), StageError> {
         Ok(self.split.write_rows(first, split)?)
     }
 
-    /// Gives ranges of samples their splits.
+    /// Writes the splits of ranges of samples.
     pub(crate) fn divide(&self, parts: &[(Range<u64>, Split)]) -> Result<(), StageError> {
         for (range, split) in parts {
             for chunk in chunks(range.clone(), CHUNK_BYTES as u64) {
@@ -218,7 +219,7 @@ impl Output {
         Ok(())
     }
 
-    /// Numbers the samples from 0: their row ids are of no use.
+    /// Replaces row ids by consecutive numbers from `first_id`.
     pub(crate) fn number(&self, rows: Range<u64>, first_id: i64) -> Result<(), StageError> {
         for chunk in chunks(rows.clone(), CHUNK_BYTES as u64 / 8) {
             let offset = (chunk.start - rows.start) as i64 + first_id;
@@ -228,29 +229,28 @@ impl Output {
         Ok(())
     }
 
-    /// Ranges of rows that are read at once.
+    /// Iterates over the ranges of rows that are read at once.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = Range<u64>> + Send + use<> {
         row_chunks(self.rows, self.features, self.outputs)
     }
 
-    /// Reads inputs (n, F).
+    /// Reads inputs of shape (n, F).
     pub(crate) fn read_x(&self, rows: Range<u64>) -> Result<Vec<f32>, StageError> {
         read_numbers(&self.x, rows, self.features)
     }
 
-    /// Reads targets (n, O); empty when there are none.
+    /// Reads targets of shape (n, O); empty when there are none.
     pub(crate) fn read_y(&self, rows: Range<u64>) -> Result<Vec<f32>, StageError> {
         self.targets.as_ref().map_or(Ok(Vec::new()), |(y, _)| read_numbers(y, rows, self.outputs))
     }
 
-    /// Reads splits (n).
     pub(crate) fn read_split(&self, rows: Range<u64>) -> Result<Vec<u8>, StageError> {
         let mut split = vec![0; (rows.end - rows.start) as usize];
         self.split.read_rows(rows.start, &mut split)?;
         Ok(split)
     }
 
-    /// Whether a sample of training has a weight above 0; true without weights.
+    /// Whether any training sample has a weight above 0; true without weights.
     pub(crate) fn any_training_weight(&self) -> Result<bool, StageError> {
         let Some(weight) = &self.weight else { return Ok(true) };
         for rows in chunks(0..self.rows, CHUNK_BYTES as u64 / 4) {
@@ -263,13 +263,13 @@ impl Output {
         Ok(false)
     }
 
-    /// Takes rows out; those behind move up.
+    /// Removes rows; later rows move up.
     pub(crate) fn drop_rows(&mut self, dropped: &Bits) -> Result<(), StageError> {
         let count = dropped.count();
         if count == 0 {
             return Ok(());
         }
-        self.settle()?;
+        self.invalidate_resume()?;
         for array in self.arrays() {
             let width = array.row_bytes() as usize;
             let mut to = 0;
@@ -290,9 +290,9 @@ impl Output {
         Ok(())
     }
 
-    /// Takes the inputs out that are not in `keep`; those behind move up.
+    /// Removes the input columns where `keep` is false; later columns move up.
     pub(crate) fn keep_columns(&mut self, keep: &[bool]) -> Result<(), StageError> {
-        self.settle()?;
+        self.invalidate_resume()?;
         let columns: Vec<usize> = (0..self.features).filter(|column| keep[*column]).collect();
         for (array, cell) in [(&mut self.x, 4), (&mut self.x_mask, 1)] {
             let wide = self.features * cell;
@@ -314,17 +314,17 @@ impl Output {
         Ok(())
     }
 
-    /// Makes rows of `classes` cells of targets that are the index of a class: 1 in the cell of the class, 0 elsewhere, all NaN
-    /// where the target is missing. `class_of` gives a written index its class.
+    /// Replaces targets that are class indices by one-hot rows of `classes` cells, all NaN where the target is missing. `class_of` maps
+    /// a written index to its class.
     pub(crate) fn widen_targets(
         &mut self,
         classes: usize,
         class_of: &dyn Fn(usize) -> Option<usize>,
     ) -> Result<(), StageError> {
-        self.settle()?;
+        self.invalidate_resume()?;
         let Some((y, mask)) = &mut self.targets else { return Ok(()) };
         let parts: Vec<Range<u64>> = chunks(0..self.rows, (CHUNK_BYTES / (4 * classes.max(1))) as u64).collect();
-        // From the last rows on: what is wider comes to lie behind all that is still to be read.
+        // Backwards, because the wider rows overwrite later rows, which are read first.
         for rows in parts.into_iter().rev() {
             y.narrow(&[1]);
             let codes = read_numbers(y, rows.clone(), 1)?;
@@ -343,7 +343,7 @@ impl Output {
         Ok(())
     }
 
-    /// Makes the arrays durable, all at once, and gives the directory its name.
+    /// Makes the arrays durable in parallel and renames the directory to its digest.
     pub(crate) fn finish(self, meta: &StagedMeta) -> Result<PathBuf, StageError> {
         let Self { writer, x, x_mask, targets, row_id, split, weight, rows, .. } = self;
         let mut arrays = vec![x, x_mask, row_id, split];
@@ -370,7 +370,7 @@ fn read_numbers(array: &ArrayWriter, rows: Range<u64>, width: usize) -> Result<V
     Ok(bytes.chunks_exact(4).map(|cell| f32::from_le_bytes([cell[0], cell[1], cell[2], cell[3]])).collect())
 }
 
-/// Ranges of rows that are read at once, of so many inputs and target cells.
+/// Iterates over ranges of rows whose larger array takes at most `CHUNK_BYTES`.
 pub(crate) fn row_chunks(
     rows: u64,
     features: usize,
@@ -379,7 +379,7 @@ pub(crate) fn row_chunks(
     chunks(0..rows, (CHUNK_BYTES / (4 * features.max(outputs)).max(1)) as u64)
 }
 
-/// Ranges of at most `size` rows (at least one) that cover `rows`.
+/// Iterates over ranges of at most `size` rows (at least one) that cover `rows`.
 pub(crate) fn chunks(rows: Range<u64>, size: u64) -> impl Iterator<Item = Range<u64>> + Send + use<> {
     let size = size.max(1);
     (0..(rows.end - rows.start).div_ceil(size)).map(move |index| {

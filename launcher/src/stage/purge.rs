@@ -1,7 +1,7 @@
-//! Windows that must not train, because their history holds what validation or test is about.
+//! Removal of windows whose history contains targets of validation or test.
 //!
-//! **Invariant:** after it no history of a training window holds a target of validation or test, and none of a validation window a target
-//! of test. The other way round is no leak: what was trained on lies in the past of who is forecast.
+//! **Invariant:** afterwards no history of a training window contains a validation or test target, and no history of a validation window
+//! a test target. The reverse is no leak: training targets may lie in the history of a test window.
 
 use super::error::StageError;
 use enn_common::{
@@ -9,14 +9,15 @@ use enn_common::{
     staged::{LEFT_OUT, Split, Staged},
 };
 
-/// Seconds of the history of a window; `None` where samples have none.
+/// Returns the length of a window's history, seconds; `None` for other layouts.
 pub(crate) fn reach(config: &DataConfig) -> Option<i64> {
     let Layout::Windows(layout) = &config.layout else { return None };
     let steps = i64::try_from(layout.history.saturating_mul(layout.steps)).unwrap_or(i64::MAX);
     Some(layout.step_s.saturating_mul(steps))
 }
 
-/// Leaves those windows of one source out of `split`; `starts` are the times at which their targets begin, ascending, in seconds. How many.
+/// Marks such windows of one source as left out in `split`, and returns their number. `starts` are the starts of the target windows,
+/// seconds, ascending.
 pub(crate) fn leave_out(starts: &[i64], reach: i64, split: &mut [u8]) -> u64 {
     let mut last_val = None::<i64>;
     let mut last_test = None::<i64>;
@@ -41,7 +42,7 @@ pub(crate) fn leave_out(starts: &[i64], reach: i64, split: &mut [u8]) -> u64 {
     count
 }
 
-/// Refuses a rule that leaves less than half of the training windows.
+/// Refuses a split that leaves less than half of the training windows.
 pub(crate) fn check(config: &DataConfig, before: u64, left: u64) -> Result<(), StageError> {
     if 2 * left >= before {
         return Ok(());
@@ -49,12 +50,12 @@ pub(crate) fn check(config: &DataConfig, before: u64, left: u64) -> Result<(), S
     Err(StageError::Leak { kind: format!("{:?}", config.split.kind).to_lowercase(), before, left })
 }
 
-/// Training windows of a division.
+/// Counts the training windows of a split.
 pub(crate) fn training(split: &[u8]) -> u64 {
     split.iter().filter(|code| **code == Split::Train as u8).count() as u64
 }
 
-/// Leaves the windows of staged data out of another division of them whose history holds what validation or test is about.
+/// Marks the windows of staged data as left out in another split of them if their history contains validation or test targets.
 ///
 /// # Errors
 /// Less than half of the training windows are left.
@@ -63,7 +64,7 @@ pub fn purge(config: &DataConfig, staged: &Staged, split: &mut [u8]) -> Result<u
     let before = training(split);
     let sources: Vec<usize> = staged.meta().sources.iter().map(|source| source.rows() as usize).collect();
     let sizes = if sources.is_empty() { vec![split.len()] } else { sources };
-    // Windows are named by the time at which they begin.
+    // The row id of a window is its start.
     let mut starts = staged.row_id();
     let mut rest = &mut *split;
     let mut count = 0;

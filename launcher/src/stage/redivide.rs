@@ -1,9 +1,9 @@
-//! Staged data divided anew: the arrays stay where they are, only the division and what is learnt from the training samples differ.
+//! Another split of staged data: the arrays are shared, only the split and what is derived from the training samples differ.
 //!
 //! **Invariant:** statistics, missing flags and categories are those of the new training samples alone, as if the source had been
-//! staged with this division; the source is not read.
+//! staged with this split; the source is not read.
 
-use super::{Staged, error::StageError, figures, output::row_chunks};
+use super::{Staged, error::StageError, output::row_chunks, stats};
 use enn_common::{
     fs::{FileError, mmap::bytes_of},
     staged::{
@@ -13,13 +13,13 @@ use enn_common::{
 };
 use std::{fs, path::Path};
 
-/// Index of a category in the new division; `None`: no training sample has it.
+/// New index of each category; `None` if no training sample has it.
 type Map = Vec<Option<f32>>;
 
-/// Stages the directory `base` anew beside it, with `split` as its division, or finds it there.
+/// Stages the data in `base` beside it with `split` as their split, or finds them already staged.
 ///
 /// # Errors
-/// `base` is not whole, `split` is of another length or trains on nothing, or the disk refuses something.
+/// `base` is incomplete, `split` has another length or no training samples, or a file operation fails.
 pub fn redivide(base: &Path, split: &[u8]) -> Result<Staged, StageError> {
     let base = staged::Staged::open(base)?;
     if split.len() != base.rows() || !split.contains(&(Split::Train as u8)) {
@@ -53,8 +53,8 @@ fn digest(base: &staged::Staged, split: &[u8]) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// For every category input that has categories without a training sample: where the others go. A label without one goes to 0;
-/// declared categories stay.
+/// Returns the new indices for every category input with a category that has no training sample. A label without training samples
+/// becomes 0; declared categories do not change.
 fn maps(base: &staged::Staged, split: &[u8]) -> Vec<Option<Map>> {
     let of = |(column, feature): (usize, &FeatureMeta)| {
         if feature.label.is_some() {
@@ -77,7 +77,7 @@ fn maps(base: &staged::Staged, split: &[u8]) -> Vec<Option<Map>> {
     base.meta().features.iter().enumerate().map(of).collect()
 }
 
-/// Which of the first `count` codes of a column training samples have.
+/// Returns for the first `count` codes of a column whether a training sample has them.
 fn seen(base: &staged::Staged, split: &[u8], column: usize, count: usize) -> Vec<bool> {
     let mut seen = vec![false; count];
     for (row, _) in split.iter().enumerate().filter(|(_, code)| **code == Split::Train as u8) {
@@ -90,7 +90,7 @@ fn seen(base: &staged::Staged, split: &[u8], column: usize, count: usize) -> Vec
     seen
 }
 
-/// The inputs with categories renumbered; those without a training sample become the unknown id.
+/// Writes the inputs with new category indices; categories without a training sample become the unknown id.
 fn write_x(base: &staged::Staged, maps: &[Option<Map>], writer: &StagedWriter) -> Result<(), StageError> {
     let width = base.features();
     let array = writer.array(ArrayName::X, &[width as u64])?;
@@ -110,8 +110,8 @@ fn write_x(base: &staged::Staged, maps: &[Option<Map>], writer: &StagedWriter) -
 
 fn meta(base: &staged::Staged, split: &[u8], maps: &[Option<Map>], digest: String) -> StagedMeta {
     let old = base.meta();
-    let figures = figures::of_staged(base, split);
-    let training = figures.split_rows[0];
+    let measured = stats::of_staged(base, split);
+    let training = measured.split_rows[0];
     let feature = |(column, (map, moments)): (usize, (&Option<Map>, &staged::Moments))| {
         let own = &old.features[column];
         let kept = |index: usize| map.as_ref().is_none_or(|map| map[index].is_some());
@@ -135,16 +135,16 @@ fn meta(base: &staged::Staged, split: &[u8], maps: &[Option<Map>], digest: Strin
     };
     StagedMeta {
         digest,
-        features: maps.iter().zip(&figures.x).enumerate().map(feature).collect(),
-        split_rows: figures.split_rows,
+        features: maps.iter().zip(&measured.x).enumerate().map(feature).collect(),
+        split_rows: measured.split_rows,
         sources: SourceMeta::count(old.sources.iter().map(|source| (source.name.clone(), source.rows())), split),
-        x_stats: old.features.iter().zip(&figures.x).map(stats).collect(),
-        y_stats: figures.y.iter().map(staged::Moments::stats).collect(),
+        x_stats: old.features.iter().zip(&measured.x).map(stats).collect(),
+        y_stats: measured.y.iter().map(staged::Moments::stats).collect(),
         ..old.clone()
     }
 }
 
-/// The files of `base` but `own` as second names of them in `dir`; links where the file system has no second names.
+/// Hard-links the files of `base` except `own` into `dir`; symbolic links where hard links fail.
 fn share(base: &Path, dir: &Path, own: &[&str]) -> Result<(), StageError> {
     for entry in fs::read_dir(base).map_err(FileError::of("read", base))? {
         let (from, name) = entry.map(|entry| (entry.path(), entry.file_name())).map_err(FileError::of("read", base))?;

@@ -8,7 +8,7 @@ use enn_common::{
         WindowsLayout,
     },
     staged::{
-        npy::{Element, Header},
+        npy::{Header, NpyElement},
         unfinished::{CELLS, HASHES, PROGRESS},
     },
 };
@@ -90,12 +90,12 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Stages with a mark after every piece, as far as the last is made by then.
-fn staged(bench: &Bench, out: &Path, threads: usize, made: &(dyn Fn() + Sync)) -> Result<Staged, StageError> {
-    stage_marked(&bench.config, &options(out, threads), Marking { every: Duration::ZERO, made }, &mut |_| {})
+/// Stages with a point after every piece, as far as the last is on_saved by then.
+fn staged(bench: &Bench, out: &Path, threads: usize, on_saved: &(dyn Fn() + Sync)) -> Result<Staged, StageError> {
+    stage_marked(&bench.config, &options(out, threads), ResumePolicy { every: Duration::ZERO, on_saved }, &mut |_| {})
 }
 
-/// Stages, goes on from copies made at the marks, and compares. Says how many rows each copy had.
+/// Stages, goes on from copies on_saved at the points, and compares. Says how many rows each copy had.
 fn check_with(bench: &Bench, threads: usize, expected: &BTreeMap<String, Vec<u8>>) -> Vec<u64> {
     let place = bench.dir.path().join(format!("by-{threads}"));
     let out = place.join("kept");
@@ -106,7 +106,7 @@ fn check_with(bench: &Bench, threads: usize, expected: &BTreeMap<String, Vec<u8>
     })
     .unwrap();
     assert_eq!((whole.resumed_rows, unfinished(&out)), (0, None));
-    assert!(contents(&whole.dir) == *expected, "marks change nothing");
+    assert!(contents(&whole.dir) == *expected, "points change nothing");
     let resumed = (0..copies.into_inner()).map(|copy| {
         let staged = staged(bench, &place.join(format!("copy-{copy}")), 1 + copy % 3, &|| {}).unwrap();
         assert!(contents(&staged.dir) == *expected, "copy {copy} that began with {} rows", staged.resumed_rows);
@@ -115,12 +115,12 @@ fn check_with(bench: &Bench, threads: usize, expected: &BTreeMap<String, Vec<u8>
     resumed.collect()
 }
 
-/// Goes on from copies made by one thread and by several. Says how many rows those of one thread had, which is what it had read.
+/// Goes on from copies on_saved by one thread and by several. Says how many rows those of one thread had, which is what it had read.
 fn check(bench: &Bench) -> Vec<u64> {
     let plain = stage_marked(
         &bench.config,
         &options(&bench.dir.path().join("plain"), 1),
-        Marking { every: Duration::MAX, ..Marking::default() },
+        ResumePolicy { every: Duration::MAX, ..ResumePolicy::default() },
         &mut |_| {},
     );
     let expected = contents(&plain.unwrap().dir);
@@ -190,8 +190,8 @@ fn arrays_go_on_behind_their_last_mark() {
     let array = |width: usize| {
         let data: Vec<u8> = (0..ROWS * width).flat_map(|i| ((i * i % 1_000_003) as f32).to_le_bytes()).collect();
         let shape = [ROWS as u64, width as u64];
-        let offset = Header::roomy_offset(Element::F32, &shape[1..]);
-        [Header::write(Element::F32, &shape, offset).unwrap(), data].concat()
+        let offset = Header::roomy_offset(NpyElement::F32, &shape[1..]);
+        [Header::write(NpyElement::F32, &shape, offset).unwrap(), data].concat()
     };
     let mut bench = Bench::rows("x.npy", &array(30));
     fs::write(bench.dir.path().join("y.npy"), array(2)).unwrap();
@@ -254,7 +254,7 @@ fn windows_go_on_behind_their_last_mark_in_either_pass() {
     })
     .unwrap();
     assert!(!has_cells(&whole.dir, 0));
-    // Without the cells that a mark tells of, both passes are made again.
+    // Without the cells that a point tells of, both passes are on_saved again.
     fs::remove_file(cells_of(&unfinished(&place).unwrap(), 0)).unwrap();
     let again = staged(&bench, &place, 2, &|| {}).unwrap();
     assert_eq!(again.resumed_rows, 0);
@@ -289,7 +289,7 @@ fn windows_of_several_sources_go_on_in_the_one_whose_turn_it_is() {
     for (source, place) in places {
         let left = unfinished(&place).unwrap();
         assert!((0..3).all(|other| has_cells(&left, other) == (other <= source)));
-        // Without the rows of a source whose turn it is no more, all is made again.
+        // Without the rows of a source whose turn it is no more, all is on_saved again.
         fs::remove_file(cells_of(&left, 0)).unwrap();
         let again = staged(&bench, &place, 2, &|| {}).unwrap();
         assert_eq!(again.resumed_rows, 0);

@@ -1,5 +1,5 @@
-//! The rows layout: one table row is one sample. Blocks become row-major samples in parallel and are written where the order of
-//! reading puts them; categories get provisional indices in reading order.
+//! The rows layout: one table row is one sample. Blocks become row-major samples in parallel and are written at their position in
+//! reading order; categories get provisional indices in reading order.
 
 use super::{
     Job, Progress, calendar,
@@ -7,13 +7,12 @@ use super::{
     dictionary::Dictionary,
     duplicates::Hashes,
     error::StageError,
-    form,
-    keeper::Keeper,
-    multi_hot, order,
+    form, multi_hot, order,
     output::{Extras, Output, Samples},
-    source::block::{Block, Key, Kind, NO_TIME, NO_WORD, Want, Words},
+    resume_log::ResumeLog,
+    source::block::{Block, ColumnKind, ColumnSpec, Key, NO_TIME, NO_WORD, Words},
     split,
-    table::{Ask, Passes, Sink, Table, Tally},
+    table::{PassOptions, PassProgress, Sink, Table, Tally},
 };
 use enn_common::{
     config::data::{Calendar, DuplicatePolicy, Feature, FeatureKind, RowsLayout, SplitKind},
@@ -21,16 +20,16 @@ use enn_common::{
     staged::{
         StagedMeta, StagedWriter,
         meta::{CleaningReport, LabelMeta},
-        unfinished::{Kept, Mark},
+        unfinished::{Kept, ResumePoint},
     },
 };
 use std::{collections::HashMap, path::Path};
 use twox_hash::XxHash3_128;
 
-/// Categories of one column, at most.
+/// Maximum categories of one column.
 const CATEGORIES_MAX: usize = 100_000;
 
-/// Seed that keeps integer keys apart from equal bytes of text keys.
+/// Hash seed of integer keys, which distinguishes them from text keys of equal bytes.
 const INTEGER_SEED: u64 = 1;
 
 /// Stages a table row by row.
@@ -41,53 +40,56 @@ pub(crate) fn draft(
 ) -> Result<Draft, StageError> {
     let table = Table::open(job)?;
     let has = |column: &str| table.has(column);
-    let mut plan = Plan::new(job, layout, &has, &multi_hot::Found::new())?;
-    table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
+    let mut plan = RowsPlan::new(job, layout, &has, &multi_hot::ColumnLabels::new())?;
+    table.require(&plan.specs.iter().map(|spec| spec.column.clone()).collect::<Vec<String>>())?;
     std::fs::create_dir_all(job.out).map_err(enn_common::fs::FileError::of("make the directory", job.out))?;
-    let found = StagedWriter::resume(job.out, &job.digest)?;
-    let sets: Vec<Want> = plan.wants.iter().filter(|want| matches!(want.kind, Kind::Labels(_))).cloned().collect();
-    let looks = !sets.is_empty() && job.training.is_none();
+    let (writer, points) = StagedWriter::resume(job.out, &job.digest)?;
+    let sets: Vec<ColumnSpec> =
+        plan.specs.iter().filter(|spec| matches!(spec.kind, ColumnKind::Labels(_))).cloned().collect();
+    let scans_labels = !sets.is_empty() && job.training.is_none();
     let is_timed = job.training.is_none() && job.config.split.kind == SplitKind::Chronological;
-    let mut passes = Passes::new(progress, table.bytes() * (1 + u64::from(looks) + u64::from(is_timed)));
-    let times = order::times(job, layout, &table, &mut |now| passes.looks(now))?;
+    let mut passes = PassProgress::new(progress, table.bytes() * (1 + u64::from(scans_labels) + u64::from(is_timed)));
+    let times = order::times(job, layout, &table, &mut |now| passes.show_scan(now))?;
     if is_timed {
-        passes.ended(table.bytes());
+        passes.end_scan(table.bytes());
     }
-    if looks {
-        let labels = multi_hot::find(job, &table, &sets, (&found.0, &found.1), &mut |now| passes.looks(now))?;
-        passes.ended(table.bytes());
-        plan = Plan::new(job, layout, &has, &labels)?;
+    if scans_labels {
+        let labels = multi_hot::find(job, &table, &sets, &writer, &points, &mut |now| passes.show_scan(now))?;
+        passes.end_scan(table.bytes());
+        plan = RowsPlan::new(job, layout, &has, &labels)?;
     }
     plan.check_inputs()?;
-    // Rows are estimated; a disk that fills up in spite of this is an error of the write.
+    // The number of rows is an estimate: the disk may still fill up later, which is a write error.
     let needed = table.rows_estimate() * (Output::sample_bytes(plan.inputs.len(), plan.targets.len()) + 16);
-    space::require(job.out, needed.saturating_sub(found.0.taken_bytes()))?;
+    space::require(job.out, needed.saturating_sub(writer.taken_bytes()))?;
     let out_shape = match job.training.filter(|_| plan.targets.is_empty()) {
         Some(training) => training.out_shape.clone(),
         None => layout.out_shape.clone(),
     };
     let extras = Extras { targets: !plan.targets.is_empty(), weight: plan.weight.is_some() };
-    let (mut output, marks) = Output::resume(found, plan.inputs.len(), &out_shape, extras)?;
+    let (mut output, points) = Output::resume(writer, points, plan.inputs.len(), &out_shape, extras)?;
     let sync = || output.sync();
-    let keeper = Keeper::new(output.writer(), &sync, (0, job.marking), &marks);
-    // Rows without an id are told apart by all of their cells, where that is asked for.
+    let resume_log = ResumeLog::new(output.writer(), &sync, 0, job.resume_policy, &points);
+    // Rows without an id are identified by all of their cells, if the configuration asks for it.
     let hash_rows = plan.key.is_none() && plan.counts_repeats && job.config.duplicates != DuplicatePolicy::Keep;
-    let ask = Ask { wants: &plan.wants, hash_rows, threads: job.threads, keeper: Some(&keeper) };
-    let state = State::resume(&plan, output.dir(), marks)?;
+    let options = PassOptions { specs: &plan.specs, hash_rows, threads: job.threads, resume_log: Some(&resume_log) };
+    let state = RowsState::resume(&plan, output.dir(), points)?;
     let sink = RowSink { job, plan: &plan, output: &output };
-    let (state, tally) = table.pass(ask, &sink, state, &mut |now| passes.reads(now))?;
+    let (state, tally) = table.pass(options, &sink, state, &mut |now| passes.show_read(now))?;
     output.rows = tally.rows;
-    let mut draft = finish(job, layout, plan, (output, state, tally), times)?;
+    let mut draft = finish(job, layout, plan, output, state, tally, times)?;
     draft.report.warnings.extend(table.warnings());
     Ok(draft)
 }
 
-/// What happens once all rows are read: repeated and untaught rows go, ids are settled.
+/// Finishes the draft once all rows are read: settles categories and ids, and removes repeated rows and rows without targets.
 fn finish(
     job: &Job<'_>,
     layout: &RowsLayout,
-    plan: Plan,
-    (output, state, tally): (Output, State, Tally),
+    plan: RowsPlan,
+    output: Output,
+    state: RowsState,
+    tally: Tally,
     times: Vec<i64>,
 ) -> Result<Draft, StageError> {
     let mut report = CleaningReport {
@@ -96,20 +98,20 @@ fn finish(
         wrong_width_line: tally.wrong_width_line,
         ..CleaningReport::default()
     };
-    plan.wants.iter().zip(&tally.counts).for_each(|(want, counts)| complete::count(&mut report, &want.column, counts));
+    plan.specs.iter().zip(&tally.counts).for_each(|(spec, counts)| complete::count(&mut report, &spec.column, counts));
     let mut inputs = plan.inputs;
     let mut classes = None;
-    for (slot, dictionary) in plan.slots.iter().filter(|slot| slot.kind == Kind::Word).zip(state.dictionaries) {
+    for (slot, dictionary) in plan.slots.iter().filter(|slot| slot.kind == ColumnKind::Word).zip(state.dictionaries) {
         let source = if slot.column == TARGET { &layout.targets[0] } else { &inputs[slot.column].source };
-        let strangers = dictionary.strangers().to_vec();
-        if !strangers.is_empty() {
-            report.columns.entry(source.clone()).or_default().strangers = strangers;
+        let examples = dictionary.unknown_words().to_vec();
+        if !examples.is_empty() {
+            report.columns.entry(source.clone()).or_default().strangers = examples;
         }
-        // A model's own words stay as it knows them.
+        // Words of a model keep their spelling.
         let (words, form) = match job.training {
             Some(_) => (dictionary.into_list(), None),
             None => {
-                let (words, form) = form::settle(dictionary.into_list());
+                let (words, form) = form::canonicalize(dictionary.into_list());
                 (words, Some(form))
             }
         };
@@ -121,7 +123,7 @@ fn finish(
             }
         }
     }
-    let weights = plan.weight.and_then(|want| tally.counts.get(want));
+    let weights = plan.weight.and_then(|spec| tally.counts.get(spec));
     let invalid = weights.map_or(0, |counts| counts.missing + counts.non_finite + counts.out_of_range);
     if invalid > 0 {
         report.notes.push(format!("{invalid} samples have no weight of at least 0 and count for nothing"));
@@ -150,7 +152,7 @@ fn finish(
     Ok(draft)
 }
 
-/// Names along the axes: the target columns where the grid is a line, else positions.
+/// Returns the names along the output axes: the target columns along a single long axis, otherwise indices.
 fn labels(layout: &RowsLayout) -> Vec<Vec<String>> {
     let lines = layout.out_shape.iter().filter(|size| **size > 1).count() <= 1;
     let axis = |size: &usize| match *size == layout.targets.len() && lines {
@@ -160,52 +162,52 @@ fn labels(layout: &RowsLayout) -> Vec<Vec<String>> {
     layout.out_shape.iter().map(axis).collect()
 }
 
-/// The staged column of the target's class.
+/// `Slot::column` of the target's class.
 const TARGET: usize = usize::MAX;
-/// The wanted column of a target that is not in the data.
+/// `Slot::spec` of a target that is not in the data.
 const NOWHERE: usize = usize::MAX;
 
-/// Where a wanted column goes.
+/// Destination of a requested column.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// Index of the wanted column.
-    want: usize,
-    /// First staged column.
+    /// Index into the requested columns.
+    spec: usize,
+    /// Index of the first staged column.
     column: usize,
-    kind: Kind,
+    kind: ColumnKind,
 }
 
-/// Which columns are read and where they go.
+/// Columns to read and their destinations.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) wants: Vec<Want>,
+pub(super) struct RowsPlan {
+    pub(super) specs: Vec<ColumnSpec>,
     pub(super) inputs: Vec<Input>,
     slots: Vec<Slot>,
-    /// Wanted columns of the target cells; empty when there are none.
+    /// Indices of the requested columns of the target cells; empty without targets.
     targets: Vec<usize>,
     key: Option<usize>,
     split: Option<usize>,
     weight: Option<usize>,
-    /// One per category slot, in order.
+    /// Dictionaries of the category slots, in order.
     dictionaries: Vec<Dictionary>,
-    /// Of columns of labels, by their wanted column.
-    sets: HashMap<usize, multi_hot::Set>,
+    /// Encoders of columns of labels, by requested column.
+    sets: HashMap<usize, multi_hot::LabelSet>,
     counts_repeats: bool,
 }
 
-impl Plan {
-    /// `has` says whether the data have a column; `labels` are those of the training data, where they are staged.
+impl RowsPlan {
+    /// Creates the plan. `has` returns whether the data have a column; `labels` are the labels that were found in the training data.
     pub(super) fn new(
         job: &Job<'_>,
         layout: &RowsLayout,
         has: &dyn Fn(&str) -> bool,
-        labels: &multi_hot::Found,
+        labels: &multi_hot::ColumnLabels,
     ) -> Result<Self, StageError> {
         check(layout)?;
         let is_training = job.training.is_none();
         let has_targets = is_training || layout.targets.iter().all(|target| has(target));
         let mut plan = Self {
-            wants: Vec::new(),
+            specs: Vec::new(),
             inputs: Vec::new(),
             slots: Vec::new(),
             targets: Vec::new(),
@@ -224,17 +226,17 @@ impl Plan {
         } else if let Some(training) = job.training.filter(|_| layout.classes) {
             plan.classes(None, Some(training));
         }
-        // Data to be judged by have weights, too, where they have the column.
+        // Data with targets have weights, too, if they have the column.
         let weighs = |column: &&String| is_training || (has_targets && has(column));
         if let Some(column) = job.config.weight.as_ref().filter(weighs) {
-            let want = plan.want(job, column, Kind::Number);
-            plan.wants[want].range = (0.0, Want::ANY.1);
-            plan.weight = Some(want);
+            let spec = plan.add_column(job, column, ColumnKind::Number);
+            plan.specs[spec].range = (0.0, ColumnSpec::ANY.1);
+            plan.weight = Some(spec);
         }
-        plan.key = layout.row_id.as_ref().map(|column| plan.want(job, column, Kind::Key));
+        plan.key = layout.row_id.as_ref().map(|column| plan.add_column(job, column, ColumnKind::Key));
         let kind = match job.config.split.kind {
-            SplitKind::Group => Some(Kind::Word),
-            SplitKind::Column => Some(Kind::Split),
+            SplitKind::Group => Some(ColumnKind::Word),
+            SplitKind::Column => Some(ColumnKind::Split),
             _ => None,
         };
         if let Some(kind) = kind.filter(|_| is_training) {
@@ -243,88 +245,94 @@ impl Plan {
                 found: "nothing".into(),
                 expected: "the column that the rule of the split needs".into(),
             })?;
-            plan.split = Some(plan.want(job, column, kind));
+            plan.split = Some(plan.add_column(job, column, kind));
         }
         Ok(plan)
     }
 
     /// Adds a target column.
     fn target(&mut self, job: &Job<'_>, layout: &RowsLayout, column: &str) -> usize {
-        let want = self.want(job, column, if layout.classes { Kind::Word } else { Kind::Number });
+        let spec = self.add_column(job, column, if layout.classes { ColumnKind::Word } else { ColumnKind::Number });
         if layout.classes {
-            self.classes(Some(want), job.training);
+            self.classes(Some(spec), job.training);
         } else {
-            self.wants[want].sentinel = job.config.mask.sentinel();
+            self.specs[spec].sentinel = job.config.mask.sentinel();
         }
-        want
+        spec
     }
 
-    /// Adds the classes of the target: a model's own, or those that will be found in column `want`.
-    fn classes(&mut self, want: Option<usize>, training: Option<&StagedMeta>) {
+    /// Adds the classes of the target: those of a model, or those that will be found in requested column `spec`.
+    fn classes(&mut self, spec: Option<usize>, training: Option<&StagedMeta>) {
         let own = |meta: &StagedMeta| {
             Dictionary::of_model(meta.out_labels.first().map_or(&[][..], Vec::as_slice), meta.class_form)
         };
         self.dictionaries.push(training.map_or_else(Dictionary::found, own));
-        self.slots.push(Slot { want: want.unwrap_or(NOWHERE), column: TARGET, kind: Kind::Word });
+        self.slots.push(Slot { spec: spec.unwrap_or(NOWHERE), column: TARGET, kind: ColumnKind::Word });
     }
 
-    /// Adds a wanted column.
-    fn want(&mut self, job: &Job<'_>, column: &str, kind: Kind) -> usize {
-        let mut want = Want::new(column, kind);
+    /// Adds a requested column and returns its index.
+    fn add_column(&mut self, job: &Job<'_>, column: &str, kind: ColumnKind) -> usize {
+        let mut spec = ColumnSpec::new(column, kind);
         if let Some(range) = job.config.ranges.iter().find(|range| range.column == column) {
-            want.range = (range.low, range.high);
+            spec.range = (range.low, range.high);
         }
-        self.wants.push(want);
-        self.wants.len() - 1
+        self.specs.push(spec);
+        self.specs.len() - 1
     }
 
-    /// The inputs of a block (n, F), NaN where missing and where categories go; and these, by the column they go to.
+    /// Returns the inputs of a block, shape (n, F), NaN where missing and for categories; and the categories' words by staged column.
     fn scatter(&self, block: &Block) -> (Vec<f32>, Vec<(usize, Words)>) {
         let width = self.inputs.len();
         let mut x = vec![f32::NAN; block.rows * width];
         let mut words = Vec::new();
         for slot in &self.slots {
-            let Some(column) = block.columns.get(slot.want) else { continue };
+            let Some(column) = block.columns.get(slot.spec) else { continue };
             match slot.kind {
-                Kind::Number | Kind::Index(_) => scatter(&mut x, width, slot.column, column.numbers()),
-                Kind::Labels(_) => {
-                    if let (Some(set), Some(words)) = (self.sets.get(&slot.want), column.words()) {
-                        set.scatter(&mut x, (slot.column, width), words);
+                ColumnKind::Number | ColumnKind::Index(_) => scatter(&mut x, width, slot.column, column.numbers()),
+                ColumnKind::Labels(_) => {
+                    if let (Some(set), Some(words)) = (self.sets.get(&slot.spec), column.words()) {
+                        set.scatter(&mut x, slot.column, width, words);
                     }
                 }
-                Kind::Calendar => scatter_times(&mut x, width, slot.column, column.times()),
+                ColumnKind::Calendar => scatter_times(&mut x, width, slot.column, column.times()),
                 _ => words.extend(column.words().map(|words| (slot.column, words.clone()))),
             }
         }
         (x, words)
     }
 
-    /// The column that an input's numbers are read from; `None` where it holds no number of the source.
-    pub(super) fn source_of(&self, input: usize) -> Option<&Want> {
-        let is_its = |slot: &&Slot| slot.column == input && matches!(slot.kind, Kind::Number | Kind::Index(_));
-        self.wants.get(self.slots.iter().find(is_its)?.want)
+    /// Returns the requested column of an input's numbers; `None` if the input is not a number of the source.
+    pub(super) fn source_of(&self, input: usize) -> Option<&ColumnSpec> {
+        let is_its =
+            |slot: &&Slot| slot.column == input && matches!(slot.kind, ColumnKind::Number | ColumnKind::Index(_));
+        self.specs.get(self.slots.iter().find(is_its)?.spec)
     }
 
-    /// The inputs of a block (n, F) by a model's own categories, NaN where missing.
+    /// Returns the inputs of a block with a model's own categories, shape (n, F), NaN where missing.
     pub(super) fn encoded(&self, block: &Block) -> Vec<f32> {
         let (mut x, words) = self.scatter(block);
-        let dictionaries = self.slots.iter().filter(|slot| slot.kind == Kind::Word).zip(&self.dictionaries);
+        let dictionaries = self.slots.iter().filter(|slot| slot.kind == ColumnKind::Word).zip(&self.dictionaries);
         let dictionaries: HashMap<usize, &Dictionary> = dictionaries.map(|(slot, all)| (slot.column, all)).collect();
         for (column, words) in &words {
             let codes: Vec<u32> = words.list.iter().map(|word| dictionaries[column].known(word)).collect();
-            settle(&mut x, (*column, self.inputs.len()), words, &codes);
+            put_codes(&mut x, *column, self.inputs.len(), words, &codes);
         }
         x
     }
 
-    fn feature(&mut self, job: &Job<'_>, Feature { column, kind, one_hot }: &Feature, labels: &multi_hot::Found) {
+    fn feature(
+        &mut self,
+        job: &Job<'_>,
+        Feature { column, kind, one_hot }: &Feature,
+        labels: &multi_hot::ColumnLabels,
+    ) {
         let first = self.inputs.len();
         let input = |name: String| Input { name, source: column.clone(), one_hot: *one_hot, ..Input::default() };
         let mut set = None;
         let kind = match *kind {
             FeatureKind::Number => {
                 self.inputs.push(input(column.clone()));
-                Kind::Number
+                ColumnKind::Number
             }
             FeatureKind::Category => {
                 self.inputs.push(Input { categories: Some(Vec::new()), ..input(column.clone()) });
@@ -333,41 +341,41 @@ impl Plan {
                     own.map_or_else(Dictionary::found, |own| Dictionary::of_model(&own.categories, own.form))
                 };
                 self.dictionaries.push(job.training.map_or_else(Dictionary::found, own));
-                Kind::Word
+                ColumnKind::Word
             }
             FeatureKind::Index(index) => {
                 let rows = (index.offset..).take(index.rows).map(|row| row.to_string()).collect();
                 let offset = Some(index.offset);
                 self.inputs.push(Input { categories: Some(rows), offset, ..input(column.clone()) });
-                Kind::Index(index)
+                ColumnKind::Index(index)
             }
             FeatureKind::Labels(how) => {
                 let (own, form) = match job.training {
                     Some(meta) => multi_hot::of_model(meta, column),
                     None => labels.get(column).cloned().unwrap_or_default(),
                 };
-                set = Some(multi_hot::Set::new(&own, form, how.separator, job.training.is_some()));
-                // Labels that the model does not know are counted in an input that does not stay; no label is empty.
-                let strange = job.training.map(|_| String::new());
-                self.inputs.extend(own.into_iter().chain(strange).map(|name| Input {
+                set = Some(multi_hot::LabelSet::new(&own, form, how.separator, job.training.is_some()));
+                // Unknown labels are counted in an input that is dropped later; no label is empty.
+                let unknown_label = job.training.map(|_| String::new());
+                self.inputs.extend(own.into_iter().chain(unknown_label).map(|name| Input {
                     label: Some(LabelMeta { column: column.clone(), name: name.clone() }),
                     form,
                     ..input(format!("{column}[{name}]"))
                 }));
-                Kind::Labels(how)
+                ColumnKind::Labels(how)
             }
             FeatureKind::Time => {
                 let names = calendar::names(Calendar::ALL);
                 self.inputs.extend(names.into_iter().map(|name| input(format!("{column}.{name}"))));
-                Kind::Calendar
+                ColumnKind::Calendar
             }
         };
-        let want = self.want(job, column, kind);
-        self.sets.extend(set.map(|set| (want, set)));
-        self.slots.push(Slot { want, column: first, kind });
+        let spec = self.add_column(job, column, kind);
+        self.sets.extend(set.map(|set| (spec, set)));
+        self.slots.push(Slot { spec, column: first, kind });
     }
 
-    /// Refuses inputs that cannot be told apart, and none at all.
+    /// Refuses inputs with equal names, and a plan without inputs.
     fn check_inputs(&self) -> Result<(), StageError> {
         let mut names: Vec<&String> = self.inputs.iter().map(|input| &input.name).collect();
         names.sort_unstable();
@@ -405,25 +413,25 @@ fn check(layout: &RowsLayout) -> Result<(), StageError> {
     Ok(())
 }
 
-struct State {
+struct RowsState {
     dictionaries: Vec<Dictionary>,
     hashes: Hashes,
     names: Vec<String>,
     has_text_keys: bool,
-    /// Names and categories that marks have.
+    /// Number of names in resume points, and of categories by dictionary.
     kept_names: usize,
     kept_words: Vec<usize>,
 }
 
-impl State {
-    /// As the last mark has it.
-    fn resume(plan: &Plan, dir: &Path, marks: Vec<Mark>) -> Result<Self, StageError> {
+impl RowsState {
+    /// Restores the state of the last resume point.
+    fn resume(plan: &RowsPlan, dir: &Path, points: Vec<ResumePoint>) -> Result<Self, StageError> {
         let mut dictionaries = plan.dictionaries.clone();
         let mut all_names = Vec::new();
         let mut any_text = false;
         let mut hashed = 0;
-        for mark in marks {
-            let Kept::Rows { words, names, has_text_keys, hashes } = mark.kept else { continue };
+        for point in points {
+            let Kept::Rows { words, names, has_text_keys, hashes } = point.kept else { continue };
             for (dictionary, words) in dictionaries.iter_mut().zip(words) {
                 words.iter().for_each(|word| {
                     dictionary.code(word);
@@ -443,7 +451,7 @@ impl State {
         })
     }
 
-    /// What is new since the mark before.
+    /// Returns the state that is new since the last resume point.
     fn keep(&mut self) -> Result<Kept, StageError> {
         self.hashes.spill()?;
         let kept = self.kept_words.iter_mut().zip(&self.dictionaries);
@@ -455,16 +463,16 @@ impl State {
 
 struct RowSink<'a> {
     job: &'a Job<'a>,
-    plan: &'a Plan,
+    plan: &'a RowsPlan,
     output: &'a Output,
 }
 
-/// A block as samples.
-struct Work {
+/// Samples of a block.
+struct RowBatch {
     samples: Samples,
     rows: usize,
     first: u64,
-    /// Words of the category slots, in order, and once ordered the code of each.
+    /// Staged column, words, and (once ordered) codes of each category slot.
     words: Vec<(usize, Words, Vec<u32>)>,
     keys: Vec<Key>,
     split: Option<Words>,
@@ -472,32 +480,32 @@ struct Work {
 }
 
 impl Sink for RowSink<'_> {
-    type Work = Work;
-    type State = State;
+    type Work = RowBatch;
+    type State = RowsState;
 
-    fn work(&self, block: Block) -> Result<Work, StageError> {
+    fn work(&self, block: Block) -> Result<RowBatch, StageError> {
         let (x, words) = self.plan.scatter(&block);
         let words = words.into_iter().map(|(column, words)| (column, words, Vec::new())).collect();
         let cells = self.plan.targets.len();
         let mut y = vec![f32::NAN; block.rows * cells];
-        for (cell, want) in self.plan.targets.iter().enumerate() {
-            let numbers = block.columns[*want].numbers();
+        for (cell, spec) in self.plan.targets.iter().enumerate() {
+            let numbers = block.columns[*spec].numbers();
             scatter(&mut y, cells, cell, numbers);
             self.output.look_for_rounding(numbers.iter().copied());
         }
-        let keys = self.plan.key.map_or_else(Vec::new, |want| block.columns[want].keys().to_vec());
+        let keys = self.plan.key.map_or_else(Vec::new, |spec| block.columns[spec].keys().to_vec());
         let hashes = match self.plan.key {
             Some(_) if self.plan.counts_repeats => keys.iter().map(hash).collect(),
             _ => block.hashes,
         };
-        let split = self.plan.split.and_then(|want| block.columns[want].words().cloned());
-        let weights = self.plan.weight.map_or(&[][..], |want| block.columns[want].numbers());
+        let split = self.plan.split.and_then(|spec| block.columns[spec].words().cloned());
+        let weights = self.plan.weight.map_or(&[][..], |spec| block.columns[spec].numbers());
         let weight = weights.iter().map(|weight| if weight.is_nan() { 0.0 } else { *weight as f32 }).collect();
         let samples = Samples { x, y, weight, ..Samples::default() };
-        Ok(Work { samples, rows: block.rows, first: 0, words, keys, split, hashes })
+        Ok(RowBatch { samples, rows: block.rows, first: 0, words, keys, split, hashes })
     }
 
-    fn order(&self, state: &mut State, first: u64, work: &mut Work) -> Result<(), StageError> {
+    fn order(&self, state: &mut RowsState, first: u64, work: &mut RowBatch) -> Result<(), StageError> {
         work.first = first;
         for ((column, words, codes), dictionary) in work.words.iter_mut().zip(&mut state.dictionaries) {
             *codes = words.list.iter().map(|word| dictionary.code(word)).collect();
@@ -517,12 +525,12 @@ impl Sink for RowSink<'_> {
         Ok(())
     }
 
-    fn after(&self, mut work: Work) -> Result<(), StageError> {
+    fn after(&self, mut work: RowBatch) -> Result<(), StageError> {
         let width = self.plan.inputs.len();
         for (column, words, codes) in &work.words {
             match *column {
-                TARGET => settle(&mut work.samples.y, (0, 1), words, codes),
-                column => settle(&mut work.samples.x, (column, width), words, codes),
+                TARGET => put_codes(&mut work.samples.y, 0, 1, words, codes),
+                column => put_codes(&mut work.samples.x, column, width, words, codes),
             }
         }
         let number = |row: usize| (work.first + row as u64) as i64;
@@ -535,14 +543,14 @@ impl Sink for RowSink<'_> {
         self.output.put(work.first, &work.samples)
     }
 
-    fn keep(&self, state: &mut State) -> Result<Kept, StageError> {
+    fn keep(&self, state: &mut RowsState) -> Result<Kept, StageError> {
         state.keep()
     }
 }
 
 impl RowSink<'_> {
-    /// Splits of a block under the rules that look at one row only; empty under the others.
-    fn split(&self, work: &Work) -> Vec<u8> {
+    /// Returns the splits of a block for kinds that depend on single rows; empty for other kinds.
+    fn split(&self, work: &RowBatch) -> Vec<u8> {
         let config = &self.job.config.split;
         let is_training = self.job.training.is_none();
         match (config.kind, &work.split) {
@@ -557,7 +565,7 @@ impl RowSink<'_> {
                 work.samples.ids.iter().map(|id| split::by_hash(config, &id.to_le_bytes()) as u8).collect()
             }
             (SplitKind::Group, Some(words)) => {
-                // Rows without a group are one group together.
+                // Rows without a group form one group.
                 let of = |word: &str| split::by_hash(config, form::alone(word).as_bytes()) as u8;
                 let (known, none): (Vec<u8>, u8) = (words.list.iter().map(|word| of(word)).collect(), of(""));
                 words.ids.iter().map(|id| known.get(*id as usize).copied().unwrap_or(none)).collect()
@@ -571,8 +579,8 @@ impl RowSink<'_> {
     }
 }
 
-/// Puts the codes of words into every `step`-th cell.
-fn settle(to: &mut [f32], (first, step): (usize, usize), words: &Words, codes: &[u32]) {
+/// Writes the codes of words into every `step`-th cell from `first` on.
+fn put_codes(to: &mut [f32], first: usize, step: usize, words: &Words, codes: &[u32]) {
     let cells = to.iter_mut().skip(first).step_by(step);
     for (cell, id) in cells.zip(&words.ids).filter(|(_, id)| **id != NO_WORD) {
         *cell = codes[*id as usize] as f32;

@@ -1,5 +1,4 @@
-//! Files of our own that have no name: whatever happens, nothing of them is left behind. But for those that another attempt goes on
-//! with: they have one.
+//! Temporary files. Most have no name, so that nothing is left behind; files that another attempt resumes from have a name.
 
 use super::error::StageError;
 use enn_common::fs::FileError;
@@ -11,10 +10,10 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Numbers the names a scratch file has for a moment.
+/// Counter for temporary names.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// A nameless file that grows at its end and is read anywhere. Made on the first write.
+/// An append-only file with random reads, usually without a name. It is created on the first write.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     file: Option<File>,
@@ -23,13 +22,13 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// An empty one, on the file system of `dir`.
+    /// Creates an empty nameless file on the file system of `dir`.
     pub(crate) fn new(dir: &Path) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { file: None, path: dir.join(format!(".scratch-{}-{number}", std::process::id())), bytes: 0 }
     }
 
-    /// One with a name, that holds the first so many bytes of what is there.
+    /// Opens or creates the file `path`, truncated to `bytes` bytes.
     pub(crate) fn named(path: PathBuf, bytes: u64) -> Result<Self, StageError> {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(FileError::of("create", &path))?;
@@ -37,12 +36,11 @@ impl Scratch {
         Ok(Self { file: Some(file), path, bytes })
     }
 
-    /// Bytes written.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Appends; says where.
+    /// Appends bytes; returns their offset.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64, StageError> {
         let file = match &mut self.file {
             Some(file) => file,
@@ -59,7 +57,7 @@ impl Scratch {
         Ok(at)
     }
 
-    /// Fills `bytes` from byte `at` on.
+    /// Fills `bytes` from offset `at` on.
     pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), StageError> {
         match &self.file {
             Some(file) => Ok(file.read_exact_at(bytes, at).map_err(FileError::of("read", &self.path))?),

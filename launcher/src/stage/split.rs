@@ -1,17 +1,17 @@
-//! Which samples train, which validate, which test. Pure.
+//! Assignment of samples to training, validation and test. Pure.
 
 use super::timestamp;
 use enn_common::{config::data::SplitConfig, staged::Split};
 use std::ops::Range;
 use twox_hash::XxHash3_64;
 
-/// Blocks of the blocked rule for rows without a time.
+/// Number of blocks of the blocked split for rows without a time.
 const BLOCKS: u64 = 12;
 
-/// The split of a sample, or of a whole group, by a keyed hash of its name: the same whatever other samples there are.
+/// Returns the split of a sample or a group by a keyed hash of its name, independent of other samples.
 pub(crate) fn by_hash(config: &SplitConfig, name: &[u8]) -> Split {
     let hash = XxHash3_64::oneshot_with_seed(config.seed, name);
-    // The upper 53 bits are an even number in [0, 1).
+    // The upper 53 bits give a uniform number in [0, 1).
     let place = (hash >> 11) as f64 / (1u64 << 53) as f64;
     if place < config.test {
         Split::Test
@@ -22,12 +22,12 @@ pub(crate) fn by_hash(config: &SplitConfig, name: &[u8]) -> Split {
     }
 }
 
-/// The split with this name, as a split column holds it.
+/// Returns the split with this name in a split column.
 pub(crate) fn by_name(name: &str) -> Split {
     Split::ALL.into_iter().find(|split| split.name() == name).unwrap_or(Split::Train)
 }
 
-/// Training first, then validation, then test; sizes rounded to the nearest sample.
+/// Assigns training first, then validation, then test; sizes are rounded to the nearest sample.
 pub(crate) fn chronological(config: &SplitConfig, samples: Range<u64>) -> [(Range<u64>, Split); 3] {
     let count = samples.end - samples.start;
     let part = |fraction: f64| ((fraction * count as f64).round() as u64).min(count);
@@ -38,14 +38,14 @@ pub(crate) fn chronological(config: &SplitConfig, samples: Range<u64>) -> [(Rang
     [(samples.start..to_val, Split::Train), (to_val..to_test, Split::Val), (to_test..samples.end, Split::Test)]
 }
 
-/// Chronological within each of twelve equal parts.
+/// Splits each of twelve equal parts chronologically.
 pub(crate) fn blocked_rows(config: &SplitConfig, samples: Range<u64>) -> Vec<(Range<u64>, Split)> {
     let count = u128::from(samples.end - samples.start);
     let edge = |block: u64| samples.start + (count * u128::from(block) / u128::from(BLOCKS)) as u64;
     (0..BLOCKS).flat_map(|block| chronological(config, edge(block)..edge(block + 1))).collect()
 }
 
-/// Chronological within each calendar month; `starts` are the times of the samples from `first` on in Unix seconds, ascending.
+/// Splits each calendar month chronologically; `starts` are the times of the samples from `first` on, Unix seconds, ascending.
 pub(crate) fn blocked_months(config: &SplitConfig, mut first: u64, starts: &[i64]) -> Vec<(Range<u64>, Split)> {
     let month = |start: &i64| {
         let day = timestamp::civil(*start);

@@ -1,21 +1,21 @@
 //! The configured files as one table, and passes over it.
 //!
-//! **Invariant:** rows are handed over in reading order, whatever the number of threads; a bad cell is named by its line.
+//! **Invariant:** rows are delivered in reading order for any number of threads; an invalid cell is reported with its line.
 
 use super::{
     Job, Progress,
-    crew::{self, Keep, Steps},
-    error::{Place, Spot, StageError},
-    keeper::Keeper,
+    error::{Location, Position, StageError},
+    ordered_pool::{self, PoolSteps, SavePoint},
+    resume_log::ResumeLog,
     source::{
         self, Piece, Pieces, Request, Source,
-        block::{Block, CellCounts, PieceError, Want},
+        block::{Block, CellCounts, ColumnSpec, PieceError},
         clean::MissingTokens,
     },
 };
 use enn_common::{
     config::data::{DataConfig, SourceFormat},
-    staged::unfinished::{Kept, Mark},
+    staged::unfinished::{Kept, ResumePoint},
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -24,12 +24,12 @@ use std::{
     time::Instant,
 };
 
-/// Names within this edit distance, relative to their length, are offered as what was meant.
+/// Minimum similarity (normalised Damerau–Levenshtein) of a name that is suggested.
 const NEAR: f64 = 0.6;
 
-/// Similar names offered.
+/// Maximum number of suggested names.
 const NEAR_MAX: usize = 3;
-/// Columns that others are compared with.
+/// Maximum number of missing columns that names are compared with.
 const NEAR_OF_MAX: usize = 20;
 
 /// Open files that are read as one table.
@@ -42,41 +42,42 @@ pub(crate) struct Table {
     bytes: u64,
 }
 
-/// What a pass does with blocks: `work` in parallel, `order` in reading order, `after` in parallel.
+/// Consumer of the blocks of a pass: `work` in parallel, `order` in reading order, `after` in parallel.
 pub(crate) trait Sink: Sync {
-    /// A block, worked on.
+    /// Result of `work`.
     type Work: Send;
-    /// What may only be touched in order.
+    /// State that `order` updates.
     type State: Send;
-    /// Does the bulk of the work.
+    /// Does the bulk of the work on a block.
     fn work(&self, block: Block) -> Result<Self::Work, StageError>;
-    /// Takes the block in; its first row is row `first` of the table.
+    /// Updates the state with a block whose first row is row `first` of the table.
     fn order(&self, state: &mut Self::State, first: u64, work: &mut Self::Work) -> Result<(), StageError>;
-    /// Does what only needed the order to be known.
-    fn after(&self, work: Self::Work) -> Result<(), StageError>;
-    /// What it takes to go on from here, beside what was kept before.
+    /// Does the work that only needs the order to be known, in parallel.
+    fn after(&self, _work: Self::Work) -> Result<(), StageError> {
+        Ok(())
+    }
+    /// Returns the part of the state that is new since the last resume point.
     fn keep(&self, _state: &mut Self::State) -> Result<Kept, StageError> {
         Ok(Kept::None)
     }
 }
 
-/// What a pass counted.
+/// Counts of a pass.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Tally {
-    /// Rows delivered.
     pub rows: u64,
-    /// Per wanted column.
+    /// Counts of each requested column.
     pub counts: Vec<CellCounts>,
-    /// Rows delivered of each file.
+    /// Rows delivered from each file.
     pub file_rows: Vec<u64>,
-    /// Rows left out for their width.
+    /// Rows left out because of a wrong number of fields.
     pub wrong_width: u64,
-    /// Line of the first of them.
+    /// Line of the first row that was left out.
     pub wrong_width_line: Option<u64>,
 }
 
 impl Tally {
-    /// Adds what a pass over other files counted.
+    /// Adds the counts of a pass over other files.
     pub(crate) fn add(&mut self, other: &Self) {
         self.rows += other.rows;
         self.counts.resize(other.counts.len(), CellCounts::default());
@@ -88,7 +89,7 @@ impl Tally {
 }
 
 impl Table {
-    /// Opens all files; they must exist and have a readable header.
+    /// Opens all files, which must exist and have a readable header.
     pub(crate) fn open(job: &Job<'_>) -> Result<Self, StageError> {
         let config = job.config;
         if config.files.is_empty() {
@@ -107,17 +108,17 @@ impl Table {
         Ok(Self { files, sources, missing: MissingTokens::new(&config.missing), lines, bytes })
     }
 
-    /// What people should know of the files.
+    /// Returns the warnings of all files.
     pub(crate) fn warnings(&self) -> Vec<String> {
         self.files.iter().filter_map(|(_, source)| source.warning()).collect()
     }
 
-    /// The first file, to name the table by.
+    /// Returns the path of the first file.
     pub(crate) fn path(&self) -> PathBuf {
         self.files[0].0.clone()
     }
 
-    /// A table of the files of each source; one of all files where there are no sources.
+    /// Splits the table into one per source; without sources it stays whole.
     pub(crate) fn by_source(self, config: &DataConfig) -> Vec<Self> {
         let counts: Vec<usize> = config.sources.iter().map(|source| source.files).collect();
         if counts.is_empty() {
@@ -134,22 +135,21 @@ impl Table {
         counts.into_iter().map(of).collect()
     }
 
-    /// Bytes of all files.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether the first file has the column. A file that lacks a column others have is found by the pass.
+    /// Whether the first file has the column; the pass refuses other files that lack it.
     pub(crate) fn has(&self, column: &str) -> bool {
         self.files[0].1.header().iter().any(|name| name == column)
     }
 
-    /// About how many rows there are.
+    /// Estimates the number of rows.
     pub(crate) fn rows_estimate(&self) -> u64 {
         self.files.iter().map(|(_, source)| source.rows_estimate()).sum()
     }
 
-    /// Says no, naming all of them, when columns are not there.
+    /// Refuses files that lack columns; the error names all of them.
     pub(crate) fn require(&self, columns: &[String]) -> Result<(), StageError> {
         for (file, (path, source)) in self.files.iter().enumerate() {
             let header: HashSet<&String> = source.header().iter().collect();
@@ -163,7 +163,7 @@ impl Table {
         Ok(())
     }
 
-    /// What is wrong with a file that lacks columns which a file of another source has.
+    /// Returns the error of a file that lacks columns which a file of another source has.
     fn other_columns(&self, file: usize, lacking: &[String]) -> Option<StageError> {
         let has_all = |other: &usize| lacking.iter().all(|name| self.files[*other].1.header().contains(name));
         let other = (0..self.files.len()).filter(|other| self.sources[*other] != self.sources[file]).find(has_all)?;
@@ -176,21 +176,21 @@ impl Table {
     /// Reads all rows once and hands them to `sink`.
     pub(crate) fn pass<S: Sink>(
         &self,
-        ask: Ask<'_>,
+        options: PassOptions<'_>,
         sink: &S,
         state: S::State,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(S::State, Tally), StageError> {
-        let requests = self.requests(&ask)?;
-        let ordered = Ordered::new(state, &ask, self.files.len());
-        let from = ask.keeper.and_then(Keeper::from);
-        if from.is_some_and(|mark| mark.ended) {
-            return Ok((ordered.state, ordered.tally));
+        let requests = self.requests(&options)?;
+        let state = PassState::new(state, &options, self.files.len());
+        let from = options.resume_log.and_then(ResumeLog::resume_from);
+        if from.is_some_and(|point| point.ended) {
+            return Ok((state.state, state.tally));
         }
-        let mut rows = ordered.tally.rows;
-        let mut bytes = ordered.bytes;
-        let mut files = self.files.iter().zip(requests).skip(ordered.file);
-        let mut at = ordered.at;
+        let mut rows = state.tally.rows;
+        let mut bytes = state.bytes;
+        let mut files = self.files.iter().zip(requests).skip(state.file);
+        let mut at = state.at;
         let mut pieces: Option<Box<dyn Pieces>> = None;
         let next = move || -> Result<Option<Box<dyn Piece>>, StageError> {
             loop {
@@ -210,135 +210,134 @@ impl Table {
             bytes += more_bytes;
             progress(Progress { rows, bytes, bytes_total: self.bytes });
         };
-        let pass = Pass { table: self, sink, keeper: ask.keeper };
+        let pass = TablePass { table: self, sink, resume_log: options.resume_log };
         let began = Instant::now();
-        let mut ordered = crew::run(ask.threads, next, &pass, ordered, &mut report)?;
-        if let Some(keeper) = ask.keeper.filter(|keeper| keeper.from().is_some() || keeper.is_due(began)) {
-            let mark = Mark { ended: true, ..ordered.mark() };
-            keeper.keep(mark, sink.keep(&mut ordered.state)?)()?;
+        let mut state = ordered_pool::run(options.threads, next, &pass, state, &mut report)?;
+        if let Some(resume_log) =
+            options.resume_log.filter(|resume_log| resume_log.resume_from().is_some() || resume_log.is_due(began))
+        {
+            let point = ResumePoint { ended: true, ..state.point() };
+            resume_log.save(point, sink.keep(&mut state.state)?)()?;
         }
-        Ok((ordered.state, ordered.tally))
+        Ok((state.state, state.tally))
     }
 
-    fn requests(&self, ask: &Ask<'_>) -> Result<Vec<Arc<Request>>, StageError> {
+    fn requests(&self, options: &PassOptions<'_>) -> Result<Vec<Arc<Request>>, StageError> {
         let mut requests = Vec::new();
         for (file, (path, source)) in self.files.iter().enumerate() {
             let mut columns = Vec::new();
-            // By name where it is, and whether it is there again.
+            // By name the column's index, and whether the name is repeated.
             let mut places: HashMap<&str, (usize, bool)> = HashMap::new();
             for (place, name) in source.header().iter().enumerate() {
                 places.entry(name).and_modify(|found| found.1 = true).or_insert((place, false));
             }
-            for want in ask.wants {
-                match places.get(want.column.as_str()) {
+            for spec in options.specs {
+                match places.get(spec.column.as_str()) {
                     Some((index, false)) => columns.push(*index),
-                    None => return Err(unknown(path.clone(), vec![want.column.clone()], source.header())),
+                    None => return Err(unknown(path.clone(), vec![spec.column.clone()], source.header())),
                     Some(_) => {
-                        return Err(StageError::RepeatedColumn { path: path.clone(), column: want.column.clone() });
+                        return Err(StageError::RepeatedColumn { path: path.clone(), column: spec.column.clone() });
                     }
                 }
             }
-            let wants = ask.wants.to_vec();
+            let specs = options.specs.to_vec();
             let missing = self.missing.clone();
-            requests.push(Arc::new(Request { file, wants, columns, missing, hash_rows: ask.hash_rows }));
+            requests.push(Arc::new(Request { file, specs, columns, missing, hash_rows: options.hash_rows }));
         }
         Ok(requests)
     }
 }
 
-/// Shows several passes as one.
-pub(crate) struct Passes<'a> {
+/// Reports the progress of several passes as one.
+pub(crate) struct PassProgress<'a> {
     progress: &'a mut dyn FnMut(Progress),
-    /// Of the passes that are over.
+    /// Bytes read by completed passes.
     bytes: u64,
     rows: u64,
     bytes_total: u64,
 }
 
-impl<'a> Passes<'a> {
-    /// All of them together read so many bytes.
+impl<'a> PassProgress<'a> {
+    /// Creates the progress of passes that read `bytes_total` together.
     pub(crate) fn new(progress: &'a mut dyn FnMut(Progress), bytes_total: u64) -> Self {
         Self { progress, bytes: 0, rows: 0, bytes_total }
     }
 
-    /// A pass after which the same rows are read again is so far.
-    pub(crate) fn looks(&mut self, now: Progress) {
+    /// Reports a scan, after which the same rows are read again: its rows do not count.
+    pub(crate) fn show_scan(&mut self, now: Progress) {
         (self.progress)(Progress { rows: self.rows, bytes: self.bytes + now.bytes, bytes_total: self.bytes_total });
     }
 
-    /// A pass is so far.
-    pub(crate) fn reads(&mut self, now: Progress) {
+    /// Reports a pass whose rows count.
+    pub(crate) fn show_read(&mut self, now: Progress) {
         let rows = self.rows + now.rows;
         let bytes = self.bytes + now.bytes;
         (self.progress)(Progress { rows, bytes, bytes_total: self.bytes_total });
     }
 
-    /// A pass that looks, over files of so many bytes, is over.
-    pub(crate) fn ended(&mut self, bytes: u64) {
-        self.read(0, bytes);
+    /// Ends a scan of files of `bytes` bytes.
+    pub(crate) fn end_scan(&mut self, bytes: u64) {
+        self.end_read(0, bytes);
     }
 
-    /// A pass over so many rows is over.
-    pub(crate) fn read(&mut self, rows: u64, bytes: u64) {
+    /// Ends a pass over `rows` rows.
+    pub(crate) fn end_read(&mut self, rows: u64, bytes: u64) {
         self.rows += rows;
         self.bytes += bytes;
     }
 }
 
-/// What a pass asks for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ask<'a> {
-    /// Wanted columns.
-    pub wants: &'a [Want],
-    /// Whether blocks carry a hash of each whole row.
+pub(crate) struct PassOptions<'a> {
+    pub specs: &'a [ColumnSpec],
+    /// Whether blocks hold a hash of each whole row.
     pub hash_rows: bool,
-    /// Threads to read with.
     pub threads: usize,
-    /// What keeps marks of how far the pass is, and knows where it goes on.
-    pub keeper: Option<&'a Keeper<'a>>,
+    /// Log of resume points; `None` for a pass that is not resumed.
+    pub resume_log: Option<&'a ResumeLog<'a>>,
 }
 
-struct Pass<'a, S> {
+struct TablePass<'a, S> {
     table: &'a Table,
     sink: &'a S,
-    keeper: Option<&'a Keeper<'a>>,
+    resume_log: Option<&'a ResumeLog<'a>>,
 }
 
-struct Ordered<S> {
+struct PassState<S> {
     state: S,
     file: usize,
-    /// Where the next piece of the file begins.
+    /// Position of the next piece in the file.
     at: Option<u64>,
-    /// Lines or rows of the file before the piece whose turn it is.
+    /// Lines or rows of the file before the next piece.
     before: u64,
     bytes: u64,
     tally: Tally,
-    /// When the last mark was made, or the pass began.
-    marked: Instant,
+    /// Time of the last resume point, or of the start.
+    last_point: Instant,
 }
 
-impl<S> Ordered<S> {
-    /// At the beginning, or behind the mark where the pass goes on.
-    fn new(state: S, ask: &Ask<'_>, files: usize) -> Self {
-        let mark = ask.keeper.and_then(Keeper::from).cloned().unwrap_or_default();
-        let mut counts: Vec<CellCounts> = mark.counts.iter().map(CellCounts::from_array).collect();
-        counts.resize(ask.wants.len(), CellCounts::default());
-        let mut file_rows = mark.file_rows;
+impl<S> PassState<S> {
+    /// Starts at the beginning, or after the point where the pass resumes.
+    fn new(state: S, options: &PassOptions<'_>, files: usize) -> Self {
+        let point = options.resume_log.and_then(ResumeLog::resume_from).cloned().unwrap_or_default();
+        let mut counts: Vec<CellCounts> = point.counts.iter().map(CellCounts::from_array).collect();
+        counts.resize(options.specs.len(), CellCounts::default());
+        let mut file_rows = point.file_rows;
         file_rows.resize(files, 0);
         let tally = Tally {
-            rows: mark.rows,
+            rows: point.rows,
             counts,
             file_rows,
-            wrong_width: mark.wrong_width,
-            wrong_width_line: mark.wrong_width_line,
+            wrong_width: point.wrong_width,
+            wrong_width_line: point.wrong_width_line,
         };
-        let Mark { file, at, before, bytes, .. } = mark;
-        Self { state, file, at, before, bytes, tally, marked: Instant::now() }
+        let ResumePoint { file, at, before, bytes, .. } = point;
+        Self { state, file, at, before, bytes, tally, last_point: Instant::now() }
     }
 
-    /// How far the pass is.
-    fn mark(&self) -> Mark {
-        Mark {
+    /// Returns the resume point after the last ordered piece.
+    fn point(&self) -> ResumePoint {
+        ResumePoint {
             file: self.file,
             at: self.at,
             before: self.before,
@@ -348,22 +347,22 @@ impl<S> Ordered<S> {
             counts: self.tally.counts.iter().copied().map(CellCounts::to_array).collect(),
             wrong_width: self.tally.wrong_width,
             wrong_width_line: self.tally.wrong_width_line,
-            ..Mark::default()
+            ..ResumePoint::default()
         }
     }
 }
 
-/// A block on its way: what the sink made of it and what the table keeps of it.
-struct Passed<W> {
+/// Result of the sink's work on a block, and the block's counts.
+struct WorkedBlock<W> {
     work: W,
     kept: Block,
     end: u64,
 }
 
-impl<S: Sink> Steps for Pass<'_, S> {
+impl<S: Sink> PoolSteps for TablePass<'_, S> {
     type Item = Box<dyn Piece>;
-    type Work = Result<Passed<S::Work>, PieceError>;
-    type State = Ordered<S::State>;
+    type Work = Result<WorkedBlock<S::Work>, PieceError>;
+    type State = PassState<S::State>;
     type Placed = S::Work;
     type Report = (u64, u64);
 
@@ -372,27 +371,27 @@ impl<S: Sink> Steps for Pass<'_, S> {
         let mut block = piece.decode()?;
         let counts = std::mem::take(&mut block.counts);
         let kept = Block { counts, columns: Vec::new(), hashes: Vec::new(), ..block };
-        Ok(Passed { work: self.sink.work(block)?, kept, end })
+        Ok(WorkedBlock { work: self.sink.work(block)?, kept, end })
     }
 
-    fn order(&self, ordered: &mut Self::State, work: Self::Work) -> Result<(S::Work, (u64, u64)), StageError> {
-        let Passed { mut work, kept, end } = work.map_err(|error| self.place(ordered, error))?;
-        if kept.file != ordered.file {
-            ordered.file = kept.file;
-            ordered.before = 0;
+    fn order(&self, state: &mut Self::State, work: Self::Work) -> Result<(S::Work, (u64, u64)), StageError> {
+        let WorkedBlock { mut work, kept, end } = work.map_err(|error| self.locate(state, error))?;
+        if kept.file != state.file {
+            state.file = kept.file;
+            state.before = 0;
         }
-        let tally = &mut ordered.tally;
-        self.sink.order(&mut ordered.state, tally.rows, &mut work)?;
+        let tally = &mut state.tally;
+        self.sink.order(&mut state.state, tally.rows, &mut work)?;
         tally.rows += kept.rows as u64;
         tally.file_rows[kept.file] += kept.rows as u64;
         tally.counts.iter_mut().zip(&kept.counts).for_each(|(sum, count)| sum.add(count));
         tally.wrong_width += kept.wrong_width;
         if tally.wrong_width_line.is_none() {
-            tally.wrong_width_line = kept.wrong_width_at.map(|at| ordered.before + at + 1);
+            tally.wrong_width_line = kept.wrong_width_at.map(|at| state.before + at + 1);
         }
-        ordered.before += kept.span;
-        ordered.bytes += kept.bytes;
-        ordered.at = Some(end);
+        state.before += kept.span;
+        state.bytes += kept.bytes;
+        state.at = Some(end);
         Ok((work, (kept.rows as u64, kept.bytes)))
     }
 
@@ -400,23 +399,25 @@ impl<S: Sink> Steps for Pass<'_, S> {
         self.sink.after(work)
     }
 
-    fn note(&self, ordered: &mut Self::State) -> Result<Option<Keep<'_>>, StageError> {
-        let Some(keeper) = self.keeper.filter(|keeper| keeper.is_due(ordered.marked)) else { return Ok(None) };
-        let kept = self.sink.keep(&mut ordered.state)?;
-        ordered.marked = Instant::now();
-        Ok(Some(keeper.keep(ordered.mark(), kept)))
+    fn save_point(&self, state: &mut Self::State) -> Result<Option<SavePoint<'_>>, StageError> {
+        let Some(resume_log) = self.resume_log.filter(|resume_log| resume_log.is_due(state.last_point)) else {
+            return Ok(None);
+        };
+        let kept = self.sink.keep(&mut state.state)?;
+        state.last_point = Instant::now();
+        Ok(Some(resume_log.save(state.point(), kept)))
     }
 }
 
-impl<S: Sink> Pass<'_, S> {
-    /// Gives an error of a piece its place in the file.
-    fn place(&self, ordered: &Ordered<S::State>, error: PieceError) -> StageError {
+impl<S: Sink> TablePass<'_, S> {
+    /// Adds the location in the file to an error of a piece.
+    fn locate(&self, state: &PassState<S::State>, error: PieceError) -> StageError {
         match error {
             PieceError::Cell { file, at, column, kind } => {
-                let before = if file == ordered.file { ordered.before } else { 0 };
+                let before = if file == state.file { state.before } else { 0 };
                 let number = before + at + 1;
-                let spot = if self.table.lines { Spot::Line(number) } else { Spot::Row(number) };
-                StageError::Cell { place: Place { path: self.table.files[file].0.clone(), spot }, column, kind }
+                let position = if self.table.lines { Position::Line(number) } else { Position::Row(number) };
+                StageError::Cell { place: Location { path: self.table.files[file].0.clone(), position }, column, kind }
             }
             PieceError::Stage(error) => error,
         }

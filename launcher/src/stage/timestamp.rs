@@ -1,42 +1,42 @@
-//! Time stamps: text to Unix seconds and back to a date. Proleptic Gregorian calendar, no leap seconds, no time zones beyond a
+//! Time stamps: parsing of text to Unix seconds, and formatting. Proleptic Gregorian calendar, no leap seconds, no time zones beyond a
 //! fixed offset. Pure.
 
-/// Seconds of a day.
+/// Seconds of a day, 86 400.
 pub(crate) const DAY_S: i64 = 86_400;
 
-/// Microseconds of a second.
+/// Microseconds of a second, 10⁶.
 pub(crate) const SECOND_US: i64 = 1_000_000;
 
-/// Unix seconds beyond the years 0000 to 9999 are taken for milliseconds, and refused.
+/// Unix seconds of the years 0000 to 9999: numbers outside are probably milliseconds, and refused.
 const SECONDS_MIN: i64 = -62_167_219_200;
 const SECONDS_MAX: i64 = 253_402_300_799;
 
-/// Digits of a fraction that are read.
+/// Number of digits of a fraction that are read.
 const MICRO_DIGITS: usize = 6;
 
 /// A date and the second of its day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Civil {
     pub year: i64,
-    /// Month, 1 to 12.
+    /// Range 1 to 12.
     pub month: i64,
-    /// Day of the month, 1 to 31.
+    /// Range 1 to 31.
     pub day: i64,
-    /// Second of the day, 0 to 86399.
+    /// Range 0 to 86399, counted from midnight.
     pub second: i64,
-    /// Day of the year, from 0.
+    /// Range 0 to 365.
     pub day_of_year: i64,
-    /// Day of the week, Monday is 0.
+    /// Range 0 to 6, Monday is 0.
     pub weekday: i64,
 }
 
-/// Reads `YYYY-MM-DD[( |T)HH:MM[:SS[.fraction]][Z|±HH[:]MM|±HH]]` or integer Unix seconds. Without an offset the time is UTC.
+/// Parses `YYYY-MM-DD[( |T)HH:MM[:SS[.fraction]][Z|±HH[:]MM|±HH]]` or integer Unix seconds. Without an offset the time is UTC.
 /// Fractions of a second are cut off. `None` when the text is neither, or may be either: `20130101`.
 pub(crate) fn parse(text: &[u8]) -> Option<i64> {
     parse_micros(text).map(|micros| micros.div_euclid(SECOND_US))
 }
 
-/// As [`parse`], in microseconds: what is finer is cut off.
+/// Parses a time like [`parse`], in microseconds; finer digits are cut off.
 pub(crate) fn parse_micros(text: &[u8]) -> Option<i64> {
     let is_date = text.len() >= 10 && text[4] == b'-' && text[7] == b'-';
     if !is_date {
@@ -81,7 +81,7 @@ pub(crate) fn parse_micros(text: &[u8]) -> Option<i64> {
     is_second.then_some(seconds * SECOND_US + micros)
 }
 
-/// As [`parse`], of a date with or without a time of day that is a whole second.
+/// Parses a date, with or without a time of day in whole seconds, like [`parse`].
 pub(crate) fn moment(text: &str) -> Option<i64> {
     let part = text.split_once('.').map_or("", |(_, part)| part);
     let is_whole = part.bytes().take_while(u8::is_ascii_digit).all(|digit| digit == b'0');
@@ -89,8 +89,8 @@ pub(crate) fn moment(text: &str) -> Option<i64> {
     parse(text.as_bytes()).filter(|_| is_date && is_whole)
 }
 
-/// Whether eight digits are a day between 1800 and 2199. Nobody means the summer of 1970 by `20130101`, and which of the two it is
-/// cannot be told: it is no time.
+/// Whether eight digits are a day between 1800 and 2199. Such a text, for example `20130101`, is probably a date but could be Unix
+/// seconds, so it is not accepted as a time.
 pub(crate) fn is_compact_date(text: &[u8]) -> bool {
     let of = |start, count| digits(text, start, count).unwrap_or(0);
     let year = of(0, 4);
@@ -100,8 +100,8 @@ pub(crate) fn is_compact_date(text: &[u8]) -> bool {
     text.len() == 8 && (1800..2200).contains(&year) && is_day
 }
 
-/// Whether digits alone are a year, `2019`, or a month, `202401`. Seconds they may be, too, of the first days of 1970; whoever wants to
-/// know day and hour means neither.
+/// Whether digits alone are a year, `2019`, or a month, `202401`. They could also be seconds of the first days of 1970, but have neither
+/// day nor hour.
 pub(crate) fn is_year_or_month(text: &[u8]) -> bool {
     match (text.len(), digits(text, 0, 4), digits(text, 4, 2)) {
         (4, Some(year), _) => (1000..3000).contains(&year),
@@ -110,7 +110,7 @@ pub(crate) fn is_year_or_month(text: &[u8]) -> bool {
     }
 }
 
-/// Seconds east of UTC of a suffix; 0 for none.
+/// Parses the suffix of a time as seconds east of UTC; 0 for an empty suffix.
 fn offset(text: &[u8]) -> Option<i64> {
     let sign = match text.first() {
         None => return Some(0),
@@ -148,12 +148,12 @@ fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days before the first of March-based month m (0 = March) in a year that begins in March: lengths repeat 31,30,31,30,31.
+/// Returns the days before the first of March-based month m (0 = March) in a year that begins in March: lengths repeat 31,30,31,30,31.
 fn days_before(march_month: i64) -> i64 {
     (153 * march_month + 2) / 5
 }
 
-/// Days from 1970-01-01. Counts in years that begin on 1 March, so that the leap day is the last of its year.
+/// Returns the days since 1970-01-01. Years are counted from 1 March, so that the leap day is the last of its year.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let (march_year, march_month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leaps = march_year.div_euclid(4) - march_year.div_euclid(100) + march_year.div_euclid(400);
@@ -161,7 +161,7 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     march_year * 365 + leaps + days_before(march_month) + day - 1 - 719_468
 }
 
-/// The date of a Unix time.
+/// Returns the date of a Unix time.
 pub(crate) fn civil(seconds: i64) -> Civil {
     let days = seconds.div_euclid(DAY_S);
     let since = days + 719_468;
@@ -189,7 +189,7 @@ pub(crate) fn civil(seconds: i64) -> Civil {
     }
 }
 
-/// `2013-01-31`, with ` 06:00` unless it is midnight and with seconds when there are any.
+/// Formats a Unix time as `2013-01-31`, with ` 06:00` unless it is midnight, and with seconds unless they are 0.
 pub(crate) fn text(seconds: i64) -> String {
     let Civil { year, month, day, second, .. } = civil(seconds);
     let date = format!("{year:04}-{month:02}-{day:02}");
@@ -203,7 +203,7 @@ pub(crate) fn text(seconds: i64) -> String {
     }
 }
 
-/// As [`text`], of a moment between two seconds: with the digits of its fraction, so that two of them are two words.
+/// Formats a time in microseconds like [`text`], with the digits of its fraction, so that different times have different texts.
 pub(crate) fn text_micros(micros: i64) -> String {
     let seconds = micros.div_euclid(SECOND_US);
     let part = micros.rem_euclid(SECOND_US);

@@ -126,9 +126,9 @@ fn texts_are_what_they_are() {
     let (x, meta) = staged(&text(&["7.00", "07", "007"]), Some(meta));
     assert_eq!((x, meta.report.columns["a"].unseen_category), (vec![4.0, 4.0, 0.0], 2));
     assert_eq!(meta.report.columns["a"].strangers, ["7.00", "07"]);
-    let mut words = Acquaintance::default();
+    let mut words = CategoryCoverage::default();
     words.add(&meta.report, &[]);
-    let told = words.judge().unwrap_err().to_string();
+    let told = words.check().unwrap_err().to_string();
     assert!(
         told.starts_with("column \"a\": the model does not know 2 of 3 values, such as \"7.00\", \"07\""),
         "{told}"
@@ -175,7 +175,7 @@ fn classes_are_the_same_in_every_format() {
         }
         let strange = ("t.csv", b"a,y\n0.5,1\n1.5,3\n".to_vec());
         let (_, meta) = stage(&strange, Some(meta));
-        let told = judge_classes(&meta.report, "y", &meta.out_labels[0]).unwrap_err().to_string();
+        let told = check_classes(&meta.report, "y", &meta.out_labels[0]).unwrap_err().to_string();
         assert!(told.contains("the class of 1 of 2 rows, such as \"3\""), "{told}");
     }
 }

@@ -1,4 +1,4 @@
-//! The task forest of a configuration's text: read, edited, written back; comments and everything else stay as they are.
+//! The task forest of a configuration's text: read, edited, written back. Comments and everything else stay as they are.
 
 mod error;
 
@@ -13,61 +13,58 @@ use enn_common::config::{
 use std::path::Path;
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value};
 
-/// What is given of a task; the rest stays as it is, or as it is by default.
+/// Values given for a task. Others keep their value, or take the default.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TaskKeys {
-    /// Of a template.
+    /// Given for a template only.
     pub mode: Option<Mode>,
-    /// Of a template.
+    /// Given for a template only.
     pub depth: Option<usize>,
-    /// Of a template.
+    /// Given for a template only.
     pub tokens: Option<usize>,
-    /// Of a template.
+    /// Given for a template only.
     pub mixer: Option<Mixer>,
-    /// Of a template; empty for none.
+    /// Given for a template only; an empty name removes the model.
     pub model: Option<String>,
-    /// Of a sub-fuser.
+    /// Given for a sub-fuser only.
     pub reduction: Option<Reduction>,
-    /// Of both.
     pub weight: Option<f64>,
 }
 
 /// An edit of a forest.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TaskEdit {
-    /// A new task, at the end.
+    /// Appends a task to the forest.
     Add {
         name: String,
         /// Sub-fuser that joins it.
         parent: Option<String>,
         /// Tasks without a parent that it joins.
         children: Vec<String>,
-        /// The rest.
         keys: TaskKeys,
     },
-    /// Other values of a task.
+    /// Changes values of a task.
     Update {
         name: String,
-        /// The values.
         keys: TaskKeys,
     },
-    /// `parent` joins `child`.
+    /// Makes `parent` join the task `child`.
     Attach {
         /// Task without a parent.
         child: String,
-        /// Sub-fuser.
         parent: String,
     },
-    /// The model's own fuser joins `child`.
+    /// Makes the model's own fuser join the task `child`.
     Detach {
         /// Task with a parent.
         child: String,
     },
-    /// A task goes.
-    Remove { name: String },
+    Remove {
+        name: String,
+    },
 }
 
-/// The forest of a configuration's text; `path` is for errors.
+/// Parses the forest of a configuration's text; `path` is for errors.
 ///
 /// # Errors
 /// All mistakes of the model section.
@@ -75,7 +72,7 @@ pub fn read(text: &str, path: &Path) -> Result<Forest, TaskError> {
     forest(&parse(text, path)?, path)
 }
 
-/// The forest of a model of the configuration at `path`.
+/// Returns the forest of a model of the configuration at `path`.
 ///
 /// # Errors
 /// A task with the name of one of the preset's.
@@ -87,7 +84,7 @@ fn parse(text: &str, path: &Path) -> Result<ModelConfig, TaskError> {
     RawConfig::parse(text, path).and_then(|raw| resolve_model(&raw)).map_err(TaskError::Config)
 }
 
-/// The text after the edit, and what it means.
+/// Returns the text after the edit, and its forest.
 ///
 /// # Errors
 /// Mistakes in the model section before the edit or after it, or an edit that would leave no forest.
@@ -96,9 +93,9 @@ pub fn edited(text: &str, path: &Path, edit: &TaskEdit) -> Result<(String, Fores
     let before = forest(&model, path)?;
     let mut after = before.clone();
     apply(&mut after, edit, &model, path)?;
-    // What the parser of the configuration took, this one takes.
+    // toml_edit accepts whatever the parser of the configuration accepted.
     let mut document: DocumentMut = text.parse().map_err(|_| TaskError::Differs { path: path.to_owned() })?;
-    write(&mut document, &model, (&before, &after), path)?;
+    write(&mut document, &model, &before, &after, path)?;
     let text = document.to_string();
     let sorted = |forest: &Forest| {
         let mut tasks = forest.tasks().to_vec();
@@ -132,7 +129,7 @@ fn apply(forest: &mut Forest, edit: &TaskEdit, model: &ModelConfig, path: &Path)
     done.map_err(|source| TaskError::Forest { path: path.to_owned(), source })
 }
 
-/// A new task; what is not given is as in the preset's template of its mode.
+/// Makes a new task, with the values of the preset's template of its mode where none are given.
 fn made(name: &str, keys: &TaskKeys, model: &ModelConfig) -> Result<Task, TaskError> {
     let part = match (keys.mode, keys.reduction) {
         (None, Some(reduction)) => Part::Fuser { reduction },
@@ -175,11 +172,12 @@ fn change(task: &mut Task, keys: &TaskKeys) -> Result<(), TaskError> {
     Ok(())
 }
 
-/// Lets the file say `after`. Where the preset's templates are no more what the preset says, the file says them itself.
+/// Changes the document to the forest `after`. Where it differs from the preset, the preset's tasks are written out.
 fn write(
     document: &mut DocumentMut,
     model: &ModelConfig,
-    (before, after): (&Forest, &Forest),
+    before: &Forest,
+    after: &Forest,
     path: &Path,
 ) -> Result<(), TaskError> {
     let inline = |key| TaskError::Inline { path: path.to_owned(), key };
@@ -249,7 +247,7 @@ fn set(table: &mut Table, key: &str, value: Option<Value>) {
     table.insert(key, Item::Value(value));
 }
 
-/// The keys of a task; `None` for those that go without saying.
+/// Returns the keys of a task; `None` for those that have their default.
 fn entries(task: &Task, model: &ModelConfig) -> Vec<(&'static str, Option<Value>)> {
     let number = |size: usize| Some(Value::from(i64::try_from(size).unwrap_or(i64::MAX)));
     let mut entries = vec![("name", Some(task.name.as_str().into()))];

@@ -1,9 +1,9 @@
-//! Host and port of a rendezvous, as torchrun reads them. Pure.
+//! Host and port of a rendezvous, parsed as torchrun parses them. Pure.
 
 use super::values::Expected;
 use std::net::IpAddr;
 
-/// Host and port; the port is `default` when it is left out. IPv6 in brackets, which are taken off.
+/// Returns host and port; the port is `default` when it is left out. IPv6 addresses may be in brackets, which are removed.
 pub(super) fn parse(text: &str, default: Option<u16>) -> Result<(String, u16), Expected> {
     let expected = Expected {
         what: "HOST:PORT, PORT from 0 to 65535",
@@ -27,7 +27,7 @@ pub(super) fn parse(text: &str, default: Option<u16>) -> Result<(String, u16), E
     Ok((host.to_owned(), port.ok_or(expected)?))
 }
 
-/// The loopback address that a host is by its mere name.
+/// Returns the loopback address that a host denotes without a lookup.
 pub(super) fn loopback(host: &str) -> Option<IpAddr> {
     match host {
         "localhost" => Some(IpAddr::from([127, 0, 0, 1])),

@@ -1,4 +1,4 @@
-//! The flags of torchrun 2.8 to 2.15, as typed: texts, not yet read. Each is known by both spellings, `-` and `_`, and by its
+//! The flags of torchrun 2.8 to 2.15, as typed: texts, not yet parsed. Each is known by both spellings, `-` and `_`, and by its
 //! variable PET_<NAME>; the flag wins over the variable, the variable over the default.
 
 use super::RunError;
@@ -10,30 +10,30 @@ use std::{
 /// torchrun's flags and the command.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Flags {
-    /// Nodes, workers, and how they meet.
+    /// Nodes, workers, and their rendezvous.
     #[command(flatten)]
-    pub meeting: Meeting,
-    /// What is run.
+    pub rendezvous: RendezvousFlags,
+    /// Program and restarts.
     #[command(flatten)]
-    pub running: Running,
-    /// Where output goes.
+    pub program: ProgramFlags,
+    /// Destination of the workers' output.
     #[command(flatten)]
-    pub output: Output,
+    pub output: OutputFlags,
     /// Script, module or program, and everything that is its own
     #[arg(value_name = "PROGRAM", trailing_var_arg = true, required = true, num_args = 1.., help_heading = "Program")]
     pub command: Vec<OsString>,
     /// Flags whose value came from their variable.
     #[arg(skip)]
     from_variable: BTreeSet<&'static str>,
-    /// One line each for the user: flags that were set aside.
+    /// Notes for the user about ignored flags, one line each.
     #[arg(skip)]
     pub notes: Vec<String>,
 }
 
-/// Which nodes take part, how many workers each has, where they meet.
+/// Flags for the nodes that take part, the number of workers on each, and the address at which they meet.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Nodes and workers")]
-pub struct Meeting {
+pub struct RendezvousFlags {
     /// Nodes: a number, or MIN:MAX for a run that may shrink and grow [default: 1:1]
     #[arg(long, value_name = "N|MIN:MAX")]
     pub nnodes: Option<String>,
@@ -51,10 +51,10 @@ pub struct Meeting {
     /// Port on the node of rank 0, for static rendezvous [default: 29500]
     #[arg(long, alias = "master_port", value_name = "PORT", allow_negative_numbers = true)]
     pub master_port: Option<String>,
-    /// Address at which the other nodes reach this one [default: found out]
+    /// Address at which the other nodes reach this one [default: detected]
     #[arg(long, alias = "local_addr", value_name = "HOST")]
     pub local_addr: Option<String>,
-    /// One node, any free port, a name of its own; --rdzv-backend, --rdzv-endpoint and --rdzv-id are not looked at
+    /// One node, any free port, a name of its own; --rdzv-backend, --rdzv-endpoint and --rdzv-id are ignored
     #[arg(long)]
     pub standalone: bool,
     /// How the nodes meet: static (ranks given) or c10d (elastic) [default: static]
@@ -77,10 +77,10 @@ pub struct Meeting {
     pub rdzv_conf: Option<String>,
 }
 
-/// What is run, and how often it is tried.
+/// Flags for the program and its restarts.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Program")]
-pub struct Running {
+pub struct ProgramFlags {
     /// PROGRAM is a Python module, run as `python -m` does
     #[arg(long, short = 'm')]
     pub module: bool,
@@ -141,10 +141,10 @@ pub struct Running {
     pub logs_specs: Option<String>,
 }
 
-/// Where the workers' output goes.
+/// Flags for the destination of the workers' output.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Output of the workers")]
-pub struct Output {
+pub struct OutputFlags {
     /// Folder for logs; each run makes a folder of its own in it [default: in the run's directory]
     #[arg(long, alias = "log_dir", value_name = "DIR")]
     pub log_dir: Option<String>,
@@ -157,7 +157,7 @@ pub struct Output {
     /// Before each line on the console under --tee [default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else
     /// [${role_name}${local_rank}]:]
     ///
-    /// What stands for something: ${role_name}, ${rank}, ${local_rank}, ${hostname}; $$ is a dollar sign.
+    /// Placeholders: ${role_name}, ${rank}, ${local_rank}, ${hostname}; $$ is a dollar sign.
     #[arg(long, alias = "log_line_prefix_template", value_name = "TEMPLATE")]
     pub log_line_prefix_template: Option<String>,
     /// Local ranks whose output reaches the console, e.g. 0,1 [default: all]
@@ -166,13 +166,13 @@ pub struct Output {
     /// Copy lines of standard output that contain one of these texts to filtered_stdout.log; ,, is a comma
     #[arg(long, alias = "duplicate_stdout_filters", value_name = "TEXT,…")]
     pub duplicate_stdout_filters: Option<String>,
-    /// The same for standard error and filtered_stderr.log
+    /// Likewise for standard error and filtered_stderr.log
     #[arg(long, alias = "duplicate_stderr_filters", value_name = "TEXT,…")]
     pub duplicate_stderr_filters: Option<String>,
 }
 
 impl Flags {
-    /// Fills in what the variables say and no flag does. An empty variable says nothing.
+    /// Fills in the values of variables where no flag is given. An empty variable has no effect.
     ///
     /// # Errors
     /// [`RunError::Value`] when the variable of a switch holds no number.
@@ -200,42 +200,42 @@ impl Flags {
                 parser: false,
             })?;
         }
-        // Once read they look like flags: a second reading must not forget where they came from.
+        // The values look like flags from here on: a second call must not forget that they came from variables.
         self.from_variable.append(&mut from_variable);
         Ok(self)
     }
 
-    /// Whether this flag was typed: it has a value, and that of no variable.
+    /// Returns whether this flag was typed: it has a value, and not from its variable.
     pub(super) fn typed(&self, flag: &'static str, value: Option<&str>) -> bool {
         value.is_some() && !self.from_variable.contains(flag)
     }
 
-    /// How a value is named in a message: by its variable when it came from there.
+    /// Returns the name of a value's origin for messages: its variable where the value came from there.
     pub(super) fn place(&self, flag: &'static str) -> String {
         if self.from_variable.contains(flag) { variable(flag) } else { flag.to_owned() }
     }
 
-    /// Those with a variable; torchrun has none for --logs-specs and --numa-binding.
+    /// Returns the text flags that have a variable; torchrun has none for --logs-specs and --numa-binding.
     fn texts(&mut self) -> [(&'static str, &mut Option<String>); 24] {
-        let Self { meeting, running, output, .. } = self;
+        let Self { rendezvous, program, output, .. } = self;
         [
-            ("--nnodes", &mut meeting.nnodes),
-            ("--nproc-per-node", &mut meeting.nproc_per_node),
-            ("--node-rank", &mut meeting.node_rank),
-            ("--master-addr", &mut meeting.master_addr),
-            ("--master-port", &mut meeting.master_port),
-            ("--local-addr", &mut meeting.local_addr),
-            ("--rdzv-backend", &mut meeting.rdzv_backend),
-            ("--rdzv-endpoint", &mut meeting.rdzv_endpoint),
-            ("--rdzv-id", &mut meeting.rdzv_id),
-            ("--rdzv-conf", &mut meeting.rdzv_conf),
-            ("--role", &mut running.role),
-            ("--max-restarts", &mut running.max_restarts),
-            ("--signals-to-handle", &mut running.signals_to_handle),
-            ("--shutdown-timeout", &mut running.shutdown_timeout),
-            ("--monitor-interval", &mut running.monitor_interval),
-            ("--start-method", &mut running.start_method),
-            ("--event-log-handler", &mut running.event_log_handler),
+            ("--nnodes", &mut rendezvous.nnodes),
+            ("--nproc-per-node", &mut rendezvous.nproc_per_node),
+            ("--node-rank", &mut rendezvous.node_rank),
+            ("--master-addr", &mut rendezvous.master_addr),
+            ("--master-port", &mut rendezvous.master_port),
+            ("--local-addr", &mut rendezvous.local_addr),
+            ("--rdzv-backend", &mut rendezvous.rdzv_backend),
+            ("--rdzv-endpoint", &mut rendezvous.rdzv_endpoint),
+            ("--rdzv-id", &mut rendezvous.rdzv_id),
+            ("--rdzv-conf", &mut rendezvous.rdzv_conf),
+            ("--role", &mut program.role),
+            ("--max-restarts", &mut program.max_restarts),
+            ("--signals-to-handle", &mut program.signals_to_handle),
+            ("--shutdown-timeout", &mut program.shutdown_timeout),
+            ("--monitor-interval", &mut program.monitor_interval),
+            ("--start-method", &mut program.start_method),
+            ("--event-log-handler", &mut program.event_log_handler),
             ("--log-dir", &mut output.log_dir),
             ("--redirects", &mut output.redirects),
             ("--tee", &mut output.tee),
@@ -246,7 +246,7 @@ impl Flags {
         ]
     }
 
-    /// The variables of all flags.
+    /// Returns the variables of all flags.
     #[cfg(test)]
     pub(super) fn variables(mut self) -> Vec<String> {
         let texts: Vec<String> = self.texts().iter().map(|(flag, _)| variable(flag)).collect();
@@ -255,18 +255,17 @@ impl Flags {
     }
 
     fn switches(&mut self) -> [(&'static str, &mut bool); 5] {
-        let Self { meeting, running, .. } = self;
+        let Self { rendezvous, program, .. } = self;
         [
-            ("--standalone", &mut meeting.standalone),
-            ("--module", &mut running.module),
-            ("--no-python", &mut running.no_python),
-            ("--run-path", &mut running.run_path),
-            ("--virtual-local-rank", &mut running.virtual_local_rank),
+            ("--standalone", &mut rendezvous.standalone),
+            ("--module", &mut program.module),
+            ("--no-python", &mut program.no_python),
+            ("--run-path", &mut program.run_path),
+            ("--virtual-local-rank", &mut program.virtual_local_rank),
         ]
     }
 }
 
-/// The variable of a flag.
 fn variable(flag: &str) -> String {
     format!("PET_{}", flag.trim_start_matches('-').to_uppercase().replace('-', "_"))
 }

@@ -1,28 +1,28 @@
 //! torchrun's command line as values: flags, their variables (`PET_…`) and defaults, and what they ask for as a
 //! [`GroupSpec`](crate::group::GroupSpec).
 //!
-//! **Invariant:** nothing is started here, but for a Python that is asked for its plug-ins, and nothing is made, but for the user's
-//! own token file when several nodes need one and there is none.
+//! **Invariant:** nothing is started here, except a Python that lists its plug-ins, and nothing is written, except the user's
+//! own token file when several nodes need one and it does not exist.
 
-mod elsewhere;
 mod endpoint;
+mod enn_flags;
 mod error;
 mod flags;
-mod own;
-mod places;
 mod preload;
 mod program;
+mod rendezvous_flags;
 mod resolve;
 mod token;
+mod torch_plug_in;
 mod unknown;
 mod values;
 
-pub use elsewhere::{Elsewhere, elsewhere};
+pub use enn_flags::EnnFlags;
 pub use error::RunError;
-pub use flags::{Flags, Meeting};
-pub use own::Own;
-pub use resolve::{Launch, Manner, rendezvous, resolve};
-pub use unknown::{Known, set_aside};
+pub use flags::{Flags, RendezvousFlags};
+pub use resolve::{Dialect, Launch, rendezvous, resolve};
+pub use torch_plug_in::{TorchPlugIn, requested_plug_in};
+pub use unknown::{RecognizedWords, remove_unknown_flags};
 
 #[cfg(test)]
 mod tests;

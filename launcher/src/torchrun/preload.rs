@@ -1,12 +1,12 @@
-//! `--preload`: what is imported once for all workers of a node, and whether a script gains by it.
+//! `--preload`: modules that are imported once for all workers of a node, and the decision whether a script gains by it.
 //!
-//! An import of PyTorch that no worker makes would be time lost, so that `auto` reads which modules the script imports, by itself and
-//! through modules that lie beside it. It reads files, bounded in number and length, and runs nothing.
+//! An import of PyTorch that no worker needs would waste time, so that `auto` reads which modules the script imports, directly and
+//! through modules beside it. It reads files, bounded in number and length, and runs nothing.
 
-use super::{Flags, Manner, Own, RunError, program::is_module, values::Expected};
+use super::{Dialect, EnnFlags, Flags, RunError, program::is_module, values::Expected};
 use crate::{
     facts::Facts,
-    preload::{Preload, WARM_IDLE, Warm},
+    preload::{Preload, WARM_IDLE, WarmSettings},
     rendezvous::Settings,
 };
 use std::{
@@ -17,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Stands for what scripts of PyTorch use of it.
+/// Name that stands for the parts of PyTorch that scripts use.
 const TORCH: &str = "torch";
 /// Packages that import PyTorch.
 const WITH_TORCH: [&str; 17] = [
@@ -39,46 +39,46 @@ const WITH_TORCH: [&str; 17] = [
     "transformers",
     "trl",
 ];
-/// Files that are read, and how much of each.
+/// Limits on the files that are read and on the bytes of each.
 const FILES_MAX: usize = 200;
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// What is said where a warm server would have nothing to do.
-const NOTHING_TO_WARM: &str = "--warm: as far as its files tell the program imports no PyTorch: its workers are executed; --preload torch \
-                               forks them all the same";
+/// Note for a warm server that would have nothing to do.
+const NOTHING_TO_WARM: &str = "--warm: according to its files the program imports no PyTorch, so its workers are executed; --preload torch \
+                               forks them nevertheless";
 const EXPECTED: Expected = Expected {
     what: "auto, none, or modules such as torch,torchvision",
     hint: "--preload auto is right when in doubt",
 };
 
-/// What is decided of a launch.
-pub(super) struct Choice {
+/// Decision about preloading for a launch.
+pub(super) struct PreloadChoice {
     pub(super) preload: Option<Preload>,
-    /// The next launch of this program would gain by a warm server, and this one has none.
+    /// Whether the next launch of this program would gain by a warm server, which this one lacks.
     pub(super) could_be_warm: bool,
 }
 
-/// What to preload.
+/// Decides what to preload.
 ///
 /// # Errors
-/// The value is none, or there is no Python to preload in.
+/// The value cannot be parsed, or there is no Python to preload in.
 pub(super) fn preload(
-    own: &Own,
+    own: &EnnFlags,
     flags: &Flags,
     rendezvous: &Settings,
-    manner: Manner,
+    dialect: Dialect,
     facts: &Facts,
     notes: &mut Vec<String>,
-) -> Result<Choice, RunError> {
+) -> Result<PreloadChoice, RunError> {
     let warm = warm(own, facts)?;
-    let default = if manner == Manner::Torchrun && warm.is_none() { "none" } else { "auto" };
+    let default = if dialect == Dialect::Torchrun && warm.is_none() { "none" } else { "auto" };
     let text = own.preload.as_deref().unwrap_or(default).trim();
-    let python = !flags.running.no_python || flags.running.run_path;
+    let python = !flags.program.no_python || flags.program.run_path;
     match text {
         "none" if own.warm => {
             let hint = "a warm server is one that has preloaded; leave one of the two out";
             Err(RunError::Together { first: "--warm", second: "--preload none", hint })
         }
-        "none" => Ok(Choice { preload: None, could_be_warm: false }),
+        "none" => Ok(PreloadChoice { preload: None, could_be_warm: false }),
         "auto" => {
             let imports = python && flags.command.first().is_some_and(|script| imports_torch(script, flags, facts));
             if own.warm && !imports {
@@ -88,7 +88,7 @@ pub(super) fn preload(
             let behind = warm.is_none() && rendezvous.local_world as usize <= facts.cores;
             let comes_again = rendezvous.restarts_max > 0 || rendezvous.nodes_min < rendezvous.nodes_max;
             let preload = || Preload { modules: vec![TORCH.to_owned()], asked: false, behind, warm };
-            Ok(Choice { preload: (imports && (comes_again || !behind)).then(preload), could_be_warm })
+            Ok(PreloadChoice { preload: (imports && (comes_again || !behind)).then(preload), could_be_warm })
         }
         _ if !python => {
             let hint = "modules are preloaded for Python scripts; leave one of the two out";
@@ -98,7 +98,10 @@ pub(super) fn preload(
             let modules: Vec<String> = list.split(',').map(|name| name.trim().to_owned()).collect();
             if modules.iter().all(|name| is_module(name)) {
                 let could_be_warm = warm.is_none();
-                Ok(Choice { preload: Some(Preload { modules, asked: true, behind: false, warm }), could_be_warm })
+                Ok(PreloadChoice {
+                    preload: Some(Preload { modules, asked: true, behind: false, warm }),
+                    could_be_warm,
+                })
             } else {
                 Err(RunError::Value {
                     place: "--preload".to_owned(),
@@ -112,8 +115,8 @@ pub(super) fn preload(
     }
 }
 
-/// What the run wants of a warm server; `None`: nothing.
-fn warm(own: &Own, facts: &Facts) -> Result<Option<Warm>, RunError> {
+/// Returns the settings of a warm server; `None`: the run uses none.
+fn warm(own: &EnnFlags, facts: &Facts) -> Result<Option<WarmSettings>, RunError> {
     let by_variable = match facts.warm.as_deref() {
         None | Some("0") => false,
         Some("1") => true,
@@ -127,16 +130,16 @@ fn warm(own: &Own, facts: &Facts) -> Result<Option<Warm>, RunError> {
             });
         }
     };
-    let warm = Warm { parent: facts.socket_parent.clone(), idle: WARM_IDLE, leave: own.leave_background };
+    let warm = WarmSettings { parent: facts.socket_parent.clone(), idle: WARM_IDLE, leave: own.leave_background };
     Ok((own.warm || by_variable).then_some(warm))
 }
 
-/// Whether the program imports PyTorch, as far as files tell.
+/// Returns whether the program imports PyTorch, according to its files.
 fn imports_torch(script: &OsString, flags: &Flags, facts: &Facts) -> bool {
-    if flags.running.module && !flags.running.run_path {
+    if flags.program.module && !flags.program.run_path {
         let Some(name) = script.to_str() else { return false };
         let files = files_of(name, &facts.cwd);
-        // A module that is installed is started by torchrun for what it does with PyTorch.
+        // An installed module that is started by torchrun is assumed to use PyTorch.
         return files.is_empty() || reach_torch(files, &facts.cwd);
     }
     let path = facts.cwd.join(script);
@@ -145,11 +148,11 @@ fn imports_torch(script: &OsString, flags: &Flags, facts: &Facts) -> bool {
     reach_torch(vec![main], &folder)
 }
 
-/// Whether one of these files, or a file that they import from `root` or from beside them, imports PyTorch.
+/// Returns whether one of these files imports PyTorch, or a file that they import from `root` or from beside them.
 fn reach_torch(files: Vec<PathBuf>, root: &Path) -> bool {
     let mut seen: BTreeSet<PathBuf> = files.iter().cloned().collect();
-    let mut open = files;
-    while let Some(file) = open.pop() {
+    let mut pending = files;
+    while let Some(file) = pending.pop() {
         let Some(text) = text_of(&file) else { continue };
         let folder = file.parent().unwrap_or(root);
         for name in imports(&text) {
@@ -163,7 +166,7 @@ fn reach_torch(files: Vec<PathBuf>, root: &Path) -> bool {
             };
             for file in near {
                 if seen.len() < FILES_MAX && seen.insert(file.clone()) {
-                    open.push(file);
+                    pending.push(file);
                 }
             }
         }
@@ -171,13 +174,13 @@ fn reach_torch(files: Vec<PathBuf>, root: &Path) -> bool {
     false
 }
 
-/// The folder that a relative import begins in: one up for each further dot.
+/// Returns the folder in which a relative import begins: one up for each further dot.
 fn above(folder: &Path, relative: &str) -> PathBuf {
-    let dots = relative.chars().take_while(|letter| *letter == '.').count();
+    let dots = relative.chars().take_while(|c| *c == '.').count();
     folder.ancestors().nth(dots).unwrap_or(folder).to_owned()
 }
 
-/// The files of a module and of the packages around it, below a folder.
+/// Returns the files of a module and of the packages around it, below a folder.
 fn files_of(name: &str, folder: &Path) -> Vec<PathBuf> {
     let mut place = folder.to_owned();
     let mut files = Vec::new();
@@ -196,8 +199,8 @@ fn text_of(file: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The modules that a text imports by statements of their own line. A relative name keeps its dots; names that follow `import` in
-/// `from a import b` may be modules, too, and come as `a.b`.
+/// Returns the modules that a text imports by statements on lines of their own. A relative name keeps its dots; names after `import`
+/// in `from a import b` may be modules too and are returned as `a.b`.
 fn imports(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in text.lines().map(str::trim) {

@@ -1,4 +1,4 @@
-//! The command of a worker: which Python, which script, and whether both are there. Looks at files, starts nothing.
+//! The command of a worker: its Python and script, and whether both exist. Reads the file system, starts nothing.
 
 use super::{Flags, RunError};
 use crate::{
@@ -11,8 +11,8 @@ use std::{
     path::Path,
 };
 
-/// Runs a file as __main__ in a fresh Python, as `torchrun --run-path` does. An exception is kept in the worker's error file,
-/// which torchrun does for functions it starts, and this is one of those there.
+/// Runs a file as __main__ in a fresh Python, as `torchrun --run-path` does. An exception is written to the worker's error file,
+/// which torchrun does for functions that it starts; --run-path is one of those there.
 const RUN_PATH: &str = "\
 import os, runpy, sys
 del sys.argv[0]
@@ -29,26 +29,26 @@ except Exception as error:
     raise
 ";
 
-/// The command, and its name for people and for the run's directory.
+/// Returns the command, and its name for people and for the run's directory.
 pub(super) fn command(flags: &Flags, typed: &[OsString], facts: &Facts) -> Result<(Command, String), RunError> {
-    let running = &flags.running;
+    let program_flags = &flags.program;
     let (script, own) = typed.split_first().map_or((OsStr::new(""), typed), |(script, own)| (script.as_os_str(), own));
     let name = Path::new(script).file_stem().unwrap_or(script).to_string_lossy().into_owned();
-    if running.no_python && !running.run_path {
-        if running.module {
+    if program_flags.no_python && !program_flags.run_path {
+        if program_flags.module {
             let hint = "a module is run by Python; leave --no-python out";
             return Err(RunError::Together { first: "--no-python", second: "--module", hint });
         }
         let program = program(script, facts)?;
         return Ok((Command { program, args: own.to_vec() }, name));
     }
-    let module = running.module && !running.run_path;
+    let module = program_flags.module && !program_flags.run_path;
     if !module {
         check_script(script, facts)?;
     }
     let program = python(script, facts)?;
     let mut args: Vec<OsString> = vec!["-u".into()];
-    match (running.run_path, module) {
+    match (program_flags.run_path, module) {
         (true, _) => args.extend(["-c".into(), RUN_PATH.into()]),
         (_, true) => args.push("-m".into()),
         _ => {}
@@ -58,7 +58,7 @@ pub(super) fn command(flags: &Flags, typed: &[OsString], facts: &Facts) -> Resul
     Ok((Command { program, args }, name))
 }
 
-/// The Python that scripts are started with.
+/// Returns the Python with which scripts are started.
 pub(super) fn python(script: &OsStr, facts: &Facts) -> Result<OsString, RunError> {
     facts.script_python().ok_or_else(|| {
         let given = facts.python_exec.as_ref().map(|given| format!("{} (PYTHON_EXEC)", given.to_string_lossy()));
@@ -83,7 +83,7 @@ fn program(name: &OsStr, facts: &Facts) -> Result<OsString, RunError> {
     Err(RunError::Missing { path: name.into(), what: "program", hint })
 }
 
-/// Whether a text is the dotted name of a module.
+/// Returns whether a text is the dotted name of a module.
 pub(super) fn is_module(name: &str) -> bool {
     let part = |part: &str| {
         let mut letters = part.chars();
@@ -97,7 +97,7 @@ fn has_slash(name: &OsStr) -> bool {
     name.as_encoded_bytes().contains(&b'/')
 }
 
-/// Python would say it once per worker, after its start.
+/// Reports a missing script here: Python would report it once per worker, after its start.
 fn check_script(script: &OsStr, facts: &Facts) -> Result<(), RunError> {
     // Python reads "-" from standard input.
     if script == "-" {

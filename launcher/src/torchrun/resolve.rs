@@ -1,11 +1,10 @@
-//! From flags to what the group of this node is asked to do.
+//! The translation of flags into a group's specification.
 
 use super::{
-    Flags, Own, RunError,
-    elsewhere::DEFAULT_LOGS,
-    places,
-    preload::{self, Choice},
-    program, token,
+    EnnFlags, Flags, RunError,
+    preload::{self, PreloadChoice},
+    program, rendezvous_flags, token,
+    torch_plug_in::DEFAULT_LOGS,
     values::{self, Expected},
 };
 use crate::{
@@ -26,56 +25,56 @@ use std::{
     time::Duration,
 };
 
-/// Time between TERM and KILL: torchrun's own.
+/// Time between TERM and KILL, as in torchrun.
 const GRACE: Duration = Duration::from_secs(30);
-/// The variable that gives another.
+/// Variable that overrides [`GRACE`].
 const SHUTDOWN_TIMEOUT: &str = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
-/// Signals that stop a run.
+/// Default of `--signals-to-handle`.
 const SIGNALS: &str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
-/// How torchrun starts functions; programs are always started in the same way.
+/// torchrun's methods of starting functions; programs are always started in the same way.
 const START_METHODS: [&str; 3] = ["spawn", "fork", "forkserver"];
 
-/// Whose command line it is.
+/// Program whose command line it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum Dialect {
     /// `enn run`.
     Enn,
-    /// `enn-torchrun`: what torchrun does where the two differ.
+    /// `enn-torchrun`, which follows torchrun where the two differ.
     Torchrun,
 }
 
-/// A launch that is ready to begin, but for its directories.
+/// A launch that is ready to begin, except for its directories.
 #[derive(Debug, Clone)]
 pub struct Launch {
-    /// What the group does. `run_dir` and `logs.dir` are empty until the directories are made.
+    /// Specification of the group. `run_dir` and `logs.dir` are empty until the directories are made.
     pub spec: GroupSpec,
     /// Name for people: the script's without folder and extension.
     pub name: String,
     /// `--log-dir`, absolute; `None`: in the run's directory.
     pub log_dir: Option<PathBuf>,
-    /// How long, and how much of, runs are kept.
+    /// Limits on the kept runs.
     pub retention: Retention,
-    /// One line each for the user: what is accepted and has no effect, what was set for him.
+    /// Notes for the user about flags without effect and values set automatically, one line each.
     pub notes: Vec<String>,
-    /// The next launch of this program would gain by a warm server, and this one has none.
+    /// Whether the next launch of this program would gain by a warm server, which this one lacks.
     pub could_be_warm: bool,
 }
 
-/// Reads every flag.
+/// Parses every flag.
 ///
 /// # Errors
-/// The first that cannot be read, or a program that is not there.
-pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result<Launch, RunError> {
+/// The first value that cannot be parsed, or a program that does not exist.
+pub fn resolve(flags: Flags, own: &EnnFlags, dialect: Dialect, facts: &Facts) -> Result<Launch, RunError> {
     let flags = flags.with_variables(&facts.pet)?;
     let mut notes = flags.notes.clone();
     notes.extend(idle(&flags)?);
     let workers = workers(&flags, facts)?;
-    let rendezvous = rendezvous(&flags, own, manner, (workers, facts), &mut notes)?;
-    let (signals, odd) = values::signals(flags.running.signals_to_handle.as_deref().unwrap_or(SIGNALS));
+    let rendezvous = rendezvous(&flags, own, dialect, workers, facts, &mut notes)?;
+    let (signals, odd) = values::signals(flags.program.signals_to_handle.as_deref().unwrap_or(SIGNALS));
     if !odd.is_empty() {
         notes.push(format!("{}: {} cannot be handled", flags.place("--signals-to-handle"), odd.join(", ")));
     }
-    notes.extend(facts.crowd(workers));
+    notes.extend(facts.oversubscription(workers));
     let mut variables = BTreeMap::new();
     if workers > 1 && !facts.is_set(OMP_NUM_THREADS) {
         variables.insert(OMP_NUM_THREADS.to_owned(), OsString::from("1"));
@@ -90,7 +89,8 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
     notes.extend(facts.unhonoured.iter().filter_map(|(name, value)| unhonoured(name, value)));
     let (command, name) = program::command(&flags, &flags.command, facts)?;
     variables.extend(libraries(&command.program, facts, &mut notes).map(|path| ("LD_LIBRARY_PATH".to_owned(), path)));
-    let Choice { preload, could_be_warm } = preload::preload(own, &flags, &rendezvous, manner, facts, &mut notes)?;
+    let PreloadChoice { preload, could_be_warm } =
+        preload::preload(own, &flags, &rendezvous, dialect, facts, &mut notes)?;
     let spec = GroupSpec {
         command,
         preload,
@@ -99,7 +99,7 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
         logs: logs(&flags, own, facts)?,
         variables,
         nccl_async_error_handling: facts.nccl_async_error_handling.clone(),
-        virtual_local_rank: flags.running.virtual_local_rank,
+        virtual_local_rank: flags.program.virtual_local_rank,
         visible_devices: facts.hip_devices.as_deref().or(facts.visible_devices.as_deref()).map(devices),
         hip_devices: facts.hip_devices.is_some(),
         cpus: cpus(&flags, workers, facts)?,
@@ -110,12 +110,12 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
         propagate_exit: own.propagate_exit,
         leave_background: own.leave_background,
     };
-    // torchrun takes /dev/null for "no logs".
+    // As in torchrun, /dev/null means no logs.
     let log_dir = flags.output.log_dir.as_deref().filter(|dir| *dir != "/dev/null").map(|dir| facts.cwd.join(dir));
     Ok(Launch { spec, name, log_dir, retention: own.retention(facts)?, notes, could_be_warm })
 }
 
-/// The libraries of a program that is linked to libtorch and would not find it: as `enn train` finds them for its workers.
+/// Returns the library path for a program that is linked to libtorch and would not find it, found as for workers of `enn train`.
 fn libraries(program: &OsStr, facts: &Facts, notes: &mut Vec<String>) -> Option<OsString> {
     let on_path = program.to_str().filter(|name| !name.contains('/')).and_then(|name| facts.program(name));
     let program = on_path.unwrap_or_else(|| facts.cwd.join(program));
@@ -135,7 +135,7 @@ fn libraries(program: &OsStr, facts: &Facts, notes: &mut Vec<String>) -> Option<
 }
 
 impl Flags {
-    /// A value or its default. Torchrun ends with 1 when it cannot be read.
+    /// Returns the parsed value or the default. torchrun ends with 1 when it cannot be parsed.
     pub(super) fn read<T>(
         &self,
         flag: &'static str,
@@ -146,7 +146,7 @@ impl Flags {
         text.map_or(Ok(default), |text| read(text).map_err(|expected| self.wrong(flag, text, expected)))
     }
 
-    /// The same for what torchrun's parser reads already.
+    /// Does the same for values that torchrun's parser checks, so that it ends with 2.
     pub(super) fn parsed<T>(
         &self,
         flag: &'static str,
@@ -167,34 +167,34 @@ impl Flags {
         RunError::Value { place: self.place(flag), found: found.to_owned(), expected: what, hint, parser: false }
     }
 
-    /// Whether any flag or variable says how the nodes meet; in a Slurm allocation the allocation says it otherwise.
+    /// Returns whether any flag or variable sets where the nodes meet; in a Slurm allocation the allocation sets it otherwise.
     pub fn says_where(&self) -> bool {
-        let meeting = &self.meeting;
+        let rendezvous = &self.rendezvous;
         let texts = [
-            &meeting.nnodes,
-            &meeting.node_rank,
-            &meeting.master_addr,
-            &meeting.master_port,
-            &meeting.rdzv_backend,
-            &meeting.rdzv_endpoint,
+            &rendezvous.nnodes,
+            &rendezvous.node_rank,
+            &rendezvous.master_addr,
+            &rendezvous.master_port,
+            &rendezvous.rdzv_backend,
+            &rendezvous.rdzv_endpoint,
         ];
-        meeting.standalone || texts.iter().any(|text| text.is_some())
+        rendezvous.standalone || texts.iter().any(|text| text.is_some())
     }
 }
 
-/// Checks what has no effect, and says so where somebody could have wanted one.
+/// Checks flags without effect, and returns notes where the user could have expected one.
 fn idle(flags: &Flags) -> Result<Vec<String>, RunError> {
-    let running = &flags.running;
+    let program = &flags.program;
     let number =
         |text: &str| text.trim().parse::<f64>().map_err(|_| Expected { what: "seconds", hint: "leave it out" });
-    flags.parsed("--monitor-interval", running.monitor_interval.as_deref(), 0.0, number)?;
+    flags.parsed("--monitor-interval", program.monitor_interval.as_deref(), 0.0, number)?;
     let method = |text: &str| {
         let expected =
             Expected { what: "spawn, fork or forkserver", hint: "leave it out: it has no effect on programs" };
         START_METHODS.contains(&text).then_some(()).ok_or(expected)
     };
-    flags.parsed("--start-method", running.start_method.as_deref(), (), method)?;
-    if let Some(name) = running.logs_specs.as_ref().filter(|name| *name != DEFAULT_LOGS) {
+    flags.parsed("--start-method", program.start_method.as_deref(), (), method)?;
+    if let Some(name) = program.logs_specs.as_ref().filter(|name| *name != DEFAULT_LOGS) {
         let expected = Expected {
             what: "nothing: entry points are Python and cannot be loaded here",
             hint: "--redirects, --tee, --log-dir and the filters say where output goes",
@@ -202,16 +202,16 @@ fn idle(flags: &Flags) -> Result<Vec<String>, RunError> {
         return Err(flags.wrong("--logs-specs", name, expected));
     }
     let mut notes = Vec::new();
-    if let Some(name) = running.event_log_handler.as_deref().filter(|name| *name != "null") {
+    if let Some(name) = program.event_log_handler.as_deref().filter(|name| *name != "null") {
         let place = flags.place("--event-log-handler");
         notes.push(format!("{place} {name} has no effect; events are in the run's events.jsonl"));
     }
     Ok(notes)
 }
 
-/// Time between TERM and KILL: what is typed wins over variables.
-fn grace(flags: &Flags, own: &Own, facts: &Facts) -> Result<Duration, RunError> {
-    let given = flags.running.shutdown_timeout.as_deref();
+/// Returns the time between TERM and KILL: typed flags win over variables.
+fn grace(flags: &Flags, own: &EnnFlags, facts: &Facts) -> Result<Duration, RunError> {
+    let given = flags.program.shutdown_timeout.as_deref();
     let typed = flags.typed("--shutdown-timeout", given);
     if typed && own.grace.is_some() {
         let hint = "they are the same time; --grace takes parts of a second";
@@ -233,26 +233,26 @@ fn grace(flags: &Flags, own: &Own, facts: &Facts) -> Result<Duration, RunError> 
     })
 }
 
-/// Where the workers set their timers.
+/// Returns the file in which the workers set their timers.
 fn timer_file(facts: &Facts) -> PathBuf {
     let given = facts.timer_file.as_ref().map(|file| facts.cwd.join(file));
     given.unwrap_or_else(|| facts.temporary_dir.join(format!("watchdog_timer_{}", random_name())))
 }
 
-/// What is said of a variable of torchrun's agent that has no effect here.
+/// Returns the note about a variable of torchrun's agent that has no effect here.
 fn unhonoured(name: &str, value: &str) -> Option<String> {
     let variable = OF_TORCHRUN.iter().find(|variable| variable.name == name)?;
     Some(format!("{name}={value} is {}", variable.effect))
 }
 
-/// CPUs of each worker; none are bound without `--numa-binding`.
+/// Returns the CPUs of each worker; empty without `--numa-binding`.
 fn cpus(flags: &Flags, workers: u32, facts: &Facts) -> Result<Vec<Vec<usize>>, RunError> {
     let mode = |text: &str| {
         let expected =
             Expected { what: "node, socket, exclusive or core-complex", hint: "node is right when in doubt" };
         text.parse::<Mode>().map(Some).map_err(|_| expected)
     };
-    let mode = flags.parsed("--numa-binding", flags.running.numa_binding.as_deref(), None, mode)?;
+    let mode = flags.parsed("--numa-binding", flags.program.numa_binding.as_deref(), None, mode)?;
     let Some(mode) = mode else { return Ok(Vec::new()) };
     let root = Path::new("/");
     let topology = numa::read_topology(root, &numa::allowed_cpus()?)?;
@@ -261,14 +261,14 @@ fn cpus(flags: &Flags, workers: u32, facts: &Facts) -> Result<Vec<Vec<usize>>, R
     Ok(numa::bind(mode, workers as usize, gpus.as_deref(), &topology)?)
 }
 
-/// The names in `CUDA_VISIBLE_DEVICES`.
+/// Returns the names in `CUDA_VISIBLE_DEVICES`.
 fn devices(list: &str) -> Vec<String> {
     list.split(',').map(|name| name.trim().to_owned()).collect()
 }
 
-/// Workers of this node.
+/// Returns the number of workers of this node.
 fn workers(flags: &Flags, facts: &Facts) -> Result<u32, RunError> {
-    let text = flags.meeting.nproc_per_node.as_deref().unwrap_or("1");
+    let text = flags.rendezvous.nproc_per_node.as_deref().unwrap_or("1");
     let place = || flags.place("--nproc-per-node");
     let found = match text.trim() {
         "gpu" if facts.gpus == 0 => {
@@ -293,47 +293,48 @@ fn workers(flags: &Flags, facts: &Facts) -> Result<u32, RunError> {
     })
 }
 
-/// How the nodes meet, for `local_world` workers of this one. What is worth saying goes to `notes`.
+/// Returns the rendezvous of the nodes for `local_world` workers of this one. Notes for the user go to `notes`.
 ///
 /// # Errors
-/// The first flag that cannot be read, or a token that is not to be had.
+/// The first flag that cannot be parsed, or a token that cannot be obtained.
 pub fn rendezvous(
     flags: &Flags,
-    own: &Own,
-    manner: Manner,
-    (local_world, facts): (u32, &Facts),
+    own: &EnnFlags,
+    dialect: Dialect,
+    local_world: u32,
+    facts: &Facts,
     notes: &mut Vec<String>,
 ) -> Result<Settings, RunError> {
-    let meeting = places::meeting(flags, random_name)?;
-    notes.extend(meeting.notes);
-    let (nodes_min, nodes_max) = meeting.nodes;
-    let restarts_max = flags.parsed("--max-restarts", flags.running.max_restarts.as_deref(), 0, values::count)?;
+    let choice = rendezvous_flags::rendezvous_choice(flags, random_name)?;
+    notes.extend(choice.notes);
+    let (nodes_min, nodes_max) = choice.nodes;
+    let restarts_max = flags.parsed("--max-restarts", flags.program.max_restarts.as_deref(), 0, values::count)?;
     Ok(Settings {
-        run_id: meeting.run_id,
+        run_id: choice.run_id,
         nodes_min,
         nodes_max,
-        place: meeting.place,
-        node_rank: meeting.node_rank,
+        place: choice.place,
+        node_rank: choice.node_rank,
         local_world,
-        role: flags.running.role.clone().unwrap_or_else(|| "default".to_owned()),
-        local_addr: flags.meeting.local_addr.clone(),
+        role: flags.program.role.clone().unwrap_or_else(|| "default".to_owned()),
+        local_addr: flags.rendezvous.local_addr.clone(),
         host: facts.host.clone(),
         restarts_max,
         restart_window: own_seconds("--restart-window", own.restart_window.as_deref())?,
         backoff: own_seconds("--backoff", own.backoff.as_deref())?.unwrap_or_default(),
-        retry_early: own.retry_early || manner == Manner::Torchrun,
-        join_timeout: meeting.join_timeout,
-        last_call: meeting.last_call,
-        silence_max: meeting.silence_max,
+        retry_early: own.retry_early || dialect == Dialect::Torchrun,
+        join_timeout: choice.join_timeout,
+        last_call: choice.last_call,
+        silence_max: choice.silence_max,
         hang_timeout: own_seconds("--hang-timeout", own.hang_timeout.as_deref())?.filter(|time| !time.is_zero()),
         token: if nodes_max > 1 { Some(token::token(own.token_file.as_deref(), facts)?) } else { None },
-        uneven: own.uneven || manner == Manner::Torchrun,
+        uneven: own.uneven || dialect == Dialect::Torchrun,
         store_open: own.store_open,
         store_kept: false,
     })
 }
 
-fn logs(flags: &Flags, own: &Own, facts: &Facts) -> Result<LogPlan, RunError> {
+fn logs(flags: &Flags, own: &EnnFlags, facts: &Facts) -> Result<LogPlan, RunError> {
     let output = &flags.output;
     let none = StdByRank::default;
     let filter = output.local_ranks_filter.as_deref().filter(|text| !text.is_empty());
@@ -344,19 +345,19 @@ fn logs(flags: &Flags, own: &Own, facts: &Facts) -> Result<LogPlan, RunError> {
         local_ranks_filter: flags.read("--local-ranks-filter", filter, None, |text| values::ranks(text).map(Some))?,
         stdout_filters: output.duplicate_stdout_filters.as_deref().map(values::list).unwrap_or_default(),
         stderr_filters: output.duplicate_stderr_filters.as_deref().map(values::list).unwrap_or_default(),
-        // An empty one is none, as in torchrun.
+        // An empty template counts as none, as in torchrun.
         prefix: output
             .log_line_prefix_template
             .clone()
             .filter(|it| !it.is_empty())
             .or_else(|| facts.log_prefix.clone()),
-        // What is left behind must not write into a pipe that ends with the launcher.
+        // Background processes must not write into a pipe that ends with the launcher.
         keep: !own.no_capture && !own.leave_background && output.log_dir.as_deref() != Some("/dev/null"),
         kept_bytes_max: own.retention(facts)?.bytes_max,
     })
 }
 
-/// Seconds of a flag of ours.
+/// Parses seconds of a flag that torchrun does not have.
 fn own_seconds(flag: &'static str, text: Option<&str>) -> Result<Option<Duration>, RunError> {
     let wrong = |text: &str, Expected { what, hint }: Expected| RunError::Value {
         place: flag.to_owned(),
@@ -368,7 +369,7 @@ fn own_seconds(flag: &'static str, text: Option<&str>) -> Result<Option<Duration
     text.map(|text| values::seconds(text).map_err(|expected| wrong(text, expected))).transpose()
 }
 
-/// A name that no other run has, by the operating system's randomness.
+/// Returns a random name from the operating system's random source.
 fn random_name() -> String {
     let word = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", word(), word())

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     facts::{Facts, Secret},
-    logs::Std,
+    logs::StdStreams,
     rendezvous::{Place, TokenSource},
     retention::Retention,
 };
@@ -26,7 +26,7 @@ struct Line {
     #[command(flatten)]
     flags: Flags,
     #[command(flatten)]
-    own: Own,
+    own: EnnFlags,
 }
 
 /// A folder with a script, a program, a Python of its own, and nothing of this machine.
@@ -59,18 +59,18 @@ impl Desk {
         Self { dir, facts }
     }
 
-    fn try_launch(&self, words: &str, manner: Manner) -> Result<Launch, RunError> {
+    fn try_launch(&self, words: &str, dialect: Dialect) -> Result<Launch, RunError> {
         let words = std::iter::once("enn").chain(words.split_whitespace());
         let line = Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
-        resolve(line.flags, &line.own, manner, &self.facts)
+        resolve(line.flags, &line.own, dialect, &self.facts)
     }
 
     fn launch(&self, words: &str) -> Launch {
-        self.try_launch(words, Manner::Enn).unwrap_or_else(|error| panic!("{words}: {error}"))
+        self.try_launch(words, Dialect::Enn).unwrap_or_else(|error| panic!("{words}: {error}"))
     }
 
     fn refused(&self, words: &str) -> RunError {
-        self.try_launch(words, Manner::Enn).expect_err(words)
+        self.try_launch(words, Dialect::Enn).expect_err(words)
     }
 
     fn with(&self, variables: &[(&str, &str)]) -> Self {
@@ -329,10 +329,10 @@ fn output_of_the_workers() {
     desk.facts.log_prefix = Some("[${rank}]:".into());
     let logs =
         desk.launch("-r 0:3,11:2 -t1 --duplicate-stdout-filters a,,b,c --local-ranks-filter 0,2 train.py").spec.logs;
-    assert_eq!(logs.redirects.all, Std::default());
-    assert_eq!(logs.redirects.ranks[&0], Std { out: true, err: true });
-    assert_eq!(logs.redirects.ranks[&11], Std { out: false, err: true });
-    assert_eq!(logs.tee.all, Std { out: true, err: false });
+    assert_eq!(logs.redirects.all, StdStreams::default());
+    assert_eq!(logs.redirects.ranks[&0], StdStreams { out: true, err: true });
+    assert_eq!(logs.redirects.ranks[&11], StdStreams { out: false, err: true });
+    assert_eq!(logs.tee.all, StdStreams { out: true, err: false });
     assert_eq!(logs.stdout_filters, ["a,b", "c"]);
     assert_eq!(logs.local_ranks_filter.unwrap().into_iter().collect::<Vec<_>>(), [0, 2]);
     assert_eq!(logs.prefix.as_deref(), Some("[${rank}]:"));
@@ -385,7 +385,10 @@ fn flags_of_our_own() {
     assert_eq!(meeting.hang_timeout.unwrap().as_secs(), 60);
     assert_eq!((meeting.restart_window.unwrap().as_secs(), meeting.backoff.as_secs()), (10, 1));
     assert!(!desk.launch("train.py").spec.rendezvous.retry_early);
-    assert!(desk.try_launch("train.py", Manner::Torchrun).unwrap().spec.rendezvous.retry_early, "torchrun always does");
+    assert!(
+        desk.try_launch("train.py", Dialect::Torchrun).unwrap().spec.rendezvous.retry_early,
+        "torchrun always does"
+    );
 }
 
 #[test]

@@ -15,16 +15,16 @@ use std::{
     path::Path,
 };
 
-/// Random bytes of a token that is made; written as twice as many letters.
+/// Random bytes of a generated token; written as twice as many hexadecimal digits.
 const MADE_BYTES: usize = 32;
-/// A shorter one keeps nobody out.
+/// Least length of a token in bytes.
 const LEAST_BYTES: usize = 8;
-/// Nobody keeps more than a token in a token's file.
+/// Limit on the bytes read of a token's file.
 const FILE_BYTES_MAX: u64 = 4096;
-/// Permissions of others.
+/// Permission bits of other users.
 const OTHERS: u32 = 0o077;
 
-/// The token: of `--token-file`, else ENN_TOKEN, else the user's own file, made when it is not there.
+/// Returns the token: of `--token-file`, else ENN_TOKEN, else the user's own file, generated when it does not exist.
 pub(super) fn token(file: Option<&Path>, facts: &Facts) -> Result<Token, RunError> {
     if let Some(file) = file {
         return read(&facts.cwd.join(file));
@@ -58,7 +58,7 @@ fn long_enough(token: Token, place: String) -> Result<Token, RunError> {
     if found < LEAST_BYTES { Err(RunError::TokenShort { place, found, least: LEAST_BYTES }) } else { Ok(token) }
 }
 
-/// Whole or not at all, and never over one that another enn made meanwhile.
+/// Writes the file whole or not at all, and never over one that another enn wrote meanwhile.
 fn make(path: &Path) -> Result<(), RunError> {
     let failed = |what| move |source| RunError::TokenFile { what, path: path.to_owned(), source };
     let folder = atomic::parent(path);
@@ -71,15 +71,15 @@ fn make(path: &Path) -> Result<(), RunError> {
         text
     });
     text.push('\n');
-    let beside = atomic::temporary(path);
+    let temporary = atomic::temporary(path);
     let written = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(&beside)
+        .open(&temporary)
         .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
-    let placed = written.and_then(|()| fs::hard_link(&beside, path));
-    let _gone = fs::remove_file(&beside);
+    let placed = written.and_then(|()| fs::hard_link(&temporary, path));
+    let _gone = fs::remove_file(&temporary);
     match placed {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(failed("make")(error)),
         _ => Ok(()),

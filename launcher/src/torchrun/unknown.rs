@@ -1,42 +1,42 @@
-//! Flags that a newer torchrun has and this program does not: they are set aside with a warning, so that a command line that was
+//! Flags that a newer torchrun has and this program does not: they are removed with a warning, so that a command line
 //! written for another release still runs its program.
 //!
-//! What is not known of such a flag is whether the word behind it is its value. Both are tried, for every such flag; a command line
-//! is taken only when just one reading of it leads to a program that is there. **Invariant:** the program that is run is never
-//! guessed: where two readings lead to one, or none does, that is an error. So what runs is what torchrun would run, if it ran.
+//! It is unknown whether the word after such a flag is its value. Both readings are tried, for every such flag; a command line
+//! is accepted only when exactly one reading leads to a program that exists. **Invariant:** the program is never
+//! guessed: where two readings lead to one, or none does, that is an error. So the program is the one that torchrun would run.
 
 use super::{RunError, program::is_module};
 use crate::facts::Facts;
 use clap::Command;
 use std::{ffi::OsString, path::Path};
 
-/// Readings that are tried: more than six unknown flags with a word behind each are none.
+/// Limit on the readings that are tried: 6 unknown flags, each with a word after it.
 const READINGS_MAX: usize = 64;
-/// Part of a name that may be mistyped, and letters of it at least.
+/// A typo may change 1 letter in `TYPO_PART` of a name, and at least `TYPO_LEAST`.
 const TYPO_PART: usize = 4;
 const TYPO_LEAST: usize = 1;
 
-/// A command line without what is not known.
+/// A command line without its unknown flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
-    /// The words that are left.
+pub struct RecognizedWords {
+    /// The remaining words.
     pub words: Vec<OsString>,
-    /// One line each for the user: what was set aside.
+    /// Notes for the user about removed flags, one line each.
     pub notes: Vec<String>,
 }
 
-/// Sets unknown flags aside in `words`, whose flags begin at `first`. A flag that is mistyped rather than unknown stays: whoever parses
-/// the words that are left says what is wrong with it. `None`: nothing is unknown.
+/// Removes unknown flags from `words`, whose flags begin at `first`. A mistyped flag stays, so that the parser reports it.
+/// `None`: nothing is unknown.
 ///
 /// # Errors
-/// It cannot be told which word is the program.
-pub fn set_aside(
+/// It is ambiguous which word is the program.
+pub fn remove_unknown_flags(
     words: &[OsString],
     first: usize,
     command: &Command,
     facts: &Facts,
-) -> Result<Option<Known>, RunError> {
-    let line = Line { words, flags: flags(command), facts };
+) -> Result<Option<RecognizedWords>, RunError> {
+    let line = CommandLine { words, flags: flags(command), facts };
     let mut readings = Vec::new();
     let modes = Modes::of_variables(facts);
     let unknown = |reading: &Reading| !reading.unknown.is_empty();
@@ -52,9 +52,8 @@ pub fn set_aside(
     }
 }
 
-/// A flag of the command.
 struct Flag {
-    /// Without the dashes before it, with dashes inside.
+    /// Long name without the leading dashes.
     name: String,
     short: Option<char>,
     takes_value: bool,
@@ -70,7 +69,7 @@ fn flags(command: &Command) -> Vec<Flag> {
     own.chain([built_in("help", 'h'), built_in("version", 'V')]).collect()
 }
 
-/// How the program is named.
+/// Flags that determine how the program is named.
 #[derive(Debug, Clone, Copy, Default)]
 struct Modes {
     module: bool,
@@ -97,24 +96,24 @@ impl Modes {
     }
 }
 
-/// A way to understand the words before the program.
+/// One interpretation of the words before the program.
 #[derive(Debug, Clone)]
 struct Reading {
-    /// Words understood so far; in the end, the program's place.
+    /// Number of words interpreted so far; in the end, the program's index.
     at: usize,
     modes: Modes,
-    /// Place of each unknown flag, and the words it takes with itself.
-    unknown: Vec<Taken>,
+    /// Unknown flags with their values.
+    unknown: Vec<UnknownFlag>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Taken {
+struct UnknownFlag {
     at: usize,
     words: usize,
 }
 
 impl Reading {
-    fn take(&mut self, taken: Taken) {
+    fn take(&mut self, taken: UnknownFlag) {
         self.unknown.push(taken);
         self.at += taken.words;
     }
@@ -128,27 +127,27 @@ enum Value {
     Always,
 }
 
-/// What a long word is.
-enum Name {
+/// Classification of a long flag.
+enum LongFlag {
     Known { name: String, takes_value: bool },
     Mistyped,
     Unknown,
 }
 
-struct Line<'a> {
+struct CommandLine<'a> {
     words: &'a [OsString],
     flags: Vec<Flag>,
     facts: &'a Facts,
 }
 
-impl Line<'_> {
-    /// Follows a reading to the program, and all others that branch off it.
+impl CommandLine<'_> {
+    /// Follows a reading to the program, and all readings that branch off it.
     ///
     /// # Errors
-    /// The reading that came to a flag that is mistyped.
+    /// The reading that reached a mistyped flag.
     fn read(&self, mut reading: Reading, readings: &mut Vec<Reading>) -> Result<(), Reading> {
         while let Some(word) = self.words.get(reading.at) {
-            // What is no text is no flag.
+            // A word that is not UTF-8 is no flag.
             let word = word.to_str().unwrap_or_default();
             if word == "--" {
                 reading.at += 1;
@@ -157,20 +156,20 @@ impl Line<'_> {
             if let Some(long) = word.strip_prefix("--") {
                 let name = long.split('=').next().unwrap_or_default();
                 match self.name(name) {
-                    Name::Mistyped => return Err(reading),
-                    Name::Known { name, takes_value } => {
+                    LongFlag::Mistyped => return Err(reading),
+                    LongFlag::Known { name, takes_value } => {
                         reading.modes.switch(&name);
                         reading.at += if takes_value && !long.contains('=') { 2 } else { 1 };
                     }
-                    Name::Unknown => {
+                    LongFlag::Unknown => {
                         let at = reading.at;
                         let value = if long.contains('=') { Value::Never } else { self.value(at + 1) };
                         if value == Value::Perhaps {
                             let mut other = reading.clone();
-                            other.take(Taken { at, words: 2 });
+                            other.take(UnknownFlag { at, words: 2 });
                             self.read(other, readings)?;
                         }
-                        reading.take(Taken { at, words: if value == Value::Always { 2 } else { 1 } });
+                        reading.take(UnknownFlag { at, words: if value == Value::Always { 2 } else { 1 } });
                     }
                 }
             } else if word.len() > 1 && word.starts_with('-') {
@@ -189,26 +188,26 @@ impl Line<'_> {
         Ok(())
     }
 
-    fn name(&self, typed: &str) -> Name {
+    fn name(&self, typed: &str) -> LongFlag {
         let typed = typed.replace('_', "-");
-        let known = |flag: &Flag| Name::Known { name: flag.name.clone(), takes_value: flag.takes_value };
+        let known = |flag: &Flag| LongFlag::Known { name: flag.name.clone(), takes_value: flag.takes_value };
         if let Some(flag) = self.flags.iter().find(|flag| flag.name == typed) {
             return known(flag);
         }
         let mut begins = self.flags.iter().filter(|flag| flag.name.starts_with(&typed));
         match (begins.next(), begins.next()) {
             (Some(flag), None) => return known(flag),
-            (Some(_), Some(_)) => return Name::Mistyped,
+            (Some(_), Some(_)) => return LongFlag::Mistyped,
             _ => {}
         }
         let close = |flag: &Flag| {
             let letters = (flag.name.len() / TYPO_PART).max(TYPO_LEAST);
             strsim::damerau_levenshtein(&flag.name, &typed) <= letters
         };
-        if typed.is_empty() || self.flags.iter().any(close) { Name::Mistyped } else { Name::Unknown }
+        if typed.is_empty() || self.flags.iter().any(close) { LongFlag::Mistyped } else { LongFlag::Unknown }
     }
 
-    /// Words of short flags in one: `-m`, `-r 3`, `-r3`.
+    /// Returns the number of words of short flags in one word: `-m`, `-r 3`, `-r3`.
     fn short(&self, letters: &str, modes: &mut Modes) -> Option<usize> {
         for (at, letter) in letters.char_indices() {
             let flag = self.flags.iter().find(|flag| flag.short == Some(letter))?;
@@ -220,8 +219,8 @@ impl Line<'_> {
         Some(1)
     }
 
-    /// Whether a word can be the value of the flag before it: as argparse, nothing that looks like a flag, but negative numbers, which
-    /// can be nothing else.
+    /// Returns whether a word can be the value of the flag before it: as in argparse, a word that looks like a flag cannot, except a
+    /// negative number, which must be a value.
     fn value(&self, at: usize) -> Value {
         let Some(word) = self.words.get(at) else { return Value::Never };
         let word = word.to_str().unwrap_or_default();
@@ -231,7 +230,7 @@ impl Line<'_> {
         if word.parse::<f64>().is_ok() { Value::Always } else { Value::Never }
     }
 
-    /// Whether a program is where a reading ends.
+    /// Returns whether a program exists where a reading ends.
     fn is_program(&self, reading: &Reading) -> bool {
         let Some(word) = self.words.get(reading.at) else { return false };
         let Modes { module, no_python, run_path } = reading.modes;
@@ -244,7 +243,7 @@ impl Line<'_> {
         word == "-" || self.facts.cwd.join(word).exists()
     }
 
-    fn without(&self, reading: &Reading) -> Known {
+    fn without(&self, reading: &Reading) -> RecognizedWords {
         let left_out = |at: usize| reading.unknown.iter().any(|taken| (taken.at..taken.at + taken.words).contains(&at));
         let kept = self.words.iter().enumerate().filter(|(at, _)| !left_out(*at));
         let notes = reading.unknown.iter().map(|taken| {
@@ -263,10 +262,10 @@ impl Line<'_> {
                 ),
             }
         });
-        Known { words: kept.map(|(_, word)| word.clone()).collect(), notes: notes.collect() }
+        RecognizedWords { words: kept.map(|(_, word)| word.clone()).collect(), notes: notes.collect() }
     }
 
-    /// The first unknown flag of whose words two readings differ.
+    /// Returns the index of the first unknown flag in which two readings differ.
     fn doubtful(one: &Reading, other: &Reading) -> usize {
         let differ = one.unknown.iter().zip(&other.unknown).find(|(one, other)| one.words != other.words);
         differ.map_or(one.unknown[0].at, |(one, _)| one.at)
@@ -275,10 +274,14 @@ impl Line<'_> {
     fn ambiguous(&self, one: &Reading, other: &Reading) -> RunError {
         let at = Self::doubtful(one, other);
         let value = self.word(at + 1);
-        let (near, far) = if one.at < other.at { (one, other) } else { (other, one) };
+        let (first, second) = if one.at < other.at { (one, other) } else { (other, one) };
         RunError::UnknownFlag {
             flag: self.word(at),
-            found: format!("both {} and {} can be the program", shown(&self.word(near.at)), shown(&self.word(far.at))),
+            found: format!(
+                "both {} and {} can be the program",
+                shown(&self.word(first.at)),
+                shown(&self.word(second.at))
+            ),
             hint: format!("write {}={value} if that is its value, or put -- before the program", self.word(at)),
         }
     }
@@ -316,7 +319,7 @@ fn shown(program: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::torchrun::{Flags, Own};
+    use crate::torchrun::{EnnFlags, Flags};
     use clap::{CommandFactory, Parser};
     use std::fs;
 
@@ -326,7 +329,7 @@ mod tests {
         #[command(flatten)]
         _flags: Flags,
         #[command(flatten)]
-        _own: Own,
+        _own: EnnFlags,
     }
 
     struct Desk {
@@ -346,9 +349,9 @@ mod tests {
             Self { _dir: dir, facts }
         }
 
-        fn read(&self, words: &str) -> Result<Option<Known>, RunError> {
+        fn read(&self, words: &str) -> Result<Option<RecognizedWords>, RunError> {
             let words: Vec<OsString> = words.split_whitespace().map(Into::into).collect();
-            set_aside(&words, 0, &Parsed::command(), &self.facts)
+            remove_unknown_flags(&words, 0, &Parsed::command(), &self.facts)
         }
 
         fn left(&self, words: &str) -> (String, Vec<String>) {

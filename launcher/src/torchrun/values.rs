@@ -1,4 +1,4 @@
-//! Values of torchrun's flags, read as torchrun reads them. Pure.
+//! Parsers of the values of torchrun's flags, which accept what torchrun accepts. Pure.
 
 use crate::{logs::StdByRank, retention};
 use nix::sys::signal::Signal;
@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// What may be written and what else to do, for a value that cannot be read.
+/// Valid values and a hint, for a value that cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Expected {
     pub(super) what: &'static str,
@@ -27,7 +27,7 @@ pub(super) fn nodes(text: &str) -> Result<(u32, u32), Expected> {
     if 0 < min && min <= max { Ok((min, max)) } else { Err(expected) }
 }
 
-/// Which streams, for all ranks or by rank.
+/// Parses a selection of streams, for all ranks or by rank.
 pub(super) fn streams(text: &str) -> Result<StdByRank, Expected> {
     let expected = Expected {
         what: "0 (none), 1 (stdout), 2 (stderr), 3 (both), or RANK:VALUE,…",
@@ -36,13 +36,12 @@ pub(super) fn streams(text: &str) -> Result<StdByRank, Expected> {
     text.parse().map_err(|_| expected)
 }
 
-/// Local ranks.
 pub(super) fn ranks(text: &str) -> Result<BTreeSet<u32>, Expected> {
     let expected = Expected { what: "local ranks with commas between", hint: "--local-ranks-filter 0,1" };
     text.split(',').map(|rank| rank.trim().parse().map_err(|_| expected)).collect()
 }
 
-/// Items with commas between; two commas are one inside an item.
+/// Parses items between commas; two commas stand for one inside an item.
 pub(super) fn list(text: &str) -> Vec<String> {
     let mut items = vec![String::new()];
     let mut rest = text.chars().peekable();
@@ -59,7 +58,7 @@ pub(super) fn list(text: &str) -> Vec<String> {
     items
 }
 
-/// Signals by name, and those names that are none or cannot be handled.
+/// Parses signals by name; the second list holds unknown names and signals that cannot be handled.
 pub(super) fn signals(text: &str) -> (Vec<Signal>, Vec<String>) {
     let mut known = Vec::new();
     let mut odd = Vec::new();
@@ -73,31 +72,31 @@ pub(super) fn signals(text: &str) -> (Vec<Signal>, Vec<String>) {
     (known, odd)
 }
 
-/// A time in seconds, zero or more.
+/// Parses a time in seconds, zero or more.
 pub(super) fn seconds(text: &str) -> Result<Duration, Expected> {
     let expected = Expected { what: "seconds, zero or more", hint: "e.g. 30 or 0.5" };
     let number: f64 = text.trim().parse().map_err(|_| expected)?;
     Duration::try_from_secs_f64(number).map_err(|_| expected)
 }
 
-/// Days, zero or more; `None`: any number of them.
+/// Parses days, zero or more; `None`: unlimited.
 pub(super) fn days(text: &str) -> Result<Option<Duration>, Expected> {
     let expected = Expected { what: "days, zero or more, or unlimited", hint: "e.g. 30 or 0.5" };
     retention::days(text.trim()).ok_or(expected)
 }
 
-/// Bytes; `None`: any number of them.
+/// Parses a size in bytes; `None`: unlimited.
 pub(super) fn size(text: &str) -> Result<Option<u64>, Expected> {
     let expected = Expected { what: "bytes with K, M, G or T behind them, or unlimited", hint: "e.g. 500M or 4G" };
     retention::bytes(text.trim()).ok_or(expected)
 }
 
-/// A whole number, zero or more.
+/// Parses a whole number, zero or more.
 pub(super) fn count(text: &str) -> Result<u32, Expected> {
     text.trim().parse().map_err(|_| Expected { what: "a whole number, zero or more", hint: "e.g. 0 or 3" })
 }
 
-/// Keys and values of `--rdzv-conf`.
+/// Parses the keys and values of `--rdzv-conf`.
 pub(super) fn conf(text: &str) -> Result<BTreeMap<String, String>, Expected> {
     let expected = Expected {
         what: "KEY=VALUE,… with a value for every key",
@@ -116,7 +115,7 @@ pub(super) fn conf(text: &str) -> Result<BTreeMap<String, String>, Expected> {
     text.split(',').map(pair).collect()
 }
 
-/// A truth as `--rdzv-conf` writes it.
+/// Parses a boolean of `--rdzv-conf`.
 pub(super) fn truth(text: &str) -> Result<bool, Expected> {
     match text.to_lowercase().as_str() {
         "1" | "true" | "t" | "yes" | "y" => Ok(true),

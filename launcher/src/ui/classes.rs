@@ -1,27 +1,27 @@
-//! What predictions of classes are worth, as text: the figures in one line, each class, and which is taken for which.
+//! Metrics of predicted classes as text: one line, a table of classes, and the confusion matrix.
 
-use super::{figures, metrics::aligned};
+use super::{format, metrics::aligned};
 use enn_common::artifact::classes::ClassFigures;
 
 /// Classes that are listed; of more, those with most rows.
 const LISTED_MAX: usize = 24;
-/// Classes of a table of which is taken for which.
+/// Maximum number of classes of a confusion matrix.
 const CONFUSION_MAX: usize = 12;
 /// Characters of a class's name.
 const NAME_MAX: usize = 16;
 
-/// All figures in a line.
+/// Formats all metrics of classes in a line.
 pub fn line(of: &ClassFigures) -> String {
     let auc = of.auc.map_or_else(String::new, |auc| format!(", AUC {auc:.3}"));
     format!(
         "accuracy {}, log-loss {}{auc}, calibration error {}",
         share(Some(of.accuracy)),
-        figures::measure(of.log_loss),
+        format::measure(of.log_loss),
         share(Some(of.calibration_error))
     )
 }
 
-/// The tables of `enn metrics`, `enn status` and `enn evaluate`; `rows` says over which rows.
+/// Formats the tables of `enn metrics`, `enn status` and `enn evaluate`; `rows` names the rows.
 pub fn tables(of: &ClassFigures, rows: &str) -> String {
     let mut text = format!("{rows}: {}\n", line(of));
     text.push_str(&by_class(of));
@@ -35,20 +35,20 @@ fn by_class(of: &ClassFigures) -> String {
     let mut title = "by class".to_owned();
     if order.len() > LISTED_MAX {
         order.sort_by_key(|class| std::cmp::Reverse(of.classes[*class].rows));
-        title = format!("{title}, {LISTED_MAX} of {}", figures::count(order.len() as u64));
+        title = format!("{title}, {LISTED_MAX} of {}", format::count(order.len() as u64));
         order.truncate(LISTED_MAX);
     }
     let mut rows = vec![[title.as_str(), "rows", "recall", "precision", "AUC"].map(str::to_owned).to_vec()];
     for class in order {
         let part = &of.classes[class];
         let auc = part.auc.map_or_else(|| "–".to_owned(), |auc| format!("{auc:.3}"));
-        let count = figures::count(part.rows);
+        let count = format::count(part.rows);
         rows.push(vec![format!("  {}", name(of, class)), count, share(part.recall()), share(part.precision()), auc]);
     }
     aligned(&rows)
 }
 
-/// Rows by the class that is true and by the one that is predicted; empty where there are too many classes.
+/// Formats the confusion matrix; empty where there are too many classes.
 pub fn confusion(of: &ClassFigures) -> String {
     if of.confusion.is_empty() || of.confusion.len() > CONFUSION_MAX {
         return String::new();
@@ -56,7 +56,7 @@ pub fn confusion(of: &ClassFigures) -> String {
     let names = (0..of.confusion.len()).map(|class| name(of, class));
     let mut rows = vec![std::iter::once("true ↓  predicted →".to_owned()).chain(names).collect::<Vec<_>>()];
     for (class, counts) in of.confusion.iter().enumerate() {
-        let counts = counts.iter().map(|count| figures::count(*count));
+        let counts = counts.iter().map(|count| format::count(*count));
         rows.push(std::iter::once(format!("  {}", name(of, class))).chain(counts).collect());
     }
     aligned(&rows)
@@ -66,18 +66,18 @@ fn calibration(of: &ClassFigures) -> String {
     let mut rows = vec![["likeliest class", "rows", "probability", "is right"].map(str::to_owned).to_vec()];
     for part in &of.calibration {
         let between = format!("  {:.0} to {:.0} %", 100.0 * part.low, 100.0 * part.high);
-        let count = figures::count(part.rows);
+        let count = format::count(part.rows);
         rows.push(vec![between, count, share(Some(part.probability)), share(Some(part.right))]);
     }
     aligned(&rows)
 }
 
-/// A share in percent.
+/// Formats a share in percent.
 pub(super) fn share(share: Option<f64>) -> String {
     share.filter(|share| share.is_finite()).map_or_else(|| "–".to_owned(), |share| format!("{:.1} %", 100.0 * share))
 }
 
-/// A class's name, not too long.
+/// Returns a class's name, shortened.
 pub(super) fn name(of: &ClassFigures, class: usize) -> String {
     let name = of.names.get(class).map_or("", String::as_str);
     let cut: String = name.chars().take(NAME_MAX).collect();
@@ -91,7 +91,7 @@ mod tests {
 
     /// Two classes.
     fn example() -> ClassFigures {
-        let part = |rows, told, right| ClassPart { rows, told, right, auc: Some(0.875) };
+        let part = |rows, predicted, right| ClassPart { rows, predicted, right, auc: Some(0.875) };
         ClassFigures {
             names: vec!["no".to_owned(), "yes".to_owned()],
             rows: 100,

@@ -1,13 +1,13 @@
 //! What `enn cv` prints: a line for every fold that ends, then all contenders over all folds, best first, and one sentence.
 
-use super::{evaluation, figures, metrics::aligned};
+use super::{evaluation, format, metrics::aligned};
 use enn_common::artifact::{
     cv::{CvRecord, FoldState, MODEL, Spread},
     evaluation::Evaluation,
 };
 use std::fmt::Write;
 
-/// The line of a fold that has ended.
+/// Formats the line of a fold that has ended.
 pub fn line(record: &CvRecord, fold: usize) -> String {
     let found = &record.folds[fold];
     let done = record.folds.iter().filter(|fold| fold.state != FoldState::Pending).count();
@@ -19,25 +19,25 @@ pub fn line(record: &CvRecord, fold: usize) -> String {
             let best = found.errors.iter().filter(|(name, _)| *name != MODEL);
             let best = best.min_by(|a, b| a.1.judged().total_cmp(&b.1.judged()));
             let ours = found.errors.get(MODEL);
-            let ours = ours.map_or_else(|| figures::ABSENT.to_owned(), |one| figures::judged(one, &record.units));
+            let ours = ours.map_or_else(|| format::ABSENT.to_owned(), |one| format::judged(one, &record.units));
             let beside = best.map_or_else(String::new, |(name, metrics)| {
-                format!(", {} {}", figures::label(name), figures::measure(metrics.judged()))
+                format!(", {} {}", format::label(name), format::measure(metrics.judged()))
             });
             format!("{place}: {ours}{beside}; {:.1} s", found.seconds)
         }
     }
 }
 
-/// The table of all folds, and what they say together.
+/// Formats the table of all folds, and the sentence below it.
 pub fn table(record: &CvRecord, evaluation: Option<&Evaluation>) -> String {
     let unit = if record.units.is_empty() { String::new() } else { format!(" ({})", record.units) };
-    let columns = figures::columns(record.measure());
+    let columns = format::columns(record.measure());
     let mut rows = vec![vec![format!("errors{unit}")]];
     rows[0].extend(columns.iter().flat_map(|(name, _)| [(*name).to_owned(), "±".to_owned()]));
     for one in &record.contenders {
         let label =
-            if one.name == MODEL { format!("> {}", one.name) } else { format!("  {}", figures::label(&one.name)) };
-        let of = |spread: Spread| [figures::measure(spread.mean), figures::measure(spread.std)];
+            if one.name == MODEL { format!("> {}", one.name) } else { format!("  {}", format::label(&one.name)) };
+        let of = |spread: Spread| [format::measure(spread.mean), format::measure(spread.std)];
         let spreads = columns.iter().filter_map(|(_, of)| record.spread(&one.name, *of));
         rows.push([vec![label], spreads.flat_map(of).collect()].concat());
     }
@@ -47,7 +47,7 @@ pub fn table(record: &CvRecord, evaluation: Option<&Evaluation>) -> String {
     let _ = writeln!(
         text,
         "means and standard deviations over {}; baselines are fitted to all rows outside the fold, training and validation",
-        figures::plural(done as u64, "fold"),
+        format::plural(done as u64, "fold"),
     );
     evaluation.iter().for_each(|evaluation| evaluation::details(&mut text, evaluation));
     for (fold, cause) in failures(record) {
@@ -57,18 +57,18 @@ pub fn table(record: &CvRecord, evaluation: Option<&Evaluation>) -> String {
     text
 }
 
-/// Whether the model is better than the best baseline.
+/// Returns a sentence that compares the model with the best baseline.
 pub fn sentence(record: &CvRecord) -> String {
     let Some(verdict) = record.verdict() else {
         return "there is nothing to compare: no fold has both a model and a baseline".to_owned();
     };
     let measure = record.measure().name();
-    let name = figures::label(&verdict.baseline);
+    let name = format::label(&verdict.baseline);
     let percent = 100.0 * verdict.difference.abs();
     let folds = format!(
         "on the test rows of all folds; lower in {} of {}",
         verdict.wins,
-        figures::plural(verdict.folds as u64, "fold")
+        format::plural(verdict.folds as u64, "fold")
     );
     match verdict.difference < 0.0 {
         true => format!("ENN beats the best baseline: its {measure} is {percent:.1} % below that of {name} ({folds})"),

@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 use thiserror::Error;
 
-/// Failures of events.jsonl.
+/// Why the journal, events.jsonl, cannot be read or written.
 #[derive(Debug, Error)]
 pub enum JournalError {
     /// The file cannot be opened or made.
@@ -41,7 +41,7 @@ pub enum TopError {
 /// Failures of the metrics server.
 #[derive(Debug, Error)]
 pub enum MetricsError {
-    /// It is no address.
+    /// The text is no address.
     #[error(
         "\"{text}\" is no address for metrics\nhint: a port such as 9400 (this host only), or an address and a port such as 0.0.0.0:9400"
     )]
@@ -59,11 +59,7 @@ pub enum KernelsError {
     Read { path: PathBuf, source: io::Error },
     /// The file is not what it should be.
     #[error("{}: {source}", path.display())]
-    Json {
-        path: PathBuf,
-        /// What the parser found.
-        source: serde_json::Error,
-    },
+    Json { path: PathBuf, source: serde_json::Error },
     /// Another version of ENN wrote it.
     #[error("{} has version {found}, expected {}", path.display(), enn_common::kernels::VERSION)]
     Version { path: PathBuf, found: u32 },

@@ -1,9 +1,9 @@
-//! What `enn evaluate` prints: contenders over everything, then the model beside the best baseline by horizon, group and cell, how
-//! honest intervals are, and which inputs matter.
+//! The output of `enn evaluate`: all forecasters over all rows, then the model and the best baseline by horizon, group and
+//! cell, the coverage of intervals, and the importance of inputs.
 
-use super::{classes, figures, metrics::aligned};
+use super::{classes, format, metrics::aligned};
 use enn_common::{
-    artifact::evaluation::{Evaluation, MODEL, Part},
+    artifact::evaluation::{Evaluation, EvaluationPart, MODEL},
     metrics::{self, Measure, Metrics},
 };
 use std::fmt::Write;
@@ -28,7 +28,7 @@ pub fn table(evaluation: &Evaluation) -> String {
     text
 }
 
-/// The model beside the best baseline by horizon, group and cell, intervals and importance.
+/// Appends the model's and the best baseline's errors by horizon, group and cell, intervals and importance.
 pub(super) fn details(text: &mut String, evaluation: &Evaluation) {
     parts(
         text,
@@ -37,12 +37,12 @@ pub(super) fn details(text: &mut String, evaluation: &Evaluation) {
         LISTED_MAX,
     );
     parts(text, &format!("by {}", evaluation.group), &evaluation.groups, LISTED_MAX);
-    // The grid of a single horizon, or of horizons alone, has been told.
+    // A grid of a single horizon, or of horizons alone, is shown above.
     if evaluation.cells.len() > evaluation.horizons.len() {
         parts(text, "worst cells", &evaluation.cells, CELLS_MAX);
     }
-    if let Some(figures) = &evaluation.classes {
-        text.push_str(&classes::tables(figures, &rows(evaluation)));
+    if let Some(class_scores) = &evaluation.classes {
+        text.push_str(&classes::tables(class_scores, &rows(evaluation)));
     }
     intervals(text, evaluation);
     importance(text, evaluation);
@@ -52,17 +52,18 @@ fn contenders(evaluation: &Evaluation) -> String {
     let unit = if evaluation.units.is_empty() { String::new() } else { format!(" ({})", evaluation.units) };
     let mut all: Vec<(&String, &Metrics)> = evaluation.all.errors.iter().collect();
     all.sort_by(|a, b| a.1.judged().total_cmp(&b.1.judged()));
-    let columns = figures::columns(measure(evaluation));
+    let columns = format::columns(measure(evaluation));
     let mut rows = vec![vec![format!("errors{unit}")]];
     rows[0].extend(columns.iter().map(|(name, _)| (*name).to_owned()));
     for (name, metrics) in all {
-        let label = if name == MODEL { format!("> {name}") } else { format!("  {}", figures::label(name)) };
-        rows.push([vec![label], columns.map(|(_, of)| figures::measure(of(metrics))).to_vec()].concat());
+        let label = if name == MODEL { format!("> {name}") } else { format!("  {}", format::label(name)) };
+        rows.push([vec![label], columns.map(|(_, of)| format::measure(of(metrics))).to_vec()].concat());
     }
     aligned(&rows)
 }
 
-/// Rows that the run trained or validated on apart from those it never saw; nothing where all are new.
+/// Appends the errors of rows that the run trained or validated on, and of those that it never saw; nothing where all
+/// are new.
 fn seen(text: &mut String, evaluation: &Evaluation) {
     if evaluation.seen.iter().all(|one| one.rows == evaluation.judged) && evaluation.warning.is_none() {
         return;
@@ -70,11 +71,11 @@ fn seen(text: &mut String, evaluation: &Evaluation) {
     let name = measure(evaluation).name();
     let mut rows = vec![["the run has", "rows", name, "best baseline", ""].map(str::to_owned).to_vec()];
     for one in &evaluation.seen {
-        let figure = |error: Option<f64>| error.map_or_else(|| "–".to_owned(), figures::measure);
-        let label = one.part.best().map(|best| figures::label(best.0));
+        let figure = |error: Option<f64>| error.map_or_else(|| "–".to_owned(), format::measure);
+        let label = one.part.best().map(|best| format::label(best.0));
         let best = one.part.best().map(|best| best.1);
         let name = format!("  {}", one.part.name);
-        let count = figures::count(one.rows);
+        let count = format::count(one.rows);
         rows.push(vec![name, count, figure(one.part.model()), figure(best), label.unwrap_or_default()]);
     }
     text.push_str(&aligned(&rows));
@@ -84,30 +85,29 @@ fn measure(evaluation: &Evaluation) -> Measure {
     evaluation.all.measure().unwrap_or(Measure::Mae)
 }
 
-/// Parts one by one, or the worst of them.
-fn parts(text: &mut String, title: &str, parts: &[Part], listed: usize) {
-    let measure = parts.iter().find_map(Part::measure).unwrap_or(Measure::Mae);
-    // Beside what is compared: R², or which share of the rows of a class is told right.
-    let [(name, _), _, (r2, of_r2)] = figures::columns(measure);
-    let beside = if measure == Measure::Mae { (r2, of_r2) } else { figures::columns(measure)[1] };
+/// Appends a table of parts: all, or the worst ones.
+fn parts(text: &mut String, title: &str, parts: &[EvaluationPart], listed: usize) {
+    let measure = parts.iter().find_map(EvaluationPart::measure).unwrap_or(Measure::Mae);
+    // The second column: R², or the share of rows whose class is predicted correctly.
+    let [(name, _), _, (r2, of_r2)] = format::columns(measure);
+    let beside = if measure == Measure::Mae { (r2, of_r2) } else { format::columns(measure)[1] };
     if parts.len() < 2 {
         return;
     }
-    let mut shown: Vec<&Part> = parts.iter().collect();
+    let mut shown: Vec<&EvaluationPart> = parts.iter().collect();
     let mut title = title.to_owned();
     if shown.len() > listed {
         shown.sort_by(|a, b| b.model().unwrap_or(-1.0).total_cmp(&a.model().unwrap_or(-1.0)));
-        title = format!("{title}, {listed} of {}", figures::count(parts.len() as u64));
+        title = format!("{title}, {listed} of {}", format::count(parts.len() as u64));
         shown.truncate(listed);
     }
     let mut rows = vec![[title.as_str(), name, beside.0, "best baseline", ""].map(str::to_owned).to_vec()];
     for part in shown {
         let model = part.errors.get(MODEL);
-        let number = |of: fn(&Metrics) -> f64| model.map_or_else(|| "–".to_owned(), |one| figures::measure(of(one)));
-        let (best, name) = part.best().map_or_else(
-            || ("–".to_owned(), String::new()),
-            |(name, mae)| (figures::measure(mae), figures::label(name)),
-        );
+        let number = |of: fn(&Metrics) -> f64| model.map_or_else(|| "–".to_owned(), |one| format::measure(of(one)));
+        let (best, name) = part
+            .best()
+            .map_or_else(|| ("–".to_owned(), String::new()), |(name, mae)| (format::measure(mae), format::label(name)));
         rows.push(vec![format!("  {}", part.name), number(Metrics::judged), number(beside.1), best, name]);
     }
     text.push_str(&aligned(&rows));
@@ -121,7 +121,7 @@ fn intervals(text: &mut String, evaluation: &Evaluation) {
     let mut rows = vec![["intervals", "should hold", "hold", "mean width"].map(str::to_owned).to_vec()];
     for one in &evaluation.intervals {
         let name = format!("  {} to {}", one.lower, one.upper);
-        rows.push(vec![name, percent(one.upper - one.lower), percent(one.covered), figures::measure(one.width)]);
+        rows.push(vec![name, percent(one.upper - one.lower), percent(one.covered), format::measure(one.width)]);
     }
     for level in &evaluation.levels {
         rows.push(vec![format!("  below {}", level.level), percent(level.level), percent(level.below), String::new()]);
@@ -137,14 +137,14 @@ fn importance(text: &mut String, evaluation: &Evaluation) {
         vec![vec!["shuffled input".to_owned(), format!("{} rises by", measure(evaluation).name()), "±".to_owned()]];
     for one in &evaluation.importance {
         let name = format!("  {}", one.input);
-        rows.push(vec![name, figures::measure(one.rise.mean), figures::measure(one.rise.std)]);
+        rows.push(vec![name, format::measure(one.rise.mean), format::measure(one.rise.std)]);
     }
     text.push_str(&aligned(&rows));
 }
 
-/// The rows that errors are about.
+/// Describes the rows over which errors are computed.
 pub(super) fn rows(evaluation: &Evaluation) -> String {
-    let rows = figures::plural(evaluation.judged, "row");
+    let rows = format::plural(evaluation.judged, "row");
     match (evaluation.seen.is_empty(), &evaluation.warning) {
         (false, None) => format!("{rows} that the run never saw"),
         (false, Some(_)) => format!("{rows} that the run has seen"),
@@ -152,14 +152,14 @@ pub(super) fn rows(evaluation: &Evaluation) -> String {
     }
 }
 
-/// How much the model's forecasts move; empty where no target does.
+/// Describes how much the model's forecasts vary compared with the targets; empty where the targets are constant.
 pub(super) fn moves(evaluation: &Evaluation) -> String {
     evaluation.reactivity.map_or_else(String::new, |reactivity| {
         format!("; its forecasts spread {reactivity:.2} times as far as the targets (median over cells)")
     })
 }
 
-/// The model beside the best baseline, and how much its forecasts move.
+/// Compares the model with the best baseline, and states how much its forecasts vary.
 fn sentence(evaluation: &Evaluation) -> String {
     let rows = rows(evaluation);
     let moves = moves(evaluation);
@@ -170,7 +170,7 @@ fn sentence(evaluation: &Evaluation) -> String {
             format!(
                 "{rows}: ENN's {} is {percent:.1} % {side} that of the best baseline, {}{moves}",
                 measure(evaluation).name(),
-                figures::label(name)
+                format::label(name)
             )
         }
         None => format!("{rows}, no baseline to compare with{moves}"),

@@ -1,36 +1,34 @@
-//! The report of a failure: what a person sees when a run dies. Root cause first, then what is known around it.
+//! The report of a failure of a run: the root cause first, then its circumstances.
 //!
 //! **Invariant:** pure; at most `width` columns, a bounded number of lines, no control characters of the failed program.
 
-use super::{figures, model::RunView, plain, signal, standing::any_program};
+use super::{format, model::RunView, plain, run_status::any_program, signal};
 use enn_common::failure::Failure;
 use time::{OffsetDateTime, macros::format_description};
 
 /// Columns when the terminal does not say.
 pub const WIDTH: usize = 100;
-/// Fewest columns that are filled; narrower terminals wrap by themselves.
+/// Minimum number of columns that are filled; narrower terminals wrap lines themselves.
 const WIDTH_MIN: usize = 40;
 /// Lines of standard error that are shown.
 const STDERR_LINES_MAX: usize = 20;
-/// Lines of a call stack that are shown: the end, where the error is.
+/// Lines shown of the end of a call stack, where the error is.
 const STACK_LINES_MAX: usize = 24;
-/// Lines of the worker's own words.
+/// Lines shown of the worker's own message.
 const WORDS_LINES_MAX: usize = 12;
 /// Other workers that are listed.
 const OTHERS_MAX: usize = 16;
-/// Nodes are told apart from this many on.
+/// Number of nodes from which on nodes are named.
 const SEVERAL: u32 = 2;
 
-/// What the report knows beside the failure itself.
+/// Facts that a report contains besides the failure itself.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Around {
+pub struct FailureContext {
     /// When the round began, seconds since the Unix epoch.
     pub began: Option<f64>,
     /// Nodes of the round; 0: not known.
     pub nodes: u32,
-    /// Restarts used.
     pub restarts: u32,
-    /// Restarts allowed.
     pub restarts_max: Option<u32>,
     /// Why no other round follows.
     pub verdict: Option<String>,
@@ -38,18 +36,18 @@ pub struct Around {
     pub run: Option<String>,
     /// Where the stacks of all workers were written.
     pub stacks: Option<String>,
-    /// Columns; 0: [`WIDTH`].
+    /// Width of the report, columns; 0: [`WIDTH`].
     pub width: usize,
 }
 
-/// Who failed, how, when: one sentence.
-pub fn headline(failure: &Failure, around: &Around) -> String {
+/// Returns a sentence that names the worker, its failure and the time.
+pub fn headline(failure: &Failure, context: &FailureContext) -> String {
     let Failure { rank, local_rank, node_rank, host, pid, role, .. } = failure;
     let mut who = Vec::new();
     if !role.is_empty() && role != "default" {
         who.push(format!("role {role}"));
     }
-    if around.nodes >= SEVERAL || *node_rank > 0 || rank != local_rank {
+    if context.nodes >= SEVERAL || *node_rank > 0 || rank != local_rank {
         who.push(format!("local rank {local_rank} of node {node_rank}"));
     }
     if !host.is_empty() {
@@ -63,19 +61,19 @@ pub fn headline(failure: &Failure, around: &Around) -> String {
         (None, None) => "failed".to_owned(),
     };
     let early = if failure.early { " before it was ready" } else { "" };
-    // Clocks of two hosts may differ: a time before the beginning is not told.
-    let after = around.began.map(|began| failure.time - began).filter(|seconds| *seconds >= 0.0);
+    // Clocks of two hosts may differ: a time before the beginning is left out.
+    let after = context.began.map(|began| failure.time - began).filter(|seconds| *seconds >= 0.0);
     let round = failure.round;
     let after =
-        after.map_or_else(String::new, |seconds| format!(", {} after round {round} began", figures::seconds(seconds)));
+        after.map_or_else(String::new, |seconds| format!(", {} after round {round} began", format::seconds(seconds)));
     format!("rank {rank} ({}) {how}{early}{}{after}", who.join(", "), at(failure.time))
 }
 
-/// The whole report, without a newline at its end.
-pub fn report(failure: &Failure, around: &Around) -> String {
-    let width = if around.width == 0 { WIDTH } else { around.width.max(WIDTH_MIN) };
+/// Returns the whole report, without a newline at its end.
+pub fn report(failure: &Failure, context: &FailureContext) -> String {
+    let width = if context.width == 0 { WIDTH } else { context.width.max(WIDTH_MIN) };
     let mut out = Vec::new();
-    plain::wrap(&headline(failure, around), "", width, &mut out);
+    plain::wrap(&headline(failure, context), "", width, &mut out);
     if let Some(words) = failure.message.as_deref().map(plain::lines).filter(|words| !words.is_empty()) {
         for line in words.iter().take(WORDS_LINES_MAX) {
             plain::wrap(line, "  ", width, &mut out);
@@ -103,35 +101,35 @@ pub fn report(failure: &Failure, around: &Around) -> String {
         others.push(format!("… and {more} more"));
     }
     section("meanwhile on its node:", others, width, &mut out);
-    if let Some(stacks) = &around.stacks {
+    if let Some(stacks) = &context.stacks {
         out.push(format!("  what all workers were doing: {stacks}"));
     }
-    let verdict = around.verdict.as_ref().map(|verdict| format!("not tried again: {verdict}"));
-    if let Some(text) = verdict.or_else(|| restarts(around)) {
+    let verdict = context.verdict.as_ref().map(|verdict| format!("not tried again: {verdict}"));
+    if let Some(text) = verdict.or_else(|| restarts(context)) {
         plain::wrap(&text, "  ", width, &mut out);
     }
-    if let Some(run) = &around.run {
+    if let Some(run) = &context.run {
         out.push(format!("  more: enn logs {run}, enn top {run}"));
     }
     out.join("\n")
 }
 
-/// The report of the failure of the last round as the events tell it; `None` when none was reported.
+/// Returns the report of the last round's failure; `None` when no failure was reported.
 pub fn last_of(view: &RunView, width: usize) -> Option<String> {
     let failure = &view.failures.last()?.failure;
     if view.rounds.last().is_some_and(|round| round.round != failure.round) {
         return None;
     }
-    Some(report(failure, &around(view, failure, width)))
+    Some(report(failure, &context(view, failure, width)))
 }
 
-/// What the events say around a failure.
-pub fn around(view: &RunView, failure: &Failure, width: usize) -> Around {
+/// Collects the facts about a failure from the events.
+pub fn context(view: &RunView, failure: &Failure, width: usize) -> FailureContext {
     let round = view.rounds.iter().rev().find(|round| round.round == failure.round);
     let restarts = u32::try_from(view.restarts()).unwrap_or(u32::MAX);
     let left = round.and_then(|round| round.restarts_left);
     let stacks = view.hangs.iter().rev().find(|hang| hang.round == failure.round);
-    Around {
+    FailureContext {
         began: round.map(|round| round.started),
         nodes: round.map_or(0, |round| u32::try_from(round.nodes.len()).unwrap_or(u32::MAX)),
         restarts,
@@ -143,16 +141,16 @@ pub fn around(view: &RunView, failure: &Failure, width: usize) -> Around {
     }
 }
 
-fn restarts(around: &Around) -> Option<String> {
-    let max = around.restarts_max?;
-    Some(match (max, around.restarts) {
+fn restarts(context: &FailureContext) -> Option<String> {
+    let max = context.restarts_max?;
+    Some(match (max, context.restarts) {
         (0, _) => "restarts: none were allowed (--max-restarts)".to_owned(),
         (max, 0) => format!("restarts: none of {max} used"),
         (max, used) => format!("restarts: {used} of {max} used"),
     })
 }
 
-/// " at 12:03:04 UTC"; nothing when the time is none.
+/// Formats a time as " at 12:03:04 UTC"; empty when the time is invalid.
 fn at(time: f64) -> String {
     let clock = format_description!("[hour]:[minute]:[second]");
     let moment = OffsetDateTime::from_unix_timestamp(time as i64).ok().filter(|_| time > 0.0);
@@ -170,17 +168,17 @@ fn section(title: &str, lines: Vec<String>, width: usize, out: &mut Vec<String>)
     }
 }
 
-/// The last lines, and how many were left out before them.
+/// Returns the last lines, after a line that counts those left out.
 fn last(lines: &[String], most: usize) -> Vec<String> {
     let left_out = lines.len().saturating_sub(most);
     let shown = lines[left_out..].iter().cloned();
     if left_out == 0 {
         return shown.collect();
     }
-    std::iter::once(format!("… {} before", figures::plural(left_out as u64, "line"))).chain(shown).collect()
+    std::iter::once(format!("… {} before", format::plural(left_out as u64, "line"))).chain(shown).collect()
 }
 
-/// Whether the end of `stack` stands in `stderr`.
+/// Returns whether `stderr` contains the end of `stack`.
 fn repeats(stack: &[String], stderr: &[String]) -> bool {
     let tail: Vec<&str> = stack.iter().map(|line| line.trim()).rev().take(3).collect();
     !tail.is_empty() && tail.iter().all(|line| stderr.iter().any(|other| other.contains(line)))

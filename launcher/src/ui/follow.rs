@@ -28,8 +28,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Opens the journal of `run_dir`. `held` is open for writing in the launcher as long as it lives. Where the system cannot
-    /// watch files the follower works, but wakes nobody.
+    /// Opens the journal of `run_dir`. The launcher keeps `held` open for writing as long as it lives. Where the system
+    /// cannot watch files, the follower reads, but [`Self::fd`] returns `None`.
     ///
     /// # Errors
     /// There is no journal, or it may not be read.
@@ -44,7 +44,7 @@ impl Follower {
         }
     }
 
-    /// Hands what came since the last call to `each`.
+    /// Passes the events since the last call to `each`.
     ///
     /// # Errors
     /// The disk fails.
@@ -75,17 +75,18 @@ impl Follower {
         }
     }
 
-    /// Numbers of the lines that could not be understood.
+    /// Returns the numbers of the lines that could not be parsed.
     pub fn unreadable(&self) -> &[u64] {
         &self.unreadable
     }
 
-    /// Readable when the journal grew or the launcher let go of the run; `None` when the system cannot watch files.
+    /// Returns a descriptor that becomes readable when the journal grows or the launcher releases the run; `None` when
+    /// the system cannot watch files.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.watch.as_ref().map(AsFd::as_fd)
     }
 
-    /// Appends the next block after `pending`; false at the end.
+    /// Appends the next block to `pending`; returns false at the end of the file.
     fn block(&mut self, pending: &mut Vec<u8>) -> io::Result<bool> {
         self.file.seek(SeekFrom::Start(self.read_bytes + pending.len() as u64))?;
         Ok(self.file.by_ref().take(BLOCK_BYTES).read_to_end(pending)? > 0)

@@ -7,7 +7,7 @@ mod reserve;
 
 use super::error::JournalError;
 use enn_common::{
-    event::{Event, What},
+    event::{Event, EventKind},
     fs::regular,
 };
 use reserve::Reserve;
@@ -25,15 +25,16 @@ pub const FILE: &str = "events.jsonl";
 /// Longest line that is read: a cleaning report of some ten thousand columns fits.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes of last lines for which room is kept: the line that tells of missing ones, and what a file system adds, have room besides.
+/// Bytes reserved for the last lines; the line that counts missing ones, and overhead of the file system, have room
+/// besides.
 const RESERVED_BYTES: usize = reserve::BYTES - (8 << 10);
 
-/// Bytes of lines that wait for room on the disk.
+/// Maximum bytes of lines that wait for room on the disk.
 const PENDING_BYTES_MAX: usize = 8 << 20;
 
 /// Appends events to events.jsonl.
 #[derive(Debug)]
-pub struct Writer {
+pub struct JournalWriter {
     file: File,
     path: PathBuf,
     /// Length of the whole lines; the file is cut back to it after a failed write.
@@ -42,16 +43,16 @@ pub struct Writer {
     /// Lines that could not be written yet, oldest first.
     pending: VecDeque<Vec<u8>>,
     pending_bytes: usize,
-    /// Events for which there was no room among them, and when the first of them happened.
+    /// Number of events that were dropped because the queue was full, and the time of the first of them.
     lost: u64,
     lost_since: f64,
-    /// The newest of them.
+    /// The newest event that was dropped.
     newest: Vec<u8>,
-    /// Room for the last lines.
+    /// Disk space reserved for the last lines.
     reserve: Option<Reserve>,
 }
 
-impl Writer {
+impl JournalWriter {
     /// Opens or makes the journal of `run_dir` and cuts away a torn last line.
     ///
     /// # Errors
@@ -111,7 +112,7 @@ impl Writer {
         self.flush()
     }
 
-    /// Writes what waits, and what is missing.
+    /// Writes the pending lines, and a line that counts dropped events.
     fn flush(&mut self) -> io::Result<()> {
         if self.torn {
             self.file.set_len(self.whole_bytes)?;
@@ -133,14 +134,14 @@ impl Writer {
         Ok(())
     }
 
-    /// A line that tells of missing ones.
+    /// Makes a line that counts missing events.
     fn gap(&self, count: u64, how_long: &str) -> io::Result<Vec<u8>> {
         let message = format!("the journal lacks {count} events from here on: the disk was full {how_long}");
-        line(&Event { time: self.lost_since, what: What::Warned { message } })
+        line(&Event { time: self.lost_since, what: EventKind::Warned { message } })
     }
 
-    /// At the end nothing waits any more: into the room that was kept go the oldest lines that fit, a line that tells how many do not, and the
-    /// newest one, which says how it ended.
+    /// Writes the last lines into the reserved space: the oldest pending ones that fit, a line that counts those that
+    /// do not, and the newest one, which records the end.
     fn end(&mut self) -> io::Result<()> {
         if self.pending.is_empty() && self.lost == 0 {
             return Ok(());
@@ -173,7 +174,7 @@ impl Writer {
         self.flush()
     }
 
-    /// Adds an event to those that wait; where there is no room for it, it is counted.
+    /// Adds an event to the pending ones, or counts it as dropped when the queue is full.
     fn keep(&mut self, event: &Event) -> io::Result<()> {
         let line = line(event)?;
         let is_full = !self.pending.is_empty() && self.pending_bytes + line.len() > PENDING_BYTES_MAX;
@@ -189,7 +190,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for JournalWriter {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
             tracing::warn!("the journal {} lacks its last events: {error}", self.path.display());
@@ -198,7 +199,7 @@ impl Drop for Writer {
 }
 
 #[cfg(test)]
-impl Writer {
+impl JournalWriter {
     /// A writer whose every write fails, as on a full disk.
     pub(super) fn read_only(run_dir: &Path) -> Self {
         let mut writer = Self::open(run_dir).unwrap();
@@ -311,7 +312,7 @@ mod tests {
     use std::fs;
 
     fn event(time: f64) -> Event {
-        Event { time, what: What::Warned { message: format!("at {time}\nsecond line") } }
+        Event { time, what: EventKind::Warned { message: format!("at {time}\nsecond line") } }
     }
 
     fn all(run_dir: &Path) -> (Vec<Event>, Vec<u64>) {
@@ -323,17 +324,17 @@ mod tests {
     #[test]
     fn a_later_events_line_is_skipped_and_named() {
         let dir = tempfile::tempdir().unwrap();
-        Writer::open(dir.path()).unwrap().write(&event(1.0)).unwrap();
+        JournalWriter::open(dir.path()).unwrap().write(&event(1.0)).unwrap();
         let mut file = OpenOptions::new().append(true).open(dir.path().join(FILE)).unwrap();
         file.write_all(b"{\"time\":2.0,\"event\":\"teleported\",\"to\":\"Mars\"}\n").unwrap();
-        Writer::open(dir.path()).unwrap().write(&event(3.0)).unwrap();
+        JournalWriter::open(dir.path()).unwrap().write(&event(3.0)).unwrap();
         assert_eq!(all(dir.path()), (vec![event(1.0), event(3.0)], vec![2]));
     }
 
     #[test]
     fn a_journal_that_is_cut_has_all_events_up_to_there_and_names_the_line_that_is_begun() {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = Writer::open(dir.path()).unwrap();
+        let mut writer = JournalWriter::open(dir.path()).unwrap();
         (0..400).for_each(|at| writer.write(&event(f64::from(at))).unwrap());
         drop(writer);
         let path = dir.path().join(FILE);
@@ -354,7 +355,7 @@ mod tests {
     #[test]
     fn half_a_line_is_removed_before_the_next() {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = Writer::open(dir.path()).unwrap();
+        let mut writer = JournalWriter::open(dir.path()).unwrap();
         writer.write(&event(1.0)).unwrap();
         let good = std::mem::replace(&mut writer.file, File::open(dir.path().join(FILE)).unwrap());
         assert!(matches!(writer.write(&event(2.0)), Err(JournalError::Write { .. })));
@@ -367,14 +368,16 @@ mod tests {
     #[test]
     fn what_a_full_disk_refused_too_long_is_a_gap_that_is_told() {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = Writer::open(dir.path()).unwrap();
+        let mut writer = JournalWriter::open(dir.path()).unwrap();
         let good = std::mem::replace(&mut writer.file, File::open(dir.path().join(FILE)).unwrap());
-        let long = |time: f64| Event { time, what: What::Warned { message: "x".repeat(PENDING_BYTES_MAX / 4) } };
+        let long = |time: f64| Event { time, what: EventKind::Warned { message: "x".repeat(PENDING_BYTES_MAX / 4) } };
         (1..=6).for_each(|time| assert!(writer.write(&long(f64::from(time))).is_err()));
         writer.file = good;
         writer.write(&event(7.0)).unwrap();
         let (events, unreadable) = all(dir.path());
-        let Some(Event { time, what: What::Warned { message } }) = events.last() else { panic!("{}", events.len()) };
+        let Some(Event { time, what: EventKind::Warned { message } }) = events.last() else {
+            panic!("{}", events.len())
+        };
         assert!(unreadable.is_empty() && message.contains("lacks 4 events"), "{message}");
         assert_eq!((events.len(), *time), (4, 4.0));
     }
@@ -382,18 +385,18 @@ mod tests {
     #[test]
     fn at_the_end_the_oldest_lines_that_fit_are_kept_with_the_newest_and_a_gap_is_told() {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = Writer::open(dir.path()).unwrap();
+        let mut writer = JournalWriter::open(dir.path()).unwrap();
         assert!(dir.path().join(".events.reserve").exists());
         writer.write(&event(1.0)).unwrap();
         writer.file = File::open(dir.path().join(FILE)).unwrap();
-        let long = |time: f64| Event { time, what: What::Warned { message: "x".repeat(20_000) } };
+        let long = |time: f64| Event { time, what: EventKind::Warned { message: "x".repeat(20_000) } };
         (2..=9).for_each(|time| assert!(writer.write(&long(f64::from(time))).is_err()));
         assert!(writer.write(&event(10.0)).is_err());
         // Room for as much as was kept: the file takes no more.
         assert!(writer.end().is_err());
-        let told: Vec<f64> =
+        let written: Vec<f64> =
             writer.pending.iter().map(|line| serde_json::from_slice::<Event>(line).unwrap().time).collect();
-        assert_eq!(told, [2.0, 3.0, 4.0, 10.0], "two that fit, the gap from the third on, the newest");
+        assert_eq!(written, [2.0, 3.0, 4.0, 10.0], "two that fit, the gap from the third on, the newest");
         assert!(writer.pending.iter().map(Vec::len).sum::<usize>() < reserve::BYTES);
         assert!(String::from_utf8_lossy(&writer.pending[2]).contains("lacks 6 events"));
         assert!(!dir.path().join(".events.reserve").exists());
@@ -404,7 +407,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join("run");
         fs::create_dir(&run).unwrap();
-        let mut writer = Writer::open(&run).unwrap();
+        let mut writer = JournalWriter::open(&run).unwrap();
         writer.write(&event(1.0)).unwrap();
         fs::remove_dir_all(&run).unwrap();
         assert!(writer.write(&event(2.0)).unwrap_err().to_string().contains("removed"));
@@ -413,7 +416,7 @@ mod tests {
     #[test]
     fn the_ends_of_a_long_journal_are_read_and_all_of_a_short_one() {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = Writer::open(dir.path()).unwrap();
+        let mut writer = JournalWriter::open(dir.path()).unwrap();
         (1..=100).for_each(|time| writer.write(&event(f64::from(time))).unwrap());
         let times = |bytes: u64| {
             let mut times = Vec::new();
@@ -442,7 +445,7 @@ mod tests {
         fn any_torn_end_is_survived(lines in 1usize..6, cut in 0.0f64..1.0) {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join(FILE);
-            let mut writer = Writer::open(dir.path()).unwrap();
+            let mut writer = JournalWriter::open(dir.path()).unwrap();
             let mut ends = vec![0];
             for line in 0..lines {
                 writer.write(&event(line as f64)).unwrap();
@@ -456,7 +459,7 @@ mod tests {
             let (events, _) = all(dir.path());
             prop_assert!(events.len() == whole || events.len() == whole + 1);
 
-            Writer::open(dir.path()).unwrap().write(&event(99.0)).unwrap();
+            JournalWriter::open(dir.path()).unwrap().write(&event(99.0)).unwrap();
             let (events, unreadable) = all(dir.path());
             prop_assert_eq!(events.len(), whole + 1);
             prop_assert_eq!(events.last(), Some(&event(99.0)));

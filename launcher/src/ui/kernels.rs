@@ -3,14 +3,14 @@
 //!
 //! **Invariant:** it shows kernels.json and decides nothing.
 
-use super::{error::KernelsError, figures};
+use super::{error::KernelsError, format};
 use enn_common::kernels::{self, KernelBook, OpKernels, Quarantine};
 use std::{fmt::Write, io, path::Path};
 
 /// Columns of an operation's name.
 const NAME_WIDTH: usize = 20;
 
-/// Reads a run's kernels.json; an empty book when no worker has told anything yet.
+/// Reads a run's kernels.json; an empty book when no worker has reported yet.
 ///
 /// # Errors
 /// The file cannot be read, or is one of another version.
@@ -26,11 +26,13 @@ pub fn read(run: &Path) -> Result<KernelBook, KernelsError> {
     if book.version == kernels::VERSION { Ok(book) } else { Err(KernelsError::Version { path, found: book.version }) }
 }
 
-/// The page.
+/// Formats the page of `enn kernels`.
 pub fn text(book: &KernelBook) -> String {
     let mut page = String::new();
     if book.ops.is_empty() {
-        page.push_str("no kernels were told: no epoch is finished, or no operation of this model has more than one\n");
+        page.push_str(
+            "no kernels are recorded: no epoch is finished, or no operation of this model has more than one\n",
+        );
     }
     for op in book.ops.values() {
         operation(&mut page, op);
@@ -51,31 +53,31 @@ fn operation(page: &mut String, op: &OpKernels) {
     let _ = writeln!(page, "{:NAME_WIDTH$} tries {order}{forced}", op.op);
     for (kernel, calls) in &op.ran {
         let checked = if calls.checked > 0 {
-            format!(", right on {}", figures::plural(calls.checked, "signature"))
+            format!(", right on {}", format::plural(calls.checked, "signature"))
         } else {
             String::new()
         };
-        let _ = writeln!(page, "{:NAME_WIDTH$}   ran {kernel}: {}{checked}", "", figures::plural(calls.calls, "call"));
+        let _ = writeln!(page, "{:NAME_WIDTH$}   ran {kernel}: {}{checked}", "", format::plural(calls.calls, "call"));
     }
     for (reason, calls) in &op.passed_over {
-        let _ = writeln!(page, "{:NAME_WIDTH$}   not {reason}: {}", "", figures::plural(*calls, "call"));
+        let _ = writeln!(page, "{:NAME_WIDTH$}   not {reason}: {}", "", format::plural(*calls, "call"));
     }
 }
 
 fn quarantined(page: &mut String, entry: &Quarantine) {
     let steps = if entry.first_step == entry.last_step {
-        format!("at step {}", figures::count(entry.first_step))
+        format!("at step {}", format::count(entry.first_step))
     } else {
         format!(
             "{} times, steps {} to {}",
             entry.count,
-            figures::count(entry.first_step),
-            figures::count(entry.last_step)
+            format::count(entry.first_step),
+            format::count(entry.last_step)
         )
     };
     let then = match (entry.recovered, entry.retry_at()) {
-        (Some(step), _) => format!("right again at step {}", figures::count(step)),
-        (None, Some(step)) => format!("tried again at step {}, or by another build", figures::count(step)),
+        (Some(step), _) => format!("right again at step {}", format::count(step)),
+        (None, Some(step)) => format!("tried again at step {}, or by another build", format::count(step)),
         (None, None) => "until another build of the worker".to_owned(),
     };
     let _ = writeln!(page, "  {}\n    {steps}; {then}", entry.sentence());

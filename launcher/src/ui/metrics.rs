@@ -2,25 +2,26 @@
 //!
 //! **Invariant:** only what the journal says; errors are in the target's unit, over valid cells.
 
-use super::{classes, error::JournalError, figures, model::RunView};
+use super::{classes, error::JournalError, format, model::RunView};
 use enn_common::{
     metrics::{self, Measure, Metrics, RunMetrics},
     shown,
 };
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write, path::Path};
 
-/// Names of the baseline every model must beat: the per-cell training mean; of classes how often each occurs.
+/// Names of the baselines that every model must beat: the training mean of each cell, and for classes their
+/// frequencies.
 pub const FLOORS: [&str; 2] = ["cell_mean", "class_rates"];
 
-/// What belongs to that baseline.
+/// Returns the value of that baseline.
 pub fn floor<T>(baselines: &BTreeMap<String, T>) -> Option<&T> {
     FLOORS.iter().find_map(|name| baselines.get(*name))
 }
 
-/// Splits on which baselines are judged, in the order they are shown, with their short names.
-const JUDGED: [(&str, &str); 2] = [("val", "val"), ("test", "test")];
+/// Splits on which forecasters are compared, in the order in which they are shown, with their short names.
+const COMPARED_SPLITS: [(&str, &str); 2] = [("val", "val"), ("test", "test")];
 
-/// Reads the journal of `run_dir` and answers `enn metrics RUN --json`.
+/// Reads the journal of `run_dir` and returns the metrics of `enn metrics RUN --json`.
 ///
 /// # Errors
 /// The journal is missing or cannot be read.
@@ -33,7 +34,7 @@ pub fn read(run_dir: &Path) -> Result<RunMetrics, JournalError> {
     Ok(metrics)
 }
 
-/// The metrics of a run as it stands: of the best model; before training ended, of the best epoch so far.
+/// Returns the metrics of the best model; before training has ended, those of the best epoch so far.
 pub fn of(view: &RunView) -> RunMetrics {
     let (step, epoch) = match (&view.trained, &view.latest) {
         (Some(trained), _) => (trained.step, trained.epoch),
@@ -50,7 +51,7 @@ pub fn of(view: &RunView) -> RunMetrics {
         run: view.name().to_owned(),
         step,
         epoch,
-        baselines: view.baselines.get(JUDGED[judging(view, &split)].0).cloned().unwrap_or_default(),
+        baselines: view.baselines.get(COMPARED_SPLITS[compared_index(view, &split)].0).cloned().unwrap_or_default(),
         split,
         classes: view.classes.clone(),
         units: view.units().to_owned(),
@@ -60,7 +61,7 @@ pub fn of(view: &RunView) -> RunMetrics {
     }
 }
 
-/// The model's errors per split.
+/// Returns the model's errors per split.
 pub fn split(view: &RunView) -> BTreeMap<String, Metrics> {
     match (&view.trained, view.best()) {
         (Some(trained), _) => trained.split.clone(),
@@ -69,14 +70,14 @@ pub fn split(view: &RunView) -> BTreeMap<String, Metrics> {
     }
 }
 
-/// The split of `JUDGED` by which forecasters are compared: the last one that the model and the baselines both have. A model whose training
-/// has not ended has no test.
-fn judging(view: &RunView, split: &BTreeMap<String, Metrics>) -> usize {
+/// Returns the index in `COMPARED_SPLITS` of the split by which forecasters are compared: the last one for which the
+/// model and the baselines both have metrics. A model has no test metrics before its training has ended.
+fn compared_index(view: &RunView, split: &BTreeMap<String, Metrics>) -> usize {
     let has = |name| {
         let ours = split.is_empty() || split.get(name).is_some_and(|metrics| metrics.n > 0);
         ours && (view.baselines.is_empty() || view.baselines.get(name).is_some_and(|all| !all.is_empty()))
     };
-    JUDGED.iter().rposition(|(name, _)| has(*name)).unwrap_or(0)
+    COMPARED_SPLITS.iter().rposition(|(name, _)| has(*name)).unwrap_or(0)
 }
 
 /// A forecaster and its errors per judged split, `None` where it has none.
@@ -86,66 +87,66 @@ pub struct Contender {
     pub name: String,
     /// Whether it is the model of this run.
     pub ours: bool,
-    /// Errors on val and test.
+    /// Errors on the splits val and test.
     pub errors: [Option<Metrics>; 2],
-    /// Which of them it is compared by.
-    judging: usize,
+    /// Index of the split by which forecasters are compared.
+    compared_index: usize,
 }
 
 impl Contender {
-    /// Its errors on the split that all are compared by.
+    /// Returns the errors on the split by which forecasters are compared.
     pub fn compared(&self) -> Option<&Metrics> {
-        self.errors[self.judging].as_ref()
+        self.errors[self.compared_index].as_ref()
     }
 
-    /// The figure there that all are compared by.
+    /// Returns the metric by which forecasters are compared.
     pub fn judged(&self) -> Option<f64> {
         self.compared().map(Metrics::judged)
     }
 }
 
-/// Share of the error of the training mean below which a model is told what it is to predict.
+/// Share of the error of the training mean below which the target has probably leaked into the inputs.
 const TOO_GOOD: f64 = 2e-3;
 
-/// The model and the baselines, best first.
+/// Returns the model and the baselines, best first.
 pub fn contenders(view: &RunView) -> Vec<Contender> {
     let split = split(view);
-    let judging = judging(view, &split);
+    let compared_index = compared_index(view, &split);
     let mut all = Vec::new();
     if !split.is_empty() {
-        let errors = JUDGED.map(|(name, _)| split.get(name).filter(|m| m.n > 0).copied());
-        all.push(Contender { name: "ENN".to_owned(), ours: true, errors, judging });
+        let errors = COMPARED_SPLITS.map(|(name, _)| split.get(name).filter(|m| m.n > 0).copied());
+        all.push(Contender { name: "ENN".to_owned(), ours: true, errors, compared_index });
     }
     let mut names: Vec<&String> = view.baselines.values().flat_map(BTreeMap::keys).collect();
     names.sort();
     names.dedup();
     for name in names {
-        let errors = JUDGED.map(|(split, _)| view.baselines.get(split)?.get(name).copied());
-        all.push(Contender { name: figures::label(name), ours: false, errors, judging });
+        let errors = COMPARED_SPLITS.map(|(split, _)| view.baselines.get(split)?.get(name).copied());
+        all.push(Contender { name: format::label(name), ours: false, errors, compared_index });
     }
     let key = |contender: &Contender| contender.judged().unwrap_or(f64::INFINITY);
     all.sort_by(|a, b| key(a).total_cmp(&key(b)));
     all
 }
 
-/// The split that `margin` is about, in a word for people.
-pub fn judged_split(contenders: &[Contender]) -> &'static str {
-    match contenders.first().map(|one| JUDGED[one.judging].0) {
+/// Returns the name of the split on which [`margin`] compares.
+pub fn compared_split(contenders: &[Contender]) -> &'static str {
+    match contenders.first().map(|one| COMPARED_SPLITS[one.compared_index].0) {
         Some("test") => "test",
         _ => "validation",
     }
 }
 
-/// How the model stands against the best baseline: relative difference of what they are compared by (negative: the model is better) and
-/// that baseline's name.
+/// Returns the relative difference between the model's error and the best baseline's (negative: the model is better),
+/// and that baseline's name.
 pub fn margin(contenders: &[Contender]) -> Option<(f64, &str)> {
     let ours = contenders.iter().find(|one| one.ours)?.judged()?;
     let best = contenders.iter().find(|one| !one.ours && one.judged().is_some())?;
     Some((metrics::above(ours, best.judged()?), &best.name))
 }
 
-/// The warning of a run that learned nothing, a validation error not below that of the training mean of each cell; or of one that knew
-/// everything, next to none.
+/// Returns a warning for a run that learned nothing, with a validation error not below that of the training mean of
+/// each cell, or for one whose error is next to zero.
 pub fn warning(view: &RunView) -> Option<String> {
     let baseline = floor(view.baselines.get("val")?)?;
     let ours = *split(view).get("val").filter(|metrics| metrics.n > 0)?;
@@ -157,16 +158,16 @@ pub fn warning(view: &RunView) -> Option<String> {
             100.0 * share
         ));
     }
-    let told = figures::judged(&ours, view.units());
+    let model_error = format::judged(&ours, view.units());
     let floor = baseline.judged();
     let ours = ours.judged();
     // Nothing was to be learned where the mean does not err.
     let below = ours < floor || (floor == 0.0 && ours == 0.0);
     (!below).then(|| {
         format!(
-            "the model has learned nothing useful: its validation {told} is not below {}, the error of always predicting {}\n  \
+            "the model has learned nothing useful: its validation {model_error} is not below {}, the error of always predicting {}\n  \
              hint: train longer, lower the learning rate, or look at the cleaning report",
-            figures::with_unit(floor, baseline.measure().unit(view.units())),
+            format::with_unit(floor, baseline.measure().unit(view.units())),
             match baseline.measure() {
                 Measure::LogLoss => "how often each class occurs in training",
                 Measure::Mae | Measure::Scaled => "the training mean of each cell",
@@ -175,26 +176,27 @@ pub fn warning(view: &RunView) -> Option<String> {
     })
 }
 
-/// The table of `enn metrics RUN`: best forecaster first, numbers aligned, and one sentence of judgement below.
+/// Formats the table of `enn metrics RUN`: forecasters from the best on, and a sentence that compares the model with
+/// the best baseline.
 pub fn table(view: &RunView) -> String {
     let contenders = contenders(view);
     if contenders.is_empty() {
         return "no metrics yet: no epoch has been validated\n".to_owned();
     }
     let judged: Vec<usize> =
-        (0..JUDGED.len()).filter(|i| contenders.iter().any(|one| one.errors[*i].is_some())).collect();
+        (0..COMPARED_SPLITS.len()).filter(|i| contenders.iter().any(|one| one.errors[*i].is_some())).collect();
     let unit = if view.units().is_empty() { String::new() } else { format!(" ({})", view.units()) };
     let mut rows = vec![vec![format!("errors{unit}")]];
     let measure = contenders.iter().find_map(|one| Some(one.compared()?.measure())).unwrap_or(Measure::Mae);
-    let columns = &figures::columns(measure)[..2];
+    let columns = &format::columns(measure)[..2];
     for split in &judged {
-        rows[0].extend(columns.iter().map(|(name, _)| format!("{} {name}", JUDGED[*split].1)));
+        rows[0].extend(columns.iter().map(|(name, _)| format!("{} {name}", COMPARED_SPLITS[*split].1)));
     }
     for one in &contenders {
         let mut row = vec![if one.ours { format!("> {}", one.name) } else { format!("  {}", one.name) }];
         for split in &judged {
             let figure =
-                |of: fn(&Metrics) -> f64| one.errors[*split].as_ref().map(|errors| figures::measure(of(errors)));
+                |of: fn(&Metrics) -> f64| one.errors[*split].as_ref().map(|errors| format::measure(of(errors)));
             row.extend(columns.iter().map(|(_, of)| figure(*of).unwrap_or_else(|| "–".to_owned())));
         }
         rows.push(row);
@@ -203,7 +205,7 @@ pub fn table(view: &RunView) -> String {
     if let Some((difference, name)) = margin(&contenders) {
         let side = if difference < 0.0 { "below" } else { "above" };
         let percent = 100.0 * difference.abs();
-        let split = judged_split(&contenders);
+        let split = compared_split(&contenders);
         // Writing to a String cannot fail.
         let _ = match percent {
             0.0 => writeln!(text, "ENN's {split} error is that of the best baseline ({name})"),
@@ -215,13 +217,13 @@ pub fn table(view: &RunView) -> String {
     text
 }
 
-/// What a model that predicts distributions or classes is worth as such, a line each; empty for points.
+/// Formats the metrics of predicted distributions or classes, a line each; empty for point forecasts.
 fn probabilities(view: &RunView) -> String {
     let split = split(view);
-    let of = |told: &dyn Fn(&Metrics) -> Option<String>| {
+    let of = |metric: &dyn Fn(&Metrics) -> Option<String>| {
         let one =
-            |(name, short): &(&str, &str)| Some(format!("{short} {}", told(split.get(*name).filter(|m| m.n > 0)?)?));
-        let all: Vec<String> = JUDGED.iter().filter_map(one).collect();
+            |(name, short): &(&str, &str)| Some(format!("{short} {}", metric(split.get(*name).filter(|m| m.n > 0)?)?));
+        let all: Vec<String> = COMPARED_SPLITS.iter().filter_map(one).collect();
         (!all.is_empty()).then(|| all.join(", "))
     };
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
@@ -229,15 +231,15 @@ fn probabilities(view: &RunView) -> String {
     let lines = [
         of(&|m| Some(percent(m.interval?.coverage)))
             .map(|all| format!("within the {:.0} % interval: {all}", nominal.unwrap_or(0.0))),
-        of(&|m| Some(figures::with_unit(m.interval?.width, view.units())))
+        of(&|m| Some(format::with_unit(m.interval?.width, view.units())))
             .map(|all| format!("mean width of the interval: {all}")),
         of(&|m| Some(percent(m.accuracy?))).map(|all| format!("likeliest class is right: {all}")),
-        of(&|m| m.interval.map(|_| figures::measure(m.loss))).map(|all| format!("loss: {all}")),
+        of(&|m| m.interval.map(|_| format::measure(m.loss))).map(|all| format!("loss: {all}")),
     ];
     lines.into_iter().flatten().map(|line| line + "\n").collect()
 }
 
-/// Rows as a table: the first column to the left, the others to the right.
+/// Formats rows as a table: the first column is aligned to the left, the others to the right.
 pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     // A name with a line's end would end the row.
     let rows: Vec<Vec<Cow<'_, str>>> =
@@ -261,7 +263,7 @@ pub(super) fn aligned(rows: &[Vec<String>]) -> String {
 mod tests {
     use super::*;
     use crate::ui::model::tests::{events, view_after};
-    use enn_common::{event::What, metrics::Interval};
+    use enn_common::{event::EventKind, metrics::Interval};
 
     #[test]
     fn the_table_puts_the_best_first() {
@@ -272,7 +274,7 @@ mod tests {
     #[test]
     fn a_run_that_was_cut_off_is_compared_by_what_it_has() {
         let mut all = events();
-        all.retain(|event| !matches!(event.what, What::Trained { .. }));
+        all.retain(|event| !matches!(event.what, EventKind::Trained { .. }));
         let view = view_after(&all);
         let ours = view.best().unwrap().val.mae;
         let ridge = view.baselines["val"]["ridge"].mae;
@@ -288,7 +290,7 @@ mod tests {
         let mut all = events();
         let change = |all: &mut Vec<enn_common::event::Event>, to: &dyn Fn(&mut Metrics)| {
             for event in all {
-                if let What::Trained { split, .. } = &mut event.what {
+                if let EventKind::Trained { split, .. } = &mut event.what {
                     split.values_mut().for_each(to);
                 }
             }
@@ -319,7 +321,7 @@ mod tests {
     #[test]
     fn a_run_under_way_shows_its_best_epoch() {
         let all = events();
-        let trained = all.iter().position(|event| matches!(event.what, What::Trained { .. })).unwrap();
+        let trained = all.iter().position(|event| matches!(event.what, EventKind::Trained { .. })).unwrap();
         let view = view_after(&all[..trained]);
         assert_eq!(split(&view).keys().collect::<Vec<_>>(), ["val"]);
         assert!((split(&view)["val"].mae - 4.4).abs() < 1e-12);
@@ -330,14 +332,14 @@ mod tests {
         let mut all = events();
         assert_eq!(warning(&view_after(&all)), None);
         for event in &mut all {
-            if let What::Trained { split, .. } = &mut event.what {
+            if let EventKind::Trained { split, .. } = &mut event.what {
                 split.get_mut("val").unwrap().mae = 8.9;
             }
         }
         let text = warning(&view_after(&all)).unwrap();
         assert!(text.contains("8.900 °F is not below 8.900 °F") && text.contains("hint"), "{text}");
         for event in &mut all {
-            if let What::Trained { split, .. } = &mut event.what {
+            if let EventKind::Trained { split, .. } = &mut event.what {
                 split.get_mut("val").unwrap().mae = 0.0089;
             }
         }

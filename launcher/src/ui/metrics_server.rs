@@ -1,7 +1,7 @@
 //! Answers `GET /metrics`: one thread, small limits, nothing else of HTTP.
 //!
 //! **Invariant:** whatever a client does, it costs a bounded amount of memory for a bounded time, and no other client and
-//! no run waits for it. Only what the events say is told.
+//! no run waits for it. The metrics contain only what the events record.
 
 use super::{error::MetricsError, model::RunView, openmetrics};
 use enn_common::{
@@ -20,17 +20,17 @@ use std::{
 
 mod http;
 
-/// Connections at a time; beyond them, one that has not asked makes room for another.
+/// Maximum number of connections; beyond it, an idle one is closed for a new one.
 const CONNECTIONS_MAX: usize = 64;
-/// Time that every client has to ask before it makes room, and the rest after one could not be accepted.
+/// Time that every client has for its request before it may be closed for another one.
 const ASK_SOON: Duration = Duration::from_millis(250);
 const ACCEPT_REST: Duration = Duration::from_millis(100);
-/// Longest request.
+/// Maximum length of a request, bytes.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
-/// Time a client has for its request and for taking the answer.
+/// Longest time for a request and its response.
 const CONNECTION_MAX: Duration = Duration::from_secs(5);
 
-/// Reads `[HOST:]PORT`: without a host it is the loopback address, so that nothing is told to the network unless asked for.
+/// Parses `[HOST:]PORT`. Without a host the address is the loopback address, so that the network sees nothing by default.
 ///
 /// # Errors
 /// It is neither a port nor an address with one.
@@ -44,7 +44,7 @@ pub fn address(text: &str) -> Result<SocketAddr, MetricsError> {
     loopback.or(address).ok_or_else(|| MetricsError::Address { text: text.to_owned() })
 }
 
-/// The server; it ends when this is dropped.
+/// The metrics server, which ends when this is dropped.
 #[derive(Debug)]
 pub struct MetricsServer {
     view: Arc<Mutex<RunView>>,
@@ -77,17 +77,17 @@ impl MetricsServer {
         Ok(Self { view, address, stop: Some(stop), thread: Some(thread.map_err(listen)?) })
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What was before the first event: the journal of a run that is resumed.
+    /// Sets the view before the first event: that of a resumed run's journal.
     pub(super) fn set(&self, view: &RunView) {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone_from(view);
     }
 
-    /// Takes an event into what is told from now on.
+    /// Adds an event to the view that is served.
     pub(super) fn event(&self, event: &Event) {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).apply(event);
     }
@@ -106,20 +106,20 @@ struct Server {
     listener: TcpListener,
     stopped: PipeReader,
     view: Arc<Mutex<RunView>>,
-    /// In the order in which they came.
+    /// Connections in the order in which they were accepted.
     connections: Vec<Connection>,
     reserve: Reserve,
     /// When to accept again after it failed, or there was no room.
     accept_at: Option<Instant>,
 }
 
-/// One client.
+/// A connection of a client.
 struct Connection {
     stream: TcpStream,
     request: Vec<u8>,
-    /// What is still to be sent; `None` before the request is whole.
+    /// The bytes still to be sent; `None` before the request is complete.
     reply: Option<Vec<u8>>,
-    /// The answer is sent; what still comes is thrown away so that closing does not cut the answer off.
+    /// Whether the response is sent. Further input is discarded, so that closing does not cut the response off.
     answered: bool,
     until: Instant,
 }
@@ -138,7 +138,7 @@ impl Server {
         }
     }
 
-    /// Waits until there is something to do; whether to stop.
+    /// Waits until there is something to do, and returns whether to stop.
     fn wait(&self) -> nix::Result<bool> {
         let listen = if self.accept_at.is_some() { PollFlags::empty() } else { PollFlags::POLLIN };
         let mut fds =
@@ -193,7 +193,8 @@ impl Server {
         }
     }
 
-    /// Closes the oldest connection whose client has not asked although it had the time, or has its answer; whether there was one.
+    /// Closes the oldest connection whose client sent no request in time, or has its response. Returns whether there
+    /// was one.
     fn evict(&mut self, now: Instant) -> bool {
         let idle = |connection: &Connection| {
             connection.reply.is_none() && connection.until.saturating_duration_since(now) + ASK_SOON <= CONNECTION_MAX
@@ -203,7 +204,7 @@ impl Server {
 }
 
 impl Connection {
-    /// Goes on as far as possible without waiting; whether the connection stays.
+    /// Reads and writes as far as possible without waiting, and returns whether the connection stays open.
     fn step(&mut self, view: &Mutex<RunView>) -> io::Result<bool> {
         if self.reply.is_none() && !self.read()? {
             return Ok(false);
@@ -224,7 +225,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Takes what has come; false at the end of the stream.
+    /// Reads available bytes; returns false at the end of the stream.
     fn read(&mut self) -> io::Result<bool> {
         let mut block = [0; 2048];
         loop {

@@ -3,17 +3,17 @@
 //! Everything here is fed by [`enn_common::event::Event`] and nothing else, so what is on the screen, in `enn metrics`
 //! and in the report is what events.jsonl says.
 //!
-//! **Invariant:** this module never touches a worker or the configuration's meaning, and never fails a run: what cannot be
-//! shown is dropped, what cannot be written is told once. Time comes with the events or as an argument; only `top`, which
-//! is a program of its own, reads a clock, and only the metrics server has a socket.
+//! **Invariant:** this module never controls a worker or changes the configuration, and never fails a run: output that
+//! cannot be shown is dropped, and a failure to write is reported once. Time comes with the events or as an argument; only
+//! `top`, which is a program of its own, reads a clock, and only the metrics server has a socket.
 
 pub mod classes;
 pub mod cv;
 pub mod error;
 pub mod evaluation;
 pub mod failure;
-pub mod figures;
 pub mod follow;
+pub mod format;
 pub mod journal;
 pub mod kernels;
 pub mod lines;
@@ -28,9 +28,9 @@ pub mod program;
 mod progress;
 pub mod report;
 pub mod roofline;
+pub mod run_status;
 pub mod signal;
 mod sink;
-pub mod standing;
 pub mod status;
 pub mod tensorboard;
 pub(crate) mod terminal;

@@ -6,7 +6,7 @@
 mod nodes;
 mod processes;
 mod training;
-mod untold;
+mod unrecorded;
 
 pub use nodes::{FailureView, HangView, NodeState, NodeView, WaitView};
 pub use processes::{ExitView, ReadyView, RoundView, WorkerView};
@@ -15,7 +15,7 @@ pub use training::{CheckpointView, ModelView, StagedView, StepView, TrainedView}
 use super::{error::JournalError, journal, lines, trace::Trace};
 use enn_common::{
     artifact::classes::ClassFigures,
-    event::{EpochReport, Event, What},
+    event::{EpochReport, Event, EventKind},
     metrics::Metrics,
 };
 use std::{
@@ -23,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Everything the events have said so far.
+/// The state of a run after the events so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunView {
     /// Launches on this run directory, in order: a resumed run has several.
@@ -32,79 +32,72 @@ pub struct RunView {
     pub now: f64,
     /// Progress of staging: rows, bytes and bytes in all.
     pub staging: Option<(u64, u64, u64)>,
-    /// The staged data.
     pub staged: Option<StagedView>,
     /// Split → baseline → errors in target units.
     pub baselines: BTreeMap<String, BTreeMap<String, Metrics>>,
-    /// What the baselines had to leave out.
+    /// Notes on what the baselines left out.
     pub baseline_notes: Vec<String>,
     pub model: Option<ModelView>,
-    /// The last optimizer step told.
+    /// The last recorded optimizer step.
     pub latest: Option<StepView>,
     /// Training loss over steps, thinned.
     pub losses: Trace,
     /// Epochs that count: those of an undone part are replaced when it is trained again.
     pub epochs: Vec<EpochReport>,
-    /// Rounds in order.
     pub rounds: Vec<RoundView>,
     /// Workers in order of their start, over all rounds.
     pub workers: Vec<WorkerView>,
     /// Nodes: those of the current round in its order, then the others.
     pub nodes: Vec<NodeView>,
-    /// What the rendezvous waits for.
+    /// The reason for which the rendezvous waits, if it does.
     pub waiting: Option<WaitView>,
     /// First failures of rounds, in order.
     pub failures: Vec<FailureView>,
-    /// Hangs, in order.
     pub hangs: Vec<HangView>,
     /// Checkpoints, committed or failed, in order.
     pub checkpoints: Vec<CheckpointView>,
     /// Requests to stop: time, signal.
     pub stops: Vec<(f64, String)>,
-    /// Split → what predictions of classes are worth there.
+    /// Split → metrics of predicted classes.
     pub classes: BTreeMap<String, ClassFigures>,
-    /// Result of training.
     pub trained: Option<TrainedView>,
     /// Rows predicted and rows in all.
     pub predicted: Option<(u64, u64)>,
-    /// What was gathered: path, files, bytes.
+    /// Gathered checkpoints: path, files, bytes.
     pub gathered: Vec<(PathBuf, u64, u64)>,
-    /// Warnings: time, message.
+    /// Warnings: time (seconds since the Unix epoch) and message.
     pub warnings: Vec<(f64, String)>,
-    /// What training computes with, and why.
+    /// The precision of training, and the reason for it.
     pub precision: Option<(String, String)>,
-    /// What was decided about the model.
+    /// Sentences on decisions about the model.
     pub decisions: Vec<String>,
-    /// How a worker's share of the batch is cut, and why.
+    /// Description of the micro-batches, and the reason for them.
     pub micro_batches: Option<String>,
     /// Since when the run is paused.
     pub paused: Option<f64>,
-    /// Into how many parts micro-batches are cut because memory was short; 0 and 1: into none.
+    /// Number of parts into which micro-batches are split because memory was short; 0 and 1: not split.
     pub split: u32,
-    /// Lines of the journal that could not be understood.
+    /// Numbers of the journal's lines that could not be parsed.
     pub unreadable: Vec<u64>,
-    /// Time and step of the first step of the current round, from which the remaining time is judged.
+    /// Time and step of the first step of the current round, from which the remaining time is estimated.
     pace: Option<(f64, u64)>,
 }
 
-/// One launch.
+/// A launch on the run directory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionView {
     /// Name of the run.
     pub run: String,
-    /// "train", "predict", …
+    /// The mode, such as "train" or "predict".
     pub mode: String,
-    /// Run directory.
     pub dir: PathBuf,
     /// Host of the launcher.
     pub host: String,
-    /// Workers asked for.
+    /// Number of requested workers.
     pub nproc: u32,
-    /// Command line.
     pub argv: Vec<String>,
     /// Start, seconds since the Unix epoch.
     pub started: f64,
-    /// How it ended.
     pub ended: Option<EndView>,
 }
 
@@ -117,9 +110,7 @@ pub struct EndView {
     pub code: u8,
     /// Duration, seconds.
     pub seconds: f64,
-    /// Restarts used.
     pub restarts: u32,
-    /// Rounds it took.
     pub rounds: u64,
 }
 
@@ -134,92 +125,96 @@ impl RunView {
         Ok(view)
     }
 
-    /// Takes one event in.
     pub fn apply(&mut self, event: &Event) {
         let time = event.time;
         self.now = self.now.max(time);
         match &event.what {
-            What::RunStarted { .. } | What::RunEnded { .. } => self.apply_session(time, &event.what),
-            What::StageProgressed { .. } | What::Staged { .. } => self.apply_staging(&event.what),
-            What::BaselinesComputed { split, notes } => {
+            EventKind::RunStarted { .. } | EventKind::RunEnded { .. } => self.apply_session(time, &event.what),
+            EventKind::StageProgressed { .. } | EventKind::Staged { .. } => self.apply_staging(&event.what),
+            EventKind::BaselinesComputed { split, notes } => {
                 self.baselines.clone_from(split);
                 self.baseline_notes.clone_from(notes);
             }
-            What::RoundStarted { .. }
-            | What::RoundFormed { .. }
-            | What::RoundFailed { .. }
-            | What::RoundLeft { .. } => {
+            EventKind::RoundStarted { .. }
+            | EventKind::RoundFormed { .. }
+            | EventKind::RoundFailed { .. }
+            | EventKind::RoundLeft { .. } => {
                 self.apply_round(time, &event.what);
             }
-            What::WorkerStarted { .. }
-            | What::WorkerReady { .. }
-            | What::WorkerExited { .. }
-            | What::WorkerDismissed { .. }
-            | What::SeatTaken { .. }
-            | What::WorkerFailed { .. } => self.apply_worker(time, &event.what),
-            What::BatchChosen { micro, accumulation, reason, .. } => {
+            EventKind::WorkerStarted { .. }
+            | EventKind::WorkerReady { .. }
+            | EventKind::WorkerExited { .. }
+            | EventKind::WorkerDismissed { .. }
+            | EventKind::SeatTaken { .. }
+            | EventKind::WorkerFailed { .. } => self.apply_worker(time, &event.what),
+            EventKind::BatchChosen { micro, accumulation, reason, .. } => {
                 self.micro_batches = Some(format!("{micro} rows, {accumulation} a step ({reason})"));
             }
-            What::PrecisionChosen { format, reason } => self.precision = Some((format.clone(), reason.clone())),
-            What::Decided { decision } => self.decisions.push(decision.clone()),
-            What::ModelBuilt { .. } | What::Stepped { .. } | What::EpochEnded(_) | What::Trained { .. } => {
+            EventKind::PrecisionChosen { format, reason } => self.precision = Some((format.clone(), reason.clone())),
+            EventKind::Decided { decision } => self.decisions.push(decision.clone()),
+            EventKind::ModelBuilt { .. }
+            | EventKind::Stepped { .. }
+            | EventKind::EpochEnded(_)
+            | EventKind::Trained { .. } => {
                 self.apply_training(time, &event.what);
             }
-            What::CheckpointCommitted { .. } | What::CheckpointFailed { .. } | What::CheckpointDamaged { .. } => {
+            EventKind::CheckpointCommitted { .. }
+            | EventKind::CheckpointFailed { .. }
+            | EventKind::CheckpointDamaged { .. } => {
                 self.apply_checkpoint(time, &event.what);
             }
-            What::MicroBatchesSplit { .. }
-            | What::MicroBatchesGrown { .. }
-            | What::Straggler { .. }
-            | What::Paused { .. }
-            | What::Continued { .. }
-            | What::Resized { .. } => self.apply_control(time, &event.what),
-            What::StopRequested { signal, .. } => self.stops.push((time, signal.clone())),
-            What::ClassesJudged { split, classes } => {
+            EventKind::MicroBatchesSplit { .. }
+            | EventKind::MicroBatchesGrown { .. }
+            | EventKind::Straggler { .. }
+            | EventKind::Paused { .. }
+            | EventKind::Continued { .. }
+            | EventKind::Resized { .. } => self.apply_control(time, &event.what),
+            EventKind::StopRequested { signal, .. } => self.stops.push((time, signal.clone())),
+            EventKind::ClassesJudged { split, classes } => {
                 self.classes.insert(split.clone(), (**classes).clone());
             }
-            What::Predicted { rows, rows_total } => self.predicted = Some((*rows, *rows_total)),
-            What::Gathered { path, files, bytes } => self.gathered.push((path.clone(), *files, *bytes)),
-            What::Warned { message } | What::GaveUp { reason: message } => {
+            EventKind::Predicted { rows, rows_total } => self.predicted = Some((*rows, *rows_total)),
+            EventKind::Gathered { path, files, bytes } => self.gathered.push((path.clone(), *files, *bytes)),
+            EventKind::Warned { message } | EventKind::GaveUp { reason: message } => {
                 self.warnings.push((time, message.clone()));
             }
-            What::KernelQuarantined { entry, .. } => self.warnings.push((time, entry.sentence())),
+            EventKind::KernelQuarantined { entry, .. } => self.warnings.push((time, entry.sentence())),
             // Told when they happen.
-            What::Preloaded { .. }
-            | What::KernelRecovered { .. }
-            | What::SpareStarted { .. }
-            | What::SpareReady { .. }
-            | What::SpareEnded { .. }
-            | What::StateReceived { .. }
-            | What::Recovered { .. } => {}
-            What::Waiting { .. }
-            | What::NodeJoined { .. }
-            | What::NodeLost { .. }
-            | What::FailureReported { .. }
-            | What::HangDetected { .. } => self.apply_node(time, &event.what),
+            EventKind::Preloaded { .. }
+            | EventKind::KernelRecovered { .. }
+            | EventKind::SpareStarted { .. }
+            | EventKind::SpareReady { .. }
+            | EventKind::SpareEnded { .. }
+            | EventKind::StateReceived { .. }
+            | EventKind::Recovered { .. } => {}
+            EventKind::Waiting { .. }
+            | EventKind::NodeJoined { .. }
+            | EventKind::NodeLost { .. }
+            | EventKind::FailureReported { .. }
+            | EventKind::HangDetected { .. } => self.apply_node(time, &event.what),
         }
     }
 
-    fn apply_control(&mut self, time: f64, what: &What) {
+    fn apply_control(&mut self, time: f64, what: &EventKind) {
         match what {
-            What::MicroBatchesSplit { split, rank, .. } => {
+            EventKind::MicroBatchesSplit { split, rank, .. } => {
                 self.split = *split;
                 self.warnings.push((time, lines::out_of_memory(*rank, *split)));
             }
-            What::MicroBatchesGrown { split, .. } => self.split = *split,
-            What::Straggler { rank, pid, slower_by, evicted, .. } => {
-                self.warnings.push((time, lines::straggler((*rank, *pid), *slower_by, *evicted)));
+            EventKind::MicroBatchesGrown { split, .. } => self.split = *split,
+            EventKind::Straggler { rank, pid, slower_by, evicted, .. } => {
+                self.warnings.push((time, lines::straggler(*rank, *pid, *slower_by, *evicted)));
             }
-            What::Paused { .. } => self.paused = Some(time),
-            What::Continued { .. } => self.paused = None,
+            EventKind::Paused { .. } => self.paused = Some(time),
+            EventKind::Continued { .. } => self.paused = None,
             // The next round's size tells.
             _ => {}
         }
     }
 
-    fn apply_session(&mut self, time: f64, what: &What) {
+    fn apply_session(&mut self, time: f64, what: &EventKind) {
         match what {
-            What::RunStarted { run, mode, dir, host, nproc, argv } => {
+            EventKind::RunStarted { run, mode, dir, host, nproc, argv } => {
                 // A launcher that was killed said no end.
                 self.waiting = None;
                 self.paused = None;
@@ -236,7 +231,7 @@ impl RunView {
                     ended: None,
                 });
             }
-            What::RunEnded { code, seconds, restarts, rounds, .. } => {
+            EventKind::RunEnded { code, seconds, restarts, rounds, .. } => {
                 self.end_round(time);
                 self.waiting = None;
                 if let Some(session) = self.sessions.last_mut() {
@@ -248,12 +243,12 @@ impl RunView {
         }
     }
 
-    /// Name of the run: the directory's, as the first launch said it.
+    /// Returns the name of the run: that of the directory, as the first launch recorded it.
     pub fn name(&self) -> &str {
         self.sessions.first().map_or("", |session| &session.run)
     }
 
-    /// The launch that trained last, or the last one of any kind.
+    /// Returns the launch that trained last, or the last one of any kind.
     pub fn session(&self) -> Option<&SessionView> {
         self.sessions.iter().rev().find(|session| session.mode == "train").or(self.sessions.last())
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 /// File of the report in a run's directory.
 const REPORT: &str = "report.html";
 
-/// The lines for the end with `code` of the last launch in `view`.
+/// Returns the lines for the end with `code` of the last launch in `view`.
 pub(super) fn of_end(view: &RunView, code: u8) -> Vec<String> {
     let Some(session) = view.sessions.last() else { return Vec::new() };
     match session.mode.as_str() {
@@ -42,7 +42,7 @@ fn of_training(view: &RunView, dir: &Path, code: u8) -> Vec<String> {
     lines
 }
 
-/// A path as a shell takes it.
+/// Quotes a path for a shell.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=".contains(c);
@@ -53,7 +53,7 @@ fn quoted(path: &Path) -> String {
 mod tests {
     use super::*;
     use crate::ui::model::tests::{events, gang_events, view_after};
-    use enn_common::event::What;
+    use enn_common::event::EventKind;
 
     #[test]
     fn a_run_that_was_trained_is_predicted_with_and_one_that_was_stopped_is_resumed() {
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn without_a_checkpoint_there_is_nothing_to_resume() {
-        let saved = |what: &What| matches!(what, What::CheckpointCommitted { .. });
+        let saved = |what: &EventKind| matches!(what, EventKind::CheckpointCommitted { .. });
         let all: Vec<_> = events().into_iter().filter(|event| !saved(&event.what)).collect();
         let failed = of_end(&view_after(&all), ExitCode::WorkerFailed as u8);
         assert_eq!(failed.len(), 1, "{failed:?}");
@@ -78,8 +78,8 @@ mod tests {
 
     #[test]
     fn the_output_of_any_program_is_found_again() {
-        let told = of_end(&view_after(&gang_events()), 1);
-        assert!(told.len() == 1 && told[0].starts_with("output: enn logs /"), "{told:?}");
+        let lines = of_end(&view_after(&gang_events()), 1);
+        assert!(lines.len() == 1 && lines[0].starts_with("output: enn logs /"), "{lines:?}");
         assert_eq!(quoted(Path::new("/a b/it's")), r"'/a b/it'\''s'");
     }
 }

@@ -4,16 +4,16 @@
 
 use super::{
     model::{NodeState, RunView},
-    standing::{Standing, WorkerStanding},
+    run_status::{RunStatus, WorkerStatus},
 };
 use std::fmt::Write;
 
 /// Media type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The exposition; `living`: whether the launcher lives.
+/// Returns the exposition; `living` is whether the launcher lives.
 pub fn text(view: &RunView, living: bool) -> String {
-    let mut page = Page::default();
+    let mut page = Exposition::default();
     run(&mut page, view, living);
     rounds(&mut page, view);
     workers(&mut page, view, living);
@@ -21,14 +21,14 @@ pub fn text(view: &RunView, living: bool) -> String {
     page.end()
 }
 
-fn run(page: &mut Page, view: &RunView, living: bool) {
+fn run(page: &mut Exposition, view: &RunView, living: bool) {
     let Some(session) = view.sessions.last() else { return };
     page.family("enn_run", "info", "", "Name of the run, what the launch does, host of the launcher.");
     page.sample("enn_run_info", &[("run", &session.run), ("mode", &session.mode), ("host", &session.host)], 1.0);
     page.family("enn_run_state", "stateset", "", "Where the run stands.");
-    let standing = Standing::of(view, living);
-    for word in Standing::WORDS {
-        page.sample("enn_run_state", &[("enn_run_state", word)], f64::from(u8::from(word == standing.word())));
+    let status = RunStatus::of(view, living);
+    for word in RunStatus::WORDS {
+        page.sample("enn_run_state", &[("enn_run_state", word)], f64::from(u8::from(word == status.word())));
     }
     page.gauge("enn_run_start_time_seconds", "seconds", "When the launch began, Unix time.", Some(session.started));
     page.gauge("enn_last_event_time_seconds", "seconds", "When something last happened, Unix time.", Some(view.now));
@@ -39,7 +39,7 @@ fn run(page: &mut Page, view: &RunView, living: bool) {
     page.gauge("enn_waiting_since_time_seconds", "seconds", what, since);
 }
 
-fn rounds(page: &mut Page, view: &RunView) {
+fn rounds(page: &mut Exposition, view: &RunView) {
     let count = |number: usize| number as f64;
     page.counter("enn_rounds", "Rounds that began.", count(view.rounds.len()));
     page.counter("enn_restarts", "Rounds that were begun again after a failure.", view.restarts() as f64);
@@ -67,7 +67,7 @@ fn rounds(page: &mut Page, view: &RunView) {
     }
 }
 
-fn workers(page: &mut Page, view: &RunView, living: bool) {
+fn workers(page: &mut Exposition, view: &RunView, living: bool) {
     let Some(round) = view.rounds.last() else { return };
     page.gauge("enn_world_size", "", "Workers of the current round on all nodes.", Some(f64::from(round.world_size)));
     let launcher = view.sessions.last().map_or("", |session| session.host.as_str());
@@ -78,14 +78,14 @@ fn workers(page: &mut Page, view: &RunView, living: bool) {
     page.family("enn_worker_up", "gauge", "", "Whether the worker's process lives.");
     for worker in &all {
         let host = if worker.host.is_empty() { launcher } else { &worker.host };
-        let alive = WorkerStanding::of(view, worker, living).alive();
+        let alive = WorkerStatus::of(view, worker, living).alive();
         let labels = [("rank", worker.rank.to_string()), ("host", host.to_owned())];
         let labels = labels.each_ref().map(|(name, value)| (*name, value.as_str()));
         page.sample("enn_worker_up", &labels, f64::from(u8::from(alive)));
     }
 }
 
-fn training(page: &mut Page, view: &RunView) {
+fn training(page: &mut Exposition, view: &RunView) {
     let step = view.latest;
     page.gauge("enn_step", "", "Optimizer steps done.", step.map(|step| step.step as f64));
     let total = view.model.as_ref().map(|model| model.steps_total as f64);
@@ -116,10 +116,10 @@ fn training(page: &mut Page, view: &RunView) {
 
 /// An exposition under construction.
 #[derive(Debug, Default)]
-pub(crate) struct Page(String);
+pub(crate) struct Exposition(String);
 
-impl Page {
-    /// The whole text.
+impl Exposition {
+    /// Returns the exposition, ended with `# EOF`.
     pub(crate) fn end(mut self) -> String {
         self.0.push_str("# EOF\n");
         self.0
@@ -134,14 +134,14 @@ impl Page {
         let _infallible = writeln!(self.0, "# HELP {name} {help}");
     }
 
-    /// One value.
+    /// Appends a sample to the current family.
     pub(crate) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         let _infallible = writeln!(self.0, "{name}{labels} {}", number(value));
     }
 
-    /// A value that is not known makes no family.
+    /// Appends a gauge with one sample; nothing when the value is unknown.
     pub(crate) fn gauge(&mut self, name: &str, unit: &str, help: &str, value: Option<f64>) {
         if let Some(value) = value {
             self.family(name, "gauge", unit, help);
@@ -149,7 +149,7 @@ impl Page {
         }
     }
 
-    /// A family of one counter.
+    /// Appends a counter with one sample.
     pub(crate) fn counter(&mut self, name: &str, help: &str, value: f64) {
         self.family(name, "counter", "", help);
         self.sample(&format!("{name}_total"), &[], value);

@@ -1,13 +1,14 @@
-//! What programs of others printed, made harmless for a page of ours.
+//! Text of other programs without control characters, for output of this one.
 //!
 //! **Invariant:** pure and total; no control character is left, and no other that a terminal obeys.
 
 use enn_common::shown;
 
-/// Rows one long line may take.
+/// Maximum number of rows of a long line.
 const ROWS_MAX: usize = 4;
 
-/// Lines without escape sequences and control characters; of a line that was written over, what was last to be seen.
+/// Splits text into lines without escape sequences and control characters. Of a line that was overwritten, the last
+/// visible text is kept.
 pub fn lines(text: &str) -> Vec<String> {
     let lines = text.trim_end().lines().map(|line| {
         let line = line.trim_end_matches('\r');
@@ -38,8 +39,8 @@ fn without_escapes(line: &str) -> String {
     out
 }
 
-/// Appends `text` in rows of at most `width` columns, each after `indent`, broken at blanks where possible; what does not
-/// fit in [`ROWS_MAX`] rows is cut.
+/// Appends `text` in rows of at most `width` columns, each after `indent` and broken at blanks where possible. Text
+/// beyond [`ROWS_MAX`] rows is cut.
 pub fn wrap(text: &str, indent: &str, width: usize, out: &mut Vec<String>) {
     let room = width.saturating_sub(indent.chars().count()).max(1);
     let mut rest: Vec<char> = text.chars().collect();

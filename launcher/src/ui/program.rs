@@ -12,7 +12,7 @@ pub fn read(run: &Path) -> Result<RecordedProgram, ProfileError> {
     versioned(run.join(FOLDER).join(PROGRAM_JSON), PROGRAM_VERSION)
 }
 
-/// A line for each operation: what it makes, of what, in which part of the step, where in the model and by which kernel.
+/// Formats a line for each operation: its outputs, inputs, part of the step, place in the model and kernel.
 pub fn listing(program: &RecordedProgram) -> String {
     let RecordedProgram { hash, structure_hash, flops, peak_bytes, values, records, .. } = program;
     let mut text = format!(

@@ -3,8 +3,8 @@
 //! **Invariant:** drawn only from the view, when an event comes; no thread and no clock of its own beside indicatif's draw limit.
 
 use super::{
-    figures,
-    lines::{Line, Weight},
+    format,
+    lines::{EventLine, LineLevel},
     message,
     model::RunView,
     terminal::{self, FREE_COLUMNS, Narrowed},
@@ -15,7 +15,7 @@ use std::io;
 
 const REDRAWS_PER_S: u8 = 12;
 
-/// Columns of the bar, and of a window that is too narrow for it and what is said.
+/// Columns of the bar, in a wide and in a narrow window, and the width below which a window is narrow.
 const BAR_COLUMNS: usize = 24;
 const BAR_COLUMNS_NARROW: usize = 8;
 const NARROW: usize = 72;
@@ -36,9 +36,9 @@ impl Progress {
         }
     }
 
-    /// Prints what is notable above the bar and draws the bar anew.
-    pub(super) fn draw(&mut self, lines: &[Line], view: &RunView) {
-        for line in lines.iter().filter(|line| line.weight >= Weight::Notable) {
+    /// Prints notable lines above the bar and redraws the bar.
+    pub(super) fn draw(&mut self, lines: &[EventLine], view: &RunView) {
+        for line in lines.iter().filter(|line| line.level >= LineLevel::Notable) {
             self.print(&line.text);
         }
         match state(view) {
@@ -77,7 +77,7 @@ const fn bar_columns(columns: usize) -> usize {
     if columns < NARROW { BAR_COLUMNS_NARROW } else { BAR_COLUMNS }
 }
 
-/// What is said, as far as a window of so many columns has room for it behind the bar.
+/// Shortens the message to the space behind the bar in a window of `columns` columns.
 fn fitted(message: &str, columns: usize) -> String {
     let room = columns.saturating_sub(bar_columns(columns) + 1 + FREE_COLUMNS).max(1);
     if message.chars().count() <= room {
@@ -86,8 +86,7 @@ fn fitted(message: &str, columns: usize) -> String {
     message.chars().take(room - 1).chain(['…']).collect()
 }
 
-/// A bar of a known length that nothing was drawn of yet, before what is said of it. The template is ours and known to parse; were it not,
-/// indicatif's own is used.
+/// Makes a bar before its message. Where the template did not parse, indicatif's own would be used.
 fn bar(target: ProgressDrawTarget, columns: usize) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(1), target);
     match ProgressStyle::with_template(&format!("{{bar:{columns}.cyan/238}} {{msg}}")) {
@@ -96,18 +95,18 @@ fn bar(target: ProgressDrawTarget, columns: usize) -> ProgressBar {
     }
 }
 
-/// Position, length and message of the bar; `None` when nothing is under way.
+/// Returns position, length and message of the bar; `None` when nothing is under way.
 fn state(view: &RunView) -> Option<(u64, u64, String)> {
     let over = view.sessions.last().is_some_and(|session| session.ended.is_some());
     if let Some((rows, bytes, total)) = view.staging {
-        let bytes = (figures::bytes(bytes), figures::bytes(total), bytes);
-        return Some((bytes.2, total, format!("staging {} rows  {} of {}", figures::count(rows), bytes.0, bytes.1)));
+        let bytes = (format::bytes(bytes), format::bytes(total), bytes);
+        return Some((bytes.2, total, format!("staging {} rows  {} of {}", format::count(rows), bytes.0, bytes.1)));
     }
     if over {
         return None;
     }
     if let Some((rows, total)) = view.predicted.filter(|(rows, total)| rows < total) {
-        return Some((rows, total, format!("predicting {} of {} rows", figures::count(rows), figures::count(total))));
+        return Some((rows, total, format!("predicting {} of {} rows", format::count(rows), format::count(total))));
     }
     if view.trained.is_some() {
         return None;
@@ -116,7 +115,8 @@ fn state(view: &RunView) -> Option<(u64, u64, String)> {
     Some(run(view))
 }
 
-/// The line of a training run: epoch, step, loss, validation MAE, samples per second, time left, workers alive.
+/// Returns position, length and message of a training: epoch, step, loss, validation MAE, samples per second, time
+/// left, workers alive.
 fn run(view: &RunView) -> (u64, u64, String) {
     let total = view.model.as_ref().map_or(1, |model| model.steps_total);
     let (alive, world) = view.alive();
@@ -127,15 +127,15 @@ fn run(view: &RunView) -> (u64, u64, String) {
     let epochs = view.model.as_ref().map_or(0, |model| model.steps_total.div_ceil(model.steps_per_epoch.max(1)));
     let mut parts = vec![
         format!("epoch {}/{epochs}", step.epoch),
-        format!("step {}/{}", figures::count(step.step), figures::count(total)),
-        format!("loss {}", figures::measure(step.loss)),
+        format!("step {}/{}", format::count(step.step), format::count(total)),
+        format!("loss {}", format::measure(step.loss)),
     ];
     if let Some(report) = view.epochs.last().filter(|report| report.val.n > 0) {
-        parts.push(format!("val {}", figures::judged(&report.val, view.units())));
+        parts.push(format!("val {}", format::judged(&report.val, view.units())));
     }
-    parts.push(format!("{} samples/s", figures::rate(step.samples_per_s)));
+    parts.push(format!("{} samples/s", format::rate(step.samples_per_s)));
     if let Some(seconds) = view.remaining_s() {
-        parts.push(format!("ETA {}", figures::countdown(seconds)));
+        parts.push(format!("ETA {}", format::countdown(seconds)));
     }
     parts.push(workers);
     (step.step, total, parts.join("  "))

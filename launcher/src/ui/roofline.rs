@@ -1,6 +1,6 @@
-//! What `enn train --profile` measured: the table of `enn profile RUN`, and the traces of all ranks in one file.
+//! The measurements of `enn train --profile`: the table of `enn profile RUN`, and the traces of all ranks in one file.
 
-use super::figures;
+use super::format;
 use enn_common::{
     fs::{FileError, atomic},
     profile::{FOLDER, Limit, NumberKind, OpCost, ROOFLINE_JSON, ROOFLINE_VERSION, Roofline, TRACE_JSON, trace_name},
@@ -17,7 +17,7 @@ use std::{
 /// Most ranks of which traces are put together.
 const RANKS_MAX: u32 = 1024;
 
-/// What is said where an operation came further than the ceiling.
+/// Note on operations above 100 % of the ceiling.
 const BEYOND: &str = "\nmore than 100 %: what it moved lay in a cache, a mask spared it work that is counted, or the machine was \
                       busy when its ceiling was measured";
 
@@ -31,12 +31,11 @@ pub enum ProfileError {
     #[error("{} has version {found}, expected {expected}\nhint: profile a run again", path.display())]
     Version {
         path: PathBuf,
-        /// Its version.
         found: u64,
         /// The version that is read.
         expected: u32,
     },
-    /// A file that does not say what it should.
+    /// A file has unexpected content.
     #[error("{}: {source}", path.display())]
     Foreign { path: PathBuf, source: serde_json::Error },
     /// A file could not be read or written.
@@ -130,18 +129,18 @@ pub fn table(roofline: &Roofline) -> String {
 const HEAD: [&str; 10] =
     ["operation", "kernel", "kind", "calls", "ms/step", "share", "GFLOP/s", "GB/s", "of ceiling", "limit"];
 
-/// What the table was made of, and what its last columns compare with.
+/// Formats the notes below the table: its data, and the ceilings of its last columns.
 fn foot(roofline: &Roofline) -> String {
     let ceiling = &roofline.ceiling;
     let products = ceiling.flops_per_s.iter();
-    let products = products.map(|(kind, rate)| format!("{} GFLOP/s in {}, ", figures::brief(rate / 1e9), kind.name()));
+    let products = products.map(|(kind, rate)| format!("{} GFLOP/s in {}, ", format::brief(rate / 1e9), kind.name()));
     let mut text = format!(
         "{}: {} over {}; ceiling of this machine: {}{} GB/s",
         roofline.device,
-        figures::plural(roofline.ops.iter().map(|op| op.calls).fold(0, u64::saturating_add), "call"),
-        figures::plural(roofline.steps, "step"),
+        format::plural(roofline.ops.iter().map(|op| op.calls).fold(0, u64::saturating_add), "call"),
+        format::plural(roofline.steps, "step"),
         products.collect::<String>(),
-        figures::brief(ceiling.bytes_per_s / 1e9),
+        format::brief(ceiling.bytes_per_s / 1e9),
     );
     let borrowed = roofline.ops.iter().filter_map(|op| match op.at_ceiling(ceiling) {
         Some((_, Limit::Products(by))) if by != op.kind => Some((op.kind, by)),
@@ -160,20 +159,20 @@ fn foot(roofline: &Roofline) -> String {
 
 fn row(op: &OpCost, roofline: &Roofline, whole: f64) -> [String; 10] {
     let rate = |amount: u64| {
-        if op.seconds > 0.0 { figures::brief(amount as f64 / op.seconds / 1e9) } else { figures::ABSENT.to_owned() }
+        if op.seconds > 0.0 { format::brief(amount as f64 / op.seconds / 1e9) } else { format::ABSENT.to_owned() }
     };
     let part = |part: f64| format!("{:.1} %", part * 100.0);
     let limit = match op.at_ceiling(&roofline.ceiling) {
         Some((_, Limit::Products(kind))) => kind.name(),
         Some((_, Limit::Memory)) => "memory",
-        None => figures::ABSENT,
+        None => format::ABSENT,
     };
     [
         op.op.clone(),
         op.kernel.clone(),
         op.kind.name().to_owned(),
-        figures::count(op.calls),
-        figures::measure(op.seconds * 1e3 / roofline.steps.max(1) as f64),
+        format::count(op.calls),
+        format::measure(op.seconds * 1e3 / roofline.steps.max(1) as f64),
         part(if whole > 0.0 { op.seconds / whole } else { 0.0 }),
         rate(op.flops),
         rate(op.bytes),
@@ -213,7 +212,7 @@ mod tests {
         let text = table(&roofline());
         let expected = ["matmul", "plain", "f32", "6", "1.000", "75.0 %", "50.0", "0.333", "50.0 %", "f32"];
         assert_eq!(line(&text, "matmul"), expected);
-        assert_eq!(line(&text, "reshape").last().unwrap(), figures::ABSENT);
+        assert_eq!(line(&text, "reshape").last().unwrap(), format::ABSENT);
         assert!(
             text.ends_with("12 calls over 3 steps; ceiling of this machine: 100 GFLOP/s in f32, 10.0 GB/s"),
             "{text}"

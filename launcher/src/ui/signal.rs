@@ -1,4 +1,4 @@
-//! Signals and exit codes as words: the name, and what such a death usually means.
+//! Names of signals and exit codes, and their usual causes.
 //!
 //! **Invariant:** pure and total; a hint is a guess and reads as one.
 
@@ -7,12 +7,12 @@ use nix::sys::signal::Signal;
 /// Codes above this one are a shell's way to say that a signal ended a process.
 const SHELL_SIGNAL_BASE: i32 = 128;
 
-/// The name of a signal, or its number.
+/// Returns the name of a signal, or its number.
 pub fn name(number: i32) -> String {
     Signal::try_from(number).map_or_else(|_| format!("signal {number}"), |signal| signal.as_str().to_owned())
 }
 
-/// What usually stands behind a death by this signal, when that is worth saying.
+/// Returns the usual cause of a death by this signal; `None` when there is no typical one.
 pub fn hint(number: i32) -> Option<&'static str> {
     match Signal::try_from(number) {
         Ok(Signal::SIGKILL) => Some("not by enn; was memory short? `dmesg` tells"),
@@ -27,7 +27,7 @@ pub fn hint(number: i32) -> Option<&'static str> {
     }
 }
 
-/// What usually stands behind this exit code, when that is worth saying.
+/// Returns the usual cause of this exit code; `None` when there is no typical one.
 pub fn code_hint(code: i32) -> Option<String> {
     match code {
         126 => Some("that is how a shell says that a program may not be executed".to_owned()),

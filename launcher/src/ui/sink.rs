@@ -1,12 +1,12 @@
 //! Where events go: into the journal, and onto the screen in the way asked for.
 //!
 //! **Invariant:** taking an event never fails and never waits for anything but the disk and the terminal: a journal that
-//! cannot be written is told as a warning, once a minute at most, and the run goes on.
+//! cannot be written causes a warning, once a minute at most, and the run goes on.
 
 use super::{
     error::JournalError,
     journal,
-    lines::{Weight, lines},
+    lines::{LineLevel, lines},
     metrics_server::MetricsServer,
     model::RunView,
     progress::Progress,
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::process::{GiveUp, PatientWriter};
 use enn_common::{
-    event::{Event, What},
+    event::{Event, EventKind},
     shown,
 };
 use std::{
@@ -27,7 +27,7 @@ use std::{
 /// journal of a run of days stays small.
 const STEPS_IN_FULL: u64 = 2_000;
 
-/// See [`STEPS_IN_FULL`]; seconds.
+/// Least time between later progress events, seconds; see [`STEPS_IN_FULL`].
 const STEP_INTERVAL_S: f64 = 1.0;
 /// Seconds between two warnings that the journal cannot be written.
 const WARN_INTERVAL_S: f64 = 60.0;
@@ -49,7 +49,7 @@ pub enum Mode {
     Json,
 }
 
-enum Face {
+enum EventOutput {
     Progress(Progress),
     Lines { out: Box<dyn Write + Send>, epoch_shown: f64 },
     Quiet(Box<dyn Write + Send>),
@@ -58,20 +58,20 @@ enum Face {
 
 /// Takes the events of one launch, in order.
 pub struct Sink {
-    journal: Option<journal::Writer>,
-    tensorboard: Option<tensorboard::Writer>,
-    /// When it was last told that the journal cannot be written.
-    journal_told: f64,
+    journal: Option<journal::JournalWriter>,
+    tensorboard: Option<tensorboard::TensorboardWriter>,
+    /// Time of the last warning that the journal cannot be written, seconds since the Unix epoch.
+    journal_warned_at: f64,
     view: RunView,
     metrics: Option<MetricsServer>,
-    face: Face,
+    output: EventOutput,
     steps_written: u64,
     step_written: f64,
     give_up: Option<GiveUp>,
 }
 
 /// Writes to one of this process's streams and waits until it takes everything, unless that is given up.
-fn patient(stream: &impl AsFd, give_up: Option<&GiveUp>) -> Box<dyn Write + Send> {
+fn blocking_writer(stream: &impl AsFd, give_up: Option<&GiveUp>) -> Box<dyn Write + Send> {
     match PatientWriter::new(stream, give_up.cloned()) {
         Ok(writer) => Box::new(writer),
         // Without a descriptor to be had there is nothing to write to either.
@@ -88,8 +88,8 @@ impl Sink {
     pub fn new(run_dir: &Path, mode: Mode) -> Result<Self, JournalError> {
         let view = if run_dir.join(journal::FILE).exists() { RunView::read(run_dir)? } else { RunView::default() };
         let mut sink = Self::bare(mode);
-        sink.journal = Some(journal::Writer::open(run_dir)?);
-        sink.tensorboard = Some(tensorboard::Writer::new(run_dir));
+        sink.journal = Some(journal::JournalWriter::open(run_dir)?);
+        sink.tensorboard = Some(tensorboard::TensorboardWriter::new(run_dir));
         sink.view = view;
         Ok(sink)
     }
@@ -97,39 +97,40 @@ impl Sink {
     /// Shows events without a run directory: for commands such as `enn stage` that have none.
     pub fn bare(mode: Mode) -> Self {
         let give_up = GiveUp::new().ok();
-        let face = match mode {
-            Mode::Auto if terminal::draws(&io::stderr()) => Face::Progress(Progress::new()),
-            Mode::Auto | Mode::Lines => {
-                Face::Lines { out: patient(&io::stderr(), give_up.as_ref()), epoch_shown: f64::NEG_INFINITY }
-            }
-            Mode::Quiet => Face::Quiet(patient(&io::stderr(), give_up.as_ref())),
-            Mode::Json => Face::Json(patient(&io::stdout(), give_up.as_ref())),
+        let output = match mode {
+            Mode::Auto if terminal::draws(&io::stderr()) => EventOutput::Progress(Progress::new()),
+            Mode::Auto | Mode::Lines => EventOutput::Lines {
+                out: blocking_writer(&io::stderr(), give_up.as_ref()),
+                epoch_shown: f64::NEG_INFINITY,
+            },
+            Mode::Quiet => EventOutput::Quiet(blocking_writer(&io::stderr(), give_up.as_ref())),
+            Mode::Json => EventOutput::Json(blocking_writer(&io::stdout(), give_up.as_ref())),
         };
         Self {
             journal: None,
             tensorboard: None,
-            journal_told: f64::NEG_INFINITY,
+            journal_warned_at: f64::NEG_INFINITY,
             view: RunView::default(),
             metrics: None,
-            face,
+            output,
             steps_written: 0,
             step_written: 0.0,
             give_up,
         }
     }
 
-    /// What ends the waits of this sink for a standard output or error that takes nothing.
+    /// Returns the handle that ends this sink's waits for a standard output or error that accepts nothing.
     pub(crate) fn give_up(&self) -> Option<GiveUp> {
         self.give_up.clone()
     }
 
-    /// Lets `server` tell what this sink is told, from the beginning of the journal on.
+    /// Serves this sink's events, from the beginning of the journal on, with `server`.
     pub fn serve(&mut self, server: MetricsServer) {
         server.set(&self.view);
         self.metrics = Some(server);
     }
 
-    /// Takes one event: what is shown is kept already.
+    /// Records an event, and then shows it.
     pub fn event(&mut self, event: &Event) {
         self.view.apply(event);
         if let Some(metrics) = &self.metrics {
@@ -139,7 +140,7 @@ impl Sink {
         self.show(event);
     }
 
-    /// The run as it stands.
+    /// Returns the current state of the run.
     pub fn view(&self) -> &RunView {
         &self.view
     }
@@ -154,7 +155,7 @@ impl Sink {
             self.step_written = event.time;
         }
         let mut done = journal.write(event);
-        if matches!(event.what, What::RunEnded { .. }) {
+        if matches!(event.what, EventKind::RunEnded { .. }) {
             done = done.and_then(|()| journal.sync());
         }
         if let Err(error) = done {
@@ -166,11 +167,11 @@ impl Sink {
         }
     }
 
-    /// Tells what cannot be written. On a full disk some lines find room and some do not.
+    /// Warns that the journal cannot be written, at most once per interval: on a full disk only some lines find room.
     fn warn(&mut self, time: f64, message: String) {
-        if time - self.journal_told >= WARN_INTERVAL_S {
-            self.journal_told = time;
-            let warned = Event { time, what: What::Warned { message } };
+        if time - self.journal_warned_at >= WARN_INTERVAL_S {
+            self.journal_warned_at = time;
+            let warned = Event { time, what: EventKind::Warned { message } };
             self.view.apply(&warned);
             self.show(&warned);
         }
@@ -180,10 +181,10 @@ impl Sink {
     fn show(&mut self, event: &Event) {
         let since = self.view.sessions.last().map_or(event.time, |session| session.started);
         let lines = lines(event, &self.view);
-        match &mut self.face {
-            Face::Progress(progress) => progress.draw(&lines, &self.view),
-            Face::Lines { out, epoch_shown } => {
-                if let What::EpochEnded(report) = &event.what {
+        match &mut self.output {
+            EventOutput::Progress(progress) => progress.draw(&lines, &self.view),
+            EventOutput::Lines { out, epoch_shown } => {
+                if let EventKind::EpochEnded(report) = &event.what {
                     if event.time - *epoch_shown < EPOCH_LINE_INTERVAL_S && !report.best {
                         return;
                     }
@@ -194,12 +195,12 @@ impl Sink {
                     let _ = out.write_all(format!("[{:>8.1} s] {indented}\n", event.time - since).as_bytes());
                 }
             }
-            Face::Quiet(out) => {
-                for line in lines.iter().filter(|line| line.weight == Weight::Alert) {
+            EventOutput::Quiet(out) => {
+                for line in lines.iter().filter(|line| line.level == LineLevel::Alert) {
                     let _ = out.write_all(format!("{}\n", line.text).as_bytes());
                 }
             }
-            Face::Json(out) => {
+            EventOutput::Json(out) => {
                 if let Ok(line) = serde_json::to_string(event) {
                     let _ = out.write_all(format!("{}\n", shown::json(&line)).as_bytes());
                 }
@@ -208,11 +209,11 @@ impl Sink {
     }
 }
 
-/// Events that come many times a second and only say how far things are.
-fn is_progress(what: &What) -> bool {
+/// Returns whether an event only reports progress, many times a second.
+fn is_progress(what: &EventKind) -> bool {
     match what {
-        What::Stepped { .. } | What::StageProgressed { .. } => true,
-        What::Predicted { rows, rows_total } => rows < rows_total,
+        EventKind::Stepped { .. } | EventKind::StageProgressed { .. } => true,
+        EventKind::Predicted { rows, rows_total } => rows < rows_total,
         _ => false,
     }
 }
@@ -237,10 +238,10 @@ mod tests {
         }
     }
 
-    fn shown(face: fn(Box<dyn Write + Send>) -> Face) -> String {
+    fn shown(output: fn(Box<dyn Write + Send>) -> EventOutput) -> String {
         let (sender, receiver) = mpsc::channel();
         let mut sink = Sink::bare(Mode::Quiet);
-        sink.face = face(Box::new(Tap(sender)));
+        sink.output = output(Box::new(Tap(sender)));
         events().iter().for_each(|event| sink.event(event));
         drop(sink);
         String::from_utf8(receiver.iter().flatten().collect()).unwrap()
@@ -248,18 +249,18 @@ mod tests {
 
     #[test]
     fn plain_lines() {
-        insta::assert_snapshot!(shown(|out| Face::Lines { out, epoch_shown: f64::NEG_INFINITY }));
+        insta::assert_snapshot!(shown(|out| EventOutput::Lines { out, epoch_shown: f64::NEG_INFINITY }));
     }
 
     #[test]
     fn quiet_says_only_what_went_wrong() {
-        let text = shown(Face::Quiet);
+        let text = shown(EventOutput::Quiet);
         assert!(text.contains("SIGKILL") && text.contains("no space left") && !text.contains("epoch"), "{text}");
     }
 
     #[test]
     fn json_is_the_events() {
-        let text = shown(Face::Json);
+        let text = shown(EventOutput::Json);
         let back: Vec<Event> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(back, events());
     }
@@ -271,7 +272,7 @@ mod tests {
         let (first, second) = all.split_at(20);
         for part in [first, second] {
             let mut sink = Sink::new(dir.path(), Mode::Quiet).unwrap();
-            sink.face = Face::Quiet(Box::new(io::sink()));
+            sink.output = EventOutput::Quiet(Box::new(io::sink()));
             part.iter().for_each(|event| sink.event(event));
         }
         assert_eq!(RunView::read(dir.path()).unwrap(), view_after(&all));
@@ -282,8 +283,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (sender, receiver) = mpsc::channel();
         let mut sink = Sink::bare(Mode::Quiet);
-        sink.face = Face::Quiet(Box::new(Tap(sender)));
-        sink.journal = Some(journal::Writer::read_only(dir.path()));
+        sink.output = EventOutput::Quiet(Box::new(Tap(sender)));
+        sink.journal = Some(journal::JournalWriter::read_only(dir.path()));
         events().iter().for_each(|event| sink.event(event));
         drop(sink);
         let text = String::from_utf8(receiver.iter().flatten().collect()).unwrap();
@@ -297,7 +298,7 @@ mod tests {
         let mut sink = Sink::new(dir.path(), Mode::Quiet).unwrap();
         let steps = 10_000;
         for step in 1..=steps {
-            let what = What::Stepped { epoch: 1, step, loss: 1.0, lr: 0.1, grad_norm: 1.0, samples_per_s: 1.0 };
+            let what = EventKind::Stepped { epoch: 1, step, loss: 1.0, lr: 0.1, grad_norm: 1.0, samples_per_s: 1.0 };
             sink.event(&Event { time: 0.1 * step as f64, what });
         }
         let mut lines = 0;

@@ -1,12 +1,12 @@
-//! What `enn status` says: a run on one page, for people and for machines.
+//! The output of `enn status`: a run on one page, as text and as JSON.
 //!
 //! **Invariant:** pure; ages are counted from the time that is passed in, and of a run that is over from its end.
 
 use super::{
-    classes, failure, figures,
+    classes, failure, format,
     model::{NodeState, NodeView, RunView},
     plain,
-    standing::{Standing, TAKE_OVER_MAX, WorkerStanding},
+    run_status::{RunStatus, TAKE_OVER_MAX, WorkerStatus},
 };
 use serde_json::{Value, json};
 
@@ -19,43 +19,43 @@ const TEXT_MIN: usize = 20;
 /// Width of the labels.
 const LABEL: usize = 11;
 
-/// From where a run is looked at.
+/// The circumstances in which a status is shown.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Glance {
+pub struct StatusContext {
     /// Whether the launcher lives.
     pub living: bool,
     /// Seconds since the Unix epoch.
     pub now: f64,
-    /// Columns.
+    /// Width of the page, columns.
     pub width: usize,
 }
 
-/// The page for people.
-pub fn text(view: &RunView, glance: &Glance) -> String {
-    let standing = Standing::of(view, glance.living);
-    let mut page = Page(String::new(), glance.width);
-    page.head(view, &standing, glance);
-    page.rendezvous(view, &standing, glance);
-    page.workers(view, glance);
-    page.progress(view, glance);
-    if !standing.over() || standing == Standing::Finished {
-        page.last_failure(view, glance);
-    } else if let Some(report) = failure::last_of(view, glance.width.saturating_sub(LABEL + 2).max(1)) {
+/// Returns the status as text.
+pub fn text(view: &RunView, context: &StatusContext) -> String {
+    let status = RunStatus::of(view, context.living);
+    let mut page = StatusPage(String::new(), context.width);
+    page.head(view, &status, context);
+    page.rendezvous(view, &status, context);
+    page.workers(view, context);
+    page.progress(view, context);
+    if !status.over() || status == RunStatus::Finished {
+        page.last_failure(view, context);
+    } else if let Some(report) = failure::last_of(view, context.width.saturating_sub(LABEL + 2).max(1)) {
         page.row("failure", &report);
     } else {
-        page.last_failure(view, glance);
+        page.last_failure(view, context);
     }
     for (time, message) in view.warnings.iter().rev().take(WARNINGS_MAX).rev() {
-        page.row("warning", &format!("{message} ({} ago)", age(glance, view, *time)));
+        page.row("warning", &format!("{message} ({} ago)", age(context, view, *time)));
     }
     page.0
 }
 
-/// Lines, and the columns there are for them.
-struct Page(String, usize);
+/// The text so far, and its width in columns.
+struct StatusPage(String, usize);
 
-impl Page {
-    /// A label and its text; further lines of the text stand below its first.
+impl StatusPage {
+    /// Appends a label and its text; further lines of the text are aligned below the first.
     fn row(&mut self, label: &str, text: &str) {
         let mut rows = Vec::new();
         let room = self.1.saturating_sub(LABEL + 2).max(TEXT_MIN);
@@ -66,7 +66,7 @@ impl Page {
         }
     }
 
-    /// A label and a table, whose lines stay as they are.
+    /// Appends a label and a table, whose lines are not wrapped.
     fn table(&mut self, label: &str, text: &str) {
         for (index, row) in text.lines().enumerate() {
             let label = if index == 0 { label } else { "" };
@@ -74,121 +74,123 @@ impl Page {
         }
     }
 
-    fn head(&mut self, view: &RunView, standing: &Standing, glance: &Glance) {
+    fn head(&mut self, view: &RunView, status: &RunStatus, context: &StatusContext) {
         let Some(session) = view.sessions.last() else {
-            self.0.push_str(&format!("{standing}: the journal is empty\n"));
+            self.0.push_str(&format!("{status}: the journal is empty\n"));
             return;
         };
-        let until = session.ended.map_or_else(|| moment(glance, view), |end| end.time);
-        let lasted = figures::seconds((until - session.started).max(0.0));
-        let workers = figures::plural(u64::from(session.nproc), "worker");
-        self.0.push_str(&format!("{}  {standing}\n", session.run));
-        if may_be_led(view, glance) {
-            self.row("nodes", HEADLESS);
+        let until = session.ended.map_or_else(|| moment(context, view), |end| end.time);
+        let lasted = format::seconds((until - session.started).max(0.0));
+        let workers = format::plural(u64::from(session.nproc), "worker");
+        self.0.push_str(&format!("{}  {status}\n", session.run));
+        if may_be_taken_over(view, context) {
+            self.row("nodes", LEADERLESS);
         }
         self.row("launch", &format!("enn {} on {}, {workers}, {lasted}", session.mode, session.host));
         self.row("command", &session.argv.join(" ").replace(['\n', '\r'], " "));
         self.row("directory", &session.dir.display().to_string());
     }
 
-    fn rendezvous(&mut self, view: &RunView, standing: &Standing, glance: &Glance) {
-        if let Some(waiting) = view.waiting.as_ref().filter(|_| !standing.over()) {
-            self.row("waiting", &format!("{}, for {}", waiting.reason, age(glance, view, waiting.since)));
+    fn rendezvous(&mut self, view: &RunView, status: &RunStatus, context: &StatusContext) {
+        if let Some(waiting) = view.waiting.as_ref().filter(|_| !status.over()) {
+            self.row("waiting", &format!("{}, for {}", waiting.reason, age(context, view, waiting.since)));
         }
-        if let Some((_, signal)) = view.stops.last().filter(|_| *standing == Standing::Stopping) {
+        if let Some((_, signal)) = view.stops.last().filter(|_| *status == RunStatus::Stopping) {
             self.row("stopping", &format!("{signal} came"));
         }
-        if let Some(since) = view.paused.filter(|_| *standing == Standing::Paused) {
-            self.row("paused", &format!("for {} (enn continue)", age(glance, view, since)));
+        if let Some(since) = view.paused.filter(|_| *status == RunStatus::Paused) {
+            self.row("paused", &format!("for {} (enn continue)", age(context, view, since)));
         }
         if let Some(round) = view.rounds.last() {
             let master = if round.master.is_empty() { String::new() } else { format!(", meet at {}", round.master) };
             let span = match round.ended {
-                Some(ended) => format!("lasted {}", figures::seconds((ended - round.started).max(0.0))),
-                None => format!("began {} ago", age(glance, view, round.started)),
+                Some(ended) => format!("lasted {}", format::seconds((ended - round.started).max(0.0))),
+                None => format!("began {} ago", age(context, view, round.started)),
             };
             let left = round.restarts_left.map_or_else(String::new, |left| format!(", {left} left"));
-            let restarts = figures::plural(view.restarts(), "restart");
-            let world = figures::plural(u64::from(round.world_size), "worker");
+            let restarts = format::plural(view.restarts(), "restart");
+            let world = format::plural(u64::from(round.world_size), "worker");
             let again = regroupings(view);
             self.row("round", &format!("{}, {world}, {span}{master}, {restarts}{left}{again}", round.round));
         }
         if view.nodes.len() > 1 || view.nodes.iter().any(|node| matches!(node.state, NodeState::Lost(_))) {
             let unwell = |node: &&NodeView| view.nodes.len() <= LISTED_MAX || node.state != NodeState::InRound;
             let nodes: Vec<String> = view.nodes.iter().filter(unwell).take(LISTED_MAX).map(node).collect();
-            let count = figures::plural(view.nodes.len() as u64, "node");
+            let count = format::plural(view.nodes.len() as u64, "node");
             self.row("nodes", &[vec![count], nodes].concat().join("\n"));
         }
     }
 
-    fn workers(&mut self, view: &RunView, glance: &Glance) {
-        let all: Vec<_> = view.current_workers().map(|w| (w, WorkerStanding::of(view, w, glance.living))).collect();
+    fn workers(&mut self, view: &RunView, context: &StatusContext) {
+        let all: Vec<_> = view.current_workers().map(|w| (w, WorkerStatus::of(view, w, context.living))).collect();
         if all.is_empty() {
             return;
         }
         let mut counts: Vec<(String, usize)> = Vec::new();
-        for (_, standing) in &all {
-            let word = standing.to_string();
+        for (_, status) in &all {
+            let word = status.to_string();
             match counts.iter_mut().find(|(known, _)| *known == word) {
                 Some((_, count)) => *count += 1,
                 None => counts.push((word, 1)),
             }
         }
         let counts: Vec<String> = counts.iter().map(|(word, count)| format!("{count} {word}")).collect();
-        let listed = all.iter().filter(|(_, standing)| all.len() <= LISTED_MAX || standing.failed());
-        let lines = listed.take(LISTED_MAX).map(|(worker, standing)| {
+        let listed = all.iter().filter(|(_, status)| all.len() <= LISTED_MAX || status.failed());
+        let lines = listed.take(LISTED_MAX).map(|(worker, status)| {
             let host = if worker.host.is_empty() { String::new() } else { format!("  {}", worker.host) };
-            format!("rank {:<4}pid {:<8}{standing}{host}", worker.rank, worker.pid)
+            format!("rank {:<4}pid {:<8}{status}{host}", worker.rank, worker.pid)
         });
         let lines: Vec<String> = std::iter::once(counts.join(", ")).chain(lines).collect();
         self.row("workers", &lines.join("\n"));
     }
 
-    fn progress(&mut self, view: &RunView, glance: &Glance) {
+    fn progress(&mut self, view: &RunView, context: &StatusContext) {
         if let Some((rows, bytes, total)) = view.staging {
-            let (rows, bytes, total) = (figures::count(rows), figures::bytes(bytes), figures::bytes(total));
-            self.row("staging", &format!("{rows} rows, {bytes} of {total}"));
+            let progress =
+                format!("{} rows, {} of {}", format::count(rows), format::bytes(bytes), format::bytes(total));
+            self.row("staging", &progress);
         }
         if let Some(step) = view.latest {
             let total =
-                view.model.as_ref().map_or_else(String::new, |m| format!(" of {}", figures::count(m.steps_total)));
-            let loss = figures::measure(step.loss);
-            let rate = figures::rate(step.samples_per_s);
+                view.model.as_ref().map_or_else(String::new, |m| format!(" of {}", format::count(m.steps_total)));
+            let loss = format::measure(step.loss);
+            let rate = format::rate(step.samples_per_s);
             let step_text =
-                format!("{}{total}, epoch {}, loss {loss}, {rate} samples/s", figures::count(step.step), step.epoch);
+                format!("{}{total}, epoch {}, loss {loss}, {rate} samples/s", format::count(step.step), step.epoch);
             self.row("step", &step_text);
         }
         if view.split > 1 {
             self.row("memory", &format!("was short: micro-batches are cut into {}", view.split));
         }
         if let Some(best) = view.best().filter(|report| report.val.n > 0) {
-            self.row("best", &format!("val {} in {}", figures::judged(&best.val, view.units()), best.name()));
+            self.row("best", &format!("val {} in {}", format::judged(&best.val, view.units()), best.name()));
         }
         for (split, of) in &view.classes {
             self.row(&format!("{split} rows"), &classes::line(of));
             self.table("confusion", &classes::confusion(of));
         }
         if let Some(last) = view.checkpoints.iter().rev().find(|checkpoint| checkpoint.error.is_none()) {
-            let step = figures::count(last.step);
-            let ago = age(glance, view, last.time);
-            self.row("checkpoint", &format!("step {step}, {}, {ago} ago", figures::bytes(last.bytes)));
+            let step = format::count(last.step);
+            let ago = age(context, view, last.time);
+            self.row("checkpoint", &format!("step {step}, {}, {ago} ago", format::bytes(last.bytes)));
         }
         if let Some((rows, total)) = view.predicted {
-            self.row("predicted", &format!("{} of {} rows", figures::count(rows), figures::count(total)));
+            self.row("predicted", &format!("{} of {} rows", format::count(rows), format::count(total)));
         }
         if let Some(hang) = view.hangs.last() {
             let stacks =
                 hang.stacks.as_ref().map_or_else(String::new, |path| format!(", stacks in {}", path.display()));
-            let ago = age(glance, view, hang.time);
-            let idle = figures::seconds(hang.seconds);
+            let ago = age(context, view, hang.time);
+            let idle = format::seconds(hang.seconds);
             self.row("hang", &format!("{ago} ago: no progress for {idle}{stacks}"));
         }
     }
 
-    fn last_failure(&mut self, view: &RunView, glance: &Glance) {
-        if let Some(told) = view.failures.last() {
-            let headline = failure::headline(&told.failure, &failure::around(view, &told.failure, glance.width));
-            let words = told.failure.message.as_deref().and_then(|words| words.trim().lines().next());
+    fn last_failure(&mut self, view: &RunView, context: &StatusContext) {
+        if let Some(recorded) = view.failures.last() {
+            let headline =
+                failure::headline(&recorded.failure, &failure::context(view, &recorded.failure, context.width));
+            let words = recorded.failure.message.as_deref().and_then(|words| words.trim().lines().next());
             let words = words.map_or_else(String::new, |words| format!("\n{words}"));
             self.row("failure", &format!("{headline}{words}"));
         } else if let Some((cause, _)) = view.rounds.iter().rev().find_map(|round| round.failure.as_ref()) {
@@ -199,7 +201,7 @@ impl Page {
     }
 }
 
-/// How often workers that kept their state met again; empty when never.
+/// Describes how often workers that kept their state formed a new round; empty when never.
 pub(super) fn regroupings(view: &RunView) -> String {
     match view.regroupings() {
         0 => String::new(),
@@ -208,30 +210,30 @@ pub(super) fn regroupings(view: &RunView) -> String {
     }
 }
 
-/// What a run waits for whose head is gone.
-const HEADLESS: &str = "the node that led the run is gone; another one takes over within seconds, or the run ends";
+/// The note on a run whose leader is gone.
+const LEADERLESS: &str = "the node that led the run is gone; another one takes over within seconds, or the run ends";
 
-/// Whether a run that is gone may be led by another of its nodes in a moment.
-pub fn may_be_led(view: &RunView, glance: &Glance) -> bool {
-    let gone = Standing::of(view, glance.living) == Standing::Gone;
-    gone && Standing::has_heirs(view, glance.living) && glance.now - view.now < TAKE_OVER_MAX.as_secs_f64()
+/// Returns whether another node may take over a run whose launcher is gone.
+pub fn may_be_taken_over(view: &RunView, context: &StatusContext) -> bool {
+    let gone = RunStatus::of(view, context.living) == RunStatus::Gone;
+    gone && RunStatus::has_successors(view, context.living) && context.now - view.now < TAKE_OVER_MAX.as_secs_f64()
 }
 
-/// The page for machines.
-pub fn json(view: &RunView, glance: &Glance) -> Value {
-    let standing = Standing::of(view, glance.living);
+/// Returns the status as JSON.
+pub fn json(view: &RunView, context: &StatusContext) -> Value {
+    let status = RunStatus::of(view, context.living);
     let session = view.sessions.last();
     let round = view.rounds.last();
     let code = session.and_then(|session| session.ended).map(|end| end.code);
-    let waiting = view.waiting.as_ref().filter(|_| !standing.over());
-    let says = if may_be_led(view, glance) { HEADLESS.to_owned() } else { standing.to_string() };
+    let waiting = view.waiting.as_ref().filter(|_| !status.over());
+    let says = if may_be_taken_over(view, context) { LEADERLESS.to_owned() } else { status.to_string() };
     let workers: Vec<Value> = view
         .current_workers()
         .map(|worker| {
-            let standing = WorkerStanding::of(view, worker, glance.living);
+            let status = WorkerStatus::of(view, worker, context.living);
             json!({
                 "rank": worker.rank, "local_rank": worker.local_rank, "host": worker.host, "pid": worker.pid,
-                "state": standing.to_string(), "alive": standing.alive(), "failed": standing.failed(),
+                "state": status.to_string(), "alive": status.alive(), "failed": status.failed(),
                 "code": worker.exit.and_then(|exit| exit.code), "signal": worker.exit.and_then(|exit| exit.signal),
             })
         })
@@ -245,14 +247,14 @@ pub fn json(view: &RunView, glance: &Glance) -> Value {
         })
         .collect();
     json!({
-        "run": view.name(), "state": standing.word(), "says": says, "code": code,
+        "run": view.name(), "state": status.word(), "says": says, "code": code,
         "mode": session.map(|session| &session.mode), "host": session.map(|session| &session.host),
         "dir": session.map(|session| &session.dir), "argv": session.map(|session| &session.argv),
         "started": session.map(|session| session.started),
         "ended": session.and_then(|session| session.ended).map(|end| end.time),
         "last_event": view.now,
         "waiting": waiting.map(|waiting| json!({
-            "reason": waiting.reason, "since": waiting.since, "seconds": (moment(glance, view) - waiting.since).max(0.0),
+            "reason": waiting.reason, "since": waiting.since, "seconds": (moment(context, view) - waiting.since).max(0.0),
         })),
         "round": round.map(|round| json!({
             "round": round.round, "world_size": round.world_size, "started": round.started, "ended": round.ended,
@@ -267,7 +269,7 @@ pub fn json(view: &RunView, glance: &Glance) -> Value {
         "checkpoint": view.checkpoints.iter().rev().find(|last| last.error.is_none()).map(|last| json!({
             "step": last.step, "bytes": last.bytes, "time": last.time,
         })),
-        "failure": view.failures.last().map(|told| &told.failure),
+        "failure": view.failures.last().map(|recorded| &recorded.failure),
         "paused": view.paused, "micro_batches_cut_into": view.split.max(1),
         "classes": view.classes, "hangs": view.hangs.len(),
         "warnings": view.warnings.iter().map(|(time, message)| json!({ "time": time, "message": message }))
@@ -275,7 +277,6 @@ pub fn json(view: &RunView, glance: &Glance) -> Value {
     })
 }
 
-/// A node in words.
 fn node(node: &NodeView) -> String {
     let (state, reason) = node_state(node);
     let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
@@ -283,11 +284,11 @@ fn node(node: &NodeView) -> String {
     format!(
         "node {rank:<4}{:<20}{} {state}{reason}",
         node.host,
-        figures::plural(u64::from(node.workers), "worker") + ","
+        format::plural(u64::from(node.workers), "worker") + ","
     )
 }
 
-/// A node's state in a word, and its reason.
+/// Returns a node's state in a word, and its reason.
 pub fn node_state(node: &NodeView) -> (&'static str, Option<&str>) {
     match &node.state {
         NodeState::Joined => ("waits", None),
@@ -297,14 +298,14 @@ pub fn node_state(node: &NodeView) -> (&'static str, Option<&str>) {
     }
 }
 
-/// The present, or the end of a run that is over.
-pub fn moment(glance: &Glance, view: &RunView) -> f64 {
+/// Returns the present time, or the end of a run that is over.
+pub fn moment(context: &StatusContext, view: &RunView) -> f64 {
     let ended = view.sessions.last().is_some_and(|session| session.ended.is_some());
-    if ended || !glance.living { view.now } else { glance.now.max(view.now) }
+    if ended || !context.living { view.now } else { context.now.max(view.now) }
 }
 
-fn age(glance: &Glance, view: &RunView, time: f64) -> String {
-    figures::seconds((moment(glance, view) - time).max(0.0))
+fn age(context: &StatusContext, view: &RunView, time: f64) -> String {
+    format::seconds((moment(context, view) - time).max(0.0))
 }
 
 #[cfg(test)]
@@ -312,15 +313,15 @@ mod tests {
     use super::*;
     use crate::ui::model::tests::{events, gang_events, view_after};
 
-    fn glance(living: bool) -> Glance {
-        Glance { living, now: 1_790_000_010.0, width: 100 }
+    fn context(living: bool) -> StatusContext {
+        StatusContext { living, now: 1_790_000_010.0, width: 100 }
     }
 
     #[test]
     fn pages() {
         let train = events();
         let gang = gang_events();
-        let cut = |name: &str, view: &RunView, living| format!("--- {name}\n{}", text(view, &glance(living)));
+        let cut = |name: &str, view: &RunView, living| format!("--- {name}\n{}", text(view, &context(living)));
         let pages = [
             cut("empty", &RunView::default(), true),
             cut("waiting", &view_after(&gang[..3]), true),
@@ -336,7 +337,7 @@ mod tests {
 
     #[test]
     fn machines_get_the_same() {
-        let waiting = json(&view_after(&gang_events()[..3]), &glance(true));
+        let waiting = json(&view_after(&gang_events()[..3]), &context(true));
         assert_eq!(
             (&waiting["state"], &waiting["waiting"]["reason"]),
             (&json!("waiting"), &json!("1 of 2 nodes joined"))
@@ -344,11 +345,11 @@ mod tests {
         assert!((waiting["waiting"]["seconds"].as_f64().unwrap() - 9.9).abs() < 1e-6);
         let mut cut = view_after(&gang_events()[..10]);
         cut.sessions[0].mode = "train".into();
-        let since = |seconds: f64| Glance { now: cut.now + seconds, ..glance(false) };
-        assert_eq!(json(&cut, &since(2.0))["says"], json!(HEADLESS));
+        let since = |seconds: f64| StatusContext { now: cut.now + seconds, ..context(false) };
+        assert_eq!(json(&cut, &since(2.0))["says"], json!(LEADERLESS));
         assert!(json(&cut, &since(40.0))["says"].as_str().unwrap().starts_with("gone"));
-        let failed = json(&view_after(&gang_events()), &glance(false));
-        assert_eq!(json(&view_after(&events()), &glance(false))["checkpoint"]["step"], json!(24));
+        let failed = json(&view_after(&gang_events()), &context(false));
+        assert_eq!(json(&view_after(&events()), &context(false))["checkpoint"]["step"], json!(24));
         assert_eq!((&failed["state"], &failed["code"], &failed["restarts"]), (&json!("failed"), &json!(1), &json!(1)));
         assert_eq!((&failed["failure"]["rank"], &failed["failure"]["signal"]), (&json!(2), &json!(9)));
         assert_eq!((&failed["workers"][2]["failed"], &failed["waiting"]), (&json!(true), &Value::Null));

@@ -7,7 +7,7 @@
 //! **Invariant:** a file that cannot be written never fails a run.
 
 use enn_common::{
-    event::{EpochReport, Event, What},
+    event::{EpochReport, Event, EventKind},
     metrics::Metrics,
 };
 use std::{
@@ -19,7 +19,7 @@ use std::{
 
 /// Folder in the run directory.
 pub const FOLDER: &str = "tensorboard";
-/// What the first record says.
+/// The version in the first record of a file.
 const FILE_VERSION: &str = "brain.Event:2";
 /// Added to a rotated checksum, so that a checksum of checksums is not special.
 const MASK: u32 = 0xa282_ead8;
@@ -29,29 +29,29 @@ const FIXED_64: u8 = 1;
 const BYTES: u8 = 2;
 const FIXED_32: u8 = 5;
 
-/// Tag and value.
+/// The tag and the value of a scalar.
 type Scalar = (String, f64);
 
 /// Writes the file of one launch; made with the first numbers that there are.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct TensorboardWriter {
     run: PathBuf,
     file: Option<File>,
 }
 
-impl Writer {
+impl TensorboardWriter {
     pub(super) fn new(run: &Path) -> Self {
         Self { run: run.to_owned(), file: None }
     }
 
-    /// Takes one event in.
+    /// Writes the numbers of an event, if it has any.
     ///
     /// # Errors
     /// The disk is full or gone.
     pub(super) fn event(&mut self, event: &Event) -> io::Result<()> {
         let (step, scalars) = match &event.what {
-            What::EpochEnded(report) => (report.step, of_epoch(report)),
-            What::Trained { step, split, .. } => (*step, of_splits(split)),
+            EventKind::EpochEnded(report) => (report.step, of_epoch(report)),
+            EventKind::Trained { step, split, .. } => (*step, of_splits(split)),
             _ => return Ok(()),
         };
         let file = match &mut self.file {
@@ -92,7 +92,7 @@ fn of_epoch(report: &EpochReport) -> Vec<Scalar> {
     scalars
 }
 
-/// The best model's.
+/// Returns the scalars of the best model.
 fn of_splits(splits: &BTreeMap<String, Metrics>) -> Vec<Scalar> {
     splits.iter().flat_map(|(split, metrics)| of_split(&format!("{split}_best"), metrics)).collect()
 }
@@ -121,7 +121,7 @@ fn summary(time: f64, step: u64, scalars: &[Scalar]) -> Vec<u8> {
     event
 }
 
-/// A framed record.
+/// Frames a record with its length and checksums.
 fn record(content: &[u8]) -> Vec<u8> {
     let length = (content.len() as u64).to_le_bytes();
     [&length[..], &masked(&length).to_le_bytes(), content, &masked(content).to_le_bytes()].concat()
@@ -175,9 +175,11 @@ mod tests {
     #[test]
     fn a_run_leaves_one_file_and_a_run_without_epochs_none() {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = Writer::new(dir.path());
+        let mut writer = TensorboardWriter::new(dir.path());
         let all = events();
-        for event in all.iter().filter(|event| !matches!(event.what, What::EpochEnded(_) | What::Trained { .. })) {
+        for event in
+            all.iter().filter(|event| !matches!(event.what, EventKind::EpochEnded(_) | EventKind::Trained { .. }))
+        {
             writer.event(event).unwrap();
         }
         assert!(!dir.path().join(FOLDER).exists());

@@ -13,7 +13,7 @@ use std::{
 
 static IS_DUMB: AtomicBool = AtomicBool::new(false);
 
-/// Takes down, once and before anything is shown, that `TERM` says the terminal only takes text.
+/// Records whether `TERM` names a terminal without cursor control. Must be called before anything is shown.
 pub(crate) fn set_dumb(is_dumb: bool) {
     IS_DUMB.store(is_dumb, Ordering::Relaxed);
 }
@@ -26,16 +26,17 @@ pub(crate) fn columns(stream: &impl AsFd) -> usize {
     process::window_columns(stream.as_fd()).unwrap_or(COLUMNS_USUAL).into()
 }
 
-/// Whether lines can be drawn over on this stream.
+/// Returns whether lines can be redrawn on this stream.
 pub(crate) fn draws(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && !IS_DUMB.load(Ordering::Relaxed)
 }
 
-/// Columns that a line which is drawn over leaves free. What is typed is seen there, as the ^C of Ctrl-C: behind a line that fills the
-/// window it would begin another one, and the line be cleared from the wrong place.
+/// Columns that a redrawn line leaves free for typed characters, such as the ^C of Ctrl-C: behind a line that fills the
+/// window they would begin another line, and the redrawn one would be cleared from the wrong place.
 pub(crate) const FREE_COLUMNS: usize = 4;
 
-/// Standard error as indicatif draws on it, which fills its last line: it is told of fewer columns than there are.
+/// Standard error as seen by indicatif, which fills its last line: reports [`FREE_COLUMNS`] columns less than there
+/// are.
 #[derive(Debug, Default)]
 pub(crate) struct Narrowed(Mutex<String>);
 

@@ -1,6 +1,6 @@
 //! A curve that never grows beyond a bound: neighbouring points are averaged as it gets longer.
 
-/// Most points kept.
+/// Maximum number of points that are kept.
 const POINTS_MAX: usize = 1024;
 
 /// Loss over steps, thinned evenly.

@@ -9,7 +9,7 @@
 //! ```
 
 use enn_common::{
-    checkpoint::{Checkpoint, DType, Draft, ShardWriter, TensorBox, Value, commit, name},
+    checkpoint::{Checkpoint, Draft, ShardWriter, TensorBox, TensorDType, Value, commit, name},
     fs::atomic,
 };
 use enn_launcher::convert::{load_model, save_model};
@@ -43,31 +43,31 @@ fn run(args: &[&str]) -> Outcome {
 /// One tensor and the axis along which the ranks divide it; `None`: one rank writes it.
 struct Example {
     fqn: String,
-    dtype: DType,
+    dtype: TensorDType,
     shape: Vec<u64>,
     axis: Option<usize>,
 }
 
 fn examples() -> Vec<Example> {
     let example = |fqn: &str, dtype, shape: &[u64], axis| Example { fqn: fqn.into(), dtype, shape: shape.into(), axis };
-    let mut all: Vec<_> = DType::ALL
+    let mut all: Vec<_> = TensorDType::ALL
         .iter()
         .map(|&dtype| example(&format!("model.types.{}", dtype.torch()), dtype, &[6, 4], None))
         .collect();
     all.extend([
-        example("model.rows", DType::F32, &[7, 5], Some(0)),
-        example("model.columns", DType::Bf16, &[4, 9], Some(1)),
-        example("model.cube", DType::I64, &[3, 8, 2], Some(1)),
-        example("model.few", DType::F32, &[2, 3], Some(0)),
-        example("model.big", DType::F32, &[300, 256], Some(0)),
-        example("model.empty", DType::F32, &[0, 4], None),
-        example("progress.step", DType::I64, &[], None),
-        example("model.ünïcode", DType::F32, &[2], None),
-        example(&format!("model.{}", "long".repeat(80)), DType::F32, &[2], None),
-        example("best.rows", DType::F32, &[7, 5], Some(0)),
-        example("best.scalar", DType::F64, &[], None),
-        example("optim.state.rows.exp_avg", DType::F32, &[7, 5], Some(0)),
-        example("optim.state.rows.step", DType::F32, &[], None),
+        example("model.rows", TensorDType::F32, &[7, 5], Some(0)),
+        example("model.columns", TensorDType::Bf16, &[4, 9], Some(1)),
+        example("model.cube", TensorDType::I64, &[3, 8, 2], Some(1)),
+        example("model.few", TensorDType::F32, &[2, 3], Some(0)),
+        example("model.big", TensorDType::F32, &[300, 256], Some(0)),
+        example("model.empty", TensorDType::F32, &[0, 4], None),
+        example("progress.step", TensorDType::I64, &[], None),
+        example("model.ünïcode", TensorDType::F32, &[2], None),
+        example(&format!("model.{}", "long".repeat(80)), TensorDType::F32, &[2], None),
+        example("best.rows", TensorDType::F32, &[7, 5], Some(0)),
+        example("best.scalar", TensorDType::F64, &[], None),
+        example("optim.state.rows.exp_avg", TensorDType::F32, &[7, 5], Some(0)),
+        example("optim.state.rows.step", TensorDType::F32, &[], None),
     ]);
     all
 }
@@ -76,7 +76,7 @@ fn examples() -> Vec<Example> {
 fn pattern(index: usize, example: &Example) -> Vec<u8> {
     let bytes = example.shape.iter().product::<u64>() * example.dtype.bytes();
     let mix = |place: u64| (place.wrapping_mul(2_654_435_761).wrapping_add(index as u64 * 97) >> 7) as u8;
-    let mask = if example.dtype == DType::Bool { 1 } else { 0xff };
+    let mask = if example.dtype == TensorDType::Bool { 1 } else { 0xff };
     (0..bytes).map(|place| mix(place) & mask).collect()
 }
 

@@ -8,8 +8,8 @@
 //! Prints JSON: chunks, seconds of the plan of one rank (of a state that all ranks have) and of the commit, bytes of `.metadata`, and the process's peak of memory.
 
 use enn_common::checkpoint::{
-    DType, Draft, ShardTable, commit, name,
-    plan::{self, Entry},
+    Draft, ShardTable, TensorDType, commit, name,
+    plan::{self, PlannedTensor},
     table::{ItemKind, ShardItem},
 };
 use serde_json::json;
@@ -33,8 +33,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         _ => return Err("usage: ckpt_plan 70b RANKS | ckpt_plan chunks TENSORS RANKS".into()),
     };
-    let entry = |(fqn, shape): &(String, Vec<u64>)| Entry { fqn: fqn.clone(), element_bytes: 4, shape: shape.clone() };
-    let entries: Vec<Entry> = tensors.iter().map(entry).collect();
+    let entry =
+        |(fqn, shape): &(String, Vec<u64>)| PlannedTensor { fqn: fqn.clone(), element_bytes: 4, shape: shape.clone() };
+    let entries: Vec<PlannedTensor> = tensors.iter().map(entry).collect();
     let began = Instant::now();
     let pieces = plan::share(&entries, 0, usize::try_from(ranks)?).len();
     let divide_s = began.elapsed().as_secs_f64();
@@ -94,8 +95,8 @@ fn tables(tensors: &[(String, Vec<u64>)], ranks: u64) -> Vec<ShardTable> {
             let mut sizes = shape.clone();
             offsets[0] = begin;
             sizes[0] = rows.min(shape[0] - begin);
-            let length = 688 + sizes.iter().product::<u64>() * DType::F32.bytes();
-            let kind = ItemKind::Tensor { dtype: DType::F32, global: shape.clone(), offsets, sizes, crc32: 1 };
+            let length = 688 + sizes.iter().product::<u64>() * TensorDType::F32.bytes();
+            let kind = ItemKind::Tensor { dtype: TensorDType::F32, global: shape.clone(), offsets, sizes, crc32: 1 };
             table.items.push(ShardItem { fqn: fqn.clone(), offset: table.bytes, length, kind });
             table.bytes += length;
         }

@@ -12,14 +12,14 @@
 
 use enn_common::{
     checkpoint::{
-        Layout,
+        ShardLayout,
         layout::BoxOf,
-        table::{DType, ShardTable},
+        table::{ShardTable, TensorDType},
     },
     wire::{
         client::{Client, Sender},
         control::PAGE_BYTES,
-        message::{Assignment, FromWorker, PROTOCOL, StagedShard, Task, ToWorker},
+        message::{Assignment, FromWorker, PROTOCOL, StagedShard, ToWorker, WorkerTask},
     },
 };
 use nix::{
@@ -241,7 +241,7 @@ impl Worker {
         self.rank = assignment.rank;
         self.place = format!("{}.{}", self.round, self.rank);
         self.split = assignment.split;
-        if let Task::Train { attempt, .. } = assignment.task {
+        if let WorkerTask::Train { attempt, .. } = assignment.task {
             self.attempt = attempt;
         }
         self.send(&FromWorker::Entered { round: self.round });
@@ -357,8 +357,8 @@ impl Worker {
         let dir = self.run_dir.join(format!("checkpoints/.step-{step:08}.tmp-{}", self.attempt));
         let fqn = format!("rank{}", self.rank);
         let sizes = vec![STAGED.len() as u64];
-        let part = BoxOf { fqn, dtype: DType::U8, global: sizes.clone(), offsets: vec![0], sizes };
-        let layout = Layout::of(vec![part]).unwrap();
+        let part = BoxOf { fqn, dtype: TensorDType::U8, global: sizes.clone(), offsets: vec![0], sizes };
+        let layout = ShardLayout::of(vec![part]).unwrap();
         let ticket = step;
         let at = PAGE_BYTES as u64;
         self.write(at + layout.bytes - 1, &[0]);

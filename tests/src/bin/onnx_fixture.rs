@@ -99,7 +99,7 @@ fn extras() -> Result<[Sample; 4], Box<dyn Error>> {
     let number = |i: u64| ((i as f64 * 0.754_877_666_246_693).fract() - 0.5) as f32;
     let matrix = |graph: &mut Graph, rows: u64, columns: u64| {
         let bytes: Vec<u8> = (0..rows * columns).flat_map(|i| number(i).to_le_bytes()).collect();
-        graph.known("m.weight", (DType::F32, &[rows, columns]), Known::Parameter, bytes)
+        graph.known("m.weight", DType::F32, &[rows, columns], Known::Parameter, bytes)
     };
     let multiple = |input: Vec<Dim>| {
         let mut graph = Graph::new();
@@ -151,7 +151,7 @@ fn layers(width: u64, count: usize) -> Result<Sample, Box<dyn Error>> {
     let weight = |graph: &mut Graph, name: String| {
         let unit = |i: u64| (i as f64 * 0.754_877_666_246_693).fract() - 0.5;
         let bytes: Vec<u8> = (0..width * width).flat_map(|i| (unit(i) as f32).to_le_bytes()).collect();
-        graph.known(&name, (DType::F32, &[width, width]), Known::Parameter, bytes)
+        graph.known(&name, DType::F32, &[width, width], Known::Parameter, bytes)
     };
     for layer in 0..count {
         let weight = weight(&mut graph, format!("layers.{layer}.weight"))?;

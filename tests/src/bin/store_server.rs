@@ -2,7 +2,7 @@
 //! (tests/conformance/store.py, tests/bench/store.py): `store_server [PORT [HOST]]`, by default a free port of loopback;
 //! HOST "" is every address.
 
-use enn_broker::store::{Options, listen, serve_on};
+use enn_broker::tcpstore::{Options, listen, serve_on};
 use std::{
     env,
     error::Error,

@@ -14,7 +14,7 @@ use enn_common::graph::{
     file,
 };
 use enn_export::{
-    Batch, Model, Runner, Target, Tensor,
+    Batch, Model, Ports, Runner, Target, Tensor,
     litert::{self, runtime::LiteRt},
     maker::{Limits, apart::Library},
     sample::{self, Sample},
@@ -181,14 +181,14 @@ fn tensors(ports: &Value) -> Outcome<Vec<Tensor>> {
 fn apart(dir: &Path, places: &[PathBuf], cases: &[Value]) -> Outcome<()> {
     let number = cases.iter().position(|case| case["name"] == "a small model").ok_or("no small model")?;
     let place = dir.join(format!("{number:02}"));
-    let names = (vec!["x".to_owned()], vec!["y".to_owned(), "gate".to_owned()]);
+    let ports = Ports { inputs: vec!["x".to_owned()], outputs: vec!["y".to_owned(), "gate".to_owned()] };
     for (whose, library, artifact) in [
         (Library::TensorFlow, savedmodel::runtime::library(places)?, "saved"),
         (Library::LiteRt, litert::runtime::library(places)?, "model.tflite"),
     ] {
         let mut command = Command::new(std::env::current_exe()?.with_file_name("enn"));
         command.args(["runtime", whose.name()]).arg(library);
-        let mut runner = whose.start(command, &place.join(artifact), names.clone(), dir, Limits::MAKES)?;
+        let mut runner = whose.start(command, &place.join(artifact), ports.clone(), dir, Limits::MAKES)?;
         tried(&mut runner, &cases[number])?;
         let error = runner.run(&[]).err().map(|error| error.to_string());
         if !error.as_ref().is_some_and(|error| error.contains("input x was not given")) {

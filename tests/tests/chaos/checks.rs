@@ -6,7 +6,7 @@ use super::{
 };
 use enn_common::{
     checkpoint::name,
-    event::{Event, What},
+    event::{Event, EventKind},
     metrics::Metrics,
 };
 use enn_tests::{data, leavings};
@@ -109,7 +109,7 @@ impl Trial {
     /// For the message of a failure, or of a run that was slow.
     pub(super) fn told(&self) -> String {
         let launches = self.launches.iter().map(|launch| {
-            let lines = launch.events.iter().filter(|event| !matches!(event.what, What::Stepped { .. }));
+            let lines = launch.events.iter().filter(|event| !matches!(event.what, EventKind::Stepped { .. }));
             let lines: Vec<String> = lines.map(|event| format!("{:.3} {:?}", event.time, event.what)).collect();
             format!("{}\ncode {:?}; killed {:?}\n{}", lines.join("\n"), launch.code, launch.killed, launch.stderr)
         });
@@ -121,7 +121,7 @@ impl Trial {
         let last = self.launches.last().unwrap();
         assert_eq!(last.code, Some(0), "{}", self.told());
         let trained = last.events.iter().find_map(|event| match &event.what {
-            What::Trained { step, split, .. } => Some((*step, split.clone())),
+            EventKind::Trained { step, split, .. } => Some((*step, split.clone())),
             _ => None,
         });
         let (step, split) = trained.unwrap_or_else(|| panic!("no end of training: {}", self.told()));
@@ -147,7 +147,7 @@ impl Trial {
 
     fn always_of_one_size(&self) -> bool {
         let worlds = self.all().filter_map(|event| match event.what {
-            What::RoundStarted { world_size, .. } => Some(world_size),
+            EventKind::RoundStarted { world_size, .. } => Some(world_size),
             _ => None,
         });
         self.schedule.fewest.is_none() || worlds.into_iter().all(|world| world == self.schedule.shape.workers)
@@ -213,29 +213,29 @@ fn check_processes(launch: &Launch, whole: bool) -> Result<(), String> {
     let mut done = false;
     for event in &launch.events {
         match &event.what {
-            What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => {
+            EventKind::WorkerStarted { pid, .. } | EventKind::SpareStarted { pid, .. } => {
                 let fresh = living.insert(*pid);
                 if !fresh {
                     return Err(format!("process {pid} is started twice"));
                 }
             }
-            What::WorkerExited { pid, signal, .. } | What::SpareEnded { pid, signal, .. } => {
+            EventKind::WorkerExited { pid, signal, .. } | EventKind::SpareEnded { pid, signal, .. } => {
                 if !living.remove(pid) {
                     return Err(format!("process {pid} ends without a beginning, or twice"));
                 }
                 // One that had done its work may end of itself while the signal is on its way.
                 by_kill.extend((*signal == Some(9) || done).then_some(*pid));
             }
-            What::WorkerDismissed { pid, .. } => {
+            EventKind::WorkerDismissed { pid, .. } => {
                 let lived = living.remove(pid);
                 if !lived {
                     return Err(format!("process {pid} is dismissed without a beginning, or twice"));
                 }
             }
-            What::Trained { .. } => done = true,
+            EventKind::Trained { .. } => done = true,
             _ => {}
         }
-        if let What::SeatTaken { pid, .. } | What::SpareReady { pid, .. } = &event.what
+        if let EventKind::SeatTaken { pid, .. } | EventKind::SpareReady { pid, .. } = &event.what
             && !living.contains(pid)
         {
             return Err(format!("process {pid} has a seat or is warm, and does not live"));
@@ -258,15 +258,15 @@ fn check_rounds(launch: &Launch, next: &mut Option<u64>, cut_before: bool) -> Re
     let mut restarts = 0;
     for event in &launch.events {
         match &event.what {
-            What::RoundStarted { round, .. } => {
+            EventKind::RoundStarted { round, .. } => {
                 if next.is_some_and(|next| next != round.0 && !(rounds == 0 && cut_before && next + 1 == round.0)) {
                     return Err(format!("round {round} follows round {:?}", next.map(|next| next - 1)));
                 }
                 *next = Some(round.0 + 1);
                 rounds += 1;
             }
-            What::RoundFailed { restarting: true, .. } => restarts += 1,
-            What::RunEnded { rounds: told, restarts: told_restarts, code, .. } => {
+            EventKind::RoundFailed { restarting: true, .. } => restarts += 1,
+            EventKind::RunEnded { rounds: told, restarts: told_restarts, code, .. } => {
                 if (*told, *told_restarts) != (rounds, restarts) {
                     return Err(format!(
                         "{rounds} rounds and {restarts} restarts, told are {told} and {told_restarts}"
@@ -279,7 +279,7 @@ fn check_rounds(launch: &Launch, next: &mut Option<u64>, cut_before: bool) -> Re
             _ => {}
         }
     }
-    let ended = launch.events.iter().filter(|event| matches!(event.what, What::RunEnded { .. })).count();
+    let ended = launch.events.iter().filter(|event| matches!(event.what, EventKind::RunEnded { .. })).count();
     if whole && ended != 1 {
         return Err(format!("{ended} ends are told"));
     }
@@ -296,9 +296,9 @@ fn check_recoveries(launch: &Launch, recovery_max_s: f64) -> Result<(), String> 
     let mut steps = 0;
     for event in &launch.events {
         match &event.what {
-            What::RoundStarted { round: begun, .. } => round = Some(*begun),
-            What::WorkerExited { code, .. } if *code != Some(0) => failed = true,
-            What::Recovered { round: of, seconds, .. } => {
+            EventKind::RoundStarted { round: begun, .. } => round = Some(*begun),
+            EventKind::WorkerExited { code, .. } if *code != Some(0) => failed = true,
+            EventKind::Recovered { round: of, seconds, .. } => {
                 if !failed || Some(*of) != round || !(0.0..recovery_max_s).contains(seconds) {
                     return Err(format!(
                         "a recovery without a failure before it, or of another round: {:?}",
@@ -307,8 +307,10 @@ fn check_recoveries(launch: &Launch, recovery_max_s: f64) -> Result<(), String> 
                 }
                 failed = false;
             }
-            What::Stepped { step, .. } => {
-                if *step < steps && launch.events.iter().all(|event| !matches!(event.what, What::RoundFailed { .. })) {
+            EventKind::Stepped { step, .. } => {
+                if *step < steps
+                    && launch.events.iter().all(|event| !matches!(event.what, EventKind::RoundFailed { .. }))
+                {
                     return Err(format!("step {step} after step {steps}, and nothing was restarted"));
                 }
                 steps = *step;

@@ -3,7 +3,7 @@
 //! **Invariant:** only processes are signalled that this launch's journal names and whose parent is this launch.
 
 use super::schedule::{Deed, Fault, Moment, Schedule};
-use enn_common::event::{Event, What};
+use enn_common::event::{Event, EventKind};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -138,13 +138,15 @@ impl Driver {
             return;
         };
         match &event.what {
-            What::WorkerStarted { pid, rank, .. } | What::SeatTaken { pid, rank, .. } => {
+            EventKind::WorkerStarted { pid, rank, .. } | EventKind::SeatTaken { pid, rank, .. } => {
                 self.living.insert(*pid, Some(rank.0));
             }
-            What::SpareStarted { pid, .. } => {
+            EventKind::SpareStarted { pid, .. } => {
                 self.living.insert(*pid, None);
             }
-            What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } | What::WorkerDismissed { pid, .. } => {
+            EventKind::WorkerExited { pid, .. }
+            | EventKind::SpareEnded { pid, .. }
+            | EventKind::WorkerDismissed { pid, .. } => {
                 self.living.remove(pid);
             }
             _ => {}
@@ -207,16 +209,18 @@ impl Driver {
 
     /// Whether the event at this place is that moment.
     fn meets(&self, moment: Moment, at: usize) -> bool {
-        let begun = |event: &Event| matches!(event.what, What::RoundStarted { .. });
+        let begun = |event: &Event| matches!(event.what, EventKind::RoundStarted { .. });
         match (moment, &self.events[at].what) {
-            (Moment::Starting, What::WorkerStarted { .. }) | (Moment::SpareWarm, What::SpareReady { .. }) => true,
-            (Moment::Step(at), What::Stepped { step, .. }) => *step >= at,
-            (Moment::Saving(at), What::EpochEnded(report)) => report.epoch >= at,
+            (Moment::Starting, EventKind::WorkerStarted { .. }) | (Moment::SpareWarm, EventKind::SpareReady { .. }) => {
+                true
+            }
+            (Moment::Step(at), EventKind::Stepped { step, .. }) => *step >= at,
+            (Moment::Saving(at), EventKind::EpochEnded(report)) => report.epoch >= at,
             // Steps are told now and then; the epochs are ten steps long.
-            (Moment::Validating(at), What::Stepped { epoch, step, .. }) => *epoch >= at && step % 10 >= 7,
-            (Moment::Regrouping, What::RoundLeft { .. }) => true,
+            (Moment::Validating(at), EventKind::Stepped { epoch, step, .. }) => *epoch >= at && step % 10 >= 7,
+            (Moment::Regrouping, EventKind::RoundLeft { .. }) => true,
             // The first round of a launch that goes on from a checkpoint is a start, whatever its number.
-            (Moment::Regrouping, What::RoundStarted { .. }) => self.events[..at].iter().any(begun),
+            (Moment::Regrouping, EventKind::RoundStarted { .. }) => self.events[..at].iter().any(begun),
             _ => false,
         }
     }

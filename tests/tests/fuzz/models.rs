@@ -5,12 +5,12 @@ use crate::{
     tables,
 };
 use enn_common::{
-    artifact::card::{CardTensor, FORMAT, KEY, ModelCard},
+    artifact::model_card::{CardTensor, FORMAT, KEY, ModelCard},
     checkpoint::{
-        Checkpoint, DType, PathPart, Value,
+        Checkpoint, PathPart, TensorDType, Value,
         metadata::Metadata,
         name,
-        state_file::{self, Content, Entry},
+        state_file::{self, Content, StateEntry},
     },
     config::RunConfig,
     fs::{Disk, FileError},
@@ -31,11 +31,11 @@ fn key(parts: &[&str]) -> Vec<PathPart> {
 
 /// A file as ENN for PyTorch saves it.
 pub(crate) fn native_seeds() -> Vec<Vec<u8>> {
-    let tensor = |name: &str, shape: &[u64]| Entry {
+    let tensor = |name: &str, shape: &[u64]| StateEntry {
         path: key(&["state_dict", name]),
-        content: Content::Tensor(DType::F32.into(), shape.to_vec()),
+        content: Content::Tensor(TensorDType::F32.into(), shape.to_vec()),
     };
-    let value = |path: &[&str], value: Value| Entry { path: key(path), content: Content::Value(value) };
+    let value = |path: &[&str], value: Value| StateEntry { path: key(path), content: Content::Value(value) };
     let entries = [
         value(&["version"], Value::Int(1)),
         value(&["in_dim"], Value::Int(2)),
@@ -71,7 +71,7 @@ pub(crate) fn native(bytes: &[u8]) {
         drop(contents(&path));
         let checkpoints = dir.join("checkpoints");
         _ = fs::remove_dir_all(&checkpoints);
-        drop(convert::load_native(&path, &checkpoints, (&config(), &meta()), 0.0));
+        drop(convert::load_native(&path, &checkpoints, &config(), &meta(), 0.0));
         drop(convert::load_model(&path, &checkpoints, 0.0));
     });
 }
@@ -184,7 +184,7 @@ fn graph() -> Graph {
     let x = g.input("x", Kind::F32, vec![Dim::BATCH, Dim::Fixed(2)]);
     // So many that Core ML keeps them in a file.
     let bytes: Vec<u8> = (0..16).flat_map(|at| (at as f32).to_le_bytes()).collect();
-    let w = g.known("head.weight", (Kind::F32, &[8, 2]), Known::Parameter, bytes).unwrap();
+    let w = g.known("head.weight", Kind::F32, &[8, 2], Known::Parameter, bytes).unwrap();
     let y = g.node(Op::Linear, &[x, w], "head").unwrap();
     let wide = g.node(Op::Reshape { shape: vec![Dim::BATCH, Dim::Fixed(8), Dim::Fixed(1)] }, &[y], "a").unwrap();
     let more = g.node(Op::Expand { shape: vec![Dim::BATCH, Dim::Fixed(8), Dim::Fixed(3)] }, &[wide], "a").unwrap();
@@ -293,7 +293,7 @@ pub(crate) fn sidecars(bytes: &[u8]) {
     in_place(|dir| {
         if let Some(packed) = opened(dir, bytes) {
             drop((packed.ports(), packed.levels(false)));
-            drop(Encoder::new(&packed.data, &packed.said.staged));
+            drop(Encoder::new(&packed.data, &packed.sidecar.staged));
         }
     });
 }

@@ -8,16 +8,16 @@ use arrow_ipc::{
 use enn_common::{
     artifact::seal,
     checkpoint::{
-        Checkpoint, DType, DirectoryWriter, Draft, Element, Manifest, PathPart, ShardWriter, Value, commit,
+        Checkpoint, DirectoryWriter, Draft, Element, Manifest, PathPart, ShardWriter, TensorDType, Value, commit,
         metadata::Metadata,
         name,
-        state_file::{self, Content, Entry, StateFile},
+        state_file::{self, Content, StateEntry, StateFile},
     },
     fs::{Disk, FileError},
     staged::npy,
 };
 use enn_launcher::{
-    convert::{self, Target, Wishes},
+    convert::{self, ConvertOptions, Target},
     stage::Batches,
 };
 use std::{cell::RefCell, fs, io::Cursor, path::Path, sync::Arc};
@@ -51,7 +51,7 @@ fn value() -> Value {
 pub(crate) fn directory() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = DirectoryWriter::create(&Disk, dir.path(), 1 << 20).unwrap();
-    writer.tensor("a.weight", DType::F32.into(), &[2, 3], &[7; 24]).unwrap();
+    writer.tensor("a.weight", TensorDType::F32.into(), &[2, 3], &[7; 24]).unwrap();
     writer.tensor("b", Element::of_torch("float8_e5m2").unwrap(), &[4], &[1, 2, 3, 4]).unwrap();
     writer.value("v", &value()).unwrap();
     writer.finish(Some(Draft { step: 3, ..Draft::default() })).unwrap();
@@ -66,7 +66,7 @@ pub(crate) fn metadata_seeds() -> Vec<Vec<u8>> {
     let dir = tempfile::tempdir().unwrap();
     let temporary = dir.path().join(name::temporary(1, "a"));
     let mut shard = ShardWriter::create(&temporary, 0).unwrap();
-    shard.whole("w", DType::I64, &[3], &[1; 24]).unwrap();
+    shard.whole("w", TensorDType::I64, &[3], &[1; 24]).unwrap();
     shard.value("v", &value()).unwrap();
     let tables = [shard.finish().unwrap()];
     let done = commit(&temporary, &dir.path().join(name::committed(1)), &tables, Draft::default()).unwrap();
@@ -121,9 +121,9 @@ pub(crate) fn state_file_seeds() -> Vec<Vec<u8>> {
     let mut group = key(&["optim"]);
     group.extend([PathPart::Index(0), PathPart::Key("lr".into())]);
     let entries = [
-        Entry { path: key(&["model", "w"]), content: Content::Tensor(DType::F32.into(), vec![2, 2]) },
-        Entry { path: key(&["model", "h"]), content: Content::Tensor(DType::F16.into(), vec![3]) },
-        Entry { path: group, content: Content::Value(value()) },
+        StateEntry { path: key(&["model", "w"]), content: Content::Tensor(TensorDType::F32.into(), vec![2, 2]) },
+        StateEntry { path: key(&["model", "h"]), content: Content::Tensor(TensorDType::F16.into(), vec![3]) },
+        StateEntry { path: group, content: Content::Value(value()) },
     ];
     let bytes = |entry: usize| Ok::<_, FileError>(vec![5; [16, 6, 0][entry]]);
     state_file::write(&Disk, &path, &entries, &mut { bytes }).unwrap();
@@ -147,8 +147,8 @@ pub(crate) fn state_file(bytes: &[u8]) {
 fn converted(form: Target, target: &str) -> TempDir {
     let from = directory();
     let to = tempfile::tempdir().unwrap();
-    let wishes = Wishes { form: Some(form), shard_bytes: 10, ..Wishes::default() };
-    convert::convert(from.path(), &to.path().join(target), &wishes, &mut |_, _| {}).unwrap();
+    let options = ConvertOptions { form: Some(form), shard_bytes: 10, ..ConvertOptions::default() };
+    convert::convert(from.path(), &to.path().join(target), &options, &mut |_, _| {}).unwrap();
     to
 }
 
@@ -180,9 +180,9 @@ pub(crate) fn index(bytes: &[u8]) {
 pub(crate) fn npy_seeds() -> Vec<Vec<u8>> {
     let header =
         |element, shape: &[u64]| npy::Header::write(element, shape, npy::Header::roomy_offset(element, &shape[1..]));
-    let mut one = header(npy::Element::F32, &[2, 3]).unwrap();
+    let mut one = header(npy::NpyElement::F32, &[2, 3]).unwrap();
     one.extend([1; 24]);
-    vec![one, header(npy::Element::I64, &[0]).unwrap()]
+    vec![one, header(npy::NpyElement::I64, &[0]).unwrap()]
 }
 
 pub(crate) fn npy(bytes: &[u8]) {

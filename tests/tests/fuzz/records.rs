@@ -3,7 +3,7 @@
 use crate::readers::{directory, in_place, manifest_seeds};
 use enn_common::{
     artifact::{
-        chunk::{self, Chunk, Extent, Rows},
+        chunk::{self, Chunk, ChunkExtent, ChunkRows},
         cv::CvRecord,
         evaluation::Evaluation,
         prediction::PredictionManifest,
@@ -12,7 +12,7 @@ use enn_common::{
     },
     checkpoint::{Checkpoint, Manifest, name},
     config::{Facts, RawConfig, RunConfig, resolve, resolve_model, train::Precision},
-    event::{Event, What},
+    event::{Event, EventKind},
     fs::Disk,
     ledger::Line,
     metrics::Metrics,
@@ -20,7 +20,7 @@ use enn_common::{
 use enn_launcher::{
     gather::{Header, Ledger},
     remote::{Store, pull},
-    slurm::{State, hostlist},
+    slurm::{JobState, hostlist},
     tasks::{self, TaskEdit, TaskKeys},
     ui::{RunView, journal, kernels, metrics, program, report, roofline, status},
 };
@@ -59,15 +59,15 @@ pub(crate) fn configuration(bytes: &[u8]) {
     }
 }
 
-fn line(time: f64, what: What) -> String {
+fn line(time: f64, what: EventKind) -> String {
     serde_json::to_string(&Event { time, what }).unwrap() + "\n"
 }
 
-/// The journal of a run, as [`Writer`](journal::Writer) leaves it.
+/// The journal of a run, as [`JournalWriter`](journal::JournalWriter) leaves it.
 pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
     use enn_common::id::{LocalRank, Rank, Round};
     let split = || [("test".to_owned(), Metrics { mae: 1.0, rmse: 2.0, n: 10, ..Metrics::default() })].into();
-    let worker = |rank| What::WorkerStarted {
+    let worker = |rank| EventKind::WorkerStarted {
         round: Round(1),
         local_rank: LocalRank(rank),
         rank: Rank(rank),
@@ -76,7 +76,7 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
         forked: false,
     };
     let events = [
-        What::RunStarted {
+        EventKind::RunStarted {
             run: "weather-1".into(),
             mode: "train".into(),
             dir: "/r".into(),
@@ -84,13 +84,19 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
             nproc: 2,
             argv: vec!["enn".into()],
         },
-        What::StageProgressed { rows: 5, bytes: 100, bytes_total: 1000 },
-        What::RoundStarted { round: Round(1), world_size: 2, attempt: 1, resume_step: None },
+        EventKind::StageProgressed { rows: 5, bytes: 100, bytes_total: 1000 },
+        EventKind::RoundStarted { round: Round(1), world_size: 2, attempt: 1, resume_step: None },
         worker(0),
         worker(1),
-        What::ModelBuilt { parameters: 9, program_hash: "ab".into(), batch: 8, steps_per_epoch: 4, steps_total: 8 },
-        What::Stepped { epoch: 1, step: 3, loss: 0.5, lr: 1e-3, grad_norm: f64::NAN, samples_per_s: 100.0 },
-        What::CheckpointCommitted {
+        EventKind::ModelBuilt {
+            parameters: 9,
+            program_hash: "ab".into(),
+            batch: 8,
+            steps_per_epoch: 4,
+            steps_total: 8,
+        },
+        EventKind::Stepped { epoch: 1, step: 3, loss: 0.5, lr: 1e-3, grad_norm: f64::NAN, samples_per_s: 100.0 },
+        EventKind::CheckpointCommitted {
             step: 4,
             path: "/r/checkpoints/step-00000004".into(),
             bytes: 100,
@@ -98,7 +104,7 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
             metric: Some(1.0),
             blocked_seconds: 0.0,
         },
-        What::WorkerExited {
+        EventKind::WorkerExited {
             round: Round(1),
             rank: Rank(1),
             pid: 78,
@@ -106,10 +112,17 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
             signal: Some(9),
             seconds_to_notice: 0.1,
         },
-        What::RoundFailed { round: Round(1), cause: "rank 1".into(), restarting: true, restarts_left: 2 },
-        What::Trained { epoch: 2, step: 8, stopped_early: false, split: split(), samples_per_s: 9.0, seconds: 1.0 },
-        What::BaselinesComputed { split: [("test".to_owned(), split())].into(), notes: vec!["n".into()] },
-        What::RunEnded { code: 0, seconds: 3.0, restarts: 1, rounds: 2, cause: None },
+        EventKind::RoundFailed { round: Round(1), cause: "rank 1".into(), restarting: true, restarts_left: 2 },
+        EventKind::Trained {
+            epoch: 2,
+            step: 8,
+            stopped_early: false,
+            split: split(),
+            samples_per_s: 9.0,
+            seconds: 1.0,
+        },
+        EventKind::BaselinesComputed { split: [("test".to_owned(), split())].into(), notes: vec!["n".into()] },
+        EventKind::RunEnded { code: 0, seconds: 3.0, restarts: 1, rounds: 2, cause: None },
     ];
     let text: String = events.into_iter().zip(0..).map(|(what, time)| line(f64::from(time), what)).collect();
     let kernels = serde_json::to_vec(&enn_common::kernels::KernelBook::default()).unwrap();
@@ -136,8 +149,8 @@ pub(crate) fn journals(bytes: &[u8]) {
         ];
         files.iter().for_each(|file| fs::write(dir.join(file), bytes).unwrap());
         if let Ok(view) = RunView::read(dir) {
-            let glance = status::Glance { living: false, now: 20.0, width: 80 };
-            drop((status::text(&view, &glance), status::json(&view, &glance)));
+            let context = status::StatusContext { living: false, now: 20.0, width: 80 };
+            drop((status::text(&view, &context), status::json(&view, &context)));
             drop((metrics::of(&view), metrics::table(&view), metrics::contenders(&view)));
         }
         drop(report::build(dir));
@@ -162,8 +175,8 @@ pub(crate) fn prediction_seeds() -> Vec<Vec<u8>> {
     let mut ledger = Ledger::open(&partial, &header()).unwrap();
     let mut path = partial.clone();
     for start in [0, 2] {
-        let content = Rows { values: &[1.0, 2.0], ids: &[5, 6], status: &[0, 0] };
-        let written = chunk::write(&partial, Extent { start, end: start + 2, out_shape: &[1] }, content).unwrap();
+        let content = ChunkRows { values: &[1.0, 2.0], ids: &[5, 6], status: &[0, 0] };
+        let written = chunk::write(&partial, ChunkExtent { start, end: start + 2, out_shape: &[1] }, content).unwrap();
         ledger.record(start, start + 2, &written.blake3).unwrap();
         path = written.path;
     }
@@ -183,8 +196,8 @@ pub(crate) fn predictions(bytes: &[u8]) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let sound = chunk::write(
             &partial,
-            Extent { start: 0, end: 2, out_shape: &[1] },
-            Rows { values: &[1.0, 2.0], ids: &[5, 6], status: &[0, 0] },
+            ChunkExtent { start: 0, end: 2, out_shape: &[1] },
+            ChunkRows { values: &[1.0, 2.0], ids: &[5, 6], status: &[0, 0] },
         );
         sound.unwrap();
         for file in [path.clone(), chunk::ids_path(&path), chunk::status_path(&path)] {
@@ -241,5 +254,5 @@ pub(crate) fn host_lists(bytes: &[u8]) {
         let short = hostlist::compress(&names);
         assert!(names.is_empty() || !short.is_empty());
     }
-    drop(State::parse(&text));
+    drop(JobState::parse(&text));
 }

@@ -17,9 +17,9 @@ use enn_common::{
     staged::{
         META, Split, Staged, StagedMeta, Sums,
         meta::{CleaningReport, FeatureMeta, Stats},
-        npy::{Element, Header},
+        npy::{Header, NpyElement},
         sums::SUMS,
-        unfinished::{Journal, Mark, PROGRESS},
+        unfinished::{Journal, PROGRESS, ResumePoint},
     },
 };
 use enn_launcher::stage::{FileBatches, StageOptions, stage};
@@ -259,7 +259,7 @@ pub(crate) fn workbooks(bytes: &[u8]) {
     }
 }
 
-fn npy(element: Element, shape: &[u64], data: &[u8]) -> Vec<u8> {
+fn npy(element: NpyElement, shape: &[u64], data: &[u8]) -> Vec<u8> {
     let mut bytes = Header::write(element, shape, 128).unwrap();
     bytes.extend_from_slice(data);
     bytes
@@ -270,9 +270,9 @@ pub(crate) fn array_seeds() -> Vec<Vec<u8>> {
     let y: Vec<u8> = (0..20).flat_map(|at| (at as f32).to_le_bytes()).collect();
     let ids: Vec<u8> = (0..10_i32).flat_map(i32::to_le_bytes).collect();
     let all = [
-        ("x", Element::F64, safetensors::Dtype::F64, vec![10, 2], x),
-        ("y", Element::F32, safetensors::Dtype::F32, vec![10, 1, 2], y),
-        ("ids", Element::I32, safetensors::Dtype::I32, vec![10], ids),
+        ("x", NpyElement::F64, safetensors::Dtype::F64, vec![10, 2], x),
+        ("y", NpyElement::F32, safetensors::Dtype::F32, vec![10, 1, 2], y),
+        ("ids", NpyElement::I32, safetensors::Dtype::I32, vec![10], ids),
     ];
     let files: Vec<(String, Vec<u8>)> =
         all.iter().map(|(name, element, _, shape, data)| (format!("{name}.npy"), npy(*element, shape, data))).collect();
@@ -321,7 +321,7 @@ pub(crate) fn staged_seeds() -> Vec<Vec<u8>> {
         let unfinished = dir.join("unfinished");
         fs::create_dir_all(&unfinished).unwrap();
         let (mut journal, _) = Journal::open(&unfinished).unwrap();
-        let mark = Mark { rows: 7, at: Some(100), counts: vec![[1, 2, 3, 4]], ..Mark::default() };
+        let mark = ResumePoint { rows: 7, at: Some(100), counts: vec![[1, 2, 3, 4]], ..ResumePoint::default() };
         (0..3).for_each(|_| journal.append(&mark).unwrap());
         seeds.push(fs::read(unfinished.join(PROGRESS)).unwrap());
     });

@@ -4,7 +4,7 @@ use crate::{readers::in_place, tables};
 use arrow_array::{Float64Array, RecordBatch};
 use arrow_ipc::writer::StreamWriter;
 use crossbeam_channel::{Receiver, never};
-use enn_broker::store::{
+use enn_broker::tcpstore::{
     Limits as StoreLimits,
     protocol::{MAGIC, Parser, VALIDATE},
     table::Table,
@@ -12,8 +12,8 @@ use enn_broker::store::{
 use enn_common::{
     artifact::chunk::RowStatus,
     checkpoint::{
-        DType,
-        layout::{BoxOf, Layout as ShardLayout},
+        TensorDType,
+        layout::{BoxOf, ShardLayout},
         metadata::Metadata,
         table::{ItemKind, ShardItem, ShardTable},
     },
@@ -22,14 +22,14 @@ use enn_common::{
         command,
         control::{ControlPage, Intent, PAGE_BYTES},
         engine, export,
+        follower::{Order, Report},
         frame::{FrameBuffer, encode},
-        hand::{Order, Report},
         message::{FromWorker, StagedShard, ToWorker},
         node::{FromHost, Members, ToHost},
         serve,
     },
 };
-use enn_launcher::serve::{Answers, Engine, Failure, Limits, Lost, Server, Settings, Subject};
+use enn_launcher::serve::{Answers, Engine, EngineError, Failure, Limits, Server, Settings, Subject};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     cell::RefCell,
@@ -49,7 +49,7 @@ fn frame<T: Serialize>(message: &T) -> Vec<u8> {
 pub(crate) fn frame_seeds() -> Vec<Vec<u8>> {
     let part = BoxOf {
         fqn: "model.β".into(),
-        dtype: DType::F32,
+        dtype: TensorDType::F32,
         global: vec![4, 300],
         offsets: vec![0, 0],
         sizes: vec![4, 300],
@@ -84,7 +84,7 @@ pub(crate) fn frame_seeds() -> Vec<Vec<u8>> {
         frame(&ToWorker::Committed { step: 5, path: "/c".into() }),
         frame(&Order::Spawn { worker: 1, seat: None, logs: "/l".into() }),
         frame(&Report::Unfit { reason: "no GPU".into() }),
-        [frame(&ToHost::Hello { protocol: 3, nonce: [7; 32] }), frame(&ToHost::Letter(vec![1; 40]))].concat(),
+        [frame(&ToHost::Hello { protocol: 3, nonce: [7; 32] }), frame(&ToHost::Message(vec![1; 40]))].concat(),
         frame(&FromHost::Challenge { nonce: [7; 32], token: true }),
         frame(&members),
     ]
@@ -191,11 +191,11 @@ pub(crate) fn lines(bytes: &[u8]) {
     }
     all::<command::Request>(bytes);
     all::<command::Answer>(bytes);
-    all::<serve::Question>(bytes);
-    all::<serve::Reply>(bytes);
-    all::<engine::Question>(bytes);
-    all::<engine::Reply>(bytes);
-    all::<export::Reply>(bytes);
+    all::<serve::ServeQuestion>(bytes);
+    all::<serve::ServeReply>(bytes);
+    all::<engine::EngineQuestion>(bytes);
+    all::<engine::EngineReply>(bytes);
+    all::<export::ExportReply>(bytes);
     let words: Vec<AtomicU64> = (0..PAGE_BYTES / 8).map(|_| AtomicU64::new(0)).collect();
     let page = ControlPage::create(&words).unwrap();
     page.open_intent(&Intent { op: "a".into(), kernel: "b".into(), sig: 1, operands: "c".into() });
@@ -210,7 +210,7 @@ pub(crate) fn lines(bytes: &[u8]) {
 struct One;
 
 impl Engine for One {
-    fn answer(&mut self, _: &[f32], rows: usize) -> Result<Answers, Lost> {
+    fn answer(&mut self, _: &[f32], rows: usize) -> Result<Answers, EngineError> {
         Ok(Answers { values: vec![1.0; rows], status: vec![RowStatus::judged(&[1.0], &[1.0], &[]) as u8; rows] })
     }
 

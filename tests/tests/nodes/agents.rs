@@ -2,7 +2,7 @@
 //! journal, which they share.
 
 use enn_common::{
-    event::{Event, What},
+    event::{Event, EventKind},
     id::Round,
 };
 use enn_tests::{
@@ -99,7 +99,9 @@ impl<'a> Agents<'a> {
 
     /// Waits until the run is paused.
     pub(super) fn paused(&mut self) {
-        self.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
+        self.until("a pause", |events| {
+            events.iter().any(|what| matches!(what, EventKind::Paused { .. })).then_some(())
+        });
     }
 
     /// Asks the run to stop: the nodes that are left save and end, and nothing stays behind.
@@ -191,7 +193,7 @@ impl<'a> Agents<'a> {
     }
 
     /// The journal; its last line may be torn.
-    pub(super) fn events(&self) -> Vec<What> {
+    pub(super) fn events(&self) -> Vec<EventKind> {
         let path = self.run_dir().map(|run| run.join("events.jsonl"));
         let text = path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -199,7 +201,7 @@ impl<'a> Agents<'a> {
     }
 
     /// Waits until the journal tells it.
-    pub(super) fn until<T>(&self, what: &str, mut found: impl FnMut(&[What]) -> Option<T>) -> T {
+    pub(super) fn until<T>(&self, what: &str, mut found: impl FnMut(&[EventKind]) -> Option<T>) -> T {
         let deadline = Instant::now() + WAIT_MAX;
         loop {
             if let Some(found) = found(&self.events()) {
@@ -213,9 +215,9 @@ impl<'a> Agents<'a> {
     /// Waits until a step at or beyond this one was done in a round of so many workers; the round.
     pub(super) fn working(&self, world: u32, from: u64) -> u64 {
         self.until(&format!("step {from} by {world} workers"), |events| {
-            let begun = events.iter().rposition(|what| matches!(what, What::RoundStarted { .. }))?;
-            let What::RoundStarted { round: Round(round), world_size, .. } = &events[begun] else { return None };
-            let stepped = |what: &What| matches!(what, What::Stepped { step, .. } if *step >= from);
+            let begun = events.iter().rposition(|what| matches!(what, EventKind::RoundStarted { .. }))?;
+            let EventKind::RoundStarted { round: Round(round), world_size, .. } = &events[begun] else { return None };
+            let stepped = |what: &EventKind| matches!(what, EventKind::Stepped { step, .. } if *step >= from);
             (*world_size == world && events[begun..].iter().any(stepped)).then_some(*round)
         })
     }
@@ -231,15 +233,17 @@ impl<'a> Agents<'a> {
 
     /// The last step that was told.
     pub(super) fn step(&self) -> u64 {
-        let step = |what: &What| if let What::Stepped { step, .. } = what { Some(*step) } else { None };
+        let step = |what: &EventKind| if let EventKind::Stepped { step, .. } = what { Some(*step) } else { None };
         self.events().iter().filter_map(step).max().unwrap_or(0)
     }
 
     /// The process with a seat on a node, as the journal tells last.
     pub(super) fn worker(&self, node: u32) -> u32 {
         let own = self.host(node);
-        let seat = |what: &What| match what {
-            What::WorkerStarted { pid, host, .. } | What::SeatTaken { pid, host, .. } if *host == own => Some(*pid),
+        let seat = |what: &EventKind| match what {
+            EventKind::WorkerStarted { pid, host, .. } | EventKind::SeatTaken { pid, host, .. } if *host == own => {
+                Some(*pid)
+            }
             _ => None,
         };
         self.events().iter().rev().find_map(seat).unwrap_or_else(|| panic!("nobody on {own}: {}", self.told()))
@@ -283,7 +287,7 @@ impl<'a> Agents<'a> {
     /// For the message of a failure.
     pub(super) fn told(&self) -> String {
         let printed = (1..=3).map(|node| format!("--- node {node}\n{}", self.printed(node)));
-        let lines = self.events().into_iter().filter(|what| !matches!(what, What::Stepped { .. }));
+        let lines = self.events().into_iter().filter(|what| !matches!(what, EventKind::Stepped { .. }));
         let lines: Vec<String> = lines.map(|what| format!("{what:?}")).collect();
         format!("{}\n{}", lines.join("\n"), printed.collect::<String>())
     }

@@ -11,7 +11,7 @@ mod faults;
 mod takeover;
 
 use agents::{Agents, kill_9};
-use enn_common::event::What;
+use enn_common::event::EventKind;
 use enn_tests::{launch, network::Network};
 use nix::{
     sys::signal::{Signal, kill},
@@ -33,9 +33,9 @@ fn two_nodes_end_with_the_bits_of_one_also_when_a_worker_of_the_other_node_dies(
     kill_9(agents.worker(2));
     assert_eq!((agents.end(1), agents.end(2)), (Some(0), Some(0)), "{}", agents.told());
     let events = agents.events();
-    let killed = |what: &What| matches!(what, What::WorkerExited { signal: Some(9), .. });
+    let killed = |what: &EventKind| matches!(what, EventKind::WorkerExited { signal: Some(9), .. });
     assert!(events.iter().any(killed), "{}", agents.told());
-    let lost = |what: &What| matches!(what, What::Recovered { lost_steps: 0, .. });
+    let lost = |what: &EventKind| matches!(what, EventKind::Recovered { lost_steps: 0, .. });
     assert!(events.iter().any(lost), "{}", agents.told());
     agents.every_row_once_per_epoch();
     agents.nothing_is_left();
@@ -50,7 +50,7 @@ fn sharing(nnodes: &str, epochs: u64) -> Agents<'static> {
 }
 
 fn decided(agents: &Agents<'_>, begins: &str) -> usize {
-    let is = |what: &&What| matches!(what, What::Decided { decision } if decision.starts_with(begins));
+    let is = |what: &&EventKind| matches!(what, EventKind::Decided { decision } if decision.starts_with(begins));
     agents.events().iter().filter(is).count()
 }
 
@@ -73,16 +73,16 @@ fn what_a_dead_worker_had_of_a_shared_state_comes_from_the_other_node_and_no_bit
     kill_9(pid);
     assert_eq!((agents.end(1), agents.end(2)), (Some(0), Some(0)), "{}", agents.told());
     let events = agents.events();
-    let lost = |what: &What| matches!(what, What::Recovered { lost_steps: 0, from_rank: Some(_), .. });
+    let lost = |what: &EventKind| matches!(what, EventKind::Recovered { lost_steps: 0, from_rank: Some(_), .. });
     assert!(events.iter().any(lost), "{}", agents.told());
     let dead = events.iter().find_map(|what| match what {
-        What::WorkerExited { rank, signal: Some(9), .. } => Some(rank.0),
+        EventKind::WorkerExited { rank, signal: Some(9), .. } => Some(rank.0),
         _ => None,
     });
     let received: Vec<_> = events
         .iter()
         .filter_map(|what| match what {
-            What::StateReceived { rank, from, .. } => Some((Some(rank.0), Some(from.0 + 2))),
+            EventKind::StateReceived { rank, from, .. } => Some((Some(rank.0), Some(from.0 + 2))),
             _ => None,
         })
         .collect();
@@ -107,9 +107,10 @@ fn a_node_has_all_of_a_shared_state_when_the_other_dies_and_gives_it_to_the_next
     agents.signal(1, Signal::SIGINT);
     assert_eq!(agents.end(1), Some(130), "{}", agents.told());
     let events = agents.events();
-    let steps = events.iter().filter_map(|what| if let What::Stepped { step, .. } = what { Some(*step) } else { None });
+    let steps =
+        events.iter().filter_map(|what| if let EventKind::Stepped { step, .. } = what { Some(*step) } else { None });
     assert!(steps.collect::<Vec<_>>().is_sorted(), "{}", agents.told());
-    let from_nothing = |what: &What| matches!(what, What::RoundFailed { .. });
+    let from_nothing = |what: &EventKind| matches!(what, EventKind::RoundFailed { .. });
     assert!(!events.iter().any(from_nothing), "{}", agents.told());
 }
 
@@ -143,7 +144,7 @@ fn when_the_head_dies_another_node_leads_and_no_step_is_lost() {
     agents.working(2, agents.step() + 1);
     let codes = [agents.end(2), agents.end(3)];
     assert_eq!(codes, [Some(0); 2], "{}", agents.told());
-    let recovered = |what: &What| matches!(what, What::Recovered { lost_steps: 0, from_rank: Some(_), .. });
+    let recovered = |what: &EventKind| matches!(what, EventKind::Recovered { lost_steps: 0, from_rank: Some(_), .. });
     assert!(agents.events().iter().any(recovered), "{}", agents.told());
     agents.every_row_once_per_epoch();
     agents.nothing_is_left();
@@ -152,9 +153,10 @@ fn when_the_head_dies_another_node_leads_and_no_step_is_lost() {
 /// Nothing began anew from a checkpoint, and no step was done twice.
 fn went_on(agents: &Agents<'_>) {
     let events = agents.events();
-    let anew = |what: &What| matches!(what, What::RoundFailed { .. });
+    let anew = |what: &EventKind| matches!(what, EventKind::RoundFailed { .. });
     assert!(!events.iter().any(anew), "{}", agents.told());
-    let steps = events.iter().filter_map(|what| if let What::Stepped { step, .. } = what { Some(*step) } else { None });
+    let steps =
+        events.iter().filter_map(|what| if let EventKind::Stepped { step, .. } = what { Some(*step) } else { None });
     assert!(steps.collect::<Vec<_>>().is_sorted_by(|a, b| a < b), "{}", agents.told());
     agents.every_row_once_per_epoch();
     agents.nothing_is_left();
@@ -168,7 +170,7 @@ fn the_shares_of_a_state_are_known_to_the_node_that_leads_when_the_head_dies() {
     agents.kill(1);
     assert_eq!([agents.end(2), agents.end(3)], [Some(0); 2], "{}", agents.told());
     let events = agents.events();
-    let recovered = |what: &What| matches!(what, What::Recovered { lost_steps: 0, from_rank: Some(_), .. });
+    let recovered = |what: &EventKind| matches!(what, EventKind::Recovered { lost_steps: 0, from_rank: Some(_), .. });
     assert!(events.iter().any(recovered), "{}", agents.told());
     assert_eq!(decided(&agents, "the state of step "), 1, "{}", agents.told());
     went_on(&agents);
@@ -182,9 +184,9 @@ fn a_share_that_died_with_the_head_sends_all_to_the_checkpoint_and_that_is_told(
     agents.kill(1);
     assert_eq!([agents.end(2), agents.end(3)], [Some(0); 2], "{}", agents.told());
     let events = agents.events();
-    let anew = |what: &What| matches!(what, What::RoundFailed { restarting: true, .. });
+    let anew = |what: &EventKind| matches!(what, EventKind::RoundFailed { restarting: true, .. });
     assert!(events.iter().any(anew), "{}", agents.told());
-    let recovered = |what: &What| matches!(what, What::Recovered { from_rank: None, .. });
+    let recovered = |what: &EventKind| matches!(what, EventKind::Recovered { from_rank: None, .. });
     assert!(events.iter().any(recovered), "{}", agents.told());
     assert_eq!(decided(&agents, "the state comes from the checkpoint"), 1, "{}", agents.told());
     agents.every_row_once_per_epoch();
@@ -199,7 +201,7 @@ fn the_node_that_leads_is_drained_and_another_one_leads() {
     assert!(agents.ask(&["drain", "--node", "127.0.0.1"]).contains("another node leads, and 2 nodes go on"));
     assert_eq!(agents.end(1), Some(0), "{}", agents.told());
     agents.until("a new head", |events| {
-        let began = |what: &What| matches!(what, What::RunStarted { .. });
+        let began = |what: &EventKind| matches!(what, EventKind::RunStarted { .. });
         (events.iter().filter(|what| began(what)).count() == 2).then_some(())
     });
     // What is asked of the new head before its first round holds for that.
@@ -211,7 +213,7 @@ fn the_node_that_leads_is_drained_and_another_one_leads() {
     agents.ask(&["drain", "--node", &agents.host(leads)]);
     assert_eq!(agents.end(leads), Some(0), "{}", agents.told());
     agents.until("another pause", |events| {
-        let paused = |what: &What| matches!(what, What::Paused { .. });
+        let paused = |what: &EventKind| matches!(what, EventKind::Paused { .. });
         (events.iter().filter(|what| paused(what)).count() == 2).then_some(())
     });
     agents.ask(&["continue"]);
@@ -220,7 +222,9 @@ fn the_node_that_leads_is_drained_and_another_one_leads() {
     agents.ask(&["stop"]);
     assert_eq!(agents.end(last), Some(130), "{}", agents.told());
     let events = agents.events();
-    let failed = |what: &What| matches!(what, What::RoundFailed { .. } | What::Recovered { .. } | What::GaveUp { .. });
+    let failed = |what: &EventKind| {
+        matches!(what, EventKind::RoundFailed { .. } | EventKind::Recovered { .. } | EventKind::GaveUp { .. })
+    };
     assert!(!events.iter().any(failed), "{}", agents.told());
     agents.nothing_is_left();
 }
@@ -259,7 +263,11 @@ fn a_run_that_waits_too_long_for_a_node_saves_and_ends_on_all() {
     agents.kill(3);
     let codes = [agents.end(1), agents.end(2)];
     assert!(codes.iter().all(|code| code.is_some_and(|code| code != 0)), "{codes:?} {}", agents.told());
-    assert!(agents.events().iter().any(|what| matches!(what, What::CheckpointCommitted { .. })), "{}", agents.told());
+    assert!(
+        agents.events().iter().any(|what| matches!(what, EventKind::CheckpointCommitted { .. })),
+        "{}",
+        agents.told()
+    );
     agents.nothing_is_left();
 }
 
@@ -270,7 +278,11 @@ fn a_signal_on_any_node_stops_the_run_after_a_checkpoint() {
     agents.working(2, 5);
     agents.signal(2, Signal::SIGTERM);
     assert_eq!((agents.end(2), agents.end(1)), (Some(143), Some(143)), "{}", agents.told());
-    assert!(agents.events().iter().any(|what| matches!(what, What::CheckpointCommitted { .. })), "{}", agents.told());
+    assert!(
+        agents.events().iter().any(|what| matches!(what, EventKind::CheckpointCommitted { .. })),
+        "{}",
+        agents.told()
+    );
     agents.nothing_is_left();
 }
 
@@ -281,7 +293,7 @@ fn a_signal_to_all_nodes_at_once_is_one_wish() {
     agents.working(3, 5);
     (1..=3).for_each(|node| agents.signal(node, Signal::SIGINT));
     assert_eq!([1, 2, 3].map(|node| agents.end(node)), [Some(130); 3], "{}", agents.told());
-    let ended = |what: &What| matches!(what, What::WorkerExited { code: Some(0), .. });
+    let ended = |what: &EventKind| matches!(what, EventKind::WorkerExited { code: Some(0), .. });
     let ended = agents.events().iter().filter(|what| ended(what)).count();
     assert_eq!(ended, 3, "nobody is killed: {}", agents.told());
     agents.nothing_is_left();
@@ -304,7 +316,7 @@ fn a_run_on_two_nodes_is_resized_paused_and_continued() {
     agents.ask(&["stop"]);
     assert_eq!((agents.end(1), agents.end(2)), (Some(130), Some(130)), "{}", agents.told());
     let spares = agents.events().into_iter().filter_map(|what| match what {
-        What::SpareEnded { code, signal, .. } => Some((code, signal)),
+        EventKind::SpareEnded { code, signal, .. } => Some((code, signal)),
         _ => None,
     });
     // One that was still loading has not heard that it may end, and is ended by the signal.
@@ -321,7 +333,9 @@ fn a_worker_of_another_node_that_hangs_is_replaced() {
     let hung = agents.worker(2);
     kill(Pid::from_raw(hung.cast_signed()), Signal::SIGSTOP).unwrap();
     let began = Instant::now();
-    agents.until("a hang", |events| events.iter().any(|what| matches!(what, What::HangDetected { .. })).then_some(()));
+    agents.until("a hang", |events| {
+        events.iter().any(|what| matches!(what, EventKind::HangDetected { .. })).then_some(())
+    });
     assert!((2.0..10.0).contains(&began.elapsed().as_secs_f64()), "it took {:?}", began.elapsed());
     agents.working(2, agents.step() + 1);
     assert_ne!(agents.worker(2), hung);
@@ -337,7 +351,7 @@ fn with_the_policy_restart_all_nodes_begin_again_from_the_newest_checkpoint() {
     agents.working(2, 30);
     kill_9(agents.worker(2));
     assert_eq!((agents.end(1), agents.end(2)), (Some(0), Some(0)), "{}", agents.told());
-    let restarted = |what: &What| matches!(what, What::RoundFailed { restarting: true, .. });
+    let restarted = |what: &EventKind| matches!(what, EventKind::RoundFailed { restarting: true, .. });
     assert!(agents.events().iter().any(restarted), "{}", agents.told());
     agents.every_row_once_per_epoch();
     agents.nothing_is_left();
@@ -354,7 +368,8 @@ fn a_node_that_does_not_see_the_run_says_so_and_the_others_go_on() {
     let printed = agents.printed(2);
     assert!(printed.contains("does not see the run directory") && printed.contains("--runs-dir"), "{printed}");
     agents.working(1, agents.step() + 1);
-    let warned = |what: &What| matches!(what, What::Warned { message } if message.contains("cannot take part"));
+    let warned =
+        |what: &EventKind| matches!(what, EventKind::Warned { message } if message.contains("cannot take part"));
     assert!(agents.events().iter().any(warned), "{}", agents.told());
     agents.signal(1, Signal::SIGTERM);
     assert_eq!(agents.end(1), Some(143), "{}", agents.told());

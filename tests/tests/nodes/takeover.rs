@@ -4,7 +4,7 @@
 use super::agents::Agents;
 use enn_common::{
     checkpoint::{latest, name},
-    event::What,
+    event::EventKind,
 };
 use nix::{
     sys::{
@@ -65,20 +65,20 @@ fn asked_of_the_dead(agents: &mut Agents<'_>, wishes: &[&[&str]]) {
     drop(frozen);
 }
 
-fn count(agents: &Agents<'_>, is: impl Fn(&What) -> bool) -> usize {
+fn count(agents: &Agents<'_>, is: impl Fn(&EventKind) -> bool) -> usize {
     agents.events().iter().filter(|what| is(what)).count()
 }
 
 /// The nodes that are left have saved, and ended as after this signal, under another head.
 fn stopped(mut agents: Agents<'_>, code: i32) {
     assert_eq!([agents.end(2), agents.end(3)], [Some(code); 2], "{}", agents.told());
-    assert_eq!(count(&agents, |what| matches!(what, What::RunStarted { .. })), 2, "{}", agents.told());
+    assert_eq!(count(&agents, |what| matches!(what, EventKind::RunStarted { .. })), 2, "{}", agents.told());
     let events = agents.events();
-    let led = events.iter().rposition(|what| matches!(what, What::RunStarted { .. })).unwrap();
-    let asked = |what: &What| matches!(what, What::StopRequested { .. });
-    let saved = |what: &What| matches!(what, What::CheckpointCommitted { .. });
+    let led = events.iter().rposition(|what| matches!(what, EventKind::RunStarted { .. })).unwrap();
+    let asked = |what: &EventKind| matches!(what, EventKind::StopRequested { .. });
+    let saved = |what: &EventKind| matches!(what, EventKind::CheckpointCommitted { .. });
     assert!(events[led..].iter().any(asked) && events[led..].iter().any(saved), "{}", agents.told());
-    let steps = |what: &&What| matches!(what, What::Stepped { .. });
+    let steps = |what: &&EventKind| matches!(what, EventKind::Stepped { .. });
     assert!(events[led..].iter().filter(steps).count() <= 1, "it went on: {}", agents.told());
     agents.nothing_is_left();
 }
@@ -136,7 +136,7 @@ fn stuck_in_the_last_commit(agents: &mut Agents<'_>, others: &[u32]) {
 fn workers_that_stop_are_there_until_their_checkpoint_is_committed() {
     let mut agents = unsaved();
     stuck_in_the_last_commit(&mut agents, &[1, 2]);
-    assert_eq!(count(&agents, |what| matches!(what, What::CheckpointCommitted { .. })), 0, "{}", agents.told());
+    assert_eq!(count(&agents, |what| matches!(what, EventKind::CheckpointCommitted { .. })), 0, "{}", agents.told());
     agents.kill(1);
     stopped(agents, 130);
 }
@@ -147,7 +147,8 @@ fn of_a_pair_whose_head_dies_in_its_last_commit_the_other_says_what_is_saved_and
         let every = ["--set", "train.checkpoint_every=100000", "--set", "train.checkpoint_every_steps=50"];
         let mut agents = Agents::new(nnodes, 20_000, None).with(&every);
         [1, 2].into_iter().for_each(|node| agents.start(node));
-        let saved = |what: &What| if let What::CheckpointCommitted { step, .. } = what { Some(*step) } else { None };
+        let saved =
+            |what: &EventKind| if let EventKind::CheckpointCommitted { step, .. } = what { Some(*step) } else { None };
         agents.until("a checkpoint", |events| events.iter().find_map(saved));
         stuck_in_the_last_commit(&mut agents, &[1]);
         let before = agents.events().iter().filter_map(saved).max();
@@ -168,7 +169,7 @@ fn a_signal_at_the_head_outlives_it() {
     let mut agents = three("2:3");
     let frozen = Frozen::on(&agents, 3);
     agents.signal(1, Signal::SIGTERM);
-    let asked = |what: &What| matches!(what, What::StopRequested { .. });
+    let asked = |what: &EventKind| matches!(what, EventKind::StopRequested { .. });
     agents.until("the signal", |events| events.iter().any(asked).then_some(()));
     // It is told to the other nodes before anybody is asked to save; who asks now comes behind that.
     agents.ask(&["stop"]);
@@ -227,7 +228,7 @@ fn a_drain_that_would_leave_too_few_after_a_death_is_not_done_and_that_is_told()
     let mut agents = three("2:3");
     asked_of_the_dead(&mut agents, &[&["drain", "--node", "127.0.0.3"]]);
     agents.working(2, agents.step() + 1);
-    let told = |what: &What| matches!(what, What::Warned { message } if message.contains("127.0.0.3 is not drained"));
+    let told = |what: &EventKind| matches!(what, EventKind::Warned { message } if message.contains("127.0.0.3 is not drained"));
     assert_eq!(count(&agents, told), 1, "{}", agents.told());
     agents.stop(&[2, 3]);
 }
@@ -240,7 +241,7 @@ fn who_asks_while_nobody_leads_is_answered_by_the_next_head() {
     agents.kill(1);
     let began = Instant::now();
     // What holds the directory for the dead head is gone in a moment.
-    let led = |what: &What| matches!(what, What::RunStarted { .. });
+    let led = |what: &EventKind| matches!(what, EventKind::RunStarted { .. });
     let headless = |said: &str| said.contains("the node that led the run is gone; another one takes over");
     while !headless(&agents.ask(&["status"])) && count(&agents, led) == 1 {
         assert!(began.elapsed() < ASKED_MAX, "{}", agents.told());
@@ -274,8 +275,8 @@ fn a_run_that_is_to_grow_right_after_a_takeover_grows_also_when_the_next_head_di
     let left: Vec<u32> = (2..=4).filter(|node| *node != leads).collect();
     agents.ask(&["resize", "1"]);
     agents.working(1, agents.step() + 1);
-    assert_eq!(count(&agents, |what| matches!(what, What::RunStarted { .. })), 3, "{}", agents.told());
-    assert_eq!(count(&agents, |what| matches!(what, What::RoundFailed { .. })), 0, "{}", agents.told());
+    assert_eq!(count(&agents, |what| matches!(what, EventKind::RunStarted { .. })), 3, "{}", agents.told());
+    assert_eq!(count(&agents, |what| matches!(what, EventKind::RoundFailed { .. })), 0, "{}", agents.told());
     agents.stop(&left);
 }
 

@@ -123,7 +123,7 @@ fn numbers_beyond_what_a_double_holds_name_rows_and_mislead_nobody() {
         let notes = place.meta().report.notes;
         notes.into_iter().find(|note| note.starts_with("an f32 keeps seven digits")).unwrap_or_default()
     };
-    assert!(told(&place).ends_with("in common: a"), "{}", told(&place));
+    assert!(told(&place).ends_with("constant offset: a"), "{}", told(&place));
     place.predict(&table, &[]);
     // Seconds since 1970 of one minute are four numbers to it, and a target far from 0 is no better off.
     let far = |offset: f64| {
@@ -133,7 +133,7 @@ fn numbers_beyond_what_a_double_holds_name_rows_and_mislead_nobody() {
     };
     let other = Place::new(&far(1e7), &[("train", "epochs = 1")]);
     let said = other.train(&[]);
-    assert!(told(&other).ends_with("in common: b, y") && said.contains(&told(&other)), "{said}");
+    assert!(told(&other).ends_with("constant offset: b, y") && said.contains(&told(&other)), "{said}");
     let (code, said) = Place::new(&far(1e9), &[]).refusal();
     assert_eq!(code, 3);
     assert!(said.contains("target \"y\": found numbers as large as 1e9 that differ by less than"), "{said}");

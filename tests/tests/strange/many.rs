@@ -2,7 +2,7 @@
 
 use enn_common::{
     config::RunConfig,
-    event::{Event, What},
+    event::{Event, EventKind},
 };
 use enn_tests::{data::mix, launch::enn};
 use std::{
@@ -33,7 +33,7 @@ fn table() -> String {
 }
 
 /// What happened so far in the only run below `runs`.
-fn events(runs: &Path) -> Vec<What> {
+fn events(runs: &Path) -> Vec<EventKind> {
     let entries = fs::read_dir(runs).into_iter().flatten().flatten().map(|entry| entry.path().join("events.jsonl"));
     let text = entries.filter_map(|path| fs::read_to_string(path).ok()).collect::<String>();
     text.lines().filter_map(|line| Some(serde_json::from_str::<Event>(line).ok()?.what)).collect()
@@ -68,8 +68,8 @@ fn a_hundred_thousand_rows_train_soon_and_in_bounded_memory() {
         launcher = peak(child.id()).unwrap_or(0).max(launcher);
         for what in events(&runs) {
             match what {
-                What::WorkerStarted { pid, .. } => worker = peak(pid).unwrap_or(0).max(worker),
-                What::Stepped { .. } => first = first.or_else(|| Some(began.elapsed())),
+                EventKind::WorkerStarted { pid, .. } => worker = peak(pid).unwrap_or(0).max(worker),
+                EventKind::Stepped { .. } => first = first.or_else(|| Some(began.elapsed())),
                 _ => {}
             }
         }
@@ -91,7 +91,7 @@ fn a_hundred_thousand_rows_train_soon_and_in_bounded_memory() {
     let kept: RunConfig = serde_json::from_slice(&fs::read(run.unwrap().join("run.json")).unwrap()).unwrap();
     assert!(!kept.model.by_rows && kept.train.batch > 0 && !kept.train.rate_by_rows, "{kept:?}");
     let trained = events(&runs).into_iter().find_map(|what| match what {
-        What::Trained { split, .. } => Some(split["test"].r2),
+        EventKind::Trained { split, .. } => Some(split["test"].r2),
         _ => None,
     });
     assert!(trained.is_some_and(|r2| r2 > 0.8), "{trained:?}");

@@ -113,7 +113,11 @@ fn a_cell_without_a_target_has_no_prediction_and_counts_for_nobody() {
     let (found, mae) = place.evaluate("later.csv");
     let judged: u64 = found.seen.iter().map(|one| one.part.errors[MODEL].n).sum();
     assert!(mae.is_finite() && judged == 240 && found.seen.len() == 3, "{:?}", found.seen);
-    assert!(found.notes.iter().any(|note| note.starts_with("240 targets count for nobody")), "{:?}", found.notes);
+    assert!(
+        found.notes.iter().any(|note| note.starts_with("240 targets without a forecast are excluded")),
+        "{:?}",
+        found.notes
+    );
 }
 
 #[test]
@@ -137,7 +141,7 @@ fn targets_that_are_missing_where_a_split_needs_them() {
     let place = Place::new(&divided.with("z", blank), &sections);
     place.train(&[]);
     let notes = place.meta().report.notes.join("\n");
-    assert!(notes.contains("120 targets count for nothing"), "{notes}");
+    assert!(notes.contains("120 targets are excluded"), "{notes}");
     place.is_sensible();
 }
 

@@ -1,9 +1,9 @@
-//! The choke point: casts, infers shapes, launches, records, and tapes one operation.
+//! The only entry to computation: casts, infers shapes, launches, records and tapes one operation.
 
 use super::cast;
 use super::cx::Cx;
 use super::program::{Phase, Rec};
-use super::tape::{Node, Taped};
+use super::tape::{TapeNode, Taped};
 use crate::backend::Outs;
 use crate::backend::torch::safe::version;
 use crate::error::OpError;
@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 
 thread_local! {
-    /// Contexts alive on this thread, and the guard of the first.
+    /// Number of contexts alive on this thread, and the guard that the first one made.
     static CONTEXTS: RefCell<(u32, Option<tch::NoGradGuard>)> = const { RefCell::new((0, None)) };
 }
 
@@ -51,7 +51,7 @@ impl Drop for NoGrad {
 /// Runs `op` on `ins` and returns its results.
 ///
 /// # Errors
-/// The operation's name, the place in the model, and what did not fit or what libtorch said.
+/// With the operation's name and its scope, when operands do not fit or libtorch refuses them.
 pub fn call(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
     match cast::prepare(cx, &op, ins)? {
         None => run(cx, op, ins),
@@ -59,9 +59,9 @@ pub fn call(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
     }
 }
 
-/// [`call`] with operands as they are.
+/// Runs `op` as [`call`] does, without autocast.
 pub(super) fn run(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
-    cx.borrow(ins)?;
+    cx.unshard_operands(ins)?;
     let row = op.row();
     let metas: SmallVec<[&Meta; 4]> = ins.iter().map(|t| t.meta()).collect();
     let inferred = (row.shape)(&op, &metas).map_err(|kind| cx.fail(row.name, kind))?;
@@ -104,7 +104,7 @@ pub(super) fn run(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpErr
         kept.extend(sources.map(|(i, t)| keep(i as u8, t)));
         let made = results.iter().enumerate().filter(|(i, _)| save.result(*i));
         kept.extend(made.map(|(i, t)| keep(RESULT_SLOT + i as u8, t)));
-        state.nodes.push(Node::Rec(Taped { rec, kept }));
+        state.nodes.push(TapeNode::Rec(Taped { rec, kept }));
     }
     if let Some(open) = state.open.as_mut().filter(|_| phase != Phase::Comm) {
         open.note(ins);

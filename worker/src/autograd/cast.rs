@@ -1,9 +1,9 @@
-//! Autocast at the door: which operands of a call are cast, each cast a record of its own.
+//! Autocast: which operands of a call are cast. Each cast is a record of its own.
 //!
-//! A cast is made once per value and kind as long as someone holds it. A parameter's low-precision copy stands in for a
+//! A value is cast once per kind as long as the result is alive. A parameter's low-precision copy (shadow) replaces a
 //! cast of it; copies are refreshed when a context begins to cast.
 //!
-//! **Invariant:** only the forward pass is cast; reverse rules find the kinds as the forward pass left them.
+//! **Invariant:** only the forward pass is cast; reverse rules use the kinds of the forward pass.
 
 use super::call::run;
 use super::cx::Cx;
@@ -22,42 +22,42 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use tch::Kind;
 
-/// What a context may cast, and what it has cast.
+/// Autocast settings of a context.
 #[derive(Default)]
 pub(super) struct Casting {
-    /// What may be cast; nothing if absent.
+    /// The policy; nothing is cast without one.
     autocast: RefCell<Option<Rc<Autocast>>>,
-    /// Whether the weights' copies are still as the weights.
+    /// Whether the low-precision copies are equal to the weights.
     fresh: Cell<bool>,
-    /// Guards of full precision entered and not left.
+    /// Nesting depth of [`Cx::full_precision`].
     depth: Cell<u32>,
 }
 
-/// Casts made so far, each with the version of the value that it was made of: what was written since needs another.
+/// Casts made so far, each with the version of the value it was made from: a value that was written since is cast again.
 #[derive(Default)]
-pub(super) struct Made {
+pub(super) struct CastCache {
     casts: HashMap<(Val, Kind), (i64, WeakTensor)>,
-    /// Casts of parameters, held until the backward pass: a bias's would be let go at once, as nothing saves it.
+    /// Casts of parameters, held until the backward pass. Without this, the cast of a bias would be dropped at once, as nothing saves it.
     held: Vec<Tensor>,
     quantised: HashMap<Val, (i64, [WeakTensor; 3])>,
-    /// 8-bit parameters, held as long as the context: no gradient flows through them, and weights do not change in a step.
+    /// 8-bit parameters, held as long as the context. No gradient flows through them, and weights do not change within a step.
     weights: Vec<Quantised>,
     shadows: Vec<Option<Tensor>>,
-    /// Whether a place runs in f32, by place.
+    /// Whether a scope runs in f32, by scope; `None` where that was not looked up yet.
     full: Vec<Option<bool>>,
 }
 
 /// A call with its operands cast.
-pub(super) struct Prepared {
+pub(super) struct CastCall {
     pub(super) op: Op,
     pub(super) ins: SmallVec<[Tensor; 4]>,
 }
 
-/// Operands of an 8-bit matrix: q, its transposed, its multiplier.
+/// An 8-bit matrix: q, its transpose, and its scale.
 type Quantised = [Tensor; 3];
 
 impl Cx<'_> {
-    /// Lets the door cast what `autocast` says, and refreshes the weights' low-precision copies, if there are any, by one
+    /// Sets the autocast policy, and refreshes the weights' low-precision copies, if there are any, with one
     /// record for each flat array.
     ///
     /// # Errors
@@ -74,23 +74,23 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// Says that the weights have not changed since their low-precision copies were refreshed, when the optimizer writes the
-    /// copies itself: [`Cx::set_autocast`] then leaves them alone.
+    /// Declares the low-precision copies up to date, for an optimizer that writes them together with the weights:
+    /// [`Cx::set_autocast`] then does not refresh them.
     pub fn keep_shadows(&self) {
         self.casting.fresh.set(true);
     }
 
-    /// The flat low-precision copies of a bucket's weights, for an optimizer that writes them beside the weights.
+    /// Returns the flat low-precision copies of a bucket's weights, for an optimizer that writes them together with the weights.
     pub(crate) fn shadow_flat(&self, bucket: BucketId) -> Option<&tch::Tensor> {
         self.leaves.shadow_flats().0.get(bucket.index())
     }
 
-    /// What this rank keeps of the low-precision copies, where it keeps no more than a share: an array per run.
-    pub(crate) fn kept_copies(&self) -> Vec<&tch::Tensor> {
-        self.leaves.kept_copies()
+    /// Returns this rank's shards of the low-precision copies, one array per contiguous range; empty if copies are not sharded.
+    pub(crate) fn low_precision_shards(&self) -> Vec<&tch::Tensor> {
+        self.leaves.low_precision_shards()
     }
 
-    /// Runs `f` without low precision: heads, gates, losses. Operands below f32 are cast up.
+    /// Runs `f` without low precision, as heads, gates and losses need it. Operands below f32 are cast up.
     pub fn full_precision<R>(&self, f: impl FnOnce(&Self) -> R) -> R {
         let depth = &self.casting.depth;
         depth.set(depth.get() + 1);
@@ -100,8 +100,8 @@ impl Cx<'_> {
     }
 }
 
-/// `op` with the operands that the policy wants; `None` when they are so already.
-pub(super) fn prepare(cx: &Cx<'_>, op: &Op, ins: &[&Tensor]) -> Result<Option<Prepared>, OpError> {
+/// Casts the operands of `op` as the policy wants them. Returns `None` when there is nothing to cast.
+pub(super) fn prepare(cx: &Cx<'_>, op: &Op, ins: &[&Tensor]) -> Result<Option<CastCall>, OpError> {
     if cx.phase.get() != Phase::Forward {
         return Ok(None);
     }
@@ -115,21 +115,21 @@ pub(super) fn prepare(cx: &Cx<'_>, op: &Op, ins: &[&Tensor]) -> Result<Option<Pr
         class = Class::Full;
     }
     if class == Class::Stream
-        && let Some(prepared) = beside_a_stream(cx, op, ins, autocast.low)?
+        && let Some(prepared) = cast_stream_norm(cx, op, ins, autocast.low)?
     {
         return Ok(Some(prepared));
     }
     if let (Class::Low, Some(which), Op::Linear { bias }) = (class, autocast.fp8, op)
         && fp8::takes(which, ins[0].meta(), ins[1].meta())
     {
-        return in_8_bits(cx, *bias, ins, autocast.low).map(Some);
+        return to_fp8_linear(cx, *bias, ins, autocast.low).map(Some);
     }
     let Some(to) = target(class, ins.iter().map(|t| t.kind()), autocast.low) else { return Ok(None) };
     let cast: Result<SmallVec<[Tensor; 4]>, OpError> = ins.iter().map(|t| cast(cx, t, to)).collect();
-    Ok(Some(Prepared { op: op.clone(), ins: cast? }))
+    Ok(Some(CastCall { op: op.clone(), ins: cast? }))
 }
 
-/// Forgets the casts: what the backward pass needs, its nodes hold, and the next micro-batch needs nodes of its own.
+/// Clears the cast cache. The tape's nodes hold the casts that the backward pass needs, and the next micro-batch makes its own.
 pub(super) fn forget(cx: &Cx<'_>) {
     let made = &mut cx.state.borrow_mut().made;
     made.casts.clear();
@@ -150,7 +150,7 @@ fn is_full(cx: &Cx<'_>, autocast: &Autocast) -> bool {
     *known[at].get_or_insert_with(|| autocast.is_full(&state.program.place(ScopeId(scope))))
 }
 
-/// `x` in another kind: the copy of a parameter, an earlier cast, or a new one.
+/// Returns `x` in another kind: the low-precision copy of a parameter, an earlier cast, or a new one.
 fn cast(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Result<Tensor, OpError> {
     if x.kind() == to || !crate::precision::castable(x.kind()) {
         return Ok(x.clone());
@@ -180,7 +180,7 @@ fn cast(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Result<Tensor, OpError> {
     Ok(cast)
 }
 
-/// The low-precision copy of `x`, if it is a parameter whose copy has kind `to`.
+/// Returns the low-precision copy of `x`, if it is a parameter whose copy has kind `to`.
 fn shadow(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Result<Option<Tensor>, OpError> {
     let Role::Param(id) = cx.with_program(|p| p.val(x.val()).role) else { return Ok(None) };
     let Some(shadow) = cx.leaves.shadow(id).filter(|shadow| shadow.kind() == to) else { return Ok(None) };
@@ -200,28 +200,29 @@ fn remember(cx: &Cx<'_>, id: ParamId, shadow: &Tensor) {
     known[id.index()] = Some(shadow.clone());
 }
 
-/// A norm with operands that stay low beside a stream in f32; `None` where these or the stream are of another kind.
-fn beside_a_stream(cx: &Cx<'_>, op: &Op, ins: &[&Tensor], low: Kind) -> Result<Option<Prepared>, OpError> {
-    let (beside, op) = match *op {
+/// Prepares a norm whose branch operands stay in the low kind while the residual stream is f32. Returns `None` where the branch or
+/// the stream has another kind.
+fn cast_stream_norm(cx: &Cx<'_>, op: &Op, ins: &[&Tensor], low: Kind) -> Result<Option<CastCall>, OpError> {
+    let (branch, op) = match *op {
         Op::AddNorm { layer, eps, .. } => (1..2, Op::AddNorm { layer, eps, low: Some(low) }),
         Op::GatedNorm { layer, eps, .. } => (1..3, Op::GatedNorm { layer, eps, low: Some(low) }),
         _ => unreachable!("of another class"),
     };
-    let stream = ins.iter().enumerate().filter(|(i, _)| !beside.contains(i)).map(|(_, t)| t.kind());
+    let stream = ins.iter().enumerate().filter(|(i, _)| !branch.contains(i)).map(|(_, t)| t.kind());
     let wide = target(Class::Stream, stream, low).unwrap_or_else(|| ins[0].kind());
-    if ins[beside.clone()].iter().any(|t| t.kind() != low) || wide != Kind::Float {
+    if ins[branch.clone()].iter().any(|t| t.kind() != low) || wide != Kind::Float {
         return Ok(None);
     }
     let cast: Result<SmallVec<[Tensor; 4]>, OpError> = ins
         .iter()
         .enumerate()
-        .map(|(i, t)| if beside.contains(&i) { Ok((*t).clone()) } else { cast(cx, t, wide) })
+        .map(|(i, t)| if branch.contains(&i) { Ok((*t).clone()) } else { cast(cx, t, wide) })
         .collect();
-    Ok(Some(Prepared { op, ins: cast? }))
+    Ok(Some(CastCall { op, ins: cast? }))
 }
 
-/// A linear layer as an 8-bit one: rows and weight quantised from whatever kind they have, the bias in the low kind.
-fn in_8_bits(cx: &Cx<'_>, bias: bool, ins: &[&Tensor], low: Kind) -> Result<Prepared, OpError> {
+/// Turns a linear layer into an 8-bit one: rows and weight are quantised from their own kinds, the bias is cast to the low kind.
+fn to_fp8_linear(cx: &Cx<'_>, bias: bool, ins: &[&Tensor], low: Kind) -> Result<CastCall, OpError> {
     let [x, xt, x_scale] = quantised(cx, ins[0])?;
     let [w, wt, w_scale] = quantised(cx, ins[1])?;
     let mut all: SmallVec<[Tensor; 4]> = SmallVec::new();
@@ -229,7 +230,7 @@ fn in_8_bits(cx: &Cx<'_>, bias: bool, ins: &[&Tensor], low: Kind) -> Result<Prep
     if bias {
         all.push(cast(cx, ins[2], low)?);
     }
-    Ok(Prepared { op: Op::Fp8Linear { bias, out: low }, ins: all })
+    Ok(CastCall { op: Op::Fp8Linear { bias, out: low }, ins: all })
 }
 
 fn quantised(cx: &Cx<'_>, x: &Tensor) -> Result<Quantised, OpError> {
@@ -242,14 +243,8 @@ fn quantised(cx: &Cx<'_>, x: &Tensor) -> Result<Quantised, OpError> {
     if let Some(known) = known {
         return Ok(known);
     }
-    let mut outs: Results = run(cx, Op::Quantize { to: FORWARD }, &[x])?;
-    let scale = outs.pop();
-    let transposed = outs.pop();
-    let q = outs.pop();
-    let (Some(q), Some(transposed), Some(scale)) = (q, transposed, scale) else {
-        unreachable!("quantize returns three results")
-    };
-    let made = [q, transposed, scale];
+    let outs: Results = run(cx, Op::Quantize { to: FORWARD }, &[x])?;
+    let Ok(made) = Quantised::try_from(outs.into_vec()) else { unreachable!("quantize returns three results") };
     let param = is_param(cx, x);
     let known = &mut cx.state.borrow_mut().made;
     let [q, transposed, scale] = &made;

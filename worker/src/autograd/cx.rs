@@ -1,16 +1,16 @@
-//! One step's context: the tape, the mode, the random key, the place in the model.
+//! The context of one step: tape, mode, random key and scope in the model.
 //!
-//! **Invariant:** layers see this and tensors, and nothing of ranks, paths, environment, clock or log.
+//! **Invariant:** layers get a context and tensors only. They have no access to ranks, paths, environment, clock or log.
 
 use super::call::call;
-use super::cast::{Casting, Made};
+use super::cast::{CastCache, Casting};
+use super::fsdp::ResidentBuffers;
 use super::leaf::Leaves;
-use super::lend::Lending;
 use super::observe::Observe;
 use super::program::{Phase, Program};
-use super::recompute::Open;
+use super::recompute::OpenSegment;
 use super::scope::{ScopeGuard, ScopeId};
-use super::tape::Node;
+use super::tape::TapeNode;
 use crate::error::{OpError, OpErrorKind};
 use crate::kernel::{FirstFit, Launcher};
 use crate::op::Op;
@@ -20,28 +20,28 @@ use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use tch::Device;
 
-/// Records to reserve room for; a step of the default model has about this many.
+/// Number of records to reserve capacity for: about as many as a step of the default model has.
 const RECORDS_EXPECTED: usize = 2048;
 
-pub(super) struct State {
+pub(super) struct CxState {
     pub(super) program: Program,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<TapeNode>,
     /// Parameters touched so far, by id.
     pub(super) params: Vec<Option<Tensor>>,
-    /// The random key, once something drew.
+    /// The random key, once an operation has drawn random numbers.
     random: Option<Tensor>,
-    pub(super) made: Made,
-    /// The part of the forward pass that is being recorded to be computed again.
-    pub(super) open: Option<Open>,
+    pub(super) made: CastCache,
+    /// The part of the forward pass that is being recorded for recomputation.
+    pub(super) open: Option<OpenSegment>,
     /// Random keys so far.
     pub(super) keys: Vec<Val>,
-    /// What every leaf was when it was entered, if asked for.
+    /// Tensor of every leaf when it was entered, where [`Cx::keep_leaves`] asked for them.
     pub(super) bound: Option<Vec<(Val, tch::Tensor)>>,
 }
 
 /// The context of one step. Belongs to one thread.
 pub struct Cx<'p> {
-    pub(super) state: RefCell<State>,
+    pub(super) state: RefCell<CxState>,
     pub(super) leaves: &'p dyn Leaves,
     pub(super) launcher: &'p dyn Launcher,
     pub(super) collectives: Option<&'p dyn Collectives>,
@@ -52,14 +52,13 @@ pub struct Cx<'p> {
     pub(super) casting: Casting,
     pub(super) loss_scale: RefCell<Option<tch::Tensor>>,
     pub(super) recompute: Cell<bool>,
-    pub(super) lending: RefCell<Lending>,
-    /// Whether gradients hold what is of no use any more.
+    pub(super) resident: RefCell<ResidentBuffers>,
+    /// Whether the gradients hold values of the last step, which are to be cleared.
     pub(super) stale: Cell<bool>,
-    /// The walk's last bucket, while its hook is called.
+    /// The last bucket of the reverse walk, while its hook runs.
     pub(super) ending: Cell<Option<BucketId>>,
-    /// Buckets whose sums were begun.
+    /// Number of buckets whose sums were begun.
     summed: Cell<usize>,
-    /// See [`Cx::last_bucket`].
     last: Cell<Option<BucketId>>,
     key: Cell<RandomKey>,
     site: Cell<u32>,
@@ -67,7 +66,7 @@ pub struct Cx<'p> {
     _no_grad: super::call::NoGrad,
 }
 
-/// What random numbers of a step depend on.
+/// Inputs of a step's random numbers.
 #[derive(Debug, Clone, Copy, Default)]
 struct RandomKey {
     seed: u64,
@@ -79,12 +78,12 @@ struct RandomKey {
 static FIRST_FIT: FirstFit = FirstFit;
 
 impl<'p> Cx<'p> {
-    /// A context that tapes and applies dropout. `seed` and `step` key the random generator.
+    /// Returns a context that tapes and applies dropout. `seed` and `step` key the random generator.
     pub fn train(params: &'p dyn Leaves, seed: u64, step: u64) -> Self {
         Self::new(params, RandomKey { seed, step, ..RandomKey::default() }, true)
     }
 
-    /// A context that neither tapes nor drops anything.
+    /// Returns a context without tape and dropout.
     pub fn eval(params: &'p dyn Leaves) -> Self {
         Self::new(params, RandomKey::default(), false)
     }
@@ -93,12 +92,12 @@ impl<'p> Cx<'p> {
         let records = if training { RECORDS_EXPECTED } else { RECORDS_EXPECTED / 4 };
         let params = vec![None; leaves.count()];
         Self {
-            state: RefCell::new(State {
+            state: RefCell::new(CxState {
                 program: Program::with_capacity(records),
                 nodes: Vec::new(),
                 params,
                 random: None,
-                made: Made::default(),
+                made: CastCache::default(),
                 open: None,
                 keys: Vec::new(),
                 bound: None,
@@ -113,7 +112,7 @@ impl<'p> Cx<'p> {
             casting: Casting::default(),
             loss_scale: RefCell::default(),
             recompute: Cell::new(false),
-            lending: RefCell::default(),
+            resident: RefCell::default(),
             stale: Cell::new(false),
             ending: Cell::new(None),
             summed: Cell::new(0),
@@ -125,43 +124,41 @@ impl<'p> Cx<'p> {
         }
     }
 
-    /// Lets `launcher` choose the kernels of this step.
     pub fn set_launcher(&mut self, launcher: &'p dyn Launcher) {
         self.launcher = launcher;
     }
 
-    /// Lets the backward pass start from `scale` (f32, 0 axes, on the device) instead of 1: all gradients come multiplied.
+    /// Starts the backward pass from `scale` (f32, 0 axes, on the device) instead of 1: all gradients are multiplied by it.
     pub fn set_loss_scale(&self, scale: &tch::Tensor) {
         self.loss_scale.replace(Some(scale.shallow_clone()));
     }
 
-    /// Shows every operation of this step to `observer`.
     pub fn set_observer(&mut self, observer: &'p dyn Observe) {
         self.observer = Some(observer);
     }
 
-    /// Gives this step the ranks that [`Cx::all_reduce`] adds over.
+    /// Sets the ranks that [`Cx::all_reduce`] sums over.
     pub fn set_collectives(&mut self, collectives: &'p dyn Collectives) {
         self.collectives = Some(collectives);
     }
 
-    /// Saves memory: every [`Cx::part`] of the forward pass is computed again in the backward pass.
+    /// Saves memory: every [`Cx::part`] of the forward pass is recomputed in the backward pass.
     pub fn set_recompute(&self, on: bool) {
         self.recompute.set(on);
     }
 
-    /// Keeps what every leaf was, so that the step can be frozen into a [`super::Plan`], or exported.
+    /// Keeps the tensor of every leaf, so that the step can be frozen into a [`super::Plan`], or exported.
     pub(crate) fn keep_leaves(&mut self) {
         self.state.borrow_mut().bound = Some(Vec::new());
     }
 
-    /// What the leaves were, if they were kept; in the order in which they were entered.
+    /// Returns the leaves that were kept, in the order in which they were entered.
     pub(crate) fn kept_leaves(&self) -> Vec<(Val, tch::Tensor)> {
         let state = self.state.borrow();
         state.bound.iter().flatten().map(|(val, raw)| (*val, raw.shallow_clone())).collect()
     }
 
-    /// Begins a micro-batch: says which rows of the global batch this rank holds, so that dropout masks depend neither on the
+    /// Begins a micro-batch with the rows of the global batch that this rank holds, so that dropout masks depend neither on the
     /// world size nor on the accumulation.
     pub fn set_rows(&self, first_row: u64, rows: u64) {
         self.key.set(RandomKey { first_row, rows, ..self.key.get() });
@@ -169,83 +166,84 @@ impl<'p> Cx<'p> {
         self.state.borrow_mut().random = None;
     }
 
-    /// Begins to sum a flat gradient over the ranks, in place; recorded, unless there is only one. For the hook of
+    /// Begins to sum a flat gradient over the ranks, in place. The sum is recorded unless there is only one rank. Called by the hook of
     /// [`Cx::backward`].
     ///
     /// # Errors
-    /// The collective's own; [`OpErrorKind::NoCollectives`] without [`Cx::set_collectives`].
+    /// Errors of the collective; [`OpErrorKind::NoCollectives`] without [`Cx::set_collectives`].
     pub fn all_reduce(&self, flat: &tch::Tensor) -> Result<(), OpError> {
         self.summed.set(self.summed.get() + 1);
         if let Some(bucket) = self.ending.take().filter(|_| self.flops_per_byte() > 0.0) {
-            // What follows on the device sees the sums of the others.
-            self.beside(Op::Order, &[])?;
+            // Work that follows on the device sees the sums of the other buckets.
+            self.run_comm_op(Op::Order, &[])?;
             self.last.set(Some(bucket));
         }
-        self.together(Op::AllReduce, &[flat])
+        self.run_collective(Op::AllReduce, &[flat])
     }
 
-    /// [`Cx::all_reduce`] of a value of this step.
+    /// Sums a value of this step as [`Cx::all_reduce`] does.
     ///
     /// # Errors
     /// As [`Cx::all_reduce`].
     pub fn all_reduce_value(&self, value: &Tensor) -> Result<(), OpError> {
-        if self.is_alone() {
+        if self.is_single_rank() {
             return Ok(());
         }
         self.in_phase(Phase::Comm, |cx| call(cx, Op::AllReduce, &[value]).map(|_| ()))
     }
 
-    /// [`Cx::all_reduce_value`] over the ranks that share the state with this one.
+    /// Sums a value over the ranks that share the state with this one.
     ///
     /// # Errors
     /// As [`Cx::all_reduce`].
     pub fn all_reduce_shares(&self, value: &Tensor) -> Result<(), OpError> {
-        if self.is_alone() {
+        if self.is_single_rank() {
             return Ok(());
         }
         self.in_phase(Phase::Comm, |cx| call(cx, Op::AllReduceShares, &[value]).map(|_| ()))
     }
 
-    /// Begins to sum flat arrays of as many equal parts as ranks share the state, in place, for this rank's part only; recorded,
-    /// unless there is only one. For the hook of [`Cx::backward`].
+    /// Begins to sum a flat array in place, divided into one equal part for each rank that shares the state; only this rank's part is
+    /// valid afterwards. The sum is recorded unless there is only one rank. Called by the hook of [`Cx::backward`].
     ///
     /// # Errors
     /// As [`Cx::all_reduce`].
     pub fn reduce_scatter(&self, whole: &tch::Tensor) -> Result<(), OpError> {
-        self.together(Op::ReduceScatter, &[whole])
+        self.run_collective(Op::ReduceScatter, &[whole])
     }
 
-    /// Begins to give every rank that shares the state all parts of a flat array, of which each has its own; recorded, unless there
-    /// is only one.
+    /// Begins to gather a flat array on every rank that shares the state, from the part that each of them holds. Recorded unless there
+    /// is only one rank.
     ///
     /// # Errors
     /// As [`Cx::all_reduce`].
     pub fn all_gather(&self, whole: &tch::Tensor) -> Result<(), OpError> {
-        self.together(Op::AllGather, &[whole])
+        self.run_collective(Op::AllGather, &[whole])
     }
 
-    /// Lets what follows see the results of everything begun; recorded where the step pauses here ([`Collectives::pauses`]).
+    /// Makes the results of all collectives begun so far visible to later operations. Recorded where the step pauses here
+    /// ([`Collectives::pauses`]).
     ///
     /// # Errors
     /// When a collective failed or did not end in time.
     pub fn all_reduce_wait(&self) -> Result<(), OpError> {
         self.last.set(None);
         let pauses = self.collectives.is_some_and(Collectives::pauses);
-        if pauses { self.beside(Op::AllReduceWait, &[]) } else { Ok(()) }
+        if pauses { self.run_comm_op(Op::AllReduceWait, &[]) } else { Ok(()) }
     }
 
-    /// The bucket whose sum may be on its way while those of the others are there, until [`Cx::all_reduce_wait`].
+    /// Returns the bucket whose sum may still be in flight while those of all others are complete, until [`Cx::all_reduce_wait`].
     pub(crate) fn last_bucket(&self) -> Option<BucketId> {
         self.last.get()
     }
 
-    /// [`Collectives::norms_of`] all buckets, where there is more than one rank and each bucket is measured.
+    /// Returns [`Collectives::norms_of`] all buckets where there is more than one rank and each bucket is measured.
     pub(super) fn norms_of<'t>(&self, buckets: impl Iterator<Item = &'t tch::Tensor>) -> Option<Vec<tch::Tensor>> {
         let others = self.collectives.filter(|collectives| collectives.ranks() > 1)?;
         buckets.map(|flat| others.norms_of(flat)).collect()
     }
 
-    /// The norms of all buckets, if all were summed, and measured, since the last call.
+    /// Returns the norms of all buckets if all of them were summed and measured since the last call.
     pub(crate) fn measured<'t>(
         &self,
         buckets: impl ExactSizeIterator<Item = &'t tch::Tensor>,
@@ -253,34 +251,33 @@ impl<'p> Cx<'p> {
         if self.summed.take() == buckets.len() { self.norms_of(buckets) } else { None }
     }
 
-    /// [`Collectives::flops_per_byte`] of more than one rank, else 0.
+    /// Returns [`Collectives::flops_per_byte`], or 0 if there is only one rank.
     pub(super) fn flops_per_byte(&self) -> f64 {
         let others = self.collectives.filter(|collectives| collectives.ranks() > 1);
         others.map_or(0.0, Collectives::flops_per_byte)
     }
 
-    /// A collective over flat arrays; recorded, unless there is only one rank.
-    pub(super) fn together(&self, op: Op, arrays: &[&tch::Tensor]) -> Result<(), OpError> {
-        if self.is_alone() { Ok(()) } else { self.beside(op, arrays) }
+    /// Runs a collective over flat arrays. Recorded unless there is only one rank.
+    pub(super) fn run_collective(&self, op: Op, arrays: &[&tch::Tensor]) -> Result<(), OpError> {
+        if self.is_single_rank() { Ok(()) } else { self.run_comm_op(op, arrays) }
     }
 
-    /// What happens to flat arrays beside the computation: between the ranks, or to their memory.
-    pub(super) fn beside(&self, op: Op, arrays: &[&tch::Tensor]) -> Result<(), OpError> {
+    /// Records an operation on flat arrays in phase [`Phase::Comm`]: a collective, or one that changes their memory.
+    pub(super) fn run_comm_op(&self, op: Op, arrays: &[&tch::Tensor]) -> Result<(), OpError> {
         let arrays: SmallVec<[Tensor; 2]> = arrays.iter().map(|raw| self.opt_state(raw.shallow_clone())).collect();
         self.in_phase(Phase::Comm, |cx| call(cx, op, &arrays.iter().collect::<SmallVec<[&Tensor; 2]>>()).map(|_| ()))
     }
 
-    /// Whether other ranks have the same share of the state as this one.
-    pub(super) fn has_copies(&self) -> bool {
+    /// Whether other ranks hold the same shard of the state as this one.
+    pub(super) fn has_replicas(&self) -> bool {
         self.collectives.is_some_and(|collectives| collectives.copies() > 1)
     }
 
-    /// Whether this step has no other rank to add with.
-    fn is_alone(&self) -> bool {
+    fn is_single_rank(&self) -> bool {
         self.collectives.is_some_and(|collectives| collectives.ranks() == 1)
     }
 
-    /// Sets gradients to 0; recorded.
+    /// Sets gradients to 0. The operation is recorded.
     ///
     /// # Errors
     /// What libtorch says.
@@ -289,23 +286,23 @@ impl<'p> Cx<'p> {
         self.optim(|cx| call(cx, Op::Zero, &arrays.iter().collect::<Vec<_>>()).map(|_| ()))
     }
 
-    /// Lets the next [`Cx::backward`] begin with gradients of 0, whatever they hold; recorded there. Nothing is set to 0 for a large weight
-    /// whose gradient is one product: that is written instead of added.
+    /// Makes the next [`Cx::backward`] clear the gradients first. A large weight whose gradient is a single product is not cleared: its
+    /// gradient is written instead of added to.
     pub fn clear_gradients(&self) {
         self.stale.set(true);
     }
 
-    /// A tensor from outside: data of the batch.
+    /// Enters a tensor of the batch.
     pub fn input(&self, raw: tch::Tensor) -> Tensor {
         self.leaf(raw, Role::Input, false)
     }
 
-    /// A tensor known before the step.
+    /// Enters a tensor that is the same in every step.
     pub fn constant(&self, raw: tch::Tensor) -> Tensor {
         self.leaf(raw, Role::Const, false)
     }
 
-    /// The key of the random generator: int64 (seed, step, first row of this rank, rows), where the parameters are.
+    /// Returns the key of the random generator: int64 (seed, step, first row of this rank, rows), on the device of the parameters.
     pub(crate) fn random_key(&self) -> Result<Tensor, OpError> {
         if let Some(known) = &self.state.borrow().random {
             return Ok(known.clone());
@@ -320,17 +317,17 @@ impl<'p> Cx<'p> {
         Ok(made)
     }
 
-    /// Optimizer state: moments, counters, rates.
+    /// Enters optimizer state: moments, counters, rates.
     pub fn opt_state(&self, raw: tch::Tensor) -> Tensor {
         self.leaf(raw, Role::OptState, false)
     }
 
-    /// An input that asks for a gradient, which [`Cx::backward_to`] returns. For tests and for embedding a graph.
+    /// Enters an input that requires a gradient, which [`Cx::backward_to`] returns. Used by tests and to embed a graph.
     pub fn variable(&self, raw: tch::Tensor) -> Tensor {
         self.leaf(raw, Role::Input, self.taping.get())
     }
 
-    /// The master tensor of a parameter. The same value every time.
+    /// Returns the master tensor of a parameter, as the same value at every call.
     pub fn param(&self, id: ParamId) -> Tensor {
         if let Some(known) = &self.state.borrow().params[id.index()] {
             return known.clone();
@@ -344,8 +341,8 @@ impl<'p> Cx<'p> {
         let meta = Meta::of(&raw);
         let mut state = self.state.borrow_mut();
         let val = state.program.value(meta.clone(), role, requires_grad);
-        if let Some(array) = self.leaves.array_of(role) {
-            self.lending.borrow_mut().note(val, array);
+        if let Some(array) = self.leaves.buffer_of(role) {
+            self.resident.borrow_mut().note(val, array);
         }
         if let Some(bound) = &mut state.bound {
             bound.push((val, raw.shallow_clone()));
@@ -353,24 +350,23 @@ impl<'p> Cx<'p> {
         Tensor::leaf(raw, val, meta, requires_grad)
     }
 
-    /// Enters a named place until the guard is dropped.
+    /// Enters a named scope until the guard is dropped.
     pub fn scope(&self, name: &str) -> ScopeGuard<'_> {
         let outer = self.scope.get();
         self.scope.set(self.state.borrow_mut().program.scopes.enter(outer, name));
         ScopeGuard { current: &self.scope, outer }
     }
 
-    /// Whether dropout applies.
     pub fn is_training(&self) -> bool {
         self.training
     }
 
-    /// Where the parameters live.
+    /// Device of the parameters.
     pub fn device(&self) -> Device {
         self.leaves.device()
     }
 
-    /// A fresh number for an operation that draws random numbers; the same in every step that calls the same layers.
+    /// Returns a fresh number for an operation that draws random numbers. Steps that call the same layers get the same numbers.
     pub(crate) fn next_site(&self) -> u32 {
         let site = self.site.get();
         self.site.set(site + 1);
@@ -391,17 +387,17 @@ impl<'p> Cx<'p> {
         result
     }
 
-    /// Looks at the program so far.
+    /// Calls `f` with the program recorded so far.
     pub fn with_program<R>(&self, f: impl FnOnce(&Program) -> R) -> R {
         f(&self.state.borrow().program)
     }
 
-    /// Hexadecimal hash of the program so far.
+    /// Returns the hexadecimal hash of the program recorded so far.
     pub fn program_hash(&self) -> String {
         self.with_program(Program::hash)
     }
 
-    /// An error at the current place.
+    /// Returns an error at the current scope.
     pub(crate) fn fail(&self, op: &'static str, kind: impl Into<OpErrorKind>) -> OpError {
         let place = self.with_program(|p| p.place(self.scope.get()));
         OpError { op, place, kind: Box::new(kind.into()) }

@@ -1,16 +1,15 @@
-//! How a step is executed: recorded by its code, replayed from the record, or launched as a captured graph.
+//! Executes steps: recorded by their code, replayed from the recording, or launched as captured graphs.
 //!
-//! The first steps run the code and record. When two steps in a row record the same program, the code is left out and the
-//! plan runs; on a device that can, the plan is captured. Graphs that take longer than the plan are given up. A change of the
-//! inputs' shapes begins anew, beside the old plan.
+//! The first steps run the code and record. When two steps in a row record the same program, the plan replaces the code; on a CUDA
+//! device the plan is captured. Graphs that are slower than the plan are given up. Inputs of another shape get a plan of their own.
 //!
-//! **Invariant:** the mode changes nothing but the time: all three compute the same bits with the same kernels.
+//! **Invariant:** all three modes compute the same bits with the same kernels; only the time differs.
 
 use super::cx::Cx;
 use super::graph::Captured;
 use super::leaf::Leaves;
 use super::observe::Observe;
-use super::plan::{Plan, Seen};
+use super::plan::{ExecutedRecord, Plan};
 use super::program::Phase;
 use super::trial::Trial;
 use crate::error::OpError;
@@ -20,26 +19,26 @@ use crate::op::value::{Meta, Tensor, Val};
 use std::collections::BTreeSet;
 use tch::Tensor as Raw;
 
-/// Programs kept ready: one per shape of the inputs.
+/// Most plans that are kept, one per shape of the inputs.
 const PLANS_MAX: usize = 4;
-/// Runs of a plan before it is captured: libraries have made their workspaces on this stream by then.
+/// Runs of a plan before it is captured. By then libraries have made their workspaces on this stream.
 const RUNS_BEFORE_CAPTURE: u32 = 3;
-/// Equal recordings in a row before the code is left out.
+/// Equal recordings in a row before the plan replaces the code.
 const RECORDINGS: u32 = 2;
 
-/// How far a step may go from its code.
+/// How a step is executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
-    /// The code runs and records.
+    /// The code runs and is recorded.
     Tape,
-    /// The record runs.
+    /// The recorded plan runs.
     Plan,
-    /// The captured record is launched.
+    /// The captured graphs of the plan are launched.
     Graph,
 }
 
 impl Mode {
-    /// The name in configuration and reports.
+    /// Name in the configuration and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tape => "tape",
@@ -49,193 +48,195 @@ impl Mode {
     }
 }
 
-/// What a step needs beside its code.
+/// Everything a step needs besides its code.
 pub struct Request<'a> {
-    /// Parameters.
     pub leaves: &'a dyn Leaves,
     /// Seed of the random generator.
     pub seed: u64,
-    /// Optimizer step.
     pub step: u64,
-    /// Who chooses kernels; those of a plan are the ones it was recorded with.
+    /// Chooses the kernels while recording. A plan keeps those it was recorded with.
     pub launcher: &'a dyn Launcher,
     /// The other ranks, if any.
     pub collectives: Option<&'a dyn Collectives>,
-    /// What changes on every step, in a fixed order: data, rates, flags.
+    /// Tensors that change from step to step, in a fixed order: data, rates, flags.
     pub inputs: Vec<Raw>,
-    /// Told the phase of each record of a replay.
+    /// Called with the phase of each record of a replay.
     pub watch: Option<&'a mut dyn FnMut(Phase)>,
-    /// Sees every operation; then the step runs by its code.
+    /// Observer of every operation. With one the step always runs by its code.
     pub observer: Option<&'a dyn Observe>,
 }
 
-/// What a step gave.
-pub struct Ran {
-    /// What the code returned, or the same values of a replay.
+/// Result of a step.
+pub struct StepOutput {
+    /// Values that the code returned, or those of the replay.
     pub outputs: Vec<Raw>,
-    /// How it was executed.
     pub mode: Mode,
 }
 
-/// What is known of the steps with one shape of the inputs.
-struct Known {
+/// Replay state of the steps whose inputs have one shape.
+struct ShapeState {
     metas: Vec<Meta>,
     hash: String,
     times: u32,
-    ready: Ready,
+    ready: ReplayState,
     /// Why there will be no plan.
     no_plan: Option<String>,
     /// Why there will be no graph; the plan runs all the same.
     no_graph: Option<String>,
-    /// What runs between graphs, because none can hold it.
-    apart: Option<String>,
+    /// Operations that run between graphs because they cannot be captured.
+    eager: Option<String>,
     trial: Trial,
 }
 
-/// How far the steps of one shape have come.
-enum Ready {
-    /// The code runs.
+/// How the steps of one shape are executed.
+enum ReplayState {
+    /// No plan exists: the code runs.
     No,
-    /// The record runs; how often it has.
+    /// The plan runs; the number counts its runs.
     Plan(Box<Plan>, u32),
     /// The graphs are launched.
     Graph(Box<Captured>),
 }
 
-impl Known {
-    /// Why it is not replayed, or not captured, once that is known.
-    fn refusal(&self) -> Option<&String> {
-        self.no_plan.as_ref().or(self.no_graph.as_ref()).or(self.apart.as_ref())
+impl ShapeState {
+    /// Why the step is not replayed or not captured, once that is known.
+    fn fallback_reason(&self) -> Option<&String> {
+        self.no_plan.as_ref().or(self.no_graph.as_ref()).or(self.eager.as_ref())
     }
 
     /// Captures a plan that has run often enough.
     fn capture_when_due(&mut self, inputs: &[Raw], inside: Option<&dyn Collectives>) {
-        let due = matches!(&self.ready, Ready::Plan(_, runs) if *runs == RUNS_BEFORE_CAPTURE);
+        let due = matches!(&self.ready, ReplayState::Plan(_, runs) if *runs == RUNS_BEFORE_CAPTURE);
         if !due || self.no_graph.is_some() {
             return;
         }
-        let Ready::Plan(plan, runs) = std::mem::replace(&mut self.ready, Ready::No) else { return };
+        let ReplayState::Plan(plan, runs) = std::mem::replace(&mut self.ready, ReplayState::No) else { return };
         self.ready = match Captured::new(*plan, inputs, inside) {
             Ok(captured) => {
                 tracing::info!(graphs = captured.graphs(), "the step is captured");
-                Ready::Graph(Box::new(captured))
+                ReplayState::Graph(Box::new(captured))
             }
-            Err((mut plan, reason)) => match plan.set_apart() {
+            Err((mut plan, reason)) => match plan.exclude_from_capture() {
                 Some(what) => {
                     tracing::warn!(%reason, what, "cannot be captured; it runs between graphs");
-                    let before = self.apart.take().map_or(String::new(), |before| format!("{before}; "));
-                    self.apart =
+                    let before = self.eager.take().map_or(String::new(), |before| format!("{before}; "));
+                    self.eager =
                         Some(format!("{before}{what} runs between graphs, for it cannot be captured: {reason}"));
-                    Ready::Plan(plan, runs - 1)
+                    ReplayState::Plan(plan, runs - 1)
                 }
                 None => {
                     tracing::warn!(%reason, "the step cannot be captured; its record runs");
                     self.no_graph = Some(reason.to_string());
-                    Ready::Plan(plan, runs)
+                    ReplayState::Plan(plan, runs)
                 }
             },
         };
     }
 
-    /// A kernel could not be launched: the step is recorded again.
-    fn begin_anew(&mut self) {
-        self.ready = Ready::No;
+    /// Drops the plan after a failed launch, so that the step is recorded again.
+    fn restart_recording(&mut self) {
+        self.ready = ReplayState::No;
         self.times = 0;
         self.trial = Trial::default();
     }
 
-    /// Gives graphs up that were slower than their plan.
-    fn keep_what_wins(&mut self) {
-        let Some([record, graphs]) = self.trial.lost_by_graphs() else { return };
-        let Ready::Graph(captured) = std::mem::replace(&mut self.ready, Ready::No) else { return };
+    /// Drops graphs that were slower than their plan.
+    fn drop_slower_graphs(&mut self) {
+        let Some([record, graphs]) = self.trial.slower_graphs() else { return };
+        let ReplayState::Graph(captured) = std::mem::replace(&mut self.ready, ReplayState::No) else { return };
         self.no_graph =
             Some(format!("a step takes {graphs:.2} ms as graphs and {record:.2} by its record, which runs"));
-        self.ready = Ready::Plan(captured.into_plan(), RUNS_BEFORE_CAPTURE);
+        self.ready = ReplayState::Plan(captured.into_plan(), RUNS_BEFORE_CAPTURE);
     }
 }
 
-/// Replays a record, telling the phases.
+/// Replays a plan and calls `watch` with the phase of each record.
 fn run(plan: &mut Plan, inputs: &[Raw], request: &mut Request<'_>) -> Result<Vec<Raw>, OpError> {
     let Some(watch) = request.watch.take() else {
         return plan.run(inputs, request.step, request.collectives, None);
     };
-    let mut observer = |seen: &Seen<'_>| {
+    let mut observer = |seen: &ExecutedRecord<'_>| {
         watch(seen.rec.phase);
         Ok(())
     };
     plan.run(inputs, request.step, request.collectives, Some(&mut observer))
 }
 
-/// Chooses and keeps.
+/// Chooses the mode of each step and keeps the plans.
 pub struct Executor {
     limit: Mode,
     capture_collectives: bool,
-    known: Vec<Known>,
-    /// The launcher's when the steps known were recorded.
+    known: Vec<ShapeState>,
+    /// [`Launcher::generation`] when the known steps were recorded.
     generation: u64,
-    /// Refusals that were given.
-    told: BTreeSet<String>,
+    /// Reasons that [`Self::new_fallback_reason`] has returned.
+    reported: BTreeSet<String>,
 }
 
 impl Executor {
-    /// Goes as far as `limit` from the code.
+    /// Returns an executor that uses no mode beyond `limit`.
     pub fn new(limit: Mode) -> Self {
-        Self { limit, capture_collectives: false, known: Vec::new(), generation: 0, told: BTreeSet::new() }
+        Self { limit, capture_collectives: false, known: Vec::new(), generation: 0, reported: BTreeSet::new() }
     }
 
-    /// Captures the collectives with the rest of the step, in one graph, instead of running them between graphs. They must be
-    /// such that a capture takes: NCCL's.
+    /// Sets whether collectives are captured with the rest of the step, in one graph, instead of running between graphs. Only NCCL's
+    /// can be captured.
     pub fn capture_collectives(&mut self, inside: bool) {
         self.capture_collectives = inside;
     }
 
-    /// Whether it captures collectives where it captures.
+    /// Whether collectives are part of the graphs.
     pub fn captures_collectives(&self) -> bool {
         self.capture_collectives
     }
 
-    /// Forgets every plan: after precision or the parameters' storage changed.
+    /// Drops every plan, which is necessary when precision or the parameters' storage changed.
     pub fn reset(&mut self) {
         self.known.clear();
     }
 
     /// Why steps are not replayed, or not captured, once that is known.
-    pub fn refusal(&self) -> Option<&str> {
-        self.known.iter().find_map(Known::refusal).map(String::as_str)
+    pub fn fallback_reason(&self) -> Option<&str> {
+        self.known.iter().find_map(ShapeState::fallback_reason).map(String::as_str)
     }
 
-    /// A reason as [`Self::refusal`] gives it that this did not give before.
-    pub fn new_refusal(&mut self) -> Option<String> {
-        let new = self.known.iter().filter_map(Known::refusal).find(|reason| !self.told.contains(*reason))?.clone();
-        self.told.insert(new.clone());
+    /// Returns a reason as [`Self::fallback_reason`] does, but each reason once only.
+    pub fn new_fallback_reason(&mut self) -> Option<String> {
+        let new = self
+            .known
+            .iter()
+            .filter_map(ShapeState::fallback_reason)
+            .find(|reason| !self.reported.contains(*reason))?
+            .clone();
+        self.reported.insert(new.clone());
         Some(new)
     }
 
-    /// The plan of the last step, if it was replayed.
+    /// Returns the plan of the last step, if it was replayed.
     pub fn plan(&mut self) -> Option<&mut Plan> {
         match &mut self.known.last_mut()?.ready {
-            Ready::No => None,
-            Ready::Plan(plan, _) => Some(plan),
-            Ready::Graph(captured) => Some(captured.plan()),
+            ReplayState::No => None,
+            ReplayState::Plan(plan, _) => Some(plan),
+            ReplayState::Graph(captured) => Some(captured.plan()),
         }
     }
 
-    /// Executes one step. `code` computes it from the inputs and says what it gives; it is called unless a plan is ready.
+    /// Executes one step. `code` computes the outputs from the inputs; it is called unless a plan is ready.
     ///
     /// # Errors
-    /// Those of the code, and those of a kernel or a collective.
+    /// Errors of the code, of a kernel or of a collective.
     pub fn step<E: From<OpError>>(
         &mut self,
         mut request: Request<'_>,
         code: impl FnOnce(&Cx<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
-    ) -> Result<Ran, E> {
+    ) -> Result<StepOutput, E> {
         let generation = request.launcher.generation();
         if std::mem::replace(&mut self.generation, generation) != generation {
             self.reset();
         }
         let inputs = std::mem::take(&mut request.inputs);
         let metas: Vec<Meta> = inputs.iter().map(Meta::of).collect();
-        // The last one used is the last in the list.
+        // The most recently used entry is the last of the list.
         if let Some(at) = self.known.iter().position(|known| known.metas == metas) {
             let known = self.known.remove(at);
             self.known.push(known);
@@ -250,25 +251,25 @@ impl Executor {
                 known.capture_when_due(&inputs, request.collectives.filter(|_| inside));
             }
             match &mut known.ready {
-                Ready::No => {}
-                Ready::Plan(plan, runs) => {
+                ReplayState::No => {}
+                ReplayState::Plan(plan, runs) => {
                     *runs = runs.saturating_add(1);
                     let timed = captures && *runs <= RUNS_BEFORE_CAPTURE;
                     let mut run = || run(plan, &inputs, &mut request);
                     let outputs = if timed { known.trial.record(run) } else { run() }?;
-                    if plan.has_stopped() {
-                        known.begin_anew();
+                    if plan.launch_failed() {
+                        known.restart_recording();
                     }
-                    return Ok(Ran { outputs, mode: Mode::Plan });
+                    return Ok(StepOutput { outputs, mode: Mode::Plan });
                 }
-                Ready::Graph(captured) => {
+                ReplayState::Graph(captured) => {
                     let run = || captured.run(&inputs, request.step, request.collectives);
                     let outputs = known.trial.graphs(run)?;
-                    if captured.plan().has_stopped() {
-                        known.begin_anew();
+                    if captured.plan().launch_failed() {
+                        known.restart_recording();
                     }
-                    known.keep_what_wins();
-                    return Ok(Ran { outputs, mode: Mode::Graph });
+                    known.drop_slower_graphs();
+                    return Ok(StepOutput { outputs, mode: Mode::Graph });
                 }
             }
         }
@@ -281,7 +282,7 @@ impl Executor {
         inputs: Vec<Raw>,
         metas: Vec<Meta>,
         code: impl FnOnce(&Cx<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
-    ) -> Result<Ran, E> {
+    ) -> Result<StepOutput, E> {
         let mut cx = Cx::train(request.leaves, request.seed, request.step);
         cx.set_launcher(request.launcher);
         if let Some(collectives) = request.collectives {
@@ -304,10 +305,10 @@ impl Executor {
             None if learns => self.learn(cx, metas, &declared, &outputs),
             None => {}
         }
-        Ok(Ran { outputs: raws, mode: Mode::Tape })
+        Ok(StepOutput { outputs: raws, mode: Mode::Tape })
     }
 
-    /// Counts equal recordings and freezes the last of them.
+    /// Counts equal recordings and freezes the last of them into a plan.
     fn learn(&mut self, cx: Cx<'_>, metas: Vec<Meta>, inputs: &[Val], outputs: &[Tensor]) {
         let hash = cx.program_hash();
         if !self.known.last().is_some_and(|known| known.metas == metas) {
@@ -315,11 +316,20 @@ impl Executor {
                 self.known.remove(0);
             }
             let hash = String::new();
-            let ready = Ready::No;
+            let ready = ReplayState::No;
             let no_plan = None;
             let no_graph = None;
-            let apart = None;
-            self.known.push(Known { metas, hash, times: 0, ready, no_plan, no_graph, apart, trial: Trial::default() });
+            let eager = None;
+            self.known.push(ShapeState {
+                metas,
+                hash,
+                times: 0,
+                ready,
+                no_plan,
+                no_graph,
+                eager,
+                trial: Trial::default(),
+            });
         }
         let Some(known) = self.known.last_mut() else { return };
         known.times = if known.hash == hash { known.times + 1 } else { 1 };
@@ -328,7 +338,7 @@ impl Executor {
             return;
         }
         match Plan::freeze(cx, hash, inputs, outputs) {
-            Ok(plan) => known.ready = Ready::Plan(Box::new(plan), 0),
+            Ok(plan) => known.ready = ReplayState::Plan(Box::new(plan), 0),
             Err(reason) => {
                 tracing::warn!(%reason, "steps are recorded anew each time");
                 known.no_plan = Some(reason.to_string());
@@ -341,7 +351,7 @@ impl Executor {
 mod tests {
     use super::*;
     use crate::{
-        autograd::plan::Piece,
+        autograd::plan::PlanPiece,
         backend::Outs,
         error::OpErrorKind,
         functional,
@@ -391,7 +401,7 @@ mod tests {
         leaves: &Params,
         step: u64,
         code: impl FnOnce(&Cx<'_>, &Tensor) -> Result<Tensor, OpError>,
-    ) -> Ran {
+    ) -> StepOutput {
         let request = Request {
             leaves,
             seed: 0,
@@ -427,8 +437,8 @@ mod tests {
         assert_eq!(run(&mut executor, 5..6), [Plan], "the plain reference stands in");
         WORKS.set(true);
         assert_eq!(run(&mut executor, 6..10), [Tape, Tape, Plan, Plan]);
-        assert_eq!(executor.new_refusal().as_deref(), Some("the device refuses"));
-        assert_eq!(executor.new_refusal(), None, "told once");
+        assert_eq!(executor.new_fallback_reason().as_deref(), Some("the device refuses"));
+        assert_eq!(executor.new_fallback_reason(), None, "reported once");
         GENERATION.set(1);
         assert_eq!(run(&mut executor, 10..14), [Tape, Tape, Plan, Plan], "a kernel may not be chosen again");
     }
@@ -445,21 +455,21 @@ mod tests {
             });
         }
         let plan = executor.plan().unwrap();
-        assert_eq!(plan.pieces(false), [Piece::Graph(0..3)]);
-        assert_eq!(plan.set_apart(), None, "nothing is at fault");
+        assert_eq!(plan.pieces(false), [PlanPiece::Graph(0..3)]);
+        assert_eq!(plan.exclude_from_capture(), None, "nothing is at fault");
         WORKS.set(false);
         plan.run(&raw(2.0), 3, None, None).unwrap();
         WORKS.set(true);
-        assert!(plan.has_stopped());
-        assert_eq!(plan.set_apart().as_deref(), Some("add at top"));
-        assert_eq!(plan.pieces(false), [Piece::Apart(0), Piece::Graph(1..2), Piece::Apart(2)]);
-        assert!(!plan.has_stopped() && plan.set_apart().is_none());
+        assert!(plan.launch_failed());
+        assert_eq!(plan.exclude_from_capture().as_deref(), Some("add at top"));
+        assert_eq!(plan.pieces(false), [PlanPiece::Eager(0), PlanPiece::Graph(1..2), PlanPiece::Eager(2)]);
+        assert!(!plan.launch_failed() && plan.exclude_from_capture().is_none());
 
-        assert!(plan.keep_place(0).is_err(), "nothing was kept yet");
+        assert!(plan.reserve_outputs(0).is_err(), "nothing was kept yet");
         plan.run(&raw(3.0), 4, None, None).unwrap();
-        let mut places = plan.keep_place(0).unwrap();
+        let mut places = plan.reserve_outputs(0).unwrap();
         assert_eq!(places[0].double_value(&[]), 6.0, "of the last run");
-        plan.run_apart(0, &[Raw::from(4.0_f32), Raw::from(4.0_f32)], &mut places).unwrap();
+        plan.run_eager(0, &[Raw::from(4.0_f32), Raw::from(4.0_f32)], &mut places).unwrap();
         let read = plan.operands(1).unwrap();
         assert_eq!((read[0].double_value(&[]), read[0].data_ptr()), (8.0, places[0].data_ptr()));
     }

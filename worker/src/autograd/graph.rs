@@ -1,11 +1,11 @@
-//! A plan captured as CUDA graphs: one graph for each run of records between collectives and records that no graph can hold, all in one
-//! pool of memory.
+//! A plan captured as CUDA graphs: one graph for each run of records between collectives and records that cannot be captured, all
+//! with one memory pool.
 //!
-//! **Invariant:** inputs are copied into tensors of the capture; everything a graph reads from outside is held here, so that
-//! no address in it can go away.
+//! **Invariant:** inputs are copied into tensors of the capture, and everything a graph reads from outside is held here, so that
+//! every address in a graph stays valid.
 
 use super::call::NoGrad;
-use super::plan::{Piece, Plan};
+use super::plan::{Plan, PlanPiece};
 use crate::backend::duplicate;
 use crate::backend::graph::{Capture, Graph, Pool, at_its_address};
 use crate::error::{OpError, OpErrorKind};
@@ -14,27 +14,25 @@ use crate::op::collective::{self, Collectives};
 use crate::op::row::Launch;
 use tch::Tensor as Raw;
 
-/// What a replay does, in order.
-enum Part {
-    /// Launches a captured run.
+/// One step of a replay.
+enum ReplayStep {
+    /// Launches a graph.
     Launch(Graph),
-    /// Runs one collective.
-    Together(Op, Vec<Raw>),
+    Collective(Op, Vec<Raw>),
     /// Runs the record of this number with these operands, into these results.
-    Apart(usize, Vec<Raw>, Vec<Raw>),
+    Eager(usize, Vec<Raw>, Vec<Raw>),
 }
 
-/// A captured plan.
 pub(super) struct Captured {
     plan: Plan,
     inputs: Vec<Raw>,
     outputs: Vec<Raw>,
-    parts: Vec<Part>,
+    parts: Vec<ReplayStep>,
 }
 
 impl Captured {
-    /// Captures `plan`, which has run before on this thread's current stream. Nothing is computed by this. With `inside`, the
-    /// collectives are captured too, in one graph with everything else; else they run between graphs.
+    /// Captures `plan`, which has run before on this thread's current stream. The capture computes nothing. With `inside`, the
+    /// collectives are captured too, in one graph with everything else; otherwise they run between graphs.
     ///
     /// # Errors
     /// The plan comes back with the reason: it can run on without being captured.
@@ -52,26 +50,24 @@ impl Captured {
         }
     }
 
-    /// Number of graphs.
     pub(super) fn graphs(&self) -> usize {
-        self.parts.iter().filter(|part| matches!(part, Part::Launch(_))).count()
+        self.parts.iter().filter(|part| matches!(part, ReplayStep::Launch(_))).count()
     }
 
-    /// The plan alone; its graphs are gone.
+    /// Drops the graphs and returns the plan.
     pub(super) fn into_plan(mut self) -> Box<Plan> {
         self.plan.clear();
         Box::new(self.plan)
     }
 
-    /// The captured plan.
     pub(super) fn plan(&mut self) -> &mut Plan {
         &mut self.plan
     }
 
-    /// Runs the step. The outputs are copies: the next run overwrites what the graphs made.
+    /// Runs the step. The outputs are copies, since the next run overwrites the graphs' results.
     ///
     /// # Errors
-    /// What the device or a collective says.
+    /// Errors of the device or of a collective.
     pub(super) fn run(
         &mut self,
         inputs: &[Raw],
@@ -87,12 +83,12 @@ impl Captured {
             }
             for part in &mut self.parts {
                 match part {
-                    Part::Launch(graph) => graph.replay()?,
-                    Part::Together(op, ins) => {
+                    ReplayStep::Launch(graph) => graph.replay()?,
+                    ReplayStep::Collective(op, ins) => {
                         let ins: Vec<&Raw> = ins.iter().collect();
                         collective::run(op, &Launch { ins: &ins }, collectives)?;
                     }
-                    Part::Apart(at, ins, outs) => self.plan.run_apart(*at, ins, outs)?,
+                    ReplayStep::Eager(at, ins, outs) => self.plan.run_eager(*at, ins, outs)?,
                 }
             }
             Ok(self.outputs.iter().map(duplicate).collect::<Result<_, _>>()?)
@@ -102,9 +98,9 @@ impl Captured {
     }
 }
 
-type Parts = (Vec<Raw>, Vec<Raw>, Vec<Part>);
+type CapturedParts = (Vec<Raw>, Vec<Raw>, Vec<ReplayStep>);
 
-fn capture(plan: &mut Plan, inputs: &[Raw], inside: Option<&dyn Collectives>) -> Result<Parts, OpError> {
+fn capture(plan: &mut Plan, inputs: &[Raw], inside: Option<&dyn Collectives>) -> Result<CapturedParts, OpError> {
     let _no_grad = NoGrad::enter();
     let fail = |kind: OpErrorKind| OpError { op: "graph", place: "top".to_owned(), kind: Box::new(kind) };
     let own = inputs.iter().map(duplicate).collect::<Result<Vec<_>, _>>();
@@ -112,33 +108,33 @@ fn capture(plan: &mut Plan, inputs: &[Raw], inside: Option<&dyn Collectives>) ->
     let pool = Pool::new().map_err(|error| fail(error.into()))?;
     plan.bind(&own, 0)?;
     let mut parts = Vec::new();
-    // What is lent lies elsewhere later in the step.
+    // A sharded array has another address later in the step.
     let here = |operands: Vec<Raw>| {
         let here = operands.iter().map(at_its_address).collect::<Result<Vec<_>, _>>();
         here.map_err(|error| fail(error.into()))
     };
     for piece in plan.pieces(inside.is_some()) {
         match piece {
-            Piece::Graph(range) => {
+            PlanPiece::Graph(range) => {
                 let capture = Capture::begin(pool).map_err(|error| fail(error.into()))?;
                 plan.run_range(range, inside, None)?;
-                parts.push(Part::Launch(capture.end().map_err(|error| fail(error.into()))?));
+                parts.push(ReplayStep::Launch(capture.end().map_err(|error| fail(error.into()))?));
             }
-            Piece::Together(range) => {
+            PlanPiece::Collectives(range) => {
                 for at in range {
-                    parts.push(Part::Together(plan.program().recs()[at].op.clone(), here(plan.operands(at)?)?));
-                    plan.let_go(at);
+                    parts.push(ReplayStep::Collective(plan.program().recs()[at].op.clone(), here(plan.operands(at)?)?));
+                    plan.drop_dead_values(at);
                 }
             }
-            Piece::Apart(at) => {
+            PlanPiece::Eager(at) => {
                 let operands = here(plan.operands(at)?)?;
-                parts.push(Part::Apart(at, operands, plan.keep_place(at)?));
+                parts.push(ReplayStep::Eager(at, operands, plan.reserve_outputs(at)?));
             }
         }
     }
     let outputs = plan.take_outputs()?;
-    if plan.has_stopped() {
-        // The graph would run the reference ever after.
+    if plan.launch_failed() {
+        // The graph would contain the reference instead of the kernel, in every replay.
         return Err(fail(OpErrorKind::NotCaptured));
     }
     Ok((own, outputs, parts))

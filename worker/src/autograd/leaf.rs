@@ -1,59 +1,55 @@
-//! What the tape asks of parameters and gradient storage; `params` implements both.
+//! The interfaces of parameters and gradient storage to the tape. `params` implements both.
 
-use super::lend::Lent;
+use super::fsdp::ShardedBuffer;
 use crate::op::value::{BucketId, ParamId, Role};
 use tch::{Device, TchError, Tensor};
 
-/// Parameters by id.
+/// Parameter storage, addressed by parameter id.
 pub trait Leaves {
-    /// How many there are.
     fn count(&self) -> usize;
     /// The master tensor of a parameter.
     fn leaf(&self, id: ParamId) -> &Tensor;
-    /// Where they live.
     fn device(&self) -> Device;
     /// The low-precision copy of a parameter, if copies are kept.
     fn shadow(&self, _: ParamId) -> Option<&Tensor> {
         None
     }
-    /// All copies and all masters as flat arrays of equal lengths; empty if no copies are kept.
+    /// Returns all low-precision copies and all masters as flat arrays of equal lengths; empty if no copies are kept.
     fn shadow_flats(&self) -> (&[Tensor], &[Tensor]) {
         (&[], &[])
     }
-    /// Flat arrays of parameters whose memory comes and goes, neighbours in the order in which layers read them backwards; none
-    /// if all of it stays.
-    fn lent(&self) -> &[Lent] {
+    /// Returns the sharded parameter arrays, in the order in which the backward pass reads them; empty if parameters are not
+    /// sharded.
+    fn sharded_buffers(&self) -> &[ShardedBuffer] {
         &[]
     }
-    /// What this rank keeps of the low-precision copies, where their memory comes and goes.
-    fn kept_copies(&self) -> Vec<&Tensor> {
+    /// Returns this rank's shards of the low-precision copies; empty if they are not sharded.
+    fn low_precision_shards(&self) -> Vec<&Tensor> {
         Vec::new()
     }
-    /// Which of them holds a value of this role.
-    fn array_of(&self, _role: Role) -> Option<usize> {
+    /// Position in [`Leaves::sharded_buffers`] of the array that holds a value of this role.
+    fn buffer_of(&self, _role: Role) -> Option<usize> {
         None
     }
 }
 
 /// Gradient storage in flat buckets, one slot per parameter.
 pub trait GradLeaves {
-    /// How many parameters there are.
     fn count(&self) -> usize;
-    /// The slot of a parameter, shaped like it.
+    /// The gradient slot of a parameter, in the parameter's shape.
     fn slot(&self, id: ParamId) -> &Tensor;
-    /// The bucket a parameter's slot lies in.
+    /// The bucket that holds a parameter's slot.
     fn bucket_of(&self, id: ParamId) -> BucketId;
-    /// How many buckets there are.
     fn buckets(&self) -> usize;
     /// The flat tensor of a bucket.
     fn flat(&self, bucket: BucketId) -> &Tensor;
-    /// The buckets without the slots of some parameters, as flat arrays.
+    /// Returns the buckets without the slots of some parameters, as flat arrays.
     ///
     /// # Errors
     /// What libtorch says.
     fn without(&self, ids: &[ParamId]) -> Result<Vec<Tensor>, TchError>;
-    /// The buckets as arrays whose memory comes and goes; none if it stays.
-    fn lent(&self) -> &[Lent] {
+    /// Returns the buckets as sharded arrays; empty if gradients are not sharded.
+    fn sharded_buffers(&self) -> &[ShardedBuffer] {
         &[]
     }
 }

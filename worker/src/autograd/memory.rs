@@ -8,7 +8,8 @@ use crate::op::Op;
 use crate::op::value::Role;
 
 impl Program {
-    /// Most bytes of intermediate values alive at once. Parameters, gradients, moments, inputs and buffers are not counted.
+    /// Returns the largest number of bytes of intermediate values alive at once. Parameters, gradients, moments, inputs and buffers are
+    /// not counted.
     pub fn peak_bytes(&self) -> u64 {
         let mut owner: Vec<usize> = (0..self.values()).collect();
         let mut last = vec![0usize; self.values()];
@@ -53,8 +54,7 @@ impl Program {
     }
 }
 
-/// Operations whose results share their first operand's memory. A reshape may copy; counting it as a view errs by what it
-/// copies.
+/// Whether the results of an operation share its first operand's memory. A reshape counts as a view, although it may copy.
 pub(crate) fn is_view(op: &Op) -> bool {
     matches!(
         op,

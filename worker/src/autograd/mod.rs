@@ -1,6 +1,6 @@
 //! The recorded program of one step, and reverse mode over it.
 //!
-//! An eager call records and executes. Reverse rules do not run kernels: they call the same door with phase
+//! An eager call records and executes. Reverse rules do not run kernels themselves: they call [`call()`] with phase
 //! `Backward`, so that a whole step is one list.
 //!
 //! **Invariant:** [`call()`] is the only way to compute; everything runs with libtorch's own gradient recording off.
@@ -8,11 +8,11 @@
 mod call;
 mod cast;
 mod cx;
+mod deferred_wgrad;
 mod executor;
+mod fsdp;
 mod graph;
-mod late;
 mod leaf;
-mod lend;
 mod memory;
 mod observe;
 mod plan;
@@ -25,12 +25,12 @@ mod trial;
 pub use crate::op::value::{BucketId, Meta, ParamId, Role, Shape, Tensor, Val};
 pub use call::call;
 pub use cx::Cx;
-pub use executor::{Executor, Mode, Ran, Request};
+pub use executor::{Executor, Mode, Request, StepOutput};
+pub use fsdp::ShardedBuffer;
 pub use leaf::{GradLeaves, Leaves};
-pub use lend::Lent;
 pub(crate) use memory::is_view;
 pub use observe::Observe;
-pub use plan::{Observer, Plan, Seen, Unplannable};
+pub use plan::{ExecutedRecord, Observer, Plan, Unplannable};
 pub use program::{Phase, Program, Rec, ValMeta};
 pub use scope::{ScopeGuard, ScopeId};
 pub use tape::OnReady;

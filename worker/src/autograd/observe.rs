@@ -1,15 +1,15 @@
-//! Whoever times a step sees every operation begin and end, and then the program they made.
+//! The interface of a profiler: every operation's begin and end, and the program of the step.
 //!
-//! **Invariant:** an observer changes nothing of what is computed, and costs one branch per operation when there is none.
+//! **Invariant:** an observer does not change results. Without one the cost is one branch per operation.
 
 use super::program::Program;
 
-/// Sees one step.
+/// Observes the operations of a step.
 pub trait Observe {
-    /// An operation is launched now.
+    /// Called before an operation is launched.
     fn begin(&self);
-    /// It was launched, or failed to be.
+    /// Called after the launch, whether it failed or not.
     fn end(&self);
-    /// The step is over. Record i of `program` is the i-th operation that began.
+    /// Called at the end of the step. Record i of `program` is the i-th operation that began.
     fn step(&self, program: &Program);
 }

@@ -1,18 +1,18 @@
 //! A frozen step: the recorded program executed again without the code that recorded it.
 //!
-//! Records run in their order with the kernels they were recorded with; values live in numbered slots and are let go after
+//! Records run in their order with the kernels they were recorded with. Values live in numbered slots and are dropped after
 //! their last use. Parameters, gradients, moments and buffers are bound to the storage they had; inputs and random keys
-//! are given anew at every run. Some records no graph can hold: they are set apart, and run between graphs.
+//! are set at every run. Records that cannot be captured in a graph are marked eager and run between graphs.
 //!
-//! **Invariant:** a plan computes what the recorded step computed, bit for bit. A program with an input that nobody declared
-//! is refused, since its values would silently stay those of the recording.
+//! **Invariant:** a plan computes what the recorded step computed, bit for bit. A program with an undeclared input
+//! is refused, since a replay would silently reuse the recorded values.
 
 use super::call::NoGrad;
 use super::cx::Cx;
 use super::program::{Program, Rec};
 use crate::backend::{Outs, duplicate};
 use crate::error::{OpError, OpErrorKind};
-use crate::kernel::{Launcher, alone};
+use crate::kernel::{Launcher, keep_single_threaded};
 use crate::op::Op;
 use crate::op::collective::{self, Collectives};
 use crate::op::row::{Launch, Launched, PLAIN};
@@ -26,7 +26,7 @@ use tch::{Device, Tensor as Raw};
 /// Why a recorded step cannot be frozen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unplannable {
-    /// The context was not told to keep its leaves.
+    /// The context did not keep its leaves.
     #[error("the step was not recorded to be frozen")]
     NotKept,
     /// A tensor was entered during the step.
@@ -36,54 +36,49 @@ pub enum Unplannable {
     Input { shape: Vec<i64> },
     /// A kernel that no longer exists.
     #[error("{op} was recorded with the kernel {kernel}, which its row does not have")]
-    Kernel {
-        /// The operation.
-        op: &'static str,
-        kernel: &'static str,
-    },
+    Kernel { op: &'static str, kernel: &'static str },
     /// libtorch refused to make the random keys.
     #[error("the random keys could not be made: {0}")]
     Keys(String),
 }
 
-/// One executed record of a run.
-pub struct Seen<'a> {
-    /// Its number.
+/// One executed record of a run, as an observer sees it.
+pub struct ExecutedRecord<'a> {
+    /// Position of the record in the program.
     pub at: usize,
     pub rec: &'a Rec,
     /// Operands, after the run.
     pub ins: &'a [&'a Raw],
-    /// Results.
     pub outs: &'a [Raw],
 }
 
-/// Watches a run. An error ends it.
-pub type Observer<'a> = &'a mut dyn FnMut(&Seen<'_>) -> Result<(), OpErrorKind>;
+/// Callback for every record of a run. An error ends the run.
+pub type Observer<'a> = &'a mut dyn FnMut(&ExecutedRecord<'_>) -> Result<(), OpErrorKind>;
 
 /// One record, ready to run.
 struct Step {
     launch: fn(&Op, &Launch<'_>) -> Launched,
-    /// What runs when that cannot be launched.
+    /// The plain reference, which runs when `launch` fails; `None` where `launch` is the reference.
     plain: Option<fn(&Op, &Launch<'_>) -> Launched>,
-    /// Values that nothing reads after it.
+    /// Values that no later record reads.
     last_use: SmallVec<[u32; 4]>,
-    /// No graph can hold it.
-    apart: bool,
+    /// Whether the record cannot be captured in a graph.
+    eager: bool,
 }
 
-/// What a captured step does at once.
+/// A range of records that a captured step executes as one unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Piece {
-    /// A graph of these records.
+pub(super) enum PlanPiece {
+    /// Records that are captured in one graph.
     Graph(Range<usize>),
-    /// Collectives, each by itself.
-    Together(Range<usize>),
-    /// A record that no graph can hold.
-    Apart(usize),
+    /// Collectives, which run one by one.
+    Collectives(Range<usize>),
+    /// A record that cannot be captured.
+    Eager(usize),
 }
 
-/// More records than this set apart, and graphs gain nothing.
-const APART_MAX: usize = 64;
+/// Most eager records of a captured step: with more of them, graphs gain nothing.
+const EAGER_MAX: usize = 64;
 
 /// A frozen step.
 pub struct Plan {
@@ -92,18 +87,18 @@ pub struct Plan {
     slots: Vec<Option<Raw>>,
     inputs: Vec<Val>,
     outputs: Vec<Val>,
-    /// (keys, 4) int64: the rows are bound to the keys' slots.
+    /// Random keys, int64 (keys, 4). Each row is bound to the slot of its key.
     keys: Option<Raw>,
     hash: String,
-    /// What the records that are set apart made in the last run.
+    /// Results of the eager records in the last run, by record.
     kept: BTreeMap<usize, Outs>,
-    /// The first record that could not be launched as it was recorded.
-    stopped: Cell<Option<usize>>,
+    /// The first record whose recorded kernel could not be launched.
+    failed_launch: Cell<Option<usize>>,
 }
 
 impl Plan {
-    /// Freezes what `cx` recorded, whose program has hash `hash`. `inputs` were entered with [`Cx::input`] and are given anew at every run, in this order;
-    /// `outputs` are what a run returns.
+    /// Freezes what `cx` recorded, whose program has hash `hash`. `inputs` were entered with [`Cx::input`] and are set at every run, in
+    /// this order; `outputs` are the values that a run returns.
     pub(super) fn freeze(cx: Cx<'_>, hash: String, inputs: &[Val], outputs: &[Tensor]) -> Result<Self, Unplannable> {
         let launcher = cx.launcher;
         let state = cx.state.into_inner();
@@ -121,11 +116,11 @@ impl Plan {
         let outputs: Vec<Val> = outputs.iter().map(Tensor::val).collect();
         let steps = steps(&program, &outputs, launcher)?;
         let kept = BTreeMap::new();
-        let stopped = Cell::new(None);
-        Ok(Self { program, steps, slots, inputs: inputs.to_vec(), outputs, keys, hash, kept, stopped })
+        let failed_launch = Cell::new(None);
+        Ok(Self { program, steps, slots, inputs: inputs.to_vec(), outputs, keys, hash, kept, failed_launch })
     }
 
-    /// Hash of the program: that of the recorded step.
+    /// Hash of the recorded program.
     pub fn hash(&self) -> &str {
         &self.hash
     }
@@ -137,8 +132,8 @@ impl Plan {
     /// Runs the step with these inputs as optimizer step `step`; `observer` sees every record.
     ///
     /// # Errors
-    /// What a kernel or a collective says, with the place in the model. An error in a record before the optimizer leaves the
-    /// weights as they were.
+    /// Errors of a kernel or a collective, with the scope in the model. An error in a record before the optimizer leaves the
+    /// weights unchanged.
     pub fn run(
         &mut self,
         inputs: &[Raw],
@@ -152,7 +147,7 @@ impl Plan {
         self.take_outputs()
     }
 
-    /// Puts inputs and step number in place.
+    /// Binds the inputs and sets the step number.
     pub(super) fn bind(&mut self, inputs: &[Raw], step: u64) -> Result<(), OpError> {
         for (val, raw) in self.inputs.iter().zip(inputs) {
             self.slots[val.index()] = Some(raw.shallow_clone());
@@ -174,16 +169,16 @@ impl Plan {
     ) -> Result<(), OpError> {
         for at in range {
             let outs = self.run_one(at, collectives, &mut observer).map_err(|kind| self.fail(at, kind))?;
-            if self.steps[at].apart {
+            if self.steps[at].eager {
                 self.kept.insert(at, outs.iter().map(Raw::shallow_clone).collect());
             }
             self.put(at, outs);
-            self.let_go(at);
+            self.drop_dead_values(at);
         }
         Ok(())
     }
 
-    /// Gives the results of record `at` to those that read them.
+    /// Stores the results of record `at` in their slots.
     fn put(&mut self, at: usize, outs: Outs) {
         let first = self.program.recs()[at].first_out.index();
         for (i, raw) in outs.into_iter().enumerate() {
@@ -191,19 +186,19 @@ impl Plan {
         }
     }
 
-    /// In place of running record `at`, which is set apart: gives a place to each result, with what it made in the last run.
-    pub(super) fn keep_place(&mut self, at: usize) -> Result<Vec<Raw>, OpError> {
+    /// Allocates a tensor for each result of the eager record `at`, filled with its results of the last run, instead of running it.
+    pub(super) fn reserve_outputs(&mut self, at: usize) -> Result<Vec<Raw>, OpError> {
         let kept = self.kept.remove(&at).ok_or_else(|| self.fail(at, OpErrorKind::Lost))?;
-        // Some may lie in an operand's memory.
+        // A result may be a view of an operand.
         let places = kept.iter().map(duplicate).collect::<Result<Vec<_>, _>>();
         let places = places.map_err(|error| self.fail(at, error.into()))?;
         self.put(at, places.iter().map(Raw::shallow_clone).collect());
-        self.let_go(at);
+        self.drop_dead_values(at);
         Ok(places)
     }
 
-    /// Runs record `at`, which is set apart, into `places`.
-    pub(super) fn run_apart(&self, at: usize, ins: &[Raw], places: &mut [Raw]) -> Result<(), OpErrorKind> {
+    /// Runs the eager record `at` and copies its results into `places`.
+    pub(super) fn run_eager(&self, at: usize, ins: &[Raw], places: &mut [Raw]) -> Result<(), OpErrorKind> {
         let ins: SmallVec<[&Raw; 8]> = ins.iter().collect();
         let outs = self.launch(at, &self.program.recs()[at].op, &Launch { ins: &ins })?;
         for (place, made) in places.iter_mut().zip(&outs) {
@@ -212,21 +207,21 @@ impl Plan {
         Ok(())
     }
 
-    /// Lets go of the values that nothing reads after record `at`.
-    pub(super) fn let_go(&mut self, at: usize) {
+    /// Drops the values that no record after `at` reads.
+    pub(super) fn drop_dead_values(&mut self, at: usize) {
         for dead in &self.steps[at].last_use {
             self.slots[*dead as usize] = None;
         }
     }
 
-    /// Lets go of everything a run made.
+    /// Drops everything a run made.
     pub(super) fn clear(&mut self) {
         for rec in self.program.recs() {
             rec.outs().for_each(|val| self.slots[val.index()] = None);
         }
     }
 
-    /// Operands of record `at`, as they are.
+    /// Returns the current operands of record `at`.
     pub(super) fn operands(&self, at: usize) -> Result<Vec<Raw>, OpError> {
         let ins = self.program.recs()[at].ins.iter().map(|val| self.slots[val.index()].as_ref());
         let ins: Option<Vec<Raw>> = ins.map(|raw| raw.map(Raw::shallow_clone)).collect();
@@ -251,44 +246,44 @@ impl Plan {
             self.launch(at, &rec.op, &launch)?
         };
         if let Some(watch) = observer {
-            watch(&Seen { at, rec, ins: &ins, outs: &outs })?;
+            watch(&ExecutedRecord { at, rec, ins: &ins, outs: &outs })?;
         }
         Ok(outs)
     }
 
-    /// The recorded kernel, or the plain reference where it cannot be launched: the ranks are in the middle of a step.
+    /// Launches the recorded kernel, or the plain reference where the kernel fails: the ranks are in the middle of a step.
     fn launch(&self, at: usize, op: &Op, l: &Launch<'_>) -> Launched {
         let step = &self.steps[at];
-        let _alone = alone(op, l);
+        let _alone = keep_single_threaded(op, l);
         let error = match (step.launch)(op, l) {
-            // That says nothing of the kernel: the step is done again in smaller parts.
+            // Lack of memory is no fault of the kernel: the step is repeated in smaller parts.
             Err(error) if !error.is_out_of_memory() => error,
             made => return made,
         };
-        self.stopped.set(self.stopped.get().or(Some(at)));
+        self.failed_launch.set(self.failed_launch.get().or(Some(at)));
         let Some(plain) = step.plain else { return Err(error) };
         tracing::warn!(op = op.name(), %error, "a recorded kernel could not be launched");
         plain(op, l)
     }
 
-    /// Whether a kernel could not be launched: the step is to be recorded anew, or to be captured without it.
-    pub(super) fn has_stopped(&self) -> bool {
-        self.stopped.get().is_some()
+    /// Whether a recorded kernel could not be launched. The step must then be recorded anew, or captured without that record.
+    pub(super) fn launch_failed(&self) -> bool {
+        self.failed_launch.get().is_some()
     }
 
-    /// Sets what could not be launched in a capture apart, wherever it is in the step: the operation and its place. The next run
-    /// makes ready for another capture. None where nothing is known to be at fault, or too much.
-    pub(super) fn set_apart(&mut self) -> Option<String> {
-        let at = self.stopped.take().filter(|at| !self.steps[*at].apart)?;
+    /// Marks the record that failed in a capture, and all like it, as eager, and returns its operation and scope. Another run must
+    /// precede the next capture. Returns `None` where no record is known to be at fault, or too many would be eager.
+    pub(super) fn exclude_from_capture(&mut self) -> Option<String> {
+        let at = self.failed_launch.take().filter(|at| !self.steps[*at].eager)?;
         let recs = self.program.recs();
         let alike = |other: &usize| recs[*other].op == recs[at].op && recs[*other].kernel == recs[at].kernel;
         let alike: Vec<usize> = (0..recs.len()).filter(alike).collect();
-        let before = self.steps.iter().filter(|step| step.apart).count();
-        // Memory that comes and goes is the graphs' own.
-        if matches!(recs[at].op, Op::Allocate | Op::Release) || before + alike.len() > APART_MAX {
+        let before = self.steps.iter().filter(|step| step.eager).count();
+        // Allocations and releases must be part of the graphs.
+        if matches!(recs[at].op, Op::Allocate | Op::Release) || before + alike.len() > EAGER_MAX {
             return None;
         }
-        alike.into_iter().for_each(|other| self.steps[other].apart = true);
+        alike.into_iter().for_each(|other| self.steps[other].eager = true);
         Some(format!("{} at {}", recs[at].op.name(), self.program.place(recs[at].scope)))
     }
 
@@ -298,17 +293,17 @@ impl Plan {
         taken.ok_or_else(|| self.fail(0, OpErrorKind::Lost))
     }
 
-    /// What a captured step does, in order; its graphs hold the collectives, too, if they are `inside`.
-    pub(super) fn pieces(&self, inside: bool) -> Vec<Piece> {
-        let mut pieces: Vec<Piece> = Vec::new();
+    /// Divides the program into the units of a captured step, in order. With `inside`, graphs contain the collectives, too.
+    pub(super) fn pieces(&self, inside: bool) -> Vec<PlanPiece> {
+        let mut pieces: Vec<PlanPiece> = Vec::new();
         for (at, (rec, step)) in self.program.recs().iter().zip(&self.steps).enumerate() {
-            let together = rec.op.is_collective() && !inside;
+            let collective = rec.op.is_collective() && !inside;
             match pieces.last_mut() {
-                _ if step.apart => pieces.push(Piece::Apart(at)),
-                Some(Piece::Together(range)) if together => range.end = at + 1,
-                Some(Piece::Graph(range)) if !together => range.end = at + 1,
-                _ if together => pieces.push(Piece::Together(at..at + 1)),
-                _ => pieces.push(Piece::Graph(at..at + 1)),
+                _ if step.eager => pieces.push(PlanPiece::Eager(at)),
+                Some(PlanPiece::Collectives(range)) if collective => range.end = at + 1,
+                Some(PlanPiece::Graph(range)) if !collective => range.end = at + 1,
+                _ if collective => pieces.push(PlanPiece::Collectives(at..at + 1)),
+                _ => pieces.push(PlanPiece::Graph(at..at + 1)),
             }
         }
         pieces
@@ -324,7 +319,7 @@ impl Plan {
     }
 }
 
-/// One tensor for all random keys; each key's slot is a row of it.
+/// Stacks all random keys into one tensor and binds each key's slot to its row.
 fn bind_keys(keys: &[Val], slots: &mut [Option<Raw>]) -> Result<Option<Raw>, tch::TchError> {
     let raws = keys.iter().filter_map(|val| slots[val.index()].as_ref()).collect::<Vec<_>>();
     if raws.is_empty() {
@@ -337,25 +332,25 @@ fn bind_keys(keys: &[Val], slots: &mut [Option<Raw>]) -> Result<Option<Raw>, tch
     Ok(Some(all))
 }
 
-/// Values on the host that may be others at the next step, in a step on a device.
+/// Marks the values on the host that may change from step to step, in a step on a device.
 fn on_host(program: &Program) -> Vec<bool> {
     let vals = (0..program.values()).map(|at| program.val(Val(at as u32)));
     let on_device = vals.clone().any(|val| val.meta.device.is_cuda());
     vals.map(|val| on_device && val.meta.device == Device::Cpu && val.role != Role::Const).collect()
 }
 
-/// Launches and last uses.
+/// Looks up each record's kernel and the values that die after it.
 fn steps(program: &Program, outputs: &[Val], launcher: &dyn Launcher) -> Result<Vec<Step>, Unplannable> {
     let mut last = vec![None; program.values()];
     for (at, rec) in program.recs().iter().enumerate() {
-        // A result that nothing reads dies where it is made.
+        // A result that no record reads is dropped where it is made.
         rec.outs().for_each(|val| last[val.index()] = Some(at));
         rec.ins.iter().for_each(|val| last[val.index()] = Some(at));
     }
     let on_host = on_host(program);
     let mut steps = Vec::with_capacity(program.recs().len());
     for rec in program.recs() {
-        let apart = rec.ins.iter().copied().chain(rec.outs()).any(|val| on_host[val.index()]);
+        let eager = rec.ins.iter().copied().chain(rec.outs()).any(|val| on_host[val.index()]);
         let row = rec.op.row();
         let (launch, plain) = if rec.kernel == PLAIN {
             (row.launch, None)
@@ -364,7 +359,7 @@ fn steps(program: &Program, outputs: &[Val], launcher: &dyn Launcher) -> Result<
             let kernel = kernel.ok_or(Unplannable::Kernel { op: row.name, kernel: rec.kernel })?;
             (kernel.launch, Some(row.launch))
         };
-        steps.push(Step { launch, plain, last_use: SmallVec::new(), apart });
+        steps.push(Step { launch, plain, last_use: SmallVec::new(), eager });
     }
     for (val, at) in last.into_iter().enumerate() {
         let value = Val(val as u32);

@@ -12,48 +12,40 @@ use tch::Device;
 pub enum Phase {
     /// The model and the loss.
     Forward,
-    /// A part of the forward pass, computed again to save memory.
+    /// A part of the forward pass that is recomputed to save memory.
     Recompute,
-    /// Emitted by reverse rules.
+    /// The operations emitted by reverse rules.
     Backward,
-    /// Parameter updates.
+    /// The parameter updates of the optimizer.
     Optim,
-    /// What the ranks do together.
+    /// Collectives and changes of sharded memory.
     Comm,
 }
 
-/// What is known of a value.
+/// Properties of a value.
 #[derive(Debug, Clone)]
 pub struct ValMeta {
-    /// Shape, kind, device.
     pub meta: Meta,
-    /// What it is for.
     pub role: Role,
     /// Whether a gradient flows through it.
     pub requires_grad: bool,
 }
 
-/// One executed operation. Operands it writes in place are named by [`Op::writes`].
+/// One executed operation. [`Op::writes`] tells which operands it writes in place.
 #[derive(Debug, Clone)]
 pub struct Rec {
-    /// What was computed.
     pub op: Op,
-    /// Operands.
     pub ins: SmallVec<[Val; 4]>,
-    /// First result; the others follow it.
+    /// The first result; the others have the numbers after it.
     pub first_out: Val,
-    /// Number of results.
     pub outs: u32,
     /// The kernel that ran it.
     pub kernel: &'static str,
-    /// Part of the step.
     pub phase: Phase,
-    /// Place in the model.
     pub scope: ScopeId,
 }
 
 impl Rec {
-    /// Its results.
     pub fn outs(&self) -> impl Iterator<Item = Val> + use<> {
         let first = self.first_out.0;
         (first..first + self.outs).map(Val)
@@ -84,12 +76,11 @@ impl Program {
         self.recs.len() as u32 - 1
     }
 
-    /// The number the next value gets.
+    /// Returns the number that the next value gets.
     pub(super) fn next(&self) -> Val {
         Val(self.vals.len() as u32)
     }
 
-    /// What is known of a value.
     pub fn val(&self, val: Val) -> &ValMeta {
         &self.vals[val.0 as usize]
     }
@@ -98,44 +89,43 @@ impl Program {
         &self.vals[index]
     }
 
-    /// What is known of all values, by number.
+    /// Returns the properties of all values, by number.
     pub fn vals(&self) -> &[ValMeta] {
         &self.vals
     }
 
-    /// Number of values.
     pub fn values(&self) -> usize {
         self.vals.len()
     }
 
-    /// The records, in the order of execution.
+    /// Returns the records in the order of execution.
     pub fn recs(&self) -> &[Rec] {
         &self.recs
     }
 
-    /// The dotted path of a place.
+    /// Returns the dotted path of a scope.
     pub fn place(&self, scope: ScopeId) -> String {
         self.scopes.path(scope)
     }
 
-    /// The dotted paths of all places by number; the top's is empty.
+    /// Returns the dotted paths of all scopes by number; the top's is empty.
     pub fn places(&self) -> Vec<String> {
         self.scopes.paths()
     }
 
-    /// Floating-point operations of all records.
+    /// Returns the number of floating-point operations of all records.
     pub fn flops(&self) -> u64 {
         self.recs.iter().map(|rec| self.cost(rec)).sum()
     }
 
-    /// Floating-point operations of one record.
+    /// Returns the number of floating-point operations of one record.
     pub(super) fn cost(&self, rec: &Rec) -> u64 {
         let ins: SmallVec<[&Meta; 4]> = rec.ins.iter().map(|v| &self.val(*v).meta).collect();
         let outs: SmallVec<[Meta; 2]> = rec.outs().map(|v| self.val(v).meta.clone()).collect();
         (rec.op.row().flops)(&rec.op, &ins, &outs)
     }
 
-    /// The canonical bytes: operations, attributes, shapes, kinds, roles, edges, kernels and places; no addresses, no device index.
+    /// Returns the canonical bytes: operations, attributes, shapes, kinds, roles, edges, kernels and scopes; no addresses, no device index.
     pub fn canonical_bytes(&self) -> Vec<u8> {
         self.encoded(true)
     }
@@ -161,12 +151,12 @@ impl Program {
         bytes.0
     }
 
-    /// Hexadecimal hash of what is computed, whichever kernels compute it: equal on all ranks.
+    /// Returns a hexadecimal hash of the program without its kernels, which is equal on all ranks.
     pub fn structure_hash(&self) -> String {
         blake3::hash(&self.encoded(false)).to_hex().to_string()
     }
 
-    /// Hexadecimal hash of the canonical bytes. Equal for equal steps of the same build; comparable between ranks.
+    /// Returns a hexadecimal hash of the canonical bytes. It is equal for equal steps of the same build and comparable between ranks.
     pub fn hash(&self) -> String {
         blake3::hash(&self.canonical_bytes()).to_hex().to_string()
     }

@@ -1,5 +1,5 @@
-//! Activation checkpointing: a part of the forward pass lets go of what its reverse rules read, and is computed again, from the
-//! values at its border, when the backward pass comes to it.
+//! Activation checkpointing: a part of the forward pass drops the values that its reverse rules read. The backward pass recomputes
+//! them from the values at the part's border.
 //!
 //! The records of the part are emitted once more with phase `Recompute`: the same operations on the same operands, the same
 //! random key, hence the same bits.
@@ -9,7 +9,7 @@
 use super::call::call;
 use super::cx::Cx;
 use super::program::{Phase, Rec};
-use super::tape::Node;
+use super::tape::TapeNode;
 use crate::error::{OpError, OpErrorKind};
 use crate::op::value::{Tensor, Val};
 use smallvec::SmallVec;
@@ -19,33 +19,32 @@ use std::ops::Range;
 /// A new value, and the old one it stands for.
 type StandsFor = (Val, Val);
 
-/// A part of the forward pass to be computed again.
-pub(super) struct Segment {
+/// A part of the forward pass that is recomputed in the backward pass.
+pub(super) struct RecomputeSegment {
     recs: Range<usize>,
     values: Range<usize>,
-    /// Values from outside that its records read.
+    /// Values from outside that the records read.
     border: Vec<Tensor>,
 }
 
-impl Segment {
-    /// Its records.
+impl RecomputeSegment {
     pub(super) fn range(&self) -> Range<usize> {
         self.recs.clone()
     }
 
-    /// Positions of the values made in it, leaves entered in it included.
+    /// Range of the values made in the segment, including leaves entered in it.
     pub(super) fn values(&self) -> Range<usize> {
         self.values.clone()
     }
 }
 
-/// A part being recorded.
-pub(super) struct Open {
+/// A segment that is being recorded.
+pub(super) struct OpenSegment {
     first_value: usize,
     border: Vec<Tensor>,
 }
 
-impl Open {
+impl OpenSegment {
     /// Notes the operands of a record that come from outside.
     pub(super) fn note(&mut self, ins: &[&Tensor]) {
         for tensor in ins {
@@ -58,32 +57,32 @@ impl Open {
 }
 
 impl Cx<'_> {
-    /// Runs `part`; where this step saves memory (see [`Cx::set_recompute`]), what it saved for the backward pass is let go and
-    /// computed again. Parts do not nest: an inner one is part of the outer.
+    /// Runs `part`. Where this step saves memory (see [`Cx::set_recompute`]), the values saved for the backward pass are dropped and
+    /// recomputed. Parts do not nest: an inner one belongs to the outer one.
     ///
     /// # Errors
     /// Those of `part`.
     pub fn part<R>(&self, part: impl FnOnce(&Self) -> Result<R, OpError>) -> Result<R, OpError> {
-        if self.recompute.get() { self.again(part) } else { part(self) }
+        if self.recompute.get() { self.recompute_part(part) } else { part(self) }
     }
 
-    /// Whether this step computes its parts again.
+    /// Whether this step recomputes its parts.
     pub fn recomputes(&self) -> bool {
         self.recompute.get()
     }
 
-    /// [`Cx::part`] in every step, whether it saves memory elsewhere or not.
+    /// Does what [`Cx::part`] does in every step, even if the step does not save memory elsewhere.
     ///
     /// # Errors
     /// Those of `part`.
-    pub fn again<R>(&self, part: impl FnOnce(&Self) -> Result<R, OpError>) -> Result<R, OpError> {
+    pub fn recompute_part<R>(&self, part: impl FnOnce(&Self) -> Result<R, OpError>) -> Result<R, OpError> {
         if !self.taping.get() || self.state.borrow().open.is_some() {
             return part(self);
         }
         let (first_rec, first_node) = {
             let mut state = self.state.borrow_mut();
             let first_value = state.program.values();
-            state.open = Some(Open { first_value, border: Vec::new() });
+            state.open = Some(OpenSegment { first_value, border: Vec::new() });
             (state.program.recs().len(), state.nodes.len())
         };
         let result = part(self);
@@ -101,15 +100,15 @@ impl Cx<'_> {
             let values = open.first_value..state.program.values();
             if state.nodes.len() > first_node {
                 state.nodes.truncate(first_node);
-                state.nodes.push(Node::Segment(Segment { recs, values, border: open.border }));
+                state.nodes.push(TapeNode::Segment(RecomputeSegment { recs, values, border: open.border }));
             }
         }
         result
     }
 
-    /// Computes a segment again. Returns its tape, and which new value stands for which old one.
-    pub(super) fn recompute(&self, segment: Segment) -> Result<(Vec<Node>, Vec<StandsFor>), OpError> {
-        // What was brought then is brought again when it is read.
+    /// Recomputes a segment. Returns its tape, and which new value stands for which old one.
+    pub(super) fn recompute(&self, segment: RecomputeSegment) -> Result<(Vec<TapeNode>, Vec<StandsFor>), OpError> {
+        // Arrays that were unsharded for the forward pass are unsharded again when they are read.
         let own = |rec: &&Rec| rec.phase != Phase::Comm;
         let recs: Vec<Rec> = self.with_program(|p| p.recs()[segment.range()].iter().filter(own).cloned().collect());
         let mut known: HashMap<Val, Tensor> = segment.border.into_iter().map(|t| (t.val(), t)).collect();
@@ -138,7 +137,7 @@ impl Cx<'_> {
     }
 }
 
-/// Whether running it twice changes nothing.
+/// Whether the operation may run twice: it writes nothing in place and is no collective.
 fn pure(rec: &Rec) -> bool {
     !rec.op.is_collective() && !(0..rec.ins.len()).any(|i| rec.op.writes(i))
 }

@@ -1,13 +1,13 @@
-//! Names of places in the model, interned so that a record carries one number.
+//! Scopes: names of places in the model, interned so that a record carries one number.
 
 use smallvec::SmallVec;
 
-/// A place; 0 is the top.
+/// Number of a scope; 0 is the top.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ScopeId(pub(crate) u32);
 
 impl ScopeId {
-    /// Its number in the order of first use.
+    /// Position of the scope in the order of first use.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -20,7 +20,7 @@ struct Scope {
     children: SmallVec<[u32; 4]>,
 }
 
-/// The tree of places of one program.
+/// The tree of scopes of one program.
 #[derive(Debug)]
 pub(super) struct Scopes(Vec<Scope>);
 
@@ -31,7 +31,7 @@ impl Default for Scopes {
 }
 
 impl Scopes {
-    /// The place `name` below `parent`, made at first use.
+    /// Returns the scope `name` below `parent`, which is made at first use.
     pub(super) fn enter(&mut self, parent: ScopeId, name: &str) -> ScopeId {
         let found = self.0[parent.0 as usize].children.iter().find(|c| self.0[**c as usize].name == name);
         if let Some(id) = found {
@@ -43,7 +43,7 @@ impl Scopes {
         ScopeId(id)
     }
 
-    /// The dotted path of a place; `top` for the root.
+    /// Returns the dotted path of a scope; `top` for the root.
     pub(super) fn path(&self, id: ScopeId) -> String {
         let mut parts = Vec::new();
         let mut at = id.0;
@@ -59,19 +59,19 @@ impl Scopes {
         parts.join(".")
     }
 
-    /// The dotted paths of all places by number; the root's is empty.
+    /// Returns the dotted paths of all scopes by number; the root's is empty.
     pub(super) fn paths(&self) -> Vec<String> {
         let all = (0..self.0.len() as u32).map(|id| if id == 0 { String::new() } else { self.path(ScopeId(id)) });
         all.collect()
     }
 
-    /// Name and parent of every place but the root, in order of first use.
+    /// Returns name and parent of every scope except the root, in order of first use.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&str, u32)> {
         self.0.iter().skip(1).map(|s| (s.name.as_str(), s.parent))
     }
 }
 
-/// Leaves the place when dropped.
+/// Leaves the scope when dropped.
 #[must_use = "the scope ends when the guard is dropped"]
 pub struct ScopeGuard<'a> {
     pub(super) current: &'a std::cell::Cell<ScopeId>,

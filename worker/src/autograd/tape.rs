@@ -2,14 +2,14 @@
 //!
 //! Before running, one pass counts how many records will contribute to each parameter. When the last contribution is
 //! enqueued the parameter is ready; when all parameters of a bucket are, the bucket's hook fires, exactly once. A
-//! parameter nothing contributes to is ready at once with whatever its zeroed slot holds, so no bucket ever waits.
+//! parameter without contributions is ready at once with the zeros in its slot, so no bucket ever waits.
 
 use super::call::call;
 use super::cx::Cx;
-use super::late::{Costs, Late, Product};
+use super::deferred_wgrad::{DeferredProduct, DeferredWgrad, WalkCosts};
 use super::leaf::GradLeaves;
 use super::program::{Phase, Program, Rec};
-use super::recompute::Segment;
+use super::recompute::RecomputeSegment;
 use crate::backend::torch::safe::version;
 use crate::error::{HookError, OpError, OpErrorKind};
 use crate::op::Op;
@@ -19,20 +19,19 @@ use crate::op::vjp::{Emit, Kept, RESULT_SLOT, Results, Vjp};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
-/// Elements from which a gradient is written instead of cleared and added to: clearing small ones together takes no time.
+/// Elements from which on a gradient is written instead of cleared and added to. Smaller ones are cleared together at no cost.
 const WRITTEN_MIN: usize = 1 << 18;
-/// Most elements of a contribution that waits for the others of its bucket: one addition for all of them instead of one each.
+/// Largest contribution, in elements, that is added together with the others of its bucket instead of by itself.
 const SMALL_MAX: i64 = 1 << 16;
 
-/// What the reverse walk meets.
-pub(super) enum Node {
-    /// One taped record with what its reverse rule reads.
+/// A node of the tape, which the reverse walk visits.
+pub(super) enum TapeNode {
+    /// One taped record with the values that its reverse rule reads.
     Rec(Taped),
-    /// Records whose results were let go; they are computed again when the walk comes here.
-    Segment(Segment),
+    /// Records whose results were dropped. The walk recomputes them when it gets here.
+    Segment(RecomputeSegment),
 }
 
-/// One taped record.
 pub(super) struct Taped {
     pub(super) rec: u32,
     pub(super) kept: SmallVec<[Kept; 3]>,
@@ -41,7 +40,7 @@ pub(super) struct Taped {
 /// Called with each bucket when its last gradient has been enqueued.
 pub type OnReady<'a> = &'a mut dyn FnMut(BucketId, &tch::Tensor) -> Result<(), HookError>;
 
-/// What the walk needs to know before it starts.
+/// Facts about the tape that the walk needs before it starts.
 struct Reach {
     /// Values the loss depends on through a gradient, by value.
     reached: Vec<bool>,
@@ -49,8 +48,8 @@ struct Reach {
     pending: Vec<u32>,
     /// Parameters to which a product contributes as to its weight.
     products: Vec<bool>,
-    /// Buckets of gradients that are better computed last.
-    late: Vec<bool>,
+    /// Buckets whose weight gradients are deferred to the end of the walk.
+    deferred: Vec<bool>,
 }
 
 /// Whether a record of a segment was taped when it ran.
@@ -58,14 +57,14 @@ fn taped(program: &Program, rec: &Rec) -> bool {
     rec.op.row().vjp.is_some() && rec.outs().any(|v| program.val(v).requires_grad)
 }
 
-/// Gradients on their way, by value.
-struct Walk {
+/// Gradients that wait for the record that made their value, by value.
+struct ReverseWalk {
     reached: Vec<bool>,
     slots: Vec<Option<Tensor>>,
 }
 
-impl Walk {
-    /// Moves what belongs to values that were let go to the values computed again: (old, new).
+impl ReverseWalk {
+    /// Moves the gradients of dropped values to the recomputed values that replace them, given as (old, new).
     fn rename(&mut self, made: &[(Val, Val)]) {
         let room = made.iter().map(|(_, new)| new.index() + 1).max().unwrap_or(0).max(self.slots.len());
         self.reached.resize(room, false);
@@ -77,30 +76,30 @@ impl Walk {
     }
 }
 
-/// Parameters and buckets that still wait.
-struct Ready<'a, 'b, 'p> {
+/// Parameters and buckets whose gradients are not complete yet.
+struct PendingBuckets<'a, 'b, 'p> {
     cx: &'a Cx<'p>,
     pending: Vec<u32>,
     waiting: Vec<u32>,
-    /// Buckets that wait.
+    /// Number of incomplete buckets.
     open: usize,
     grads: &'a dyn GradLeaves,
-    late: &'a Late,
+    deferred: &'a DeferredWgrad,
     on_ready: OnReady<'b>,
-    /// Whether the ranks measure what they sum: nobody reads the sums of the other buckets before the last one is there.
+    /// Whether the ranks measure norms while they sum. Then no sum is read before the last bucket's is there.
     measured: bool,
-    /// Small contributions that are added when their bucket is ready: whose gradient, its slot, and what is added.
+    /// Small contributions that are added when their bucket is ready: parameter, slot and summand.
     small: Vec<(ParamId, Tensor, Tensor)>,
 }
 
-impl Ready<'_, '_, '_> {
-    /// Adds a contribution to the gradient in `slot`, at once or with others of its bucket.
+impl PendingBuckets<'_, '_, '_> {
+    /// Adds a contribution to the gradient in `slot`, at once or together with others of its bucket.
     fn add(&mut self, id: ParamId, slot: Tensor, gradient: Tensor) -> Result<(), OpError> {
         let [held, more] = [&slot, &gradient].map(Tensor::meta);
         if held.numel() > SMALL_MAX || held.kind != more.kind {
             return call(self.cx, Op::GradAdd, &[&slot, &gradient]).map(|_| ());
         }
-        // In one addition each is there once.
+        // One batched addition may hold each parameter once only.
         if self.small.iter().any(|(known, ..)| *known == id) {
             self.add_small(self.grads.bucket_of(id))?;
         }
@@ -120,7 +119,7 @@ impl Ready<'_, '_, '_> {
     }
 
     fn contributed(&mut self, id: ParamId) -> Result<(), OpError> {
-        if self.late.keep(self.grads.bucket_of(id), id) {
+        if self.deferred.hold(self.grads.bucket_of(id), id) {
             return Ok(());
         }
         let pending = &mut self.pending[id.index()];
@@ -137,19 +136,21 @@ impl Ready<'_, '_, '_> {
         }
         self.add_small(bucket)?;
         self.open -= 1;
-        self.cx.ending.set((self.open == 0 && self.grads.lent().is_empty() && !self.measured).then_some(bucket));
-        let told = (self.on_ready)(bucket, self.grads.flat(bucket));
+        self.cx
+            .ending
+            .set((self.open == 0 && self.grads.sharded_buffers().is_empty() && !self.measured).then_some(bucket));
+        let result = (self.on_ready)(bucket, self.grads.flat(bucket));
         self.cx.ending.set(None);
-        told.map_err(|error| self.cx.fail("grad_ready", OpErrorKind::Hook(error)))
+        result.map_err(|error| self.cx.fail("grad_ready", OpErrorKind::Hook(error)))
     }
 }
 
-/// The door of the reverse rules.
+/// Emits the records of reverse rules.
 struct Emitter<'a, 'p> {
     cx: &'a Cx<'p>,
     grads: &'a dyn GradLeaves,
-    late: &'a Late,
-    /// Parameters whose gradients hold nothing yet.
+    deferred: &'a DeferredWgrad,
+    /// Parameters whose gradient slots have not been written yet.
     blank: RefCell<Vec<bool>>,
     /// Gradient slots already entered into the program, by parameter.
     slots: RefCell<Vec<Option<Tensor>>>,
@@ -160,13 +161,13 @@ impl Emitter<'_, '_> {
         if let Some(known) = &self.slots.borrow()[id.index()] {
             return Ok(known.clone());
         }
-        self.cx.borrow_gradients(self.grads, self.grads.bucket_of(id))?;
+        self.cx.unshard_gradients(self.grads, self.grads.bucket_of(id))?;
         let slot = self.cx.leaf(self.grads.slot(id).shallow_clone(), Role::Grad(id), false);
         self.slots.borrow_mut()[id.index()] = Some(slot.clone());
         Ok(slot)
     }
 
-    /// Whether the gradient of a parameter holds nothing yet; whoever asks writes all of it.
+    /// Whether the gradient slot of a parameter has not been written yet. A caller that gets `true` must write the whole slot.
     fn begin(&self, id: ParamId) -> bool {
         std::mem::take(&mut self.blank.borrow_mut()[id.index()])
     }
@@ -186,7 +187,7 @@ impl Emitter<'_, '_> {
 
 impl Emit for Emitter<'_, '_> {
     fn emit(&self, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
-        match self.late.put_off(op, ins, self.cx.scope.get(), |storage| self.bucket_at(storage)) {
+        match self.deferred.defer(op, ins, self.cx.scope.get(), |storage| self.bucket_at(storage)) {
             Some((op, ins)) => call(self.cx, op, &ins),
             None => Ok(Results::new()),
         }
@@ -207,13 +208,13 @@ impl Emit for Emitter<'_, '_> {
 }
 
 impl Cx<'_> {
-    /// Runs the reverse pass of a scalar `loss`, adding each parameter's gradient to its slot in `grads`.
+    /// Runs the reverse pass of a scalar `loss` and adds each parameter's gradient to its slot in `grads`.
     ///
     /// Buckets fire `on_ready` in an order that depends on the program only. The tape is used up;
     /// another micro-batch may follow in the same context.
     ///
     /// # Errors
-    /// A loss that is not a scalar or depends on nothing; a saved tensor written since the forward pass; the hook's own.
+    /// When the loss is not a scalar or depends on nothing, when a saved tensor was written since the forward pass, or when the hook fails.
     pub fn backward(&self, loss: &Tensor, grads: &dyn GradLeaves, on_ready: OnReady<'_>) -> Result<(), OpError> {
         self.walk(loss, grads, on_ready, &[]).map(|_| ())
     }
@@ -270,40 +271,49 @@ impl Cx<'_> {
         let ids = || (0..grads.count() as u32).map(ParamId);
         ids().for_each(|id| waiting[grads.bucket_of(id).index()] += 1);
         let idle: Vec<ParamId> = ids().filter(|id| reach.pending[id.index()] == 0).collect();
-        let late = Late::new(&reach.late);
+        let deferred = DeferredWgrad::new(&reach.deferred);
         let pending = reach.pending;
         let open = grads.buckets();
         let flats = (0..grads.buckets() as u32).map(|bucket| grads.flat(BucketId(bucket)));
         let measured = self.norms_of(flats).is_some();
-        let mut ready =
-            Ready { cx: self, pending, waiting, open, grads, late: &late, on_ready, measured, small: Vec::new() };
+        let mut ready = PendingBuckets {
+            cx: self,
+            pending,
+            waiting,
+            open,
+            grads,
+            deferred: &deferred,
+            on_ready,
+            measured,
+            small: Vec::new(),
+        };
         idle.into_iter().try_for_each(|id| ready.param_ready(id))?;
         let blank = RefCell::new(blank);
         let slots = RefCell::new(vec![None; grads.count()]);
-        let emitter = Emitter { cx: self, grads, late: &late, blank, slots };
+        let emitter = Emitter { cx: self, grads, deferred: &deferred, blank, slots };
         let mut slots: Vec<Option<Tensor>> = vec![None; reach.reached.len()];
         slots[loss.val().0 as usize] = Some(self.seed(loss)?);
         if let Some(id) = emitter.param_of(loss.val()) {
             self.deliver_param(&emitter, &mut ready, id, slots[loss.val().0 as usize].take())?;
         }
-        let mut walk = Walk { reached: reach.reached, slots };
+        let mut walk = ReverseWalk { reached: reach.reached, slots };
         self.reverse_all(nodes, &emitter, &mut walk, &mut ready)?;
-        for later in late.take() {
-            for Product { op, ins, scope } in later.products {
+        for bucket in deferred.take() {
+            for DeferredProduct { op, ins, scope } in bucket.products {
                 self.scope.set(scope);
                 call(self, op, &ins.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
             }
-            later.contributed.into_iter().try_for_each(|id| ready.contributed(id))?;
+            bucket.contributed.into_iter().try_for_each(|id| ready.contributed(id))?;
         }
         let mut slots = walk.slots;
         Ok(wanted.iter().map(|t| slots[t.val().0 as usize].take().map(|g| g.raw().shallow_clone())).collect())
     }
 
-    /// Sets gradients to 0 that [`Cx::clear_gradients`] left to a backward pass which did not come.
+    /// Clears the gradients if [`Cx::clear_gradients`] left that to a backward pass which did not run.
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn settle_gradients(&self, grads: &dyn GradLeaves) -> Result<(), OpError> {
+    pub fn clear_stale_gradients(&self, grads: &dyn GradLeaves) -> Result<(), OpError> {
         if !self.stale.take() {
             return Ok(());
         }
@@ -311,9 +321,9 @@ impl Cx<'_> {
         self.zero(all.iter())
     }
 
-    /// Sets gradients to 0, but for those that one product writes: by parameter, whether that is so.
+    /// Clears all gradients except those that a single product writes. Returns by parameter whether its slot was left uncleared.
     fn clear(&self, grads: &dyn GradLeaves, reach: &Reach) -> Result<Vec<bool>, OpError> {
-        let plain = grads.lent().is_empty();
+        let plain = grads.sharded_buffers().is_empty();
         let written = |id: &ParamId| {
             let at = id.index();
             plain && reach.products[at] && reach.pending[at] == 1 && grads.slot(*id).numel() >= WRITTEN_MIN
@@ -328,7 +338,7 @@ impl Cx<'_> {
         Ok(blank)
     }
 
-    /// The gradient of the loss by itself: 1, or the loss scale.
+    /// Gradient of the loss with respect to itself: 1, or the loss scale.
     fn seed(&self, loss: &Tensor) -> Result<Tensor, OpError> {
         let meta = loss.meta();
         let shape = Axes::from_slice(&meta.shape);
@@ -343,14 +353,14 @@ impl Cx<'_> {
         Ok(call(self, Op::Reshape { shape }, &[&scale])?.swap_remove(0))
     }
 
-    /// Which values the loss reaches, how often each parameter is contributed to, and which gradients are better computed last.
-    fn reach(&self, nodes: &[Node], loss: &Tensor, grads: &dyn GradLeaves) -> Reach {
-        let rate = if grads.lent().is_empty() { self.flops_per_byte() } else { 0.0 };
-        let mut costs = (rate > 0.0).then(|| Costs::new(grads, rate));
+    /// Computes which values the loss reaches, how many contributions each parameter gets, and which weight gradients are deferred.
+    fn reach(&self, nodes: &[TapeNode], loss: &Tensor, grads: &dyn GradLeaves) -> Reach {
+        let rate = if grads.sharded_buffers().is_empty() { self.flops_per_byte() } else { 0.0 };
+        let mut costs = (rate > 0.0).then(|| WalkCosts::new(grads, rate));
         self.with_program(|program| {
             let reached = vec![false; program.values()];
             let pending = vec![0; grads.count()];
-            let mut reach = Reach { reached, pending, products: vec![false; grads.count()], late: Vec::new() };
+            let mut reach = Reach { reached, pending, products: vec![false; grads.count()], deferred: Vec::new() };
             let arrive = |reach: &mut Reach, val: Val| {
                 let value = program.val(val);
                 if value.requires_grad {
@@ -374,29 +384,29 @@ impl Cx<'_> {
             };
             for node in nodes.iter().rev() {
                 match node {
-                    Node::Rec(taped) => pass(&mut reach, &program.recs()[taped.rec as usize]),
-                    Node::Segment(segment) => {
+                    TapeNode::Rec(taped) => pass(&mut reach, &program.recs()[taped.rec as usize]),
+                    TapeNode::Segment(segment) => {
                         let recs = &program.recs()[segment.range()];
                         recs.iter().rev().filter(|rec| taped(program, rec)).for_each(|rec| pass(&mut reach, rec));
                     }
                 }
             }
-            reach.late = costs.map_or_else(Vec::new, |costs| costs.late());
+            reach.deferred = costs.map_or_else(Vec::new, |costs| costs.deferred_buckets());
             reach
         })
     }
 
     fn reverse_all(
         &self,
-        nodes: Vec<Node>,
+        nodes: Vec<TapeNode>,
         emitter: &Emitter<'_, '_>,
-        walk: &mut Walk,
-        ready: &mut Ready<'_, '_, '_>,
+        walk: &mut ReverseWalk,
+        ready: &mut PendingBuckets<'_, '_, '_>,
     ) -> Result<(), OpError> {
         for node in nodes.into_iter().rev() {
             match node {
-                Node::Rec(taped) => self.reverse(taped, emitter, walk, ready)?,
-                Node::Segment(segment) => {
+                TapeNode::Rec(taped) => self.reverse(taped, emitter, walk, ready)?,
+                TapeNode::Segment(segment) => {
                     if !segment.values().any(|v| walk.reached[v]) {
                         continue;
                     }
@@ -410,13 +420,13 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// One node: checks what was saved, runs the rule, delivers the gradients, frees what was saved.
+    /// Reverses one record: checks the saved tensors, runs the rule, delivers the gradients and frees the saved tensors.
     fn reverse(
         &self,
         node: Taped,
         emitter: &Emitter<'_, '_>,
-        walk: &mut Walk,
-        ready: &mut Ready<'_, '_, '_>,
+        walk: &mut ReverseWalk,
+        ready: &mut PendingBuckets<'_, '_, '_>,
     ) -> Result<(), OpError> {
         let rec: Rec = self.with_program(|p| p.recs()[node.rec as usize].clone());
         if !rec.outs().any(|v| walk.reached[v.0 as usize]) {
@@ -442,7 +452,7 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// By operand, whether it asks for a gradient.
+    /// Returns for each operand whether it requires a gradient.
     fn needs(&self, rec: &Rec) -> SmallVec<[bool; 8]> {
         self.with_program(|p| rec.ins.iter().map(|v| p.val(*v).requires_grad).collect())
     }
@@ -459,7 +469,7 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// What wrote a record's saved operand or result in place last, in words.
+    /// Describes the operation that last wrote a record's saved operand or result in place.
     fn writer(&self, rec: &Rec, slot: u8) -> String {
         let val = match slot.checked_sub(RESULT_SLOT) {
             None => rec.ins.get(usize::from(slot)).copied(),
@@ -475,11 +485,11 @@ impl Cx<'_> {
         })
     }
 
-    /// Hands a gradient to the value it belongs to: summed in the order of the walk, hence the same every time.
+    /// Adds a gradient to the value it belongs to. Sums are formed in the order of the walk, hence deterministic.
     fn deliver(
         &self,
         emitter: &Emitter<'_, '_>,
-        ready: &mut Ready<'_, '_, '_>,
+        ready: &mut PendingBuckets<'_, '_, '_>,
         val: Val,
         gradient: Option<Tensor>,
         slots: &mut [Option<Tensor>],
@@ -495,16 +505,16 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// Adds what did not go into the slot already, and counts the contribution.
+    /// Adds a gradient that the rule did not write into the slot itself, and counts the contribution.
     fn deliver_param(
         &self,
         emitter: &Emitter<'_, '_>,
-        ready: &mut Ready<'_, '_, '_>,
+        ready: &mut PendingBuckets<'_, '_, '_>,
         id: ParamId,
         gradient: Option<Tensor>,
     ) -> Result<(), OpError> {
         if emitter.begin(id) {
-            // The product was not made: nothing depends on its result in the end.
+            // The product was not computed: nothing depends on its result in the end.
             self.zero(std::iter::once(emitter.grads.slot(id)))?;
         }
         if let Some(gradient) = gradient {

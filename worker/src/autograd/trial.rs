@@ -1,51 +1,51 @@
-//! Whether the graphs of a step take less of the device's time than its record.
+//! Compares the device time of a step's graphs with that of its recorded plan.
 //!
-//! The last runs of the record before its capture are timed by the device, and so are the first launches of the graphs. Nothing is waited
-//! for but the last of these, once.
+//! CUDA events time the last runs of the plan before its capture and the first launches of the graphs. The host waits only once, for the
+//! last of these events.
 
 use crate::backend::event::Event;
 use crate::backend::torch::ShimError;
 
-/// Runs of each that are timed; the quickest counts.
+/// Timed runs of the plan and of the graphs each; the fastest counts.
 const TIMED: usize = 2;
-/// Launches before the times are read: until then the device has come to the end of them.
+/// Number of launches after which the times are read: the device has completed the timed ones by then.
 const READ_AFTER: usize = 8;
-/// A record must be so much quicker. What differs less is noise, and a graph leaves the host's time to others.
+/// Factor by which the plan must be faster than the graphs to replace them. Smaller differences are noise, and graphs take less host time.
 const QUICKER_MIN: f64 = 1.1;
 
-type Timed = (Event, Event);
+type EventPair = (Event, Event);
 
-/// Times of both, as far as they are there.
+/// Event pairs of the timed runs so far.
 #[derive(Debug, Default)]
 pub(super) struct Trial {
-    record: Vec<Timed>,
-    graphs: Vec<Timed>,
+    record: Vec<EventPair>,
+    graphs: Vec<EventPair>,
     launches: usize,
 }
 
 impl Trial {
-    /// Times a run of the record.
+    /// Times a run of the plan.
     pub(super) fn record<T>(&mut self, run: impl FnOnce() -> T) -> T {
-        // The last ones: libraries find their workspaces in those before.
+        // Only the last runs count: libraries allocate their workspaces in earlier ones.
         if self.record.len() == TIMED {
             self.record.remove(0);
         }
         timed(&mut self.record, run)
     }
 
-    /// Times a launch of the graphs, as long as that says something.
+    /// Runs a launch of the graphs, and times it if it is one of the first after the upload.
     pub(super) fn graphs<T>(&mut self, run: impl FnOnce() -> T) -> T {
         self.launches += 1;
-        // The first one brings the graphs to the device.
+        // The first launch uploads the graphs to the device.
         if (2..2 + TIMED).contains(&self.launches) { timed(&mut self.graphs, run) } else { run() }
     }
 
-    /// Milliseconds of the record and of the graphs, once, if the record wins.
-    pub(super) fn lost_by_graphs(&mut self) -> Option<[f64; 2]> {
+    /// Returns the milliseconds of the plan and of the graphs, once, if the plan is faster.
+    pub(super) fn slower_graphs(&mut self) -> Option<[f64; 2]> {
         if self.launches != READ_AFTER {
             return None;
         }
-        let quickest = |runs: &[Timed]| -> Option<f64> {
+        let quickest = |runs: &[EventPair]| -> Option<f64> {
             let times = runs.iter().map(|(from, to)| from.nanoseconds_to(to));
             let times = times.collect::<Result<Vec<u64>, ShimError>>().ok()?;
             times.into_iter().min().map(|ns| ns as f64 / 1e6)
@@ -57,8 +57,8 @@ impl Trial {
     }
 }
 
-/// A time that the device does not tell is left out.
-fn timed<T>(times: &mut Vec<Timed>, run: impl FnOnce() -> T) -> T {
+/// Runs `run` between two events. The time is left out if the device cannot record them.
+fn timed<T>(times: &mut Vec<EventPair>, run: impl FnOnce() -> T) -> T {
     let from = Event::record();
     let made = run();
     if let (Ok(from), Ok(to)) = (from, Event::record()) {

@@ -1,24 +1,24 @@
-//! The floor that runs computations and does nothing else: it keeps no record, knows no gradient and chooses no kernel.
+//! The lowest layer, which only runs computations: it records nothing, knows no gradients and chooses no kernels.
 //!
-//! **Invariant:** `backend` imports no other part of the worker; `op` says which of these an operation is.
+//! **Invariant:** `backend` imports no other part of the worker; `op` chooses which of these functions an operation calls.
 
+pub mod aligned_rows;
 pub mod artifact;
 pub mod copier;
 pub mod cuda;
 pub mod event;
 pub mod graph;
 pub mod host;
-pub mod lined;
 pub mod link;
-pub mod locked;
+pub mod pinned;
 pub mod torch;
 
 use smallvec::SmallVec;
 
-/// A copy of a tensor in memory of its own, laid out alike and without a gradient's history.
+/// Returns a copy of a tensor in memory of its own, with the same layout and without gradient history.
 ///
 /// # Errors
-/// What libtorch says, e.g. no memory.
+/// Errors of libtorch, e.g. no memory.
 pub fn duplicate(tensor: &tch::Tensor) -> Result<tch::Tensor, tch::TchError> {
     tch::no_grad(|| {
         let mut copy = tensor.f_empty_like()?;
@@ -27,5 +27,5 @@ pub fn duplicate(tensor: &tch::Tensor) -> Result<tch::Tensor, tch::TchError> {
     })
 }
 
-/// Tensors an operation made.
+/// The tensors that an operation returns.
 pub type Outs = SmallVec<[tch::Tensor; 2]>;

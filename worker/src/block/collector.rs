@@ -1,4 +1,5 @@
-//! The collector: every patch of the output grid asks the latents, then the patches talk along the grid's axes.
+//! The collector: a cross block in which every patch of the output grid reads the latents, then blocks along each axis
+//! of the grid.
 
 use super::{Grid, Regularise, RetNetBlock, perceiver::CrossBlock, residual::Residual};
 use crate::{
@@ -9,10 +10,11 @@ use crate::{
     params::{Group, Init, ParamBuilder, ParamId},
 };
 
-/// Spread of the axis embeddings at the start.
+/// Standard deviation of the axis embeddings at initialisation.
 const AXIS_STD: f64 = 0.02;
 
-/// Latents (B, K, D) → grid tokens (B, G, D). Its size depends on the lengths of the axes, not on their product.
+/// Maps latents (B, K, D) to grid tokens (B, G, D). The number of parameters depends on the sum of the axes' lengths,
+/// not on their product.
 #[derive(Debug, Clone)]
 pub struct Collector {
     grid: Grid,
@@ -26,8 +28,8 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// A collector with `depth` blocks along the axes, in turn; axes of one patch are passed over, and a grid of one patch has no
-    /// blocks at all.
+    /// Creates `depth` blocks that run along the axes in rotation. Axes of one patch are skipped; a grid of one patch
+    /// has no blocks.
     ///
     /// All blocks are bidirectional: the whole grid is predicted at once, so no cell is in another's future.
     pub fn new(
@@ -40,7 +42,7 @@ impl Collector {
     ) -> Self {
         let turns: Vec<usize> = (0..grid.rank()).filter(|&axis| grid.counts()[axis] > 1).collect();
         let depth = if turns.is_empty() { 0 } else { depth };
-        let mixing = Mixing::retention(Dir::Bidirectional);
+        let mixing = Mixing::gated_ema(Dir::Bidirectional);
         pb.scoped(name, |pb| Self {
             axes: (0_usize..)
                 .zip(grid.counts())
@@ -63,7 +65,7 @@ impl Collector {
         })
     }
 
-    /// Latents (B, K, D) → grid tokens (B, G, D).
+    /// Maps latents (B, K, D) to grid tokens (B, G, D).
     ///
     /// # Errors
     /// When `latents` is not (B, K, D).
@@ -77,7 +79,7 @@ impl Collector {
         tokens.last_norm(cx, &self.norm)
     }
 
-    /// Sum of the axis embeddings, (1, G, D).
+    /// Returns the sum of the axis embeddings, (1, G, D).
     fn queries(&self, cx: &Cx) -> Result<Tensor, OpError> {
         let mut sum = self.axis_table(cx, 0)?;
         for axis in 1..self.grid.rank() {
@@ -86,7 +88,7 @@ impl Collector {
         functional::reshape(cx, &sum, &[1, self.grid.tokens(), self.width])
     }
 
-    /// Embedding of one axis, shaped to broadcast over the others: (1, …, patches, …, 1, D).
+    /// Returns the embedding of one axis, shaped to broadcast over the others: (1, …, patches, …, 1, D).
     fn axis_table(&self, cx: &Cx, axis: usize) -> Result<Tensor, OpError> {
         let rank = self.grid.rank();
         let mut shape = vec![1; rank + 1];

@@ -1,4 +1,5 @@
-//! The fuser: the task forest, every node's tokens joined by its parent, all joins by one Perceiver.
+//! The fuser walks the task forest: each node joins the tokens of its children, and one Perceiver with shared weights
+//! reads every join.
 
 use super::{
     Join, Perceiver, Template,
@@ -15,23 +16,22 @@ use crate::{
 use enn_common::config::forest::{Forest, Part, Reduction, Task};
 use tch::Device;
 
-/// What a fuser is made of.
+/// Configuration of a fuser.
 #[derive(Debug, Clone)]
 pub struct FuserSpec {
-    /// Templates and sub-fusers; whole, with a template.
+    /// Task forest after validation: it has at least one template.
     pub forest: Forest,
-    /// How tasks without a parent are joined.
+    /// Reduction over the tasks without a parent.
     pub reduction: Reduction,
-    /// What all templates have in common.
+    /// Sizes and settings that all templates share.
     pub template: TemplateSpec,
-    /// Perceiver sizes.
+    /// Latents and layers of the shared Perceiver.
     pub rounds: Rounds,
 }
 
-/// Features (B, F') divided by √F' → latents (B, K, D).
+/// Maps features (B, F') divided by √F' to latents (B, K, D).
 ///
-/// Sub-fusers read their children with the same Perceiver as the whole, with the same weights: they have K tokens themselves, and
-/// no parameters.
+/// Sub-fusers use the Perceiver of the root, weights included: each gives K tokens and has no parameters.
 #[derive(Debug)]
 pub struct Fuser {
     roots: Branch,
@@ -44,7 +44,7 @@ enum Node {
     SubFuser(Branch),
 }
 
-/// Children and how they are joined.
+/// Children of one node, and their join.
 #[derive(Debug)]
 struct Branch {
     children: Vec<Node>,
@@ -52,7 +52,7 @@ struct Branch {
 }
 
 impl Fuser {
-    /// Templates, joins and Perceiver.
+    /// Creates the templates, the joins and the Perceiver.
     ///
     /// # Errors
     /// When a task asks for a model that there is not.
@@ -65,12 +65,13 @@ impl Fuser {
         })
     }
 
-    /// Moves the key biases.
+    /// Moves the key biases to `device`; parameters move with their tree.
     pub fn to_device(&mut self, device: Device) {
         self.roots.move_to(device);
     }
 
-    /// Features (B, F') divided by √F' → latents (B, K, D). In a stream, temporal templates go on from their states.
+    /// Maps features (B, F') divided by √F' to latents (B, K, D). In a stream, temporal templates continue from their
+    /// states.
     ///
     /// # Errors
     /// When `x` is not (B, F').

@@ -6,7 +6,8 @@ use crate::{
     functional,
 };
 
-/// Output shape (S[, T[, U]]) and patch sizes. The last patches of an axis may hang over the edge; they are cropped.
+/// Output shape (S[, T[, U]]) and patch sizes. The last patches of an axis may extend beyond the edge; their surplus
+/// cells are cropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grid {
     shape: Vec<i64>,
@@ -15,10 +16,10 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Patches of `patch` cells per axis over `shape`.
+    /// Divides `shape` into patches of `patch` cells per axis.
     ///
-    /// Missing entries of `patch` are 1 (for the last axes); of too many, the last ones count; an entry larger than its axis
-    /// means the whole axis. All entries of both must be positive (checked by `ModelSpec`).
+    /// Missing entries of `patch` are 1 (for the last axes). Of surplus entries, the last ones count. An entry larger
+    /// than its axis means the whole axis. All entries of both must be positive (checked by `ModelSpec`).
     pub fn new(shape: &[usize], patch: &[usize]) -> Self {
         let surplus = patch.len().saturating_sub(shape.len());
         let given = patch[surplus..].iter().copied().chain(std::iter::repeat(1));
@@ -28,32 +29,31 @@ impl Grid {
         Self { shape, patch, counts }
     }
 
-    /// Number of axes.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
-    /// Patches per axis.
+    /// Returns the number of patches along each axis.
     pub fn counts(&self) -> &[i64] {
         &self.counts
     }
 
-    /// G, the number of patches.
+    /// Returns G, the number of patches.
     pub fn tokens(&self) -> i64 {
         self.counts.iter().product()
     }
 
-    /// Cells per patch.
+    /// Returns the number of cells of one patch.
     pub fn patch_volume(&self) -> i64 {
         self.patch.iter().product()
     }
 
-    /// O, the number of cells.
+    /// Returns O, the number of cells.
     pub fn cells(&self) -> i64 {
         self.shape.iter().product()
     }
 
-    /// One row of cells per patch (B, G, patch volume) → the flat grid (B, O), row-major over the output shape.
+    /// Maps one row of cells per patch (B, G, patch volume) to the flat grid (B, O), row-major over the output shape.
     ///
     /// # Errors
     /// When `x` is not (B, G, patch volume).
@@ -95,7 +95,8 @@ mod tests {
         assert_eq!(Grid::new(&[3, 24], &[8, 100]).patch_volume(), 72);
     }
 
-    /// Cell (i, j, k) of patch (a, b, c) is looked up by arithmetic and compared with what `unpatch` puts there.
+    /// Computes the place of cell (i, j, k) of patch (a, b, c) by arithmetic and compares it with the result of
+    /// `unpatch`.
     #[test]
     fn every_cell_comes_from_its_patch() {
         for (shape, patch) in

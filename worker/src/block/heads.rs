@@ -1,4 +1,4 @@
-//! The two ways to the output: a low-rank base over the whole grid, and a refinement per patch.
+//! The two output heads: a low-rank base over the whole grid, and a refinement per patch.
 
 use crate::{
     autograd::{Cx, Tensor},
@@ -14,8 +14,9 @@ use crate::{
 /// z̄ is the mean latent (B, D); u is Linear(D → R); V is (O, R), its columns begin as principal components of the training
 /// targets; W is (O, F' + C) and begins as ridge regression. With the branch u begins at zero, so that a begins at the regression.
 ///
-/// W is stored times F': under Adam every stored number moves by the learning rate, and a row of W, summed over F' features,
-/// must not move the output further per step than the rest of the model does. Otherwise a few steps undo the regression.
+/// W is stored multiplied by F': under Adam every stored number moves by the learning rate, and a row of W, summed over
+/// F' features, must not move the output further per step than the rest of the model does. Otherwise a few steps would
+/// undo the regression.
 #[derive(Debug, Clone)]
 pub struct BaseHead {
     norm: Normalise,
@@ -29,17 +30,17 @@ pub struct BaseHead {
 /// Sizes of the base head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BaseSizes {
-    /// Output cells O.
+    /// Number of output cells O.
     pub cells: i64,
     pub rank: i64,
-    /// Features F' and crosses C of the linear branch; `None` leaves it out.
+    /// Numbers of features F' and of crosses C in the linear branch; `None` disables it.
     pub linear: Option<(i64, i64)>,
     /// Numbers P per cell besides the location.
     pub channels: i64,
 }
 
 impl BaseHead {
-    /// A base head; `Model::initialise_from_data` gives V, b and W their start.
+    /// Creates a base head; `Model::initialise_from_data` sets V, b and W.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, sizes: BaseSizes) -> Self {
         let BaseSizes { cells, rank, linear, channels } = sizes;
         pb.scoped(name, |pb| Self {
@@ -66,8 +67,8 @@ impl BaseHead {
         })
     }
 
-    /// Mean latent (B, D), and features with crosses (B, F' + C) divided by √F' → locations (B, O) and channels
-    /// (B, P, O).
+    /// Maps the mean latent (B, D), and features with crosses (B, F' + C) divided by √F', to locations (B, O) and
+    /// channels (B, P, O).
     ///
     /// # Errors
     /// When the widths differ from D and F' + C.
@@ -87,29 +88,29 @@ impl BaseHead {
         Ok((base, channels.transpose()?))
     }
 
-    /// Where the channels begin (P, O).
+    /// Returns the bias of the channels (P, O).
     pub fn channel_bias(&self) -> Option<ParamId> {
         self.channels.map(|(_, bias, _)| bias)
     }
 
-    /// V (O, R).
+    /// Returns V, of shape (O, R).
     pub fn factors(&self) -> ParamId {
         self.factors
     }
 
-    /// b (O).
+    /// Returns b, of shape (O).
     pub fn bias(&self) -> ParamId {
         self.bias
     }
 
-    /// W · F' (O, F' + C) of the linear branch.
+    /// Returns W · F' of the linear branch, of shape (O, F' + C).
     pub fn linear(&self) -> Option<ParamId> {
         self.linear.map(|(id, _)| id)
     }
 }
 
-/// Grid tokens (B, G, D) → one correction per cell of each patch (B, G, patch volume), and as many of each channel; all begin at
-/// zero.
+/// Maps grid tokens (B, G, D) to one correction per cell of each patch (B, G, patch volume), and to as many per
+/// channel. All corrections begin at zero.
 #[derive(Debug, Clone)]
 pub struct RefineHead {
     out: Linear,
@@ -117,8 +118,8 @@ pub struct RefineHead {
 }
 
 impl RefineHead {
-    /// A head for patches of `patch_volume` cells with `channels` numbers besides the location.
-    pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, (patch_volume, channels): (i64, i64)) -> Self {
+    /// Creates a head for patches of `patch_volume` cells with `channels` numbers besides the location.
+    pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, patch_volume: i64, channels: i64) -> Self {
         pb.scoped(name, |pb| Self {
             out: Linear::zeroed(pb, "out", width.model, patch_volume),
             channels: (0..channels)

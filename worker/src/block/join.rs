@@ -1,4 +1,4 @@
-//! How a fuser joins its children's tokens: all in one list, or each read by itself and added.
+//! How a fuser joins the tokens of its children: concatenated in one list, or read one by one and added.
 
 use super::perceiver::Sources;
 use crate::{
@@ -10,19 +10,20 @@ use crate::{
 use enn_common::config::forest::Reduction;
 use tch::{Device, Tensor as Raw};
 
-/// A child: its name, weight and tokens.
+/// Name, weight and number of tokens of one child.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Child {
-    /// Task.
+    /// Name of the task.
     pub name: String,
-    /// Share of the prior attention, relative to its siblings; > 0.
+    /// Prior attention relative to the siblings; greater than 0.
     pub weight: f64,
     pub tokens: i64,
 }
 
-/// log(wᵢ/Nᵢ) for each token of each child, (ΣN): the prior attention mass of a child is its weight, whatever its token count.
+/// Returns log(wᵢ/Nᵢ) for each token of each child, (ΣN): the prior attention mass of a child is its weight, whatever
+/// its token count.
 ///
-/// `None` when there is one child: a constant shift of all keys changes nothing.
+/// Returns `None` for one child: a constant shift of all keys changes nothing.
 pub fn key_bias(children: &[Child]) -> Option<Vec<f32>> {
     if children.len() < 2 {
         return None;
@@ -31,23 +32,24 @@ pub fn key_bias(children: &[Child]) -> Option<Vec<f32>> {
     Some(children.iter().flat_map(|child| std::iter::repeat_n(bias(child), child.tokens as usize)).collect())
 }
 
-/// A reduction over fixed children.
+/// Reduction over a fixed list of children.
 #[derive(Debug)]
 pub enum Join {
-    /// One list of tokens.
+    /// Concatenates the tokens.
     Mean {
-        /// (ΣN) f32.
+        /// Bias of each key, (ΣN) f32.
         key_bias: Option<Raw>,
     },
-    /// One factor (1) per child, which begins at its share of all weights.
+    /// Multiplies what each child adds by a learned factor (1), which begins at its share of all weights.
     Linear {
-        /// In the order of the children.
+        /// One factor per child, in order.
         factors: Vec<ParamId>,
     },
 }
 
 impl Join {
-    /// The factors of `Linear` are parameters of the children, so that they keep their names whoever joins or leaves.
+    /// Creates a join. The factors of `Linear` are parameters of the children, so that their names do not change when a
+    /// sibling joins or leaves.
     pub fn new(pb: &mut ParamBuilder, reduction: Reduction, children: &[Child]) -> Self {
         match reduction {
             Reduction::Mean => Self::Mean { key_bias: key_bias(children).map(|bias| Raw::from_slice(&bias)) },
@@ -62,14 +64,14 @@ impl Join {
         }
     }
 
-    /// Moves the key bias.
+    /// Moves the key bias to `device`.
     pub fn to_device(&mut self, device: Device) {
         if let Self::Mean { key_bias } = self {
             *key_bias = key_bias.take().map(|bias| bias.to_device(device));
         }
     }
 
-    /// The children's tokens as a Perceiver reads them.
+    /// Prepares the tokens of the children for a Perceiver.
     ///
     /// # Errors
     /// When widths or batches differ.
@@ -131,7 +133,7 @@ mod tests {
         let once = read(&[&a, &b], &[child("a", 4, 1.0), child("b", 5, 2.0)]);
         let twice = read(&[&a, &b, &b], &[child("a", 4, 1.0), child("b", 10, 2.0)]);
         assert!((&once - twice).abs().max().double_value(&[]) < 1e-5);
-        // Without the bias of the longer task the answer does change: the test can tell.
+        // Without the bias of the longer task the output changes, so the test is sensitive to it.
         let unweighted = read(&[&a, &b, &b], &[child("a", 4, 1.0), child("b", 10, 4.0)]);
         assert!((once - unweighted).abs().max().double_value(&[]) > 1e-4);
     }

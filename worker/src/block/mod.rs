@@ -1,6 +1,7 @@
-//! Blocks: layers put together. Tokens in, tokens out, or the two ends of the model.
+//! Blocks combine layers: they map tokens to tokens, or are the two ends of the model.
 //!
-//! **Invariant:** as for layers: no rank, file, clock or log; a sample's output does not depend on the other samples.
+//! **Invariant:** as for layers, blocks know no ranks, files, clocks or logs; a sample's output does not depend on the
+//! other samples.
 
 pub mod collector;
 pub mod fuser;

@@ -1,4 +1,4 @@
-//! Perceiver: a fixed number of latents reads any number of tokens.
+//! Perceiver: a fixed number of latents reads any number of tokens by cross-attention.
 
 use super::{Regularise, residual::Residual};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     params::{Group, Init, ParamBuilder, ParamId},
 };
 
-/// Spread of the latents at the start.
+/// Standard deviation of the latents at initialisation.
 const LATENT_STD: f64 = 0.02;
 
 /// q ← q + Attention(norm q, norm k; bias);  q ← q + SwiGLU(norm q).
@@ -24,7 +24,6 @@ pub struct CrossBlock {
 }
 
 impl CrossBlock {
-    /// A cross-attention block.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, regularise: Regularise) -> Self {
         pb.scoped(name, |pb| Self {
             norm_query: Normalise::new(pb, "norm_query", width.norm, width.model),
@@ -36,7 +35,7 @@ impl CrossBlock {
         })
     }
 
-    /// Queries (B or 1, M, D), keys (B, N, D), bias (N) → (B, M, D).
+    /// Maps queries (B or 1, M, D), keys (B, N, D) and a bias (N) to (B, M, D).
     ///
     /// # Errors
     /// As [`Attention::forward`].
@@ -69,7 +68,6 @@ pub struct SelfBlock {
 }
 
 impl SelfBlock {
-    /// A self-attention block.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, regularise: Regularise) -> Self {
         pb.scoped(name, |pb| Self {
             norm: Normalise::new(pb, "norm", width.norm, width.model),
@@ -106,29 +104,28 @@ pub struct Perceiver {
 /// Sizes of a Perceiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rounds {
-    /// Latents K.
+    /// Number of latents K.
     pub latents: i64,
     pub rounds: usize,
-    /// Self blocks per round.
+    /// Number of self-attention blocks per round.
     pub self_layers: usize,
 }
 
-/// What a Perceiver reads.
+/// Tokens that a Perceiver reads.
 #[derive(Debug)]
 pub enum Sources {
-    /// One list of tokens (B, N, D).
+    /// One list of tokens (B, N, D), read at once.
     Together {
-        /// The list.
         tokens: Tensor,
-        /// (N).
+        /// Bias of each key, (N).
         key_bias: Option<Tensor>,
     },
-    /// Lists that are read each by itself: z ← z + Σ factor (read − z). Factor (1) and tokens of each.
+    /// Several lists, read one by one: z ← z + Σ factor · (read − z). Each entry is a factor (1) and tokens.
     Apart(Vec<(Tensor, Tensor)>),
 }
 
 impl Perceiver {
-    /// Latents begin as N(0, 0.02²); stochastic depth grows in the order of execution.
+    /// Creates a Perceiver. Latents begin as N(0, 0.02²); the rate of stochastic depth grows in the order of execution.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, sizes: Rounds, regularise: Regularise) -> Self {
         let per_round = 1 + sizes.self_layers;
         let count = sizes.rounds * per_round;
@@ -149,7 +146,7 @@ impl Perceiver {
         })
     }
 
-    /// What is to be read → (B, K, D).
+    /// Reads `sources` into latents (B, K, D).
     ///
     /// # Errors
     /// When the tokens are not (B, N, D).

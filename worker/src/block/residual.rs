@@ -1,5 +1,5 @@
-//! The residual connection shared by all blocks: x + DropPath(Dropout(f(x))). A sum waits for the norm that reads it: both are one
-//! operation.
+//! The residual connection shared by all blocks: x + DropPath(Dropout(f(x))). The addition is deferred to the norm that
+//! reads the sum, so that both are one operation.
 
 use crate::{
     autograd::{Cx, Tensor},
@@ -8,33 +8,34 @@ use crate::{
     layer::Normalise,
 };
 
-/// Rates of one block's residual connections.
+/// Dropout rates of the residual connections of one block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Regularise {
-    /// Element dropout, 0..1.
+    /// Dropout probability of an element, 0..1.
     pub dropout: f64,
     /// Probability that a sample skips the branch, 0..1.
     pub drop_path: f64,
 }
 
 impl Regularise {
-    /// Rates of block `index` of `count`: stochastic depth grows linearly from 0 to its largest value.
+    /// Returns the rates of block `index` of `count`: stochastic depth grows linearly from 0 to its largest value.
     pub fn at_depth(self, index: usize, count: usize) -> Self {
         let ramp = if count > 1 { index as f64 / (count - 1) as f64 } else { 1.0 };
         Self { drop_path: self.drop_path * ramp, ..self }
     }
 
-    /// x + DropPath(Dropout(branch)), broadcasting when `x` has batch 1. Outside training x + branch.
+    /// Returns x + DropPath(Dropout(branch)), broadcasting when `x` has batch 1. Outside training the result is x +
+    /// branch.
     ///
     /// # Errors
-    /// When a rate is none.
+    /// When a rate is outside 0..1.
     pub fn add(&self, cx: &Cx, x: Tensor, branch: &Tensor) -> Result<Residual, OpError> {
         let branch = functional::dropout(cx, branch, self.dropout)?;
         Ok(Residual { x, branch: Some(functional::drop_path(cx, &branch, self.drop_path)?) })
     }
 }
 
-/// The stream that residual connections add to, with its last branch, which may not be added yet.
+/// The residual stream with its last branch, which may not be added yet.
 #[derive(Debug, Clone)]
 pub struct Residual {
     x: Tensor,
@@ -48,7 +49,7 @@ impl From<Tensor> for Residual {
 }
 
 impl Residual {
-    /// The stream.
+    /// Returns the stream with its last branch added.
     ///
     /// # Errors
     /// When the shapes do not broadcast.
@@ -59,7 +60,7 @@ impl Residual {
         }
     }
 
-    /// The stream and its norm, for the next branch.
+    /// Returns the stream and its norm, for the next branch.
     ///
     /// # Errors
     /// As [`Residual::sum`].
@@ -70,7 +71,8 @@ impl Residual {
         }
     }
 
-    /// The norm behind the last block, of the kind of the stream: unlike one between blocks it may be read in full precision.
+    /// Returns the norm behind the last block, in the dtype of the stream: unlike a norm between blocks it may be read
+    /// in full precision.
     ///
     /// # Errors
     /// As [`Residual::sum`].
@@ -78,7 +80,8 @@ impl Residual {
         norm.forward(cx, &self.sum(cx)?)
     }
 
-    /// As it leaves a part of the step: where such parts are computed again, one tensor is kept at their border, not two.
+    /// Prepares the stream for the border of a recomputed part of the step: with recomputation the sum is formed, so
+    /// that one tensor is kept at the border and not two.
     ///
     /// # Errors
     /// As [`Residual::sum`].
@@ -86,12 +89,12 @@ impl Residual {
         if cx.recomputes() { Ok(self.sum(cx)?.into()) } else { Ok(self) }
     }
 
-    /// Samples (or 1).
+    /// Returns the number of samples, or 1 where the stream broadcasts.
     pub fn batch(&self) -> i64 {
         self.x.dim(0)
     }
 
-    /// Both in another shape.
+    /// Applies `shape` to the stream and to its branch.
     ///
     /// # Errors
     /// Those of `shape`.

@@ -1,4 +1,4 @@
-//! RetNet block: a mixer (retention by default), then feed-forward, each behind a norm and a residual connection.
+//! RetNet block: a token mixer, then a feed-forward, each behind a norm and with a residual connection.
 
 use super::{Regularise, residual::Residual};
 use crate::{
@@ -19,10 +19,10 @@ pub struct RetNetBlock {
 }
 
 impl RetNetBlock {
-    /// A block whose tokens are mixed by `mixing`, after which its parameters are named.
+    /// Creates a block whose tokens are mixed by `mixing`; its parameters are named after the mixer.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, mixing: &Mixing, regularise: Regularise) -> Self {
         pb.scoped(name, |pb| Self {
-            norm_mixer: Normalise::new(pb, &format!("norm_{}", mixing.mixer.name()), width.norm, width.model),
+            norm_mixer: Normalise::new(pb, &format!("norm_{}", mixing.mixer.parameter_name()), width.norm, width.model),
             mixer: mixing.layer(pb, width),
             norm_feed: Normalise::new(pb, "norm_feed", width.norm, width.model),
             feed: FeedForward::new(pb, "feed", width.model, width.hidden),
@@ -30,7 +30,7 @@ impl RetNetBlock {
         })
     }
 
-    /// (B, N, D) → (B, N, D), and the state of a causal block, where its mixer keeps one.
+    /// Maps (B, N, D) to (B, N, D). A causal block also returns its state, where its mixer keeps one.
     ///
     /// # Errors
     /// As [`TokenMixer::forward`].

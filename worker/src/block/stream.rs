@@ -1,41 +1,42 @@
-//! What temporal templates carry from call to call, and its names in a file: `stream.{task}.{block}`, blocks from 0.
+//! The state that temporal templates keep between the calls of a stream, and its names in a file:
+//! `stream.{task}.{block}`, blocks from 0.
 
 use crate::autograd::Tensor;
 use std::collections::{BTreeMap, btree_map::Entry};
 use tch::Tensor as Raw;
 
-/// States of the causal templates after a call, by task: one per block. Begins empty.
+/// States of the causal templates after a call, one per block of each task. A new stream has none.
 #[derive(Debug, Default)]
 pub struct StreamState {
     tasks: BTreeMap<String, Vec<Raw>>,
 }
 
-/// Named tensors that are not the state of a stream.
+/// The named tensors are not the state of a stream.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the state of a stream has {name:?}, expected {PREFIX}TASK.BLOCK with blocks from 0 on, none left out")]
 pub struct NoState {
     name: String,
 }
 
-/// What the names begin with.
+/// Prefix of the names.
 const PREFIX: &str = "stream.";
 
-/// A call of a stream: the states before it, and after it as they come.
+/// One call of a stream: the states before it, and the states after it as far as they are computed.
 #[derive(Debug)]
 pub(crate) struct Stream<'a> {
     before: &'a StreamState,
     after: StreamState,
-    /// The states after it as values of the step, in the order of their blocks.
+    /// States after the call as values of the step, in the order of their blocks.
     values: Vec<Tensor>,
 }
 
 impl StreamState {
-    /// States by task and block, (B, …) each.
+    /// Returns the states of each task by block, (B, …) each.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[Raw])> {
         self.tasks.iter().map(|(task, states)| (task.as_str(), states.as_slice()))
     }
 
-    /// The states by name, as views: what [`StreamState::restore`] makes them of again, in this process or another.
+    /// Returns the states by name, as views; [`StreamState::restore`] is the inverse, in this process or another.
     pub fn named(&self) -> Vec<(String, Raw)> {
         let of = |(task, states): (&String, &Vec<Raw>)| -> Vec<(String, Raw)> {
             let named = |(block, state): (usize, &Raw)| (format!("{PREFIX}{task}.{block}"), state.shallow_clone());
@@ -44,10 +45,10 @@ impl StreamState {
         self.tasks.iter().flat_map(of).collect()
     }
 
-    /// States by the names that [`StreamState::named`] gives them; other names are not looked at.
+    /// Reads the states from the names of [`StreamState::named`]; other names are ignored.
     ///
     /// # Errors
-    /// When a block is left out or a name has no number.
+    /// When a block is missing or a name has no number.
     pub fn restore(saved: &BTreeMap<String, Raw>) -> Result<Self, NoState> {
         let mut found: BTreeMap<String, BTreeMap<usize, Raw>> = BTreeMap::new();
         for (name, state) in saved.iter().filter(|(name, _)| name.starts_with(PREFIX)) {
@@ -66,14 +67,14 @@ impl StreamState {
         Ok(Self { tasks: found.into_iter().map(whole).collect::<Result<_, _>>()? })
     }
 
-    /// Tasks and their blocks, for people; "nothing" before the first call.
+    /// Lists the tasks and their numbers of blocks for messages; "nothing" before the first call.
     pub(crate) fn outline(&self) -> String {
         let of = |(task, states): (&String, &Vec<Raw>)| format!("{task} ({} blocks)", states.len());
         let all: Vec<String> = self.tasks.iter().map(of).collect();
         if all.is_empty() { "nothing".to_owned() } else { all.join(", ") }
     }
 
-    /// Whether nothing was carried yet.
+    /// Whether no call was made yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }
@@ -84,12 +85,12 @@ impl<'a> Stream<'a> {
         Self { before, after: StreamState::default(), values: Vec::new() }
     }
 
-    /// State of a task's block before the call.
+    /// Returns the state of a task's block before the call.
     pub(crate) fn state(&self, task: &str, block: usize) -> Option<Raw> {
         self.before.tasks.get(task).and_then(|states| states.get(block)).map(Raw::shallow_clone)
     }
 
-    /// Keeps a block's state after the call; blocks come in order.
+    /// Stores the state of a block after the call; blocks come in order.
     pub(crate) fn keep(&mut self, task: &str, state: &Tensor) {
         let raw = state.raw().shallow_clone();
         self.values.push(state.clone());
@@ -101,7 +102,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// The states after the call, and the same as values of the step, block after block.
+    /// Returns the states after the call, and the same states as values of the step, block after block.
     pub(crate) fn finish(self) -> (StreamState, Vec<Tensor>) {
         (self.after, self.values)
     }
@@ -124,7 +125,7 @@ mod tests {
         saved.insert("model.c.weight".to_owned(), one(9.0));
         let back = StreamState::restore(&saved).unwrap();
         assert_eq!(back.outline(), "a.b (11 blocks), c (1 blocks)");
-        // Ten comes after nine, not after one.
+        // Block 10 comes after block 9, not after block 1.
         assert!(back.tasks["a.b"].iter().zip(0..).all(|(state, i)| state.double_value(&[1, 2]) == f64::from(i)));
         saved.remove("stream.a.b.4");
         assert!(StreamState::restore(&saved).unwrap_err().to_string().contains("\"stream.a.b.5\""));

@@ -1,4 +1,4 @@
-//! Modules of the user's own inside a template: tokens in, tokens out.
+//! User-defined modules inside a template: they map tokens to tokens.
 
 use crate::{
     autograd::{Cx, Tensor},
@@ -8,37 +8,36 @@ use crate::{
 };
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-/// A module of the user's own, behind a template's blocks.
+/// A user-defined module, applied after a template's blocks.
 pub trait SubModel: Send {
-    /// (B, N, D) → (B, N, D). A sample's tokens must not depend on other samples.
+    /// Maps (B, N, D) to (B, N, D). A sample's tokens must not depend on other samples.
     ///
     /// # Errors
-    /// Those of the operations it is made of.
+    /// Errors of the operations the module consists of.
     fn forward(&self, cx: &Cx, tokens: &Tensor) -> Result<Tensor, OpError>;
 }
 
-/// What a module is built for.
+/// Sizes that a module is built for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SubModelSpec {
     pub tokens: i64,
-    /// Token sizes.
     pub width: Width,
 }
 
 type Build = dyn Fn(&mut ParamBuilder, SubModelSpec) -> Box<dyn SubModel> + Send + Sync;
 
-/// The modules a worker has, by the names that `model = "…"` of a task may give.
+/// The modules a worker has, by the names that `model = "…"` of a task may refer to.
 #[derive(Clone, Default)]
 pub struct SubModels(BTreeMap<String, Arc<Build>>);
 
 impl SubModels {
-    /// None.
+    /// Creates an empty registry.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With one more. `build` declares its parameters, under names of its own, and gives the module; a second one of a name takes
-    /// the place of the first.
+    /// Adds a module. `build` declares its parameters, under names of its own, and returns the module; a second module
+    /// of the same name replaces the first.
     #[must_use]
     pub fn with(
         mut self,
@@ -49,12 +48,12 @@ impl SubModels {
         self
     }
 
-    /// The names, sorted.
+    /// Returns the names, sorted.
     pub fn names(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
     }
 
-    /// The module of a name, its parameters under `model`; `None` when there is none.
+    /// Builds the module of this name, with its parameters under `model`; `None` when the worker has no such module.
     pub(crate) fn build(&self, pb: &mut ParamBuilder, name: &str, spec: SubModelSpec) -> Option<Box<dyn SubModel>> {
         let build = self.0.get(name)?;
         Some(pb.scoped("model", |pb| build(pb, spec)))

@@ -16,7 +16,8 @@ use crate::{
 use enn_common::config::forest::{Mode, TemplateConfig};
 use std::fmt;
 
-/// Tokeniser Linear (F' → N·D) → depth × RetNet block → the user's module, if there is one → norm.
+/// Applies in this order: tokeniser Linear (F' → N·D), `depth` RetNet blocks, the user's module if the task has one,
+/// norm.
 pub struct Template {
     name: String,
     tokeniser: Linear,
@@ -27,43 +28,42 @@ pub struct Template {
     width: i64,
 }
 
-/// What all templates of a model have in common.
+/// Sizes and settings that all templates of a model share.
 #[derive(Debug, Clone)]
 pub struct TemplateSpec {
     pub features: i64,
-    /// Token sizes.
     pub width: Width,
-    /// Largest rates.
+    /// Rates of the deepest block.
     pub regularise: Regularise,
-    /// Of the dilated mixer.
+    /// Segment patterns of the dilated mixer.
     pub patterns: Vec<Pattern>,
-    /// The user's modules.
+    /// User-defined modules by name.
     pub models: SubModels,
 }
 
-/// A module that the worker does not have.
+/// The task's configuration refers to a module that the worker does not have.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("model.tasks: task \"{task}\" asks for the model \"{found}\", which this worker does not have ({})", there_is(.known))]
 pub struct NoSubModel {
     pub task: String,
-    /// What it asks for.
+    /// Name in the configuration.
     pub found: String,
-    /// What there is.
+    /// Names of the worker's modules.
     pub known: Vec<String>,
 }
 
 fn there_is(names: &[String]) -> String {
     match names {
-        [] => "it has none\nhint: a worker program of one's own gives it models, see examples/submodel".to_owned(),
+        [] => "it has none\nhint: build a worker program that adds models, see examples/submodel".to_owned(),
         names => format!("it has: {}", names.join(", ")),
     }
 }
 
 impl Template {
-    /// The template of the task `name`.
+    /// Creates the template of the task `name`.
     ///
     /// # Errors
-    /// When it asks for a module of a name that there is not.
+    /// When the task refers to a module that the worker does not have.
     pub fn new(
         pb: &mut ParamBuilder,
         name: &str,
@@ -102,7 +102,7 @@ impl Template {
         })
     }
 
-    /// Features (B, F') divided by √F' → tokens (B, N, D). In a stream, causal blocks go on from their states.
+    /// Maps features (B, F') divided by √F' to tokens (B, N, D). In a stream, causal blocks continue from their states.
     ///
     /// # Errors
     /// When `x` is not (B, F'), or the user's module changes the shape of its tokens.
@@ -113,7 +113,7 @@ impl Template {
         self.mix(cx, tokens, stream)
     }
 
-    /// Blocks, module and norm over tokens (B, any N, D).
+    /// Applies blocks, module and norm to tokens (B, any N, D).
     fn mix(&self, cx: &Cx, tokens: Tensor, mut stream: Option<&mut Stream<'_>>) -> Result<Tensor, OpError> {
         let mut tokens = Residual::from(tokens);
         for (i, block) in self.blocks.iter().enumerate() {
@@ -155,7 +155,7 @@ mod tests {
     use enn_common::config::{forest::Mixer, model::Norm};
     use tch::{Device, Kind, Tensor as Raw};
 
-    const MIXERS: [Mixer; 2] = [Mixer::Retention, Mixer::TrueRetention];
+    const MIXERS: [Mixer; 2] = [Mixer::GatedEma, Mixer::Retention];
 
     fn template(mixer: Mixer) -> (Template, crate::params::Params) {
         let spec = TemplateSpec {
@@ -188,7 +188,7 @@ mod tests {
             let two = template.mix(&cx, cx.input(tokens.narrow(1, 66, 9)), Some(&mut second)).unwrap();
             let off = (Raw::cat(&[one.raw(), two.raw()], 1) - whole.raw()).abs().max().double_value(&[]);
             assert!(off < 1e-5, "{mixer:?}: off by {off}");
-            // Without what was carried it is another answer: the test can tell.
+            // Without the state the output differs, so the test is sensitive to it.
             let mut fresh = Stream::after(&start);
             let alone = template.mix(&cx, cx.input(tokens.narrow(1, 66, 9)), Some(&mut fresh)).unwrap();
             assert!((alone.raw() - two.raw()).abs().max().double_value(&[]) > 1e-3);

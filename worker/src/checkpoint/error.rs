@@ -1,4 +1,4 @@
-//! What can go wrong with a worker's shard.
+//! Errors of a worker's shard.
 
 use enn_common::{
     checkpoint::{CommitError, ReadError, ShardError},
@@ -14,10 +14,10 @@ pub enum CheckpointError {
     #[error("{fqn} is of kind {kind}, which checkpoints do not hold")]
     Kind {
         fqn: String,
-        /// Libtorch's name of the kind.
+        /// Name of the kind in libtorch.
         kind: String,
     },
-    /// Libtorch could not hand over or take the values.
+    /// Libtorch failed to copy the values.
     #[error("failed to copy {fqn}")]
     Copy {
         fqn: String,
@@ -27,7 +27,7 @@ pub enum CheckpointError {
     /// The device did not copy a snapshot.
     #[error("failed to copy the state out of the device's memory")]
     Device(#[from] crate::backend::torch::ShimError),
-    /// The checkpoint does not have exactly the tensors wanted.
+    /// The tensors in the checkpoint differ from the expected ones.
     #[error(
         "{}: checkpoint of another model: {differences}\n  hint: use the configuration the checkpoint was trained with (its manifest.json)",
         path.display()
@@ -40,17 +40,17 @@ pub enum CheckpointError {
     /// There is too little memory for a snapshot.
     #[error("{needed} of memory are needed for a snapshot, {available} are available, half of which stay free")]
     Memory {
-        /// What a snapshot needs.
+        /// Memory that the snapshot needs.
         needed: String,
         available: String,
     },
     /// The shard could not be written.
     #[error(transparent)]
     Shard(#[from] ShardError),
-    /// The shard did not become a checkpoint.
+    /// The shard could not be committed.
     #[error(transparent)]
     Commit(#[from] CommitError),
-    /// The disk.
+    /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
     /// The checkpoint could not be read.

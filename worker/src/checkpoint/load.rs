@@ -1,4 +1,4 @@
-//! Loads tensors of a checkpoint, strictly: what is wanted must be there, of the same shape and kind.
+//! Loads tensors of a checkpoint and checks them: every expected tensor must exist with the same shape and dtype.
 
 use super::{CheckpointError, Named, Placed, dtype, host_bytes, host_bytes_mut};
 use enn_common::checkpoint::{Checkpoint, Region, bulk::Target};
@@ -8,73 +8,75 @@ use std::{
 };
 use tch::{Device, Kind, Tensor};
 
-/// Differences told by name; the rest is counted.
-const DIFFERENCES_TOLD: usize = 4;
+/// Maximum number of differences in a message; further ones are counted.
+const DIFFERENCES_LISTED: usize = 4;
 
 /// Name, shape and kind of a tensor.
-pub type Wanted = (String, Vec<i64>, Kind);
+pub type ExpectedTensor = (String, Vec<i64>, Kind);
 
-/// What is shared between ranks.
+/// State that is sharded over the ranks.
 #[derive(Debug, Default)]
-pub struct Shared {
-    /// Tensors that must be there.
-    pub tensors: Vec<Wanted>,
-    /// What this rank keeps of them, where it is to lie.
+pub struct ShardedTensors {
+    /// Whole tensors that the checkpoint must hold.
+    pub tensors: Vec<ExpectedTensor>,
+    /// Boxes that this rank keeps, with the memory to read them into.
     pub boxes: Vec<Placed>,
 }
 
-/// Reads all of `wanted` onto the host. The checkpoint must hold exactly these tensors.
+/// Reads all of `wanted` to the host. The checkpoint must hold exactly these tensors.
 ///
 /// # Errors
-/// [`CheckpointError::OtherModel`] listing what is missing, different or unexpected; damage that the reader finds.
-pub fn load(path: &Path, wanted: &[Wanted]) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
+/// [`CheckpointError::OtherModel`] with the missing, different and unexpected tensors; damage that the reader finds.
+pub fn load(path: &Path, wanted: &[ExpectedTensor]) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
     load_with(path, wanted, &[])
 }
 
-/// `load`, and with it every tensor whose name begins with one of `prefixes`, of whatever shape and kind: some or none.
+/// Runs [`load`] and also reads every tensor whose name begins with one of `prefixes`, of any shape and dtype. These
+/// tensors are optional.
 ///
 /// # Errors
 /// As `load`.
 pub fn load_with(
     path: &Path,
-    wanted: &[Wanted],
+    wanted: &[ExpectedTensor],
     prefixes: &[&str],
 ) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, (prefixes, true), (Vec::new(), &Shared::default()))
+    read(path, wanted, prefixes, true, Vec::new(), &ShardedTensors::default())
 }
 
-/// `load_with`, over the tensors of `own` that have the name, shape and kind of one that is read: no second memory is taken. Of what is
-/// `shared` only this rank's boxes are read, to where they lie; a tensor of it whose name begins with a prefix may be missing. After an
-/// error all of them hold anything.
+/// Runs [`load_with`] and reuses the memory of `own` for tensors of the same name, shape and dtype. Of `shared` only
+/// this rank's boxes are read, into their own memory; tensors of it whose names begin with a prefix may be missing.
+/// After an error the contents are undefined.
 ///
 /// # Errors
 /// As `load`.
 pub fn load_over(
     path: &Path,
-    wanted: &[Wanted],
+    wanted: &[ExpectedTensor],
     prefixes: &[&str],
-    over: (Vec<Named>, &Shared),
+    own: Vec<Named>,
+    shared: &ShardedTensors,
 ) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, (prefixes, true), over)
+    read(path, wanted, prefixes, true, own, shared)
 }
 
-/// `load_with`, of a checkpoint that may hold more.
+/// Runs [`load_with`] on a checkpoint that may hold other tensors too.
 ///
 /// # Errors
 /// As `load`.
 pub fn load_part(
     path: &Path,
-    wanted: &[Wanted],
+    wanted: &[ExpectedTensor],
     prefixes: &[&str],
 ) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, (prefixes, false), (Vec::new(), &Shared::default()))
+    read(path, wanted, prefixes, false, Vec::new(), &ShardedTensors::default())
 }
 
-/// Reads whole tensors into the memory of those given, which are contiguous, on the host, and of their shape and kind. After an
-/// error they hold anything.
+/// Reads whole tensors into the memory of the given ones, which are contiguous, on the host, and of the same shape and
+/// dtype. After an error the contents are undefined.
 ///
 /// # Errors
-/// Damage that the reader finds; a tensor of another size or one that is not contiguous on the host.
+/// Damage that the reader finds; a tensor of another size, or one that is not contiguous on the host.
 pub fn load_into<'a>(
     checkpoint: &Checkpoint,
     tensors: impl Iterator<Item = (&'a str, &'a mut Tensor)>,
@@ -82,23 +84,25 @@ pub fn load_into<'a>(
     read_all(checkpoint, tensors.map(|(fqn, tensor)| (fqn, None, tensor)))
 }
 
-/// Tensors, and boxes of tensors.
+/// Reads tensors and boxes of tensors.
 fn read_all<'a>(
     checkpoint: &Checkpoint,
     tensors: impl Iterator<Item = (&'a str, Option<Region>, &'a mut Tensor)>,
 ) -> Result<(), CheckpointError> {
-    // What has no bytes to be written to is refused for its size.
+    // Without memory, the reader reports a wrong size.
     let target = |(fqn, region, tensor)| Target { fqn, region, out: host_bytes_mut(tensor).unwrap_or_default() };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Ok(checkpoint.read_all(&mut tensors.map(target).collect::<Vec<_>>(), threads)?)
 }
 
-/// Tensors with one of the prefixes come too; `exactly`: others there must be none.
+/// Also reads tensors with one of the prefixes. With `exactly`, the checkpoint must not hold others.
 fn read(
     path: &Path,
-    wanted: &[Wanted],
-    (prefixes, exactly): (&[&str], bool),
-    (own, shared): (Vec<Named>, &Shared),
+    wanted: &[ExpectedTensor],
+    prefixes: &[&str],
+    exactly: bool,
+    own: Vec<Named>,
+    shared: &ShardedTensors,
 ) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
     let checkpoint = Checkpoint::open(path)?;
     let held: BTreeMap<String, (Vec<i64>, Option<Kind>)> = checkpoint
@@ -116,10 +120,10 @@ fn read(
     let taken = held.iter().filter(|(fqn, _)| optional(fqn) && !in_boxes.contains(fqn.as_str()));
     wanted.extend(taken.filter_map(|(fqn, (shape, kind))| Some((fqn.clone(), shape.clone(), (*kind)?))));
     let of_boxes = shared.tensors.iter().filter(|(fqn, ..)| held.contains_key(fqn) || !optional(fqn));
-    let all: Vec<Wanted> = wanted.iter().chain(of_boxes).cloned().collect();
+    let all: Vec<ExpectedTensor> = wanted.iter().chain(of_boxes).cloned().collect();
     let differences = differences(&held, &all, exactly);
     if !differences.is_empty() {
-        return Err(CheckpointError::OtherModel { path: path.to_owned(), differences: told(&differences) });
+        return Err(CheckpointError::OtherModel { path: path.to_owned(), differences: summary(&differences) });
     }
     let empty = |fqn: &str, shape: &[i64], kind| {
         let made = Tensor::f_empty(shape, (kind, Device::Cpu));
@@ -154,7 +158,11 @@ fn region(part: &Placed) -> Region {
     Region { offsets: words(&part.offsets), sizes: words(&part.tensor.size()) }
 }
 
-fn differences(held: &BTreeMap<String, (Vec<i64>, Option<Kind>)>, wanted: &[Wanted], exactly: bool) -> Vec<String> {
+fn differences(
+    held: &BTreeMap<String, (Vec<i64>, Option<Kind>)>,
+    wanted: &[ExpectedTensor],
+    exactly: bool,
+) -> Vec<String> {
     let mut found = Vec::new();
     for (fqn, shape, kind) in wanted {
         match held.get(fqn) {
@@ -174,10 +182,10 @@ fn differences(held: &BTreeMap<String, (Vec<i64>, Option<Kind>)>, wanted: &[Want
     found
 }
 
-fn told(differences: &[String]) -> String {
-    let mut text = differences.iter().take(DIFFERENCES_TOLD).cloned().collect::<Vec<_>>().join("; ");
-    if differences.len() > DIFFERENCES_TOLD {
-        text.push_str(&format!("; and {} more", differences.len() - DIFFERENCES_TOLD));
+fn summary(differences: &[String]) -> String {
+    let mut text = differences.iter().take(DIFFERENCES_LISTED).cloned().collect::<Vec<_>>().join("; ");
+    if differences.len() > DIFFERENCES_LISTED {
+        text.push_str(&format!("; and {} more", differences.len() - DIFFERENCES_LISTED));
     }
     text
 }
@@ -206,7 +214,7 @@ mod tests {
         committed
     }
 
-    fn wanted(items: &[Named]) -> Vec<Wanted> {
+    fn wanted(items: &[Named]) -> Vec<ExpectedTensor> {
         items.iter().map(|n| (n.fqn.clone(), n.tensor.size(), n.tensor.kind())).collect()
     }
 
@@ -234,12 +242,12 @@ mod tests {
             Named::of("optim.step", &Tensor::from(0.0f64)),
         ];
         let views: Vec<Tensor> = own.iter().map(|item| item.tensor.shallow_clone()).collect();
-        let back = load_over(&path, &wanted(&items), &[], (own, &Shared::default())).unwrap();
+        let back = load_over(&path, &wanted(&items), &[], own, &ShardedTensors::default()).unwrap();
         for item in &items {
             assert!(back[&item.fqn].equal(&item.tensor), "{}", item.fqn);
         }
         let is_over = |index: usize, fqn: &str| back[fqn].data_ptr() == views[index].data_ptr();
-        // The second has other strides, the third another kind.
+        // The second tensor has other strides, the third another kind.
         assert!(is_over(0, "model.a") && !is_over(1, "model.t") && !is_over(2, "optim.step"));
     }
 
@@ -249,7 +257,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = saved_by(3, &items, dir.path());
         let mut wanted = wanted(&items);
-        let mut shared = Shared { tensors: vec![wanted.remove(0)], boxes: Vec::new() };
+        let mut shared = ShardedTensors { tensors: vec![wanted.remove(0)], boxes: Vec::new() };
         let kept = Tensor::zeros([300 * 500 + 7], (Kind::Float, Device::Cpu));
         let part = |fqn: &str, from: i64, rows: i64, at: i64| Placed {
             fqn: fqn.to_owned(),
@@ -257,18 +265,18 @@ mod tests {
             offsets: vec![from, 0],
             tensor: kept.narrow(0, at, rows * 500).view([rows, 500]),
         };
-        // Rows that two ranks wrote; and of a tensor that may be missing, and is.
+        // The boxes are rows that two ranks wrote, and part of a tensor that may be missing, and is.
         shared.boxes = vec![part("model.a", 100, 290, 7), part("tail.a", 0, 10, 7 + 290 * 500)];
         shared.tensors.push(("tail.a".to_owned(), vec![700, 500], Kind::Float));
-        let back = load_over(&path, &wanted, &["tail."], (Vec::new(), &shared)).unwrap();
+        let back = load_over(&path, &wanted, &["tail."], Vec::new(), &shared).unwrap();
         assert!(!back.contains_key("model.a") && back.len() == wanted.len());
         assert!(shared.boxes[0].tensor.equal(&items[0].tensor.narrow(0, 100, 290)));
         let rest = [kept.narrow(0, 0, 7), kept.narrow(0, 7 + 290 * 500, 10 * 500)];
         assert!(rest.iter().all(|rest| rest.abs().max().double_value(&[]) == 0.0));
-        // Nothing of it is kept here.
+        // This rank keeps no box.
         shared.boxes.clear();
         shared.tensors[0].1 = vec![500, 700];
-        let error = load_over(&path, &wanted, &["tail."], (Vec::new(), &shared)).unwrap_err().to_string();
+        let error = load_over(&path, &wanted, &["tail."], Vec::new(), &shared).unwrap_err().to_string();
         assert!(error.contains("model.a is [700, 500], expected [500, 700]"), "{error}");
     }
 

@@ -1,7 +1,7 @@
-//! The worker's side of a checkpoint: named tensors, their division over the ranks, this rank's shard, and loading.
+//! The worker's part of checkpoints: named tensors, their division over the ranks, the shard of this rank, and loading.
 //!
-//! Every rank plans alone and arrives at the same division, so that saving needs no collective; the launcher commits what all
-//! ranks wrote. Knows names and tensors, not what they mean.
+//! Every rank computes the same division alone, so that saving needs no collective; the launcher commits the shards of
+//! all ranks. The module knows names and tensors, not their meaning.
 
 pub mod dtype;
 pub mod error;
@@ -14,8 +14,8 @@ pub mod whole;
 pub use crate::backend::host::{host_bytes, host_bytes_mut};
 pub use enn_common::checkpoint::Draft;
 pub use error::CheckpointError;
-pub use load::{Shared, Wanted, load, load_into, load_over, load_part, load_with};
-pub use save::{Share, write_share};
+pub use load::{ExpectedTensor, ShardedTensors, load, load_into, load_over, load_part, load_with};
+pub use save::{ShardContent, write_share};
 pub use whole::{latest, save_whole};
 
 /// A tensor under its fully qualified name.
@@ -23,7 +23,7 @@ pub use whole::{latest, save_whole};
 pub struct Named {
     /// Name in the checkpoint, e.g. "model.fuser.latents".
     pub fqn: String,
-    /// The tensor; on any device, any strides.
+    /// Tensor on any device, with any strides.
     pub tensor: tch::Tensor,
 }
 
@@ -34,14 +34,14 @@ pub struct Placed {
     pub fqn: String,
     /// Shape of the tensor.
     pub global: Vec<i64>,
-    /// Where the box begins.
+    /// Offset of the box in the tensor.
     pub offsets: Vec<i64>,
-    /// The box.
+    /// Values of the box.
     pub tensor: tch::Tensor,
 }
 
 impl Named {
-    /// A name and a view of a tensor.
+    /// Creates an entry with a view of a tensor.
     pub fn of(fqn: impl Into<String>, tensor: &tch::Tensor) -> Self {
         Self { fqn: fqn.into(), tensor: tensor.shallow_clone() }
     }

@@ -1,12 +1,12 @@
-//! Writes this rank's share of a state that the ranks have in common or divided.
+//! Writes this rank's shard of a state that is replicated or sharded.
 
 use super::{CheckpointError, Named, Placed, dtype, host_bytes};
 use enn_common::{
     checkpoint::{
-        layout::{BoxOf, Layout},
+        layout::{BoxOf, ShardLayout},
         name,
-        plan::{Entry, Plan},
-        table::{DType, ShardTable},
+        plan::{Plan, PlannedTensor},
+        table::{ShardTable, TensorDType},
         write::{How, write_shard},
     },
     fs::Disk,
@@ -14,35 +14,38 @@ use enn_common::{
 use std::path::Path;
 use tch::{Device, TchError, Tensor};
 
-/// Bytes of a box in a file, but for one of a single row: who needs some of it reads all, because its checksum is that of all.
+/// Maximum size of a box in a file, unless it is a single row. A checksum covers a whole box, so a reader of a part
+/// reads all of it.
 const BOX_BYTES_MAX: u64 = 32 << 20;
 
-/// What one rank saves: where it lies in the shard, and the tensors it is taken from.
+/// Content of one rank's shard: its layout, and the tensors that are saved.
 #[derive(Debug)]
-pub struct Share {
-    /// Items of the shard and their places.
-    pub layout: Layout,
-    /// A view of each item's elements, in the layout's order; on any device, any strides.
+pub struct ShardContent {
+    /// Items of the shard and their positions.
+    pub layout: ShardLayout,
+    /// View of each item's elements, in the order of the layout; on any device, with any strides.
     pub(super) parts: Vec<Tensor>,
 }
 
-impl Share {
-    /// The boxes that `plan` gives to `rank` of `world` of `items`, which must be the same on every rank, and those that `own` says
-    /// only this rank has. Nothing is copied.
+impl ShardContent {
+    /// Selects the boxes of `items` that the plan assigns to `rank` of `world`, and the boxes in `own`, which only this
+    /// rank has. `items` must be the same on every rank. Nothing is copied.
     ///
     /// # Errors
-    /// A kind that checkpoints do not hold.
-    pub fn of(items: (&[Named], &[Placed]), rank: u32, world: u32) -> Result<Self, CheckpointError> {
-        Self::planned(items, (rank, world), &mut Plan::default())
+    /// [`CheckpointError::Kind`] for a dtype that checkpoints do not hold.
+    pub fn of(items: &[Named], own: &[Placed], rank: u32, world: u32) -> Result<Self, CheckpointError> {
+        Self::planned(items, own, rank, world, &mut Plan::default())
     }
 
-    /// The same, with the plan of the save before.
+    /// Selects the boxes like [`ShardContent::of`], and reuses the plan of the previous save.
     ///
     /// # Errors
-    /// As [`Share::of`].
+    /// As [`ShardContent::of`].
     pub fn planned(
-        (items, own): (&[Named], &[Placed]),
-        (rank, world): (u32, u32),
+        items: &[Named],
+        own: &[Placed],
+        rank: u32,
+        world: u32,
         plan: &mut Plan,
     ) -> Result<Self, CheckpointError> {
         let mut entries = Vec::with_capacity(items.len());
@@ -50,7 +53,7 @@ impl Share {
         for item in items {
             let dtype = dtype_of(&item.fqn, &item.tensor)?;
             let shape = words(&item.tensor.size());
-            entries.push(Entry { fqn: item.fqn.clone(), element_bytes: dtype.bytes(), shape });
+            entries.push(PlannedTensor { fqn: item.fqn.clone(), element_bytes: dtype.bytes(), shape });
             dtypes.push(dtype);
         }
         let (entries, pieces) = plan.share(entries, rank as usize, world as usize);
@@ -87,10 +90,10 @@ impl Share {
             let whole = BoxOf { fqn: fqn.clone(), dtype, global: words(global), offsets: words(offsets), sizes };
             add(whole, &tensor.detach())?;
         }
-        Ok(Self { layout: Layout::of(boxes)?, parts })
+        Ok(Self { layout: ShardLayout::of(boxes)?, parts })
     }
 
-    /// The elements on the host, one after the other in memory: the tensors themselves where they are so already.
+    /// Returns contiguous tensors on the host, without a copy where they are so already.
     fn on_host(&self) -> Result<Vec<Tensor>, CheckpointError> {
         let host = |(part, of): (&Tensor, &BoxOf)| {
             if host_bytes(part).is_some() {
@@ -103,31 +106,32 @@ impl Share {
     }
 }
 
-/// Writes the share into `dir`, fsynced, and says what was written. `dir` is made when it is missing.
+/// Writes the shard to `dir`, with fsync, and returns its table. `dir` is created when it is missing.
 ///
 /// # Errors
-/// A copy that libtorch refuses, or what the disk says: nothing but `dir` is left behind.
-pub fn write(dir: &Path, rank: u32, share: &Share, how: How) -> Result<ShardTable, CheckpointError> {
+/// A copy that libtorch refuses, or an error of the disk; nothing but `dir` is left behind.
+pub fn write(dir: &Path, rank: u32, share: &ShardContent, how: How) -> Result<ShardTable, CheckpointError> {
     let tensors = share.on_host()?;
     let payloads: Vec<&[u8]> = tensors.iter().map(|tensor| host_bytes(tensor).unwrap_or_default()).collect();
-    let written = write_shard(&Disk, (dir, rank), (&share.layout, &payloads), how);
+    let written = write_shard(&Disk, dir, rank, &share.layout, &payloads, how);
     if written.is_err() {
-        // Where a disk is full, half a share would keep the next one from fitting.
+        // On a full disk, a partial shard would keep the next one from fitting.
         let _absent = std::fs::remove_file(dir.join(name::shard(rank)));
     }
     Ok(written?)
 }
 
-/// Writes the boxes that `plan` gives to `rank` of `world` into `dir`, fsynced, and says what was written. `items` must be the
-/// same on every rank; `dir` is made when it is missing.
+/// Writes the boxes that the plan assigns to `rank` of `world` to `dir`, with fsync, and returns the table of the
+/// shard. `items` must be the same on every rank; `dir` is created when it is missing.
 ///
 /// # Errors
-/// A kind that checkpoints do not hold, a copy that libtorch refuses, or what the disk says: nothing but `dir` is left behind.
+/// A dtype that checkpoints do not hold, a copy that libtorch refuses, or an error of the disk; nothing but `dir` is
+/// left behind.
 pub fn write_share(dir: &Path, rank: u32, world: u32, items: &[Named]) -> Result<ShardTable, CheckpointError> {
-    write(dir, rank, &Share::of((items, &[]), rank, world)?, How::shared_by(world as usize))
+    write(dir, rank, &ShardContent::of(items, &[], rank, world)?, How::shared_by(world as usize))
 }
 
-/// A box and its elements in boxes of at most so many bytes, cut along the first axis.
+/// Cuts a box and its elements along the first axis into boxes of at most `bytes_max`.
 fn cut(whole: BoxOf, part: &Tensor, bytes_max: u64) -> Result<Vec<(BoxOf, Tensor)>, TchError> {
     let bytes = whole.sizes.iter().product::<u64>() * whole.dtype.bytes();
     let rows = whole.sizes.first().copied().unwrap_or(1);
@@ -149,7 +153,7 @@ fn words(sizes: &[i64]) -> Vec<u64> {
     sizes.iter().map(|&n| n.cast_unsigned()).collect()
 }
 
-fn dtype_of(fqn: &str, tensor: &Tensor) -> Result<DType, CheckpointError> {
+fn dtype_of(fqn: &str, tensor: &Tensor) -> Result<TensorDType, CheckpointError> {
     let kind = tensor.kind();
     dtype::of_kind(kind).ok_or_else(|| CheckpointError::Kind { fqn: fqn.to_owned(), kind: format!("{kind:?}") })
 }
@@ -164,7 +168,7 @@ mod tests {
         let part = Tensor::arange(7 * 5, (Kind::Float, Device::Cpu)).view([7, 5]);
         let whole = |sizes: &[u64]| BoxOf {
             fqn: "w".into(),
-            dtype: DType::F32,
+            dtype: TensorDType::F32,
             global: vec![20; sizes.len()],
             offsets: vec![3; sizes.len()],
             sizes: sizes.to_vec(),

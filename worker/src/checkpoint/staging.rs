@@ -1,17 +1,18 @@
-//! A share left in memory of the launcher's, laid out as the file that it is to become: training waits for a copy only.
+//! Copies a shard into memory of the launcher, in the layout of the file, so that training waits for a copy only.
 //!
 //! ```text
-//! free ─► copied into ─► handed over, with a ticket ─► the launcher writes it, or gives it up ─► given back: free
+//! free ─► written by the worker ─► handed over, with a ticket ─► written to disk or dropped by the launcher ─► free
 //! ```
-//! A GPU copies to it by itself, where the system lets its pages be locked: training waits only until that was asked for, and goes on as
-//! long as it changes nothing of the state ([`Staging::copying`]).
+//! A GPU copies asynchronously, where the system allows its pages to be locked: training continues after the copy has
+//! begun, until a step is about to change the state ([`Staging::copying`]).
 //!
-//! **Invariant:** a snapshot that is the launcher's is not touched; memory is taken only while half of what is left stays free.
+//! **Invariant:** a snapshot that the launcher owns is not written; memory is taken only while half of the available
+//! memory stays free.
 
-use super::{CheckpointError, host_bytes, save::Share, sys::copy_into};
+use super::{CheckpointError, host_bytes, save::ShardContent, sys::copy_into};
 use crate::backend::{
-    copier::{Copier, Copying},
-    locked::Locked,
+    copier::{Copier, PendingCopy},
+    pinned::PinnedBuffer,
     torch::ShimError,
 };
 use enn_common::{
@@ -29,39 +30,39 @@ use std::{
 };
 use tch::{Device, Tensor};
 
-/// Where snapshots begin is a multiple of this, and how long they are.
+/// Alignment of snapshots, in offset and length.
 const GRAIN_BYTES: u64 = 2 << 20;
-/// Bytes that one thread copies at a time.
+/// Number of bytes that one thread copies at a time.
 const STRETCH_BYTES: usize = 16 << 20;
 
 /// The memory behind a control page.
 #[derive(Debug)]
 pub struct StagingMemory {
-    /// It begins with the page, and may be made longer.
+    /// File that begins with the control page and can be extended.
     pub file: File,
     pub page: ControlPage<'static>,
 }
 
-/// Where a share was left.
+/// Location of a staged shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Left {
+pub struct StagedSnapshot {
     /// Offset in the memory.
     pub at: u64,
-    /// For the launcher to give it back with.
+    /// Number with which the launcher returns the snapshot.
     pub ticket: u64,
-    /// The device still copies to it, until [`Staging::finish`].
-    pub coming: bool,
+    /// Whether the device still copies to the snapshot, until [`Staging::finish`].
+    pub pending: bool,
 }
 
 /// Snapshots in the launcher's memory.
 #[derive(Debug)]
 pub struct Staging {
     memory: StagingMemory,
-    /// Where what is copied lies.
+    /// Device of the tensors that are saved.
     device: Device,
-    /// Copies beside the computation; made when it is first needed.
+    /// Copies in parallel with the computation; created on first use.
     copier: Option<Copier>,
-    /// Why its pages are not locked.
+    /// Reason for which pages are not locked.
     unlocked: Option<ShimError>,
     snapshots: [Snapshot; SNAPSHOTS_MAX],
     tickets: u64,
@@ -71,47 +72,47 @@ pub struct Staging {
 struct Snapshot {
     at: u64,
     room: u64,
-    part: Part,
+    part: SnapshotState,
 }
 
 #[derive(Debug, Default)]
-enum Part {
+enum SnapshotState {
     #[default]
     Absent,
-    /// Its pages are being made.
-    Coming(JoinHandle<io::Result<(Locked, Result<(), ShimError>)>>),
-    There(Locked),
-    /// The device copies to it.
-    Filling(Copying),
+    /// A thread allocates the pages.
+    Allocating(JoinHandle<io::Result<(PinnedBuffer, Result<(), ShimError>)>>),
+    Allocated(PinnedBuffer),
+    /// The device copies to the snapshot.
+    Filling(PendingCopy),
 }
 
-/// A tensor of the device, and which bytes of the shard its elements are.
-type Job = (Tensor, Range<usize>);
+/// A tensor on the device, and its byte range in the shard.
+type DeviceCopy = (Tensor, Range<usize>);
 
 impl Staging {
-    /// For what lies on `device`. No memory is taken yet.
+    /// Creates staging for tensors on `device`. No memory is allocated yet.
     pub fn new(memory: StagingMemory, device: Device) -> Self {
         Self { memory, device, copier: None, unlocked: None, snapshots: Default::default(), tickets: 0 }
     }
 
-    /// Why the device does not copy by itself, since this was asked last.
+    /// Returns why the device does not copy asynchronously, once per occurrence.
     pub fn unlocked(&mut self) -> Option<ShimError> {
         self.unlocked.take()
     }
 
-    /// Whether the device copies by itself to the `index`-th snapshot.
-    pub fn is_locked(&self, index: usize) -> bool {
+    /// Whether the device copies asynchronously to the `index`-th snapshot.
+    pub fn is_pinned(&self, index: usize) -> bool {
         match &self.snapshots[index].part {
-            Part::There(part) => part.is_locked(),
-            Part::Filling(_) => true,
-            Part::Absent | Part::Coming(_) => false,
+            SnapshotState::Allocated(part) => part.is_pinned(),
+            SnapshotState::Filling(_) => true,
+            SnapshotState::Absent | SnapshotState::Allocating(_) => false,
         }
     }
 
-    /// Begins to make room for shares of so many bytes, so that the first save takes no longer than others.
+    /// Begins to allocate memory for shards of `bytes`, so that the first save takes no longer than others.
     ///
     /// # Errors
-    /// [`CheckpointError::Memory`] when there is too little; what the system says.
+    /// [`CheckpointError::Memory`] when too little is available; errors of the system.
     pub fn prepare(&mut self, bytes: u64) -> Result<(), CheckpointError> {
         match self.free() {
             Some(index) => self.make_room(index, bytes),
@@ -119,70 +120,83 @@ impl Staging {
         }
     }
 
-    /// The snapshot to be overwritten next: one that has its memory, if there is one. `None`: all are the launcher's.
+    /// Returns the snapshot to overwrite next, with a preference for one that has memory; `None` when the launcher owns
+    /// all.
     pub fn free(&self) -> Option<usize> {
         let free = || (0..SNAPSHOTS_MAX).filter(|index| self.memory.page.is_free(*index));
         free().find(|index| self.snapshots[*index].room > 0).or_else(|| free().next())
     }
 
-    /// Copies the share into the `index`-th snapshot, which is free, and hands it over. Where the device copies by itself, that was
-    /// asked for when this returns: nobody may look at the snapshot before [`Staging::finish`], nor change what is saved on the device
-    /// without [`Staging::copying`].
+    /// Copies the shard into the `index`-th snapshot, which is free, and hands it over. With an asynchronous copy of
+    /// the device, the copy is only begun: the snapshot must not be read before [`Staging::finish`], and the state on
+    /// the device must not change without [`Staging::copying`].
     ///
     /// # Errors
-    /// [`CheckpointError::Memory`] when there is too little; what libtorch or the system says.
-    pub fn leave(&mut self, index: usize, share: &Share, threads: usize) -> Result<Left, CheckpointError> {
+    /// [`CheckpointError::Memory`] when too little is available; errors of libtorch or of the system.
+    pub fn stage(
+        &mut self,
+        index: usize,
+        share: &ShardContent,
+        threads: usize,
+    ) -> Result<StagedSnapshot, CheckpointError> {
         self.make_room(index, share.layout.bytes)?;
         let snapshot = &mut self.snapshots[index];
         let mut part = match std::mem::take(&mut snapshot.part) {
-            Part::There(part) => part,
-            Part::Coming(thread) => {
-                let made = thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that made it is gone")));
+            SnapshotState::Allocated(part) => part,
+            SnapshotState::Allocating(thread) => {
+                let made =
+                    thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that allocated it panicked")));
                 let (part, locked) = made.map_err(refused("map"))?;
                 self.unlocked = locked.err();
                 part
             }
-            // A snapshot that is free is not filled.
-            Part::Absent | Part::Filling(_) => return Err(refused("map")(io::Error::from(io::ErrorKind::NotFound))),
+            // A free snapshot has no pending copy.
+            SnapshotState::Absent | SnapshotState::Filling(_) => {
+                return Err(refused("map")(io::Error::from(io::ErrorKind::NotFound)));
+            }
         };
-        let by_device = part.is_locked();
-        let (part, begun) = match copy(share, part.bytes_mut(), (threads, by_device)) {
-            Ok(jobs) if jobs.is_empty() => (Part::There(part), Ok(())),
+        let by_device = part.is_pinned();
+        let (part, begun) = match copy(share, part.bytes_mut(), threads, by_device) {
+            Ok(jobs) if jobs.is_empty() => (SnapshotState::Allocated(part), Ok(())),
             Ok(jobs) => match self.begin(jobs, part) {
-                Ok(copying) => (Part::Filling(copying), Ok(())),
-                Err((part, error)) => (Part::There(part), Err(error.into())),
+                Ok(copying) => (SnapshotState::Filling(copying), Ok(())),
+                Err((part, error)) => (SnapshotState::Allocated(part), Err(error.into())),
             },
-            Err(error) => (Part::There(part), Err(error)),
+            Err(error) => (SnapshotState::Allocated(part), Err(error)),
         };
         let snapshot = &mut self.snapshots[index];
         snapshot.part = part;
         begun?;
         self.tickets += 1;
         self.memory.page.hand_over(index, self.tickets);
-        Ok(Left { at: snapshot.at, ticket: self.tickets, coming: matches!(snapshot.part, Part::Filling(_)) })
+        Ok(StagedSnapshot {
+            at: snapshot.at,
+            ticket: self.tickets,
+            pending: matches!(snapshot.part, SnapshotState::Filling(_)),
+        })
     }
 
-    /// What a step must hold for before it changes anything of the state on the device, which still copies from it.
+    /// Returns the copier that a step must wait for before it changes the state on the device.
     pub fn copying(&self) -> Option<&Copier> {
-        self.filling().next().map(Copying::copier)
+        self.filling().next().map(PendingCopy::copier)
     }
 
-    /// Whether [`Staging::finish`] will not wait.
+    /// Whether [`Staging::finish`] returns at once.
     pub fn is_filled(&self) -> bool {
-        self.filling().all(Copying::is_done)
+        self.filling().all(PendingCopy::is_done)
     }
 
-    /// Waits until the device has copied what it was asked to.
+    /// Waits for the pending copies of the device.
     ///
     /// # Errors
-    /// What the device says: what was left last is not whole, and is to be given back.
+    /// Errors of the device: the last snapshot is incomplete and must be returned.
     pub fn finish(&mut self) -> Result<(), CheckpointError> {
         let mut done = Ok(());
         for snapshot in &mut self.snapshots {
             match std::mem::take(&mut snapshot.part) {
-                Part::Filling(copying) => {
+                SnapshotState::Filling(copying) => {
                     let (part, copied) = copying.finish();
-                    snapshot.part = Part::There(part);
+                    snapshot.part = SnapshotState::Allocated(part);
                     done = done.and(copied);
                 }
                 part => snapshot.part = part,
@@ -191,19 +205,19 @@ impl Staging {
         Ok(done?)
     }
 
-    /// Takes back what was left with this ticket: it was not told of, and never will be.
-    pub fn take_back(&self, ticket: u64) {
+    /// Frees the snapshot with this ticket, which the launcher does not know of.
+    pub fn release(&self, ticket: u64) {
         self.memory.page.give_back(ticket);
     }
 
-    fn filling(&self) -> impl Iterator<Item = &Copying> {
+    fn filling(&self) -> impl Iterator<Item = &PendingCopy> {
         self.snapshots.iter().filter_map(|snapshot| match &snapshot.part {
-            Part::Filling(copying) => Some(copying),
+            SnapshotState::Filling(copying) => Some(copying),
             _ => None,
         })
     }
 
-    fn begin(&mut self, jobs: Vec<Job>, part: Locked) -> Result<Copying, (Locked, ShimError)> {
+    fn begin(&mut self, jobs: Vec<DeviceCopy>, part: PinnedBuffer) -> Result<PendingCopy, (PinnedBuffer, ShimError)> {
         let Device::Cuda(device) = self.device else { unreachable!("pages are locked for a CUDA device only") };
         let copier = match &self.copier {
             Some(copier) => copier.clone(),
@@ -217,15 +231,16 @@ impl Staging {
 
     fn make_room(&mut self, index: usize, bytes: u64) -> Result<(), CheckpointError> {
         let snapshot = &mut self.snapshots[index];
-        if snapshot.room >= bytes && snapshot.room > 0 && !matches!(snapshot.part, Part::Absent) {
+        if snapshot.room >= bytes && snapshot.room > 0 && !matches!(snapshot.part, SnapshotState::Absent) {
             return Ok(());
         }
         if snapshot.room > 0 {
-            // It was made for a smaller share, and is ours. That its memory cannot be given back costs memory only.
+            // The memory was allocated for a smaller shard and belongs to this rank. A failure to return it costs
+            // memory only.
             let at = snapshot.at.cast_signed();
             let room = snapshot.room.cast_signed();
             let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-            // Pages that are locked are not given back.
+            // Locked pages cannot be returned, so they are unlocked first.
             *snapshot = Snapshot::default();
             let _kept = fallocate(&self.memory.file, punch, at, room);
         }
@@ -243,10 +258,10 @@ impl Staging {
         let device = self.device;
         let make = move || {
             let part = SharedPart::of(&file, at, usize::try_from(room).map_err(io::Error::other)?, true)?;
-            Ok(Locked::of(part, device))
+            Ok(PinnedBuffer::of(part, device))
         };
         let thread = std::thread::Builder::new().name("enn-staging".into()).spawn(make);
-        *snapshot = Snapshot { at, room, part: Part::Coming(thread.map_err(refused("make"))?) };
+        *snapshot = Snapshot { at, room, part: SnapshotState::Allocating(thread.map_err(refused("make"))?) };
         Ok(())
     }
 }
@@ -255,8 +270,14 @@ fn refused(action: &'static str) -> impl FnOnce(io::Error) -> CheckpointError {
     move |source| FileError::of(action, Path::new("the launcher's memory for checkpoints"))(source).into()
 }
 
-/// Copies the elements of all items to their places in the shard, but for those that the device copies `by_device`.
-fn copy(share: &Share, out: &mut [u8], (threads, by_device): (usize, bool)) -> Result<Vec<Job>, CheckpointError> {
+/// Copies the elements of all items to their positions in the shard, except those that the device copies, with
+/// `by_device`.
+fn copy(
+    share: &ShardContent,
+    out: &mut [u8],
+    threads: usize,
+    by_device: bool,
+) -> Result<Vec<DeviceCopy>, CheckpointError> {
     let mut rest = out;
     let mut at = 0u64;
     let mut jobs: Vec<(&mut [u8], &[u8])> = Vec::new();
@@ -286,7 +307,7 @@ fn copy(share: &Share, out: &mut [u8], (threads, by_device): (usize, bool)) -> R
     };
     std::thread::scope(|scope| {
         for _ in 0..helpers {
-            // Where the system refuses a thread, the others do its part.
+            // Where the system refuses a thread, the other threads do its part.
             let _refused = std::thread::Builder::new().name("enn-staging".into()).spawn_scoped(scope, work);
         }
         work();
@@ -327,13 +348,13 @@ mod tests {
     fn what_was_left_becomes_the_file_that_would_have_been_written() {
         let mut staging = staging();
         let dir = tempfile::tempdir().unwrap();
-        // The second does not fit where the first was.
+        // The second shard does not fit into the memory of the first.
         for (rows, rank) in [(700, 0), (6_000, 1), (10, 0)] {
             let items = state(rows);
-            let share = Share::of((&items, &[]), rank, 2).unwrap();
+            let share = ShardContent::of(&items, &[], rank, 2).unwrap();
             staging.prepare(share.layout.bytes).unwrap();
             let index = staging.free().unwrap();
-            let left = staging.leave(index, &share, 2).unwrap();
+            let left = staging.stage(index, &share, 2).unwrap();
             let page = staging.memory.page;
             assert!(!page.is_free(index));
             let bytes = SharedPart::of(&staging.memory.file, left.at, share.layout.bytes as usize, false).unwrap();
@@ -342,7 +363,7 @@ mod tests {
                 share.layout.spans.iter().map(|span| payload(span.payload_at, span.payload)).collect();
             let how = How { threads: 1, blake3: false };
             let staged = dir.path().join("staged");
-            let table = write_shard(&Disk, (&staged, rank), (&share.layout, &payloads), how).unwrap();
+            let table = write_shard(&Disk, &staged, rank, &share.layout, &payloads, how).unwrap();
             let plain = dir.path().join("plain");
             assert_eq!(write_share(&plain, rank, 2, &items).unwrap(), table);
             let read = |dir: &Path| std::fs::read(dir.join(format!("__{rank}_0.distcp"))).unwrap();
@@ -356,10 +377,10 @@ mod tests {
     fn two_snapshots_and_no_third() {
         let mut staging = staging();
         let items = state(3);
-        let share = Share::of((&items, &[]), 0, 1).unwrap();
+        let share = ShardContent::of(&items, &[], 0, 1).unwrap();
         let mut left = Vec::new();
         while let Some(index) = staging.free() {
-            left.push(staging.leave(index, &share, 1).unwrap());
+            left.push(staging.stage(index, &share, 1).unwrap());
         }
         assert_eq!(left.len(), SNAPSHOTS_MAX);
         assert_ne!(left[0].at, left[1].at);

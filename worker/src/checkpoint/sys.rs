@@ -1,8 +1,8 @@
-//! Tensors on the host as the bytes they are in memory: what of saving the type system cannot check.
+//! Unsafe access to tensors on the host as bytes.
 
 use tch::{Device, TchError, Tensor};
 
-/// Copies the elements of a tensor on any device, with any strides, to where they lie one after the other. `to` has their bytes.
+/// Copies the elements of a tensor on any device, with any strides, to contiguous memory. `to` has their size in bytes.
 pub(super) fn copy_into(from: &Tensor, to: &mut [u8]) -> Result<(), TchError> {
     let bytes = from.numel() * from.kind().elt_size_in_bytes();
     assert_eq!(to.len(), bytes, "the layout gives each item the bytes of its elements");

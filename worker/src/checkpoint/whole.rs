@@ -1,5 +1,5 @@
-//! Saving and finding checkpoints in one process: for programs with a training loop of their own. (Workers of `enn train`
-//! write shards, and the launcher commits them.)
+//! Saves and finds checkpoints in one process, for programs with their own training loop. (Workers of `enn train` write
+//! shards, and the launcher commits them.)
 
 use super::{CheckpointError, Named, write_share};
 use enn_common::checkpoint::{Draft, commit, name, prune, remove_leftovers, retain::Rule};
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 pub use enn_common::checkpoint::{Checkpoint, latest};
 
-/// Writes `items` as checkpoint `checkpoints/step-N`, durable and complete or not at all; keeps the newest, the best by
-/// metric and `keep` others. Only one rank calls it; `draft.step` is N. Returns the directory.
+/// Writes `items` as checkpoint `checkpoints/step-N`, atomically and durably; keeps the newest, the best by metric and
+/// `keep` others. Only one rank calls the function; `draft.step` is N. Returns the directory.
 ///
 /// # Errors
-/// What the disk says, or a tensor of a kind that checkpoints do not hold; earlier checkpoints stand.
+/// Errors of the disk, or a tensor of a dtype that checkpoints do not hold; earlier checkpoints are kept.
 pub fn save_whole(checkpoints: &Path, items: &[Named], draft: Draft, keep: usize) -> Result<PathBuf, CheckpointError> {
-    // Nobody else writes here: what is half written was left by a process that died.
+    // No other process writes here, so partial files are those of a process that died.
     remove_leftovers(checkpoints)?;
     let temporary = checkpoints.join(name::temporary(draft.step, "whole"));
     let committed = checkpoints.join(name::committed(draft.step));

@@ -1,9 +1,9 @@
-//! What can go wrong between ranks.
+//! Errors of communication between ranks.
 
 use std::time::Duration;
 use thiserror::Error;
 
-/// A failure of a store operation or a collective. `message` is libtorch's own sentence.
+/// A failure of a store operation or a collective. `message` is that of libtorch.
 #[derive(Debug, Error)]
 pub enum CommError {
     /// No connection to the store.
@@ -26,7 +26,7 @@ pub enum CommError {
         key: String,
         message: String,
     },
-    /// The ranks did not come together.
+    /// The process group could not be formed.
     #[error("rank {rank} of {size} could not form the {backend} process group: {message}")]
     Form {
         /// "shm", "gloo" or "nccl".
@@ -69,9 +69,9 @@ pub enum CommError {
         rank: u32,
         /// Ranks in the group.
         size: u32,
-        /// The rank it is about.
+        /// The lost rank.
         peer: u32,
-        /// What became of it.
+        /// Why it is gone, as a predicate, e.g. "died".
         what: &'static str,
     },
     /// A peer did not come to a collective in time.
@@ -99,13 +99,13 @@ pub enum CommError {
         size: u32,
         /// The rank that differs.
         peer: u32,
-        /// What this rank called.
+        /// Collective that this rank called.
         mine: String,
-        /// What the other one called.
+        /// Collective that the other rank called.
         theirs: String,
     },
-    /// This rank ended the group while the collective was in flight.
-    #[error("{operation} on rank {rank} of {size} was cut: this rank ended the group")]
+    /// This rank aborted the group while the collective was in flight.
+    #[error("{operation} on rank {rank} of {size} was aborted: this rank ended the group")]
     Aborted {
         operation: &'static str,
         /// Rank of this process.
@@ -125,7 +125,7 @@ pub enum CommError {
     #[error("{operation} needs a defined, dense, contiguous tensor, found {found}")]
     Tensor {
         operation: &'static str,
-        /// What is wrong with it.
+        /// Description of the tensor, e.g. "a sparse one".
         found: &'static str,
     },
     /// A root that is no rank.
@@ -138,7 +138,7 @@ pub enum CommError {
     /// The ranks cannot be divided by node.
     #[error("{size} ranks over {backend} cannot be divided into nodes of {ranks}")]
     NoMesh {
-        /// What the ranks add up through.
+        /// Backend of the process group.
         backend: &'static str,
         size: u32,
         /// Ranks of a node.

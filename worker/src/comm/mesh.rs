@@ -1,4 +1,4 @@
-//! The ranks by node: in one direction those of a node, in the other those that have the same place on their nodes.
+//! Ranks arranged by node: one group for the ranks of a node, and one across nodes for the ranks with the same place on their nodes.
 //!
 //! ```text
 //!           node 0   node 1   node 2
@@ -6,13 +6,13 @@
 //! place 1     1        3        5
 //!             ▲ a node's group
 //! ```
-//! What is divided over a node's group is there once on every node, and what a group across nodes adds up is one share of it.
+//! State that is sharded over a node's group exists once per node. A group across nodes sums one shard of it.
 
-use super::{CommError, Cut, Forming, ProcessGroup, Reduce, Store, Work};
+use super::{AbortHandle, CommError, Forming, ProcessGroup, Reduce, Store, Work};
 use std::{cell::OnceCell, time::Duration};
 use tch::Tensor;
 
-/// The two groups of a rank.
+/// The two groups of a rank: its node's, and the one across nodes.
 pub struct Mesh {
     /// The ranks of this node.
     pub node: Box<dyn ProcessGroup>,
@@ -20,21 +20,21 @@ pub struct Mesh {
     pub across: Box<dyn ProcessGroup>,
 }
 
-/// Forms a group in a store as that rank of so many; says whether all of them are on one node.
+/// Forms a group in a store as (rank, size); the flag tells whether all ranks are on one node.
 pub type Former = dyn Fn(&Store, (u32, u32), bool, &Forming) -> Result<Box<dyn ProcessGroup>, CommError> + Send;
 
-/// A group whose ranks may be divided by node, which they are when they are asked to.
+/// A group whose ranks are divided by node on request, see [`ProcessGroup::by_node`].
 pub struct Meshed {
     whole: Box<dyn ProcessGroup>,
     store: Store,
     former: Box<Former>,
-    /// Tied to that of the whole group.
+    /// Limits of inner groups, aborted together with the whole group.
     forming: Forming,
     timeout: Duration,
     mesh: OnceCell<Mesh>,
 }
 
-/// Who shares the state with this rank, where it is shared: the ranks of its node, or all.
+/// Returns the ranks that share sharded state with this one: those of its node, or all.
 pub fn sharing(group: &dyn ProcessGroup) -> &dyn ProcessGroup {
     group.mesh().map_or(group, |mesh| &*mesh.node)
 }
@@ -51,7 +51,7 @@ impl Meshed {
         Self { whole, store, former, forming: forming.beside(timeout), timeout, mesh: OnceCell::new() }
     }
 
-    /// The inner groups first: nothing of theirs outlives the whole. The node's before the one across: what ends NCCL waits for the device,
+    /// Ends the inner groups before the whole one, and the node's group before the one across nodes: ending NCCL waits for the device,
     /// which may wait for a rank of the node.
     fn end(self, end: impl Fn(Box<dyn ProcessGroup>) -> Result<(), CommError>) -> Result<(), CommError> {
         let inner = self.mesh.into_inner().map(|mesh| [mesh.node, mesh.across]);
@@ -145,8 +145,8 @@ impl ProcessGroup for Meshed {
         self.end(|group| group.abort(timeout))
     }
 
-    fn cutter(&self) -> Box<dyn Cut> {
-        self.whole.cutter()
+    fn abort_handle(&self) -> Box<dyn AbortHandle> {
+        self.whole.abort_handle()
     }
 
     fn waited(&self) -> Duration {

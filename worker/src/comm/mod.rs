@@ -1,23 +1,24 @@
-//! Process groups: how the workers of a round add up gradients and agree.
+//! Process groups: collectives with which the workers of a round add up gradients and agree.
 //!
 //! One trait and five groups: [`Solo`] (a world of one), [`Shm`] (CPU ranks of one node), [`Gloo`] (CPU), [`Linked`] (GPUs of one node that
 //! reach each other's memory, by their copy engines) and, with the feature `cuda`, `Nccl`. Gloo and NCCL are libtorch's own c10d, reached
-//! through the C face in `shim/c10d.cpp`. They meet in a [`Store`], libtorch's TCPStore client, that talks to the broker's store.
+//! through the C interface in `shim/c10d.cpp`. They meet in a [`Store`], libtorch's TCPStore client, that talks to the broker's store.
 //!
 //! Every rank must call the same collectives in the same order with the same shapes and kinds. Nothing here waits
 //! without a limit, and nothing here retries: a failed collective ends the round, and the round's owner decides. A group is
 //! formed with a [`Forming`], by which any thread can end it, from the beginning on; one process may form group after group,
 //! and each gives back all it took.
 
+mod abort;
 mod c10d;
-mod cut;
 mod error;
 mod links;
 mod mesh;
 mod shm;
 mod solo;
-mod waited;
+mod wait_time;
 
+pub use abort::{AbortHandle, Forming};
 #[cfg(feature = "cuda")]
 pub use c10d::group::Nccl;
 pub use c10d::{
@@ -25,7 +26,6 @@ pub use c10d::{
     store::{Store, StoreAddr},
     work::C10dWork,
 };
-pub use cut::{Cut, Forming};
 pub use error::CommError;
 pub use links::{LinkWork, Linked, LinkedFormed};
 pub use mesh::{Former, Mesh, Meshed, sharing};
@@ -38,37 +38,33 @@ pub use solo::Solo;
 use std::{cell::RefCell, time::Duration};
 use tch::Tensor;
 
-/// How values of the ranks are brought together, element by element.
+/// Elementwise reduction over the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduce {
-    /// Their sum.
     Sum,
-    /// The smallest.
     Min,
-    /// The largest.
     Max,
 }
 
-/// What an H200 computes in bf16 while one byte is summed over NVLink: about 450 TFLOP/s beside 230 GB/s of gradients.
+/// Operations that an H200 does in bf16 while one byte is summed over NVLink: about 450 TFLOP/s at 230 GB/s of gradients.
 const DEVICE_FLOPS_PER_BYTE: f64 = 2000.0;
 
-/// The ranks of one round. Not shared between threads: collectives must be issued in one order.
+/// The ranks of one round. A group belongs to one thread, as collectives must be issued in one order.
 pub trait ProcessGroup: Send {
     /// This process's rank, `0..size()`.
     fn rank(&self) -> u32;
 
-    /// Number of ranks.
     fn size(&self) -> u32;
 
     /// "solo", "shm", "gloo", "copy engines" or "nccl".
     fn backend(&self) -> &'static str;
 
-    /// What is done in another way than it could be, and why, once that is known: a sentence.
+    /// Returns a sentence that says which slower fallback is used and why, if there is one.
     fn fell_back(&self) -> Option<String> {
         None
     }
 
-    /// Floating-point operations that a device can do while this group sums one byte; 0 where it sums with the hands that compute.
+    /// Floating-point operations that a device can do while this group sums one byte; 0 where sums use the computing processors.
     fn flops_per_byte(&self) -> f64 {
         0.0
     }
@@ -78,12 +74,12 @@ pub trait ProcessGroup: Send {
     /// The values may be read once the work has been waited for. Errors when the collective cannot be begun.
     fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError>;
 
-    /// Begins copying `root`'s values into every rank's `tensor`. Dense, same shape and kind on every rank. Where that fails, each value is
-    /// the one that was there or the one that was sent; what a sum or gather leaves that fails may be anything.
+    /// Begins copying `root`'s values into every rank's `tensor`. Dense, same shape and kind on every rank. If that fails, each value is
+    /// either the old or the sent one. After a failed sum or gather the values are undefined.
     fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError>;
 
     /// Begins to sum `whole` over all ranks, in place: a flat array of as many equal parts as there are ranks. Afterwards the
-    /// part with this rank's number holds the sums; what the others hold is not said.
+    /// part with this rank's number holds the sums; the other parts are undefined.
     fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Work, CommError> {
         let _it_has_parts = own_part(whole, self.rank(), self.size())?;
         self.all_reduce_sum(whole)
@@ -106,35 +102,35 @@ pub trait ProcessGroup: Send {
         Ok(None)
     }
 
-    /// Of a tensor that [`ProcessGroup::shared_like`] gave, where this group measures what it sums: the norms of the ranks' parts of the
-    /// sums, f32 by rank, as the last [`ProcessGroup::all_reduce_sum`] of the whole tensor leaves them. Together they are the norm of the
-    /// tensor. The same answer on every rank.
+    /// Returns the norms of the ranks' parts of a tensor from [`ProcessGroup::shared_like`], f32 by rank, as computed by the last
+    /// [`ProcessGroup::all_reduce_sum`] of the whole tensor; their joint norm is the norm of the tensor. `None` where this group does not
+    /// measure norms. The answer is the same on every rank.
     fn norms_of(&self, shared: &Tensor) -> Option<Tensor> {
         let _not_measured = shared;
         None
     }
 
-    /// Returns when every rank has come here, or fails after `timeout`.
+    /// Waits until every rank has reached this call, or fails after `timeout`.
     fn barrier(&self, timeout: Duration) -> Result<(), CommError>;
 
-    /// Fails once a rank has ended this group before its time: what a device computed of sums that no host waited for may be wrong
-    /// then. For whoever has waited for the device, before what it computed is kept.
+    /// Fails once a rank has aborted this group: results that a device computed from sums which no host waited for may be wrong
+    /// then. To be called after waiting for the device and before its results are used.
     fn intact(&self) -> Result<(), CommError> {
         Ok(())
     }
 
-    /// Ends the group after its last collective; every rank does. Fails when that takes longer than `timeout`.
+    /// Ends the group after its last collective. Every rank must call it. Fails when that takes longer than `timeout`.
     fn shutdown(self: Box<Self>, timeout: Duration) -> Result<(), CommError>;
 
-    /// Ends the group whatever is in flight, without the other ranks. Work that was begun ends in an error.
+    /// Ends the group at once, without the other ranks. Work in flight ends in an error.
     ///
-    /// Shared memory is cut at once, and the other ranks' collectives end in an error that names this one.
+    /// A shared-memory group ends at once, and the other ranks' collectives end in an error that names this rank.
     ///
     /// Gloo's connections are closed, and the others see them close. NCCL's communicators are aborted; when that takes
     /// longer than `timeout`, it is left to a thread of its own, and the call returns [`CommError::TimedOut`].
     fn abort(self: Box<Self>, timeout: Duration) -> Result<(), CommError>;
 
-    /// The same ranks by node, once [`ProcessGroup::by_node`] has formed them: those that share the state with this one are on
+    /// Returns the groups by node, once [`ProcessGroup::by_node`] has formed them: the ranks that share the state with this one are on
     /// its node.
     fn mesh(&self) -> Option<&Mesh> {
         None
@@ -146,14 +142,14 @@ pub trait ProcessGroup: Send {
         Err(CommError::NoMesh { backend: self.backend(), size: self.size(), ranks })
     }
 
-    /// What ends the group from any thread, while its owner waits in it, too.
-    fn cutter(&self) -> Box<dyn Cut>;
+    /// Returns a handle that aborts the group from any thread, even while its owner waits in it.
+    fn abort_handle(&self) -> Box<dyn AbortHandle>;
 
-    /// How long the owner has waited for collectives since the group was formed: in [`Work::wait`], [`Work::order`] and
-    /// [`ProcessGroup::barrier`]. On a device: from when this rank had computed what it was to.
+    /// Returns how long the owner has waited for collectives since the group was formed: in [`Work::wait`], [`Work::order`] and
+    /// [`ProcessGroup::barrier`]. On a device, waiting begins when this rank has computed its operand.
     fn waited(&self) -> Duration;
 
-    /// [`ProcessGroup::all_reduce`] with [`Reduce::Sum`].
+    /// Begins to sum `tensor` over all ranks, in place; see [`ProcessGroup::all_reduce`].
     fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Work, CommError> {
         self.all_reduce(tensor, Reduce::Sum)
     }
@@ -172,7 +168,7 @@ fn check(tensor: &Tensor, operation: &'static str) -> Result<(), CommError> {
     }
 }
 
-/// The part of a flat array that belongs to `rank` of `size`.
+/// Returns the part of a flat array that belongs to `rank` of `size`.
 fn own_part(whole: &Tensor, rank: u32, size: u32) -> Result<Tensor, CommError> {
     let length = whole.numel() as i64;
     let size = i64::from(size);
@@ -180,23 +176,23 @@ fn own_part(whole: &Tensor, rank: u32, size: u32) -> Result<Tensor, CommError> {
         return Err(CommError::Tensor { operation: "a collective over equal parts", found: "one that has none" });
     }
     let part = length / size;
-    let cut = whole.f_narrow(0, i64::from(rank) * part, part);
-    cut.map_err(|_undefined| CommError::Tensor { operation: "a collective over equal parts", found: "a broken one" })
+    let part_of = whole.f_narrow(0, i64::from(rank) * part, part);
+    part_of
+        .map_err(|_undefined| CommError::Tensor { operation: "a collective over equal parts", found: "a broken one" })
 }
 
 /// A collective that was begun. Dropping it does not cancel it: its tensor is kept alive until it ends.
 #[must_use = "a collective has no result before it was waited for"]
 #[derive(Debug)]
 pub enum Work {
-    /// Ended when it was begun (a world of one).
+    /// The collective ended when it was begun (a world of one).
     Done,
-    /// These.
+    /// Several collectives that make up one.
     Several(Vec<Self>),
-    /// In c10d's hands.
     C10d(C10dWork),
-    /// In the hands of the thread that shares memory with the other ranks.
+    /// A collective of the thread that shares memory with the other ranks.
     Shm(ShmWork),
-    /// In the hands of the device's copy engines.
+    /// A collective of the device's copy engines.
     Linked(LinkWork),
 }
 
@@ -241,12 +237,12 @@ impl Work {
 pub struct Pending(RefCell<Vec<Work>>);
 
 impl Pending {
-    /// Keeps what was begun.
+    /// Adds a collective.
     pub fn keep(&self, work: Work) {
         self.0.borrow_mut().push(work);
     }
 
-    /// [`Work::wait`] for everything begun.
+    /// Waits for all collectives, as [`Work::wait`].
     ///
     /// # Errors
     /// That of the first collective that failed.
@@ -254,7 +250,7 @@ impl Pending {
         self.0.take().iter().try_for_each(|work| work.wait(timeout))
     }
 
-    /// [`Work::order`] for everything begun, which is still to be waited for.
+    /// Orders the device's stream after all collectives, as [`Work::order`]. They still have to be waited for.
     ///
     /// # Errors
     /// That of the first collective that failed.
@@ -262,7 +258,7 @@ impl Pending {
         self.0.borrow().iter().try_for_each(|work| work.order(timeout))
     }
 
-    /// Waits for nothing begun so far.
+    /// Drops all collectives without waiting.
     pub fn forget(&self) {
         self.0.take();
     }

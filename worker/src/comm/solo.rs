@@ -1,6 +1,6 @@
 //! A world of one: every collective is the identity.
 
-use super::{CommError, Cut, ProcessGroup, Reduce, Work, cut::Nothing};
+use super::{AbortHandle, CommError, ProcessGroup, Reduce, Work, abort::NoopHandle};
 use std::time::Duration;
 use tch::Tensor;
 
@@ -33,8 +33,8 @@ impl ProcessGroup for Solo {
         Ok(())
     }
 
-    fn cutter(&self) -> Box<dyn Cut> {
-        Box::new(Nothing)
+    fn abort_handle(&self) -> Box<dyn AbortHandle> {
+        Box::new(NoopHandle)
     }
 
     fn waited(&self) -> Duration {

@@ -1,4 +1,4 @@
-//! Rows of the staged arrays gathered into tensors.
+//! Gathers rows of the staged arrays into tensors.
 
 use super::error::DataError;
 use crate::backend::{
@@ -9,7 +9,7 @@ use enn_common::fs::mmap::{Plain, bytes_of};
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
-/// The staged arrays as slices, row-major. Checked once, so that gathering cannot run out of them.
+/// The staged arrays as slices, row-major. Lengths are checked on construction, so that gathering stays within them.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     x: &'a [f32],
@@ -23,7 +23,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Inputs (rows, inputs) with their mask. Targets are absent until `with_targets`.
+    /// Creates a view of inputs (rows, inputs) with their mask. Targets are absent until `with_targets`.
     ///
     /// # Errors
     /// [`DataError::Length`] when a slice does not hold `rows × inputs` values.
@@ -43,10 +43,10 @@ impl<'a> View<'a> {
         Ok(Self { y, y_mask, outputs, ..self })
     }
 
-    /// Adds weights of the rows; none where all count the same.
+    /// Adds weights of the rows; an empty slice gives all rows the same weight.
     ///
     /// # Errors
-    /// [`DataError::Length`] when there are some, but not one per row.
+    /// [`DataError::Length`] when there are weights, but not one per row.
     pub fn with_weights(self, weight: &'a [f32]) -> Result<Self, DataError> {
         if !weight.is_empty() {
             check("weight", weight.len(), self.rows, 1)?;
@@ -58,20 +58,20 @@ impl<'a> View<'a> {
         self.rows
     }
 
-    /// Bytes of one gathered row.
+    /// Returns the size of one gathered row in bytes.
     pub(super) fn row_bytes(&self) -> usize {
         (self.inputs + self.outputs) * (size_of::<f32>() + size_of::<bool>())
     }
 
-    /// Gathers `rows` into tensors on the host, pinned when `pin` names a CUDA device: every value is written once, where it is to
-    /// lie. The tensors are parts of one, which is what is copied to a device. Rows from `real` on are padding: their target mask is
-    /// all zero.
+    /// Gathers `rows` into tensors on the host, in pinned memory when `pin` names a CUDA device. Every value is written
+    /// once. The tensors are parts of one buffer, which is copied to a device as a whole. Rows from `real` on are
+    /// padding: their target mask is zero.
     ///
     /// # Errors
     /// [`DataError::Tensor`] when libtorch cannot make the tensors.
     pub fn gather(&self, rows: &[u64], real: usize, pin: Device) -> Result<Batch, DataError> {
         let failed = |source| DataError::Tensor { rows: rows.len(), width: self.inputs + self.outputs, source };
-        let parts = Parts::of(rows.len(), self.inputs, self.outputs, !self.weight.is_empty());
+        let parts = BatchLayout::of(rows.len(), self.inputs, self.outputs, !self.weight.is_empty());
         let mut bytes = buffer(parts.bytes(), pin.is_cuda()).map_err(failed)?;
         let Some(mut rest) = host_bytes_mut(&mut bytes) else { unreachable!("it was just made on the host") };
         let mut places = parts.0.iter().map(|part| {
@@ -90,12 +90,12 @@ impl<'a> View<'a> {
             let cells = to.chunks_exact_mut(size_of::<f32>()).zip(from);
             cells.for_each(|(cell, valid)| cell.copy_from_slice(&(f32::from(*valid) * weight).to_ne_bytes()));
         };
-        write(place(), self.x, (rows, self.inputs), copied);
-        write(place(), self.x_mask, (rows, self.inputs), copied);
-        write(place(), self.y, (rows, self.outputs), copied);
+        write(place(), self.x, rows, self.inputs, copied);
+        write(place(), self.x_mask, rows, self.inputs, copied);
+        write(place(), self.y, rows, self.outputs, copied);
         match self.weight.is_empty() {
-            true => write(place(), self.y_mask, (rows, self.outputs), counted),
-            false => write(place(), self.y_mask, (rows, self.outputs), weighed),
+            true => write(place(), self.y_mask, rows, self.outputs, counted),
+            false => write(place(), self.y_mask, rows, self.outputs, weighed),
         }
         drop(places);
         let [x, x_mask, y, y_mask] = parts.views(&bytes).map_err(failed)?;
@@ -103,19 +103,19 @@ impl<'a> View<'a> {
     }
 }
 
-/// Where x, x_mask, y and y_mask lie in one tensor of bytes.
+/// Positions of x, x_mask, y and y_mask in one buffer.
 #[derive(Debug, Clone, Copy)]
-pub struct Parts([Part; 4]);
+pub struct BatchLayout([BatchArray; 4]);
 
 #[derive(Debug, Clone, Copy)]
-struct Part {
+struct BatchArray {
     rows: usize,
     width: usize,
     kind: Kind,
 }
 
-impl Part {
-    /// Where the next one begins: what reads many numbers at once wants them to begin at such places.
+impl BatchArray {
+    /// Alignment of each array in bytes, for vector loads.
     const ALIGNMENT: usize = 64;
 
     fn bytes(&self) -> usize {
@@ -127,20 +127,20 @@ impl Part {
     }
 }
 
-impl Parts {
+impl BatchLayout {
     fn of(rows: usize, inputs: usize, outputs: usize, weighed: bool) -> Self {
-        let part = |width, kind| Part { rows, width, kind };
+        let part = |width, kind| BatchArray { rows, width, kind };
         let weights = if weighed { Kind::Float } else { Kind::Bool };
         Self([part(inputs, Kind::Float), part(inputs, Kind::Bool), part(outputs, Kind::Float), part(outputs, weights)])
     }
 
     fn bytes(&self) -> usize {
-        self.0.iter().map(Part::padded).sum()
+        self.0.iter().map(BatchArray::padded).sum()
     }
 
     fn views(&self, bytes: &Tensor) -> Result<[Tensor; 4], tch::TchError> {
         let mut start = 0;
-        let mut next = |part: &Part| {
+        let mut next = |part: &BatchArray| {
             let own = bytes.f_narrow(0, start, part.bytes() as i64)?;
             start += part.padded() as i64;
             own.f_view_dtype(part.kind)?.f_view([part.rows as i64, part.width as i64])
@@ -163,17 +163,17 @@ pub struct Batch {
     pub y_mask: Tensor,
     /// Row of the staged order in each slot.
     pub rows: Arc<[u64]>,
-    /// Rows that count; the rest is padding.
+    /// Number of rows that count; the rest is padding.
     pub real: usize,
-    /// The tensor of bytes that the four are parts of, where they are.
-    pub whole: Option<(Tensor, Parts)>,
+    /// Buffer that contains the four tensors, and its layout; `None` where they are separate.
+    pub whole: Option<(Tensor, BatchLayout)>,
 }
 
 impl Batch {
-    /// The batch on `device`; the copy overlaps with computation when the host side is pinned.
+    /// Copies the batch to `device`; the copy overlaps with computation when the host memory is pinned.
     ///
     /// # Errors
-    /// What libtorch says, usually that device memory is exhausted.
+    /// Errors of libtorch, usually exhausted device memory.
     pub fn to_device(&self, device: Device) -> Result<Self, tch::TchError> {
         if self.x.device() == device {
             return Ok(self.shallow_clone());
@@ -190,10 +190,10 @@ impl Batch {
         Ok(Self { x, x_mask, y, y_mask, whole, rows: Arc::clone(&self.rows), real: self.real })
     }
 
-    /// Slots in which a valid cell is not finite. Waits for the device.
+    /// Returns the slots in which a valid cell is not finite. Waits for the device.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn not_finite(&self) -> Result<Vec<usize>, tch::TchError> {
         let bad = |values: &Tensor, valid: &Tensor| {
             values.f_isfinite()?.f_logical_not()?.f_logical_and(valid)?.f_any_dim(1, false)
@@ -203,10 +203,10 @@ impl Batch {
         Ok(slots.into_iter().map(|slot| slot as usize).collect())
     }
 
-    /// Lets these slots weigh nothing, in place: no cell of theirs is valid, and none holds a number that could do harm.
+    /// Excludes these slots in place: all their cells become invalid and zero.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn leave_out(&self, slots: &[usize]) -> Result<(), tch::TchError> {
         if slots.is_empty() {
             return Ok(());
@@ -219,7 +219,7 @@ impl Batch {
         Ok(())
     }
 
-    /// The same tensors.
+    /// Returns a batch with the same tensors.
     pub fn shallow_clone(&self) -> Self {
         let share = |tensor: &Tensor| tensor.shallow_clone();
         let x = share(&self.x);
@@ -235,10 +235,10 @@ impl Batch {
         }
     }
 
-    /// Tensors of its own.
+    /// Returns a batch with copies of the tensors.
     ///
     /// # Errors
-    /// What libtorch says, usually that memory is exhausted.
+    /// Errors of libtorch, usually exhausted memory.
     pub fn duplicate(&self) -> Result<Self, tch::TchError> {
         let x = duplicate(&self.x)?;
         let x_mask = duplicate(&self.x_mask)?;
@@ -247,10 +247,10 @@ impl Batch {
         Ok(Self { x, x_mask, y, y_mask, whole: None, rows: Arc::clone(&self.rows), real: self.real })
     }
 
-    /// Rows `start..start + len` as views.
+    /// Returns rows `start..start + len` as views.
     ///
     /// # Errors
-    /// What libtorch says when the range is outside the batch.
+    /// Errors of libtorch, when the range is outside the batch.
     pub fn narrow(&self, start: i64, len: i64) -> Result<Self, tch::TchError> {
         Ok(Self {
             x: self.x.f_narrow(0, start, len)?,
@@ -269,14 +269,9 @@ fn check(array: &'static str, found: usize, rows: usize, width: usize) -> Result
     if found == expected { Ok(()) } else { Err(DataError::Length { array, found, expected, rows, width }) }
 }
 
-/// Writes rows of an array (N, width) one behind the other. `write` is given the bytes to write, their place among the rows, and the
-/// bytes of the array's row.
-fn write<T: Plain>(
-    to: &mut [u8],
-    array: &[T],
-    (rows, width): (&[u64], usize),
-    write: impl Fn(&mut [u8], usize, &[u8]),
-) {
+/// Writes rows of an array (N, width) consecutively. `write` is given the bytes to write, the index among the rows, and
+/// the bytes of the array's row.
+fn write<T: Plain>(to: &mut [u8], array: &[T], rows: &[u64], width: usize, write: impl Fn(&mut [u8], usize, &[u8])) {
     let row_bytes = to.len() / rows.len().max(1);
     for (at, (to, row)) in to.chunks_exact_mut(row_bytes.max(1)).zip(rows).enumerate() {
         write(to, at, bytes_of(&array[*row as usize * width..(*row as usize + 1) * width]));
@@ -311,7 +306,7 @@ mod tests {
     fn a_slot_that_is_left_out_has_no_valid_cell() {
         let x = [1.0, f32::NAN, 3.0, f32::INFINITY];
         let y = [1.0, f32::NAN, 3.0, 4.0];
-        // Row 1 is missing, and marked so.
+        // Row 1 is missing and masked.
         let view = View::inputs(4, 1, &x, &[1, 0, 1, 1]).unwrap().with_targets(1, &y, &[1, 0, 1, 1]).unwrap();
         let batch = view.gather(&[0, 1, 2, 3], 4, Device::Cpu).unwrap();
         assert_eq!(batch.not_finite().unwrap(), [3]);

@@ -1,4 +1,4 @@
-//! What can go wrong between the staged arrays and a batch.
+//! Errors between the staged arrays and a batch.
 
 use thiserror::Error;
 
@@ -14,15 +14,15 @@ pub enum DataError {
         found: usize,
         expected: usize,
         rows: usize,
-        /// Values per row.
+        /// Number of values per row.
         width: usize,
     },
     /// Libtorch refused to make a tensor, usually for lack of memory.
     #[error("failed to make a batch of {rows} rows of {width} values")]
     Tensor {
-        /// Rows of the batch.
+        /// Number of rows in the batch.
         rows: usize,
-        /// Values per row.
+        /// Number of values per row.
         width: usize,
         #[source]
         source: tch::TchError,
@@ -30,9 +30,9 @@ pub enum DataError {
     /// The thread that reads ahead ended before the batch was delivered.
     #[error("the thread that reads batches ahead ended without delivering epoch {epoch}, step {step}")]
     Ended {
-        /// Epoch wanted.
+        /// Epoch of the expected batch.
         epoch: u64,
-        /// Step wanted.
+        /// Step of the expected batch.
         step: u64,
     },
     /// The operating system refused the thread that reads ahead.

@@ -1,5 +1,5 @@
-//! Training data: which rows make a batch (`permutation`, `mix`, `sampler`), where they lie (`rows`), and how they become tensors
-//! ahead of time (`batch`, `prefetch`).
+//! Training data: the rows of a batch (`permutation`, `mix`, `sampler`), their positions (`rows`), and their conversion
+//! to tensors ahead of time (`batch`, `prefetch`).
 //!
 //! **Invariant:** the global batch of a step depends on (seed, epoch, step), the number of rows and the weights of sources only: never on the world
 //! size, the clock or which rows were read before.

@@ -1,4 +1,4 @@
-//! A thread that gathers the batches of the coming steps while the current one is computed.
+//! A thread that gathers the batches of the coming steps during the current one.
 
 use super::{
     batch::{Batch, View},
@@ -10,36 +10,36 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use std::{sync::Arc, thread::JoinHandle};
 use tch::Device;
 
-/// Batches waiting for the session, at least: two hide a page fault.
+/// Minimum length of the queue in batches: two hide a page fault.
 const QUEUE_BATCHES_MIN: usize = 2;
-/// At most, where they are small: on a machine whose cores are wanted by others they hide that this thread has to wait for one.
+/// Maximum length of the queue for small batches: on a machine with busy cores they hide that this thread waits for
+/// one.
 const QUEUE_BATCHES_MAX: usize = 16;
-/// Bytes that make a batch large: more than the fewest batches hold no more than this together.
+/// Maximum size of the queue in bytes, when it is longer than the minimum.
 const QUEUE_BYTES: usize = 64 << 20;
 
 /// Arrays that outlive the thread that reads them.
 pub trait Arrays: Send + Sync + 'static {
-    /// The arrays as slices.
+    /// Returns the arrays as slices.
     ///
     /// # Errors
     /// [`DataError::Length`] when an array does not have the size its metadata says.
     fn view(&self) -> Result<View<'_>, DataError>;
 }
 
-/// What a prefetch thread reads.
+/// Work of a prefetch thread.
 pub struct Plan {
     pub arrays: Arc<dyn Arrays>,
     /// Rows of the training split.
     pub rows: Arc<RowIndex>,
-    /// Order.
     pub sampler: Sampler,
-    /// Epoch at which to end.
+    /// Epoch at which the thread ends.
     pub epochs: u64,
-    /// Device the batches go to; host buffers are pinned when it is CUDA.
+    /// Device of the batches; host buffers are pinned when it is CUDA.
     pub device: Device,
 }
 
-/// Batches in order. Dropping it ends the thread.
+/// Batches in order. Dropping the value ends the thread.
 #[derive(Debug)]
 pub struct Prefetch {
     batches: Option<Receiver<Delivery>>,
@@ -49,7 +49,7 @@ pub struct Prefetch {
 type Delivery = Result<(Position, Batch), DataError>;
 
 impl Prefetch {
-    /// Starts reading at `from`.
+    /// Starts the thread at position `from`.
     ///
     /// # Errors
     /// [`DataError::Thread`] when the system refuses a thread; [`DataError::Length`] when an array is not what its metadata says.
@@ -64,10 +64,10 @@ impl Prefetch {
         Ok(Self { batches: Some(receiver), thread: Some(thread) })
     }
 
-    /// The batch of the next step, which must be the one at `expected`.
+    /// Returns the batch of the next step, which must be at `expected`.
     ///
     /// # Errors
-    /// What reading it failed with, or [`DataError::Ended`] when there is none left.
+    /// Errors of reading the batch, or [`DataError::Ended`] when there is none left.
     pub fn next(&self, expected: Position) -> Result<Batch, DataError> {
         let ended = DataError::Ended { epoch: expected.epoch, step: expected.step };
         let Some(batches) = &self.batches else { return Err(ended) };
@@ -81,7 +81,7 @@ impl Prefetch {
 
 impl Drop for Prefetch {
     fn drop(&mut self) {
-        // The receiver goes first: a thread blocked on a full queue wakes and ends.
+        // The receiver is dropped first: a thread blocked on a full queue wakes and ends.
         self.batches = None;
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()

@@ -1,23 +1,18 @@
-//! The rows of one split, found once: a range when they are contiguous, else a list with the narrowest index that fits.
+//! Rows of one split: a range when they are contiguous, else a list with the narrowest index that fits.
 
 /// Row numbers of the staged order that belong to a split, ascending.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowIndex {
-    /// `start..start + len`.
-    Range {
-        /// First row.
-        start: u64,
-        /// Number of rows.
-        len: u64,
-    },
-    /// A list of 32-bit row numbers: half the memory, and enough for four thousand million rows.
+    /// Contiguous rows `start..start + len`.
+    Range { start: u64, len: u64 },
+    /// A list of 32-bit row numbers: half the memory, and enough for 4 · 10⁹ rows.
     Narrow(Vec<u32>),
     /// A list of 64-bit row numbers.
     Wide(Vec<u64>),
 }
 
 impl RowIndex {
-    /// The rows whose entry in `split` equals `which` (0 train, 1 validation, 2 test).
+    /// Finds the rows whose entry in `split` equals `which` (0 train, 1 validation, 2 test).
     pub fn of_split(split: &[u8], which: u8) -> Self {
         let len = split.iter().filter(|&&s| s == which).count() as u64;
         let start = split.iter().position(|&s| s == which).unwrap_or(0) as u64;
@@ -33,7 +28,6 @@ impl RowIndex {
         }
     }
 
-    /// Number of rows.
     pub fn len(&self) -> u64 {
         match self {
             Self::Range { len, .. } => *len,
@@ -42,12 +36,12 @@ impl RowIndex {
         }
     }
 
-    /// Whether there is none.
+    /// Whether the split has no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Row number of the `ordinal`-th row; `ordinal` must be below `len`.
+    /// Returns the row number of the `ordinal`-th row; `ordinal` must be below `len`.
     pub fn at(&self, ordinal: u64) -> u64 {
         match self {
             Self::Range { start, len } => {

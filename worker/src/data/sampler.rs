@@ -1,23 +1,23 @@
-//! Which training rows an optimizer step uses, and which of them are this rank's.
+//! Training rows of an optimizer step, and the share of this rank.
 //!
-//! An epoch is a keyed permutation of the training rows, or of what is drawn of weighted sources, cut into global batches; the last batch is smaller when the rows do
-//! not divide. A rank takes a contiguous share of each batch. Shares have the same number of slots on every rank and in every
-//! step: the slots beyond the batch repeat its first row and carry no weight, so that shapes, and with them the recorded
-//! program, never change.
+//! An epoch is a keyed permutation of the training rows, or of the draws from weighted sources, cut into global
+//! batches; the last batch is smaller when the rows do not divide evenly. A rank takes a contiguous share of each
+//! batch. Shares have the same number of slots on every rank and in every step: the slots beyond the batch repeat its
+//! first row with weight 0, so that shapes, and with them the recorded program, never change.
 
 use super::{mix::Mix, permutation::Permutation};
 use std::sync::Arc;
 
-/// Where training is: the whole state of the sampler.
+/// Position in the training: the complete state of the sampler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Position {
-    /// Epochs completed.
+    /// Number of completed epochs.
     pub epoch: u64,
-    /// Steps done inside the epoch.
+    /// Number of completed steps in the epoch.
     pub step: u64,
 }
 
-/// What the order depends on, and this rank's place in the world.
+/// Parameters of the order, and the position of this rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sampler {
     /// Training rows, at least 1.
@@ -26,25 +26,25 @@ pub struct Sampler {
     pub batch: u64,
     /// Seed of the order.
     pub seed: u64,
-    /// This rank.
+    /// Index of this rank.
     pub rank: u64,
-    /// Ranks.
+    /// Number of ranks.
     pub world: u64,
-    /// Micro-batches a rank's share is cut into, at least 1.
+    /// Micro-batches per rank and step, at least 1.
     pub accumulation: u64,
-    /// Sources with weights; `None`: every row once in an epoch.
+    /// Weighted sources; `None` for every row once per epoch.
     pub mix: Option<Arc<Mix>>,
 }
 
-/// The order of one epoch.
-struct Order<'a> {
+/// Order of one epoch.
+struct EpochOrder<'a> {
     permutation: Permutation,
     sampler: &'a Sampler,
     epoch: u64,
 }
 
-impl Order<'_> {
-    /// Ordinal of the training row at a place.
+impl EpochOrder<'_> {
+    /// Returns the ordinal of the training row at a position of the epoch.
     fn at(&self, place: u64) -> u64 {
         let place = self.permutation.at(place);
         let Sampler { mix, seed, .. } = self.sampler;
@@ -52,41 +52,41 @@ impl Order<'_> {
     }
 }
 
-/// The rows of one rank in one step.
+/// Rows of one rank in one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Share {
+pub struct RankBatch {
     /// Ordinals among the training rows, `Sampler::slots` of them.
     pub ordinals: Vec<u64>,
-    /// The first so many count; the rest repeat a row and weigh nothing.
+    /// Number of leading rows that count; the rest repeat a row with weight 0.
     pub real: usize,
 }
 
 impl Sampler {
-    /// Optimizer steps per epoch.
+    /// Returns the number of optimizer steps per epoch.
     pub fn steps_per_epoch(&self) -> u64 {
         self.rows.div_ceil(self.batch)
     }
 
-    /// Slots of a rank's share: the same in every step and on every rank.
+    /// Returns the number of slots in a rank's share, equal in every step and on every rank.
     pub fn slots(&self) -> u64 {
         self.micro_slots() * self.accumulation
     }
 
-    /// Slots of one micro-batch.
+    /// Returns the number of slots of one micro-batch.
     pub fn micro_slots(&self) -> u64 {
         self.batch.div_ceil(self.world).div_ceil(self.accumulation)
     }
 
-    /// Samples of the global batch at `position`, which must lie inside an epoch.
+    /// Returns the number of samples in the global batch at `position`, which must be inside an epoch.
     pub fn samples(&self, position: Position) -> u64 {
         self.batch.min(self.rows.saturating_sub(position.step * self.batch))
     }
 
-    fn order(&self, epoch: u64) -> Order<'_> {
-        Order { permutation: Permutation::new(self.rows, self.seed, epoch), sampler: self, epoch }
+    fn order(&self, epoch: u64) -> EpochOrder<'_> {
+        EpochOrder { permutation: Permutation::new(self.rows, self.seed, epoch), sampler: self, epoch }
     }
 
-    /// The global batch: ordinals in `0..rows`, the same for every world.
+    /// Returns the global batch: ordinals in `0..rows`, independent of the number of ranks.
     pub fn global(&self, position: Position) -> Vec<u64> {
         let order = self.order(position.epoch);
         let start = (position.step * self.batch).min(self.rows);
@@ -94,8 +94,8 @@ impl Sampler {
         (start..end).map(|i| order.at(i)).collect()
     }
 
-    /// This rank's share of the global batch at `position`, which must lie inside an epoch.
-    pub fn share(&self, position: Position) -> Share {
+    /// Returns this rank's share of the global batch at `position`, which must be inside an epoch.
+    pub fn share(&self, position: Position) -> RankBatch {
         let order = self.order(position.epoch);
         let start = position.step * self.batch;
         let end = (start + self.batch).min(self.rows);
@@ -104,10 +104,10 @@ impl Sampler {
         let mut ordinals: Vec<u64> = mine.map(|i| order.at(i)).collect();
         let real = ordinals.len();
         ordinals.resize(self.slots() as usize, order.at(start));
-        Share { ordinals, real }
+        RankBatch { ordinals, real }
     }
 
-    /// The position after one step.
+    /// Returns the position after one step.
     pub fn after(&self, position: Position) -> Position {
         if position.step + 1 < self.steps_per_epoch() {
             Position { step: position.step + 1, ..position }
@@ -144,7 +144,7 @@ mod tests {
                     prop_assert!(share.ordinals.iter().all(|&o| o < rows));
                     joined.extend_from_slice(&share.ordinals[..share.real]);
                 }
-                // The ranks' shares, joined, are the one global batch of world 1.
+                // The concatenated shares of the ranks equal the global batch of one rank.
                 prop_assert_eq!(&joined, &sampler(rows, base.batch, 1).global(position));
                 prop_assert_eq!(joined.len() as u64, base.samples(position));
                 for ordinal in joined {

@@ -1,4 +1,5 @@
-//! What an exported model says: of each row the prediction in the user's units, as `enn predict` gives it, and what else is asked for.
+//! The function of an exported model: for each row the prediction in the user's units, as of `enn predict`, and the
+//! requested extra outputs.
 
 use super::{
     ExportError, Screen,
@@ -22,50 +23,50 @@ pub const X: &str = "x";
 const Y: &str = "y";
 /// Name of the quantiles: (batch, levels, *output shape) f32.
 const QUANTILES: &str = "quantiles";
-/// What is said of rows, beside states.
+/// Names of the outputs per row, besides states.
 pub const ANSWERS: [&str; 2] = [Y, QUANTILES];
-/// What is put before the name of a state that goes in, for the one that comes out.
+/// Prefix of an output that is the next call's input.
 const NEXT: &str = "next_";
 
-/// What an exported model answers beside the prediction.
+/// Extra outputs of an exported model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extras {
-    /// The quantiles of the loss.
+    /// Quantiles of the loss.
     pub quantiles: bool,
-    /// The state of a stream, going in and coming out.
+    /// State of a stream, as inputs and as outputs.
     pub stream: bool,
 }
 
-/// A model with what its answers need besides.
+/// A model with the settings of its export.
 #[derive(Debug)]
-pub struct Answered<'a> {
-    /// The model, on the CPU.
+pub struct ExportedModel<'a> {
+    /// Model, with buffers on the CPU.
     pub model: &'a Model,
-    /// Its weights, on the CPU.
+    /// Weights on the CPU.
     pub params: &'a Params,
-    /// Sizes of the output.
+    /// Shape of the output.
     pub out_shape: &'a [usize],
-    /// Cells (O) of which training has seen nothing; what is said of them is NaN.
+    /// Cells (O) without any training target; their outputs are NaN.
     pub blind: Option<Raw>,
-    /// What is answered beside the prediction.
+    /// Outputs besides the prediction.
     pub extras: Extras,
-    /// Which numbers of the input count; without, all that are finite.
+    /// Rules for valid numbers of the input; without rules all finite numbers are valid.
     pub screen: Option<Screen>,
-    /// The inputs that are the history of each series; what is said of a series without is NaN.
+    /// Inputs that are the history of each series; the outputs of a series without history are NaN.
     pub histories: Option<&'a Histories>,
 }
 
-/// The function of a model as a graph.
+/// Converts the function of a model to a graph.
 ///
 /// # Errors
-/// When the model has no such answers, or an operation of it has no way out.
-pub fn graph(answered: &Answered<'_>) -> Result<Graph, ExportError> {
+/// When the model lacks the requested outputs, or an operation cannot be exported.
+pub fn graph(answered: &ExportedModel<'_>) -> Result<Graph, ExportError> {
     let recordings = [answered.recorded(BATCHES[0])?, answered.recorded(BATCHES[1])?];
     trace::graph(&recordings, answered.params)
 }
 
-impl Answered<'_> {
-    /// Inputs by name for some rows `x` (rows, F), with an empty past where the model streams.
+impl ExportedModel<'_> {
+    /// Returns the inputs by name for rows `x` (rows, F), with a zero state where the model streams.
     ///
     /// # Errors
     /// As [`graph`].
@@ -74,7 +75,7 @@ impl Answered<'_> {
         Ok(named.chain([(X.to_owned(), x.shallow_clone())]).collect())
     }
 
-    /// The model's own outputs by name, for inputs by name.
+    /// Runs the model itself on inputs by name and returns the outputs by name.
     ///
     /// # Errors
     /// As [`graph`].
@@ -102,7 +103,7 @@ impl Answered<'_> {
         Ok(Recording { cx, inputs, outputs })
     }
 
-    /// The state before the first call, of as many rows as `x` has; empty where nothing streams.
+    /// Returns the zero state for as many rows as `x` has; empty where the model does not stream.
     fn empty_past(&self, x: &Raw) -> Result<StreamState, ExportError> {
         if !self.extras.stream {
             return Ok(StreamState::default());
@@ -116,7 +117,7 @@ impl Answered<'_> {
         Ok(StreamState::restore(&zeros).expect("names that a state gave itself"))
     }
 
-    /// The input as a value, and the outputs by name.
+    /// Returns the input as a value, and the outputs by name.
     fn answer(
         &self,
         cx: &Cx<'_>,
@@ -128,9 +129,9 @@ impl Answered<'_> {
             Some(screen) => screen.admitted(cx, &input)?,
             None => (input.clone(), functional::is_finite(cx, &input)?),
         };
-        let (output, states) = self.forward(cx, (&x, &valid), state)?;
+        let (output, states) = self.forward(cx, &x, &valid, state)?;
         let answer = self.model.answer(cx, &output)?;
-        let mut outputs = self.said(cx, &answer, &valid)?;
+        let mut outputs = self.outputs(cx, &answer, &valid)?;
         outputs.extend(states);
         Ok((input, outputs))
     }
@@ -138,23 +139,24 @@ impl Answered<'_> {
     fn forward(
         &self,
         cx: &Cx<'_>,
-        (x, valid): (&Tensor, &Tensor),
+        x: &Tensor,
+        valid: &Tensor,
         state: &StreamState,
     ) -> Result<(Output, Vec<(String, Tensor)>), ExportError> {
         if !self.extras.stream {
             return Ok((self.model.forward(cx, x, valid)?, Vec::new()));
         }
         let (output, after, values) = self.model.streamed(cx, x, valid, state)?;
-        // Blocks are done in the order of the forest, states are named in the order of their tasks.
+        // Blocks are computed in the order of the forest; states are named in the order of their tasks.
         let find = |raw: &Raw| values.iter().find(|value| value.raw().data_ptr() == raw.data_ptr()).cloned();
         let named = ports(&after).into_iter().filter_map(|(port, _, raw)| Some((next(&port), find(&raw)?)));
         Ok((output, named.collect()))
     }
 
-    /// Which series (B, S, 1) have a history; `None` where there are no series.
+    /// Returns a mask (B, S, 1) of the series that have a history; `None` where there are no series.
     fn series_known(&self, cx: &Cx<'_>, valid: &Tensor) -> Result<Option<Tensor>, OpError> {
         let Some(columns) = self.histories.map(Histories::columns) else { return Ok(None) };
-        // As many inputs of each: one that comes again changes nothing.
+        // Each series gets the same number of inputs; a repeated input changes nothing.
         let most = columns.iter().map(Vec::len).max().unwrap_or(0);
         if most == 0 || columns.iter().any(Vec::is_empty) {
             return Ok(None);
@@ -167,8 +169,9 @@ impl Answered<'_> {
         functional::at_least(cx, &functional::max_dim(cx, &own, 2, true)?, 0.5).map(Some)
     }
 
-    /// Nothing is said of a row without any input, of a series without history, nor of a blind cell.
-    fn said(&self, cx: &Cx<'_>, answer: &Answer, valid: &Tensor) -> Result<Vec<(String, Tensor)>, OpError> {
+    /// Names the outputs and sets them to NaN for rows without any input, series without history, and cells without
+    /// training targets.
+    fn outputs(&self, cx: &Cx<'_>, answer: &Answer, valid: &Tensor) -> Result<Vec<(String, Tensor)>, OpError> {
         let rows = valid.dim(0);
         let any = functional::max_dim(cx, &functional::cast(cx, valid, Kind::Float)?, 1, true)?;
         let known = functional::at_least(cx, &any, 0.5)?;
@@ -176,7 +179,7 @@ impl Answered<'_> {
         let nothing = cx.constant(Raw::from(f32::NAN));
         let shape: Vec<i64> = self.out_shape.iter().map(|size| *size as i64).collect();
         let cells: i64 = shape.iter().product();
-        let told = |value: &Tensor, levels: &[i64]| {
+        let masked = |value: &Tensor, levels: &[i64]| {
             let ones: Vec<i64> = levels.iter().map(|_| 1).collect();
             let mut value = value.clone();
             if let Some(blind) = &self.blind {
@@ -190,23 +193,23 @@ impl Answered<'_> {
             let series = functional::reshape(cx, series, &[&[rows], ones.as_slice(), &[series.dim(1), 1]].concat())?;
             functional::where_(cx, &series, &value, &nothing)
         };
-        let mut said = vec![(Y.to_owned(), told(&answer.point, &[])?)];
+        let mut outputs = vec![(Y.to_owned(), masked(&answer.point, &[])?)];
         if self.extras.quantiles && !answer.quantiles.is_empty() {
             let levels = answer.quantiles.len() as i64;
             let all = functional::stack(cx, &answer.quantiles.iter().collect::<Vec<_>>(), 1)?;
-            said.push((QUANTILES.to_owned(), told(&all, &[levels])?));
+            outputs.push((QUANTILES.to_owned(), masked(&all, &[levels])?));
         }
-        Ok(said)
+        Ok(outputs)
     }
 }
 
-/// The output that is the next call's input `name`.
+/// Returns the name of the output that is the next call's input `name`.
 pub fn next(name: &str) -> String {
     format!("{NEXT}{name}")
 }
 
-/// The states of a stream: name as a port's, own name, values. Ports have ASCII letters, digits and underscores only; where that makes two
-/// names one, the later one has a number behind it.
+/// Returns the states of a stream: port name, own name, values. Port names have ASCII letters, digits and underscores
+/// only; a later name that would be equal gets a number as suffix.
 fn ports(state: &StreamState) -> Vec<(String, String, Raw)> {
     let mut taken = BTreeSet::new();
     let mut port = |name: &str| {

@@ -1,4 +1,4 @@
-//! Why a model cannot be exported.
+//! Reasons for which a model cannot be exported.
 
 use crate::{
     error::OpError,
@@ -7,32 +7,32 @@ use crate::{
 };
 use enn_common::graph::infer::GraphError;
 
-/// A model that stays where it is.
+/// Errors of the export of a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The forward pass itself failed.
     #[error(transparent)]
     Op(#[from] OpError),
-    /// A stream of a model that has no state to carry.
+    /// The stream of the model has no state.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// libtorch refused to show a tensor.
+    /// libtorch failed to read a tensor.
     #[error("a tensor of the model: {0}")]
     Torch(#[from] tch::TchError),
-    /// A graph that contradicts itself.
+    /// The graph is inconsistent.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// An operation without a way out.
-    #[error("{op} at {place} cannot be exported: {why}\nhint: what leaves and is nearest to it: {instead}")]
-    NoWay {
+    /// An operation that cannot be exported.
+    #[error("{op} at {place} cannot be exported: {why}\nhint: the nearest operation that can be exported: {instead}")]
+    Unsupported {
         op: String,
         /// Place in the model.
         place: String,
         why: String,
-        /// What is nearest to it and leaves.
+        /// Similar operation that can be exported.
         instead: String,
     },
-    /// Something that depends on the number of rows in another way than by repeating.
+    /// A size depends on the number of rows in another way than as a multiple.
     #[error(
         "{what} at {place} depends on the number of rows: {found}\nhint: a row's answer must not depend on the rows beside it"
     )]
@@ -42,14 +42,13 @@ pub enum ExportError {
         place: String,
         found: String,
     },
-    /// An element type that no graph has.
+    /// A dtype that exported graphs do not have.
     #[error(
-        "{place}: {kind:?} has no place in an exported graph, expected f32, f64, i64 or bool\nhint: functional::cast to f32"
+        "{place}: {kind:?} cannot be stored in an exported graph, expected f32, f64, i64 or bool\nhint: functional::cast to f32"
     )]
     Kind {
         /// Place in the model.
         place: String,
-        /// The element type.
         kind: tch::Kind,
     },
 }
@@ -64,9 +63,9 @@ impl ExportError {
         Self::without(name, place, why.to_string(), instead)
     }
 
-    /// The same of what is no operation.
+    /// Describes the operation `name`, which cannot be exported.
     pub(super) fn without(name: &str, place: &str, why: String, instead: String) -> Self {
         let place = if place.is_empty() { "the model" } else { place };
-        Self::NoWay { op: name.to_owned(), place: place.to_owned(), why, instead }
+        Self::Unsupported { op: name.to_owned(), place: place.to_owned(), why, instead }
     }
 }

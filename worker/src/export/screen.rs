@@ -1,7 +1,7 @@
-//! Which numbers of the input count, by the rules of prediction, as operations: an exported model must not compute with a number that
-//! `enn predict` takes for missing.
+//! Applies the rules of prediction for valid numbers as operations of the graph: an exported model must not compute
+//! with a number that `enn predict` treats as missing.
 //!
-//! **Invariant:** a number counts here iff [`Bounds::held`] keeps it.
+//! **Invariant:** a number is valid here iff [`Bounds::held`] keeps it.
 
 use crate::{
     autograd::{Cx, Tensor},
@@ -12,16 +12,16 @@ use enn_common::artifact::bounds::Bounds;
 use std::collections::BTreeMap;
 use tch::{TchError, Tensor as Raw};
 
-/// The rules of all inputs (F).
+/// Rules of all inputs (F).
 #[derive(Debug, Default)]
 pub struct Screen {
-    /// The smallest number of each column that is believed, (1, F); `None` where all are.
+    /// Smallest valid number of each column, (1, F); `None` without a limit.
     low: Option<Raw>,
-    /// The largest.
+    /// Largest valid number of each column, (1, F); `None` without a limit.
     high: Option<Raw>,
-    /// Numbers that stand for nothing.
+    /// Numbers that stand for a missing value.
     missing: Vec<Token>,
-    /// The smallest and largest number of each column; others count as the nearer of them.
+    /// Smallest and largest number of each column; other numbers are clamped to them.
     nearest: Option<[Raw; 2]>,
 }
 
@@ -31,15 +31,15 @@ struct Token {
     value: f64,
     /// The next larger number.
     above: f64,
-    /// The columns (1, F) in which it does.
+    /// Mask (1, F) of the columns in which the number means "missing".
     columns: Raw,
 }
 
 impl Screen {
-    /// By the rules of each column.
+    /// Collects the rules of the columns.
     ///
     /// # Errors
-    /// No memory.
+    /// Errors of libtorch.
     pub fn of(bounds: &[Bounds]) -> Result<Self, TchError> {
         let row = |values: Vec<f32>| Raw::f_from_slice(&values)?.f_unsqueeze(0);
         let column = |of: fn(&Bounds) -> Option<f32>, open: f32| {
@@ -47,13 +47,13 @@ impl Screen {
             any.then(|| row(bounds.iter().map(|one| of(one).unwrap_or(open)).collect())).transpose()
         };
         let mut tokens: BTreeMap<u32, f32> = BTreeMap::new();
-        // Of two zeros one is looked for: they are equal.
+        // One of the two zeros suffices: they compare equal.
         bounds.iter().flat_map(|one| &one.missing).for_each(|value| {
             tokens.insert((value + 0.0).to_bits(), value + 0.0);
         });
         let token = |value: &f32| {
             let columns: Vec<bool> = bounds.iter().map(|one| one.missing.contains(value)).collect();
-            // Some runtimes take what is smaller than this for 0.
+            // Some runtimes flush subnormal numbers to 0.
             let above = if *value == 0.0 { f32::MIN_POSITIVE } else { value.next_up() };
             let columns = Raw::f_from_slice(&columns)?.f_unsqueeze(0)?;
             Ok::<_, TchError>(Token { value: f64::from(*value), above: f64::from(above), columns })
@@ -68,7 +68,7 @@ impl Screen {
         })
     }
 
-    /// `x` (B, F) as the model takes it, and where its numbers count.
+    /// Returns `x` (B, F) with clamped numbers, and the mask of valid numbers.
     pub(super) fn admitted(&self, cx: &Cx<'_>, x: &Tensor) -> Result<(Tensor, Tensor), OpError> {
         let finite = functional::is_finite(cx, x)?;
         let mut valid = finite.clone();
@@ -97,7 +97,7 @@ impl Screen {
         let highest = cx.constant(high.shallow_clone());
         let near = functional::where_(cx, &reaches(low)?, x, &lowest)?;
         let near = functional::where_(cx, &keeps(high)?, &near, &highest)?;
-        // What is no number stays none.
+        // NaN and infinities are not clamped.
         Ok((functional::where_(cx, &finite, &near, x)?, valid))
     }
 }

@@ -1,6 +1,6 @@
-//! Models of many configurations, as graphs, against themselves.
+//! Compares the graphs of models of many configurations with the models themselves.
 
-use super::{Answered, Extras, Screen, graph};
+use super::{ExportedModel, Extras, Screen, graph};
 use crate::{
     model::{Head, Model, ModelSpec},
     params::{ParamBuilder, Params},
@@ -20,7 +20,7 @@ use enn_common::{
 use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor as Raw};
 
-/// Three numbers, of which the second has gaps and the third an offset, two categories, a grid.
+/// Describes three numbers, of which the second has gaps and the third an offset, two categories, and a grid.
 fn spec(out_shape: &[usize], head: Head) -> ModelSpec {
     let feature = |name: &str, has_missing, categories: usize| FeatureMeta {
         name: name.to_owned(),
@@ -65,7 +65,7 @@ fn config() -> ModelConfig {
     }
 }
 
-/// Rows with everything that may be wrong with one.
+/// Returns rows with every kind of invalid value.
 fn rows() -> Raw {
     let nan = f32::NAN;
     let values = [
@@ -78,7 +78,7 @@ fn rows() -> Raw {
     Raw::from_slice2(&values)
 }
 
-/// A model whose every weight counts: at their start some are zero.
+/// Builds a model in which every weight has an effect: some are zero initially.
 fn model(config: &ModelConfig, spec: &ModelSpec) -> (Model, Params) {
     let mut pb = ParamBuilder::new();
     let model = Model::build(config, spec, &mut pb).unwrap();
@@ -97,7 +97,7 @@ fn array(raw: &Raw) -> eval::Array {
     eval::Array::new(&shape, Vec::<f64>::try_from(raw.to_kind(Kind::Double).contiguous().view([-1])).unwrap())
 }
 
-/// How far the graph's answers lie from the model's own, in units of 1 + what is said.
+/// Returns the largest distance between the graph's outputs and the model's, in units of 1 + the output.
 fn distance(graph: &Graph, given: &BTreeMap<String, Raw>, own: &BTreeMap<String, Raw>) -> f64 {
     let inputs: Vec<eval::Array> = graph.inputs().iter().map(|id| array(&given[&graph.value(*id).name])).collect();
     let found = eval::run(graph, &inputs, given["x"].size()[0] as usize);
@@ -117,7 +117,7 @@ fn distance(graph: &Graph, given: &BTreeMap<String, Raw>, own: &BTreeMap<String,
 
 fn check(name: &str, config: &ModelConfig, spec: &ModelSpec, (extras, blind): (Extras, Option<Raw>)) {
     let (model, params) = model(config, spec);
-    let answered = Answered {
+    let answered = ExportedModel {
         model: &model,
         params: &params,
         out_shape: &spec.out_shape,
@@ -133,7 +133,7 @@ fn check(name: &str, config: &ModelConfig, spec: &ModelSpec, (extras, blind): (E
     let off = distance(&graph, &given, &own);
     assert!(off < 1e-5, "{name}: off by {off}");
     if extras.stream {
-        // A second call, from the state of the first.
+        // The second call continues from the state of the first.
         let next = given.keys().map(|key| {
             let value = own.get(&format!("next_{key}")).unwrap_or(&given[key]);
             (key.clone(), value.shallow_clone())
@@ -153,7 +153,7 @@ fn models_of_every_configuration_are_their_graphs() {
         check(name, config, spec, (Extras::default(), None));
         done += 1;
     };
-    for mixer in [Mixer::Retention, Mixer::TrueRetention, Mixer::Dilated] {
+    for mixer in [Mixer::GatedEma, Mixer::Retention, Mixer::Dilated] {
         for preset in [Preset::Spatial, Preset::Temporal, Preset::SpatioTemporal] {
             for norm in [Norm::LayerNorm, Norm::RmsNorm] {
                 let config = ModelConfig { mixer, preset, norm, ..config() };
@@ -167,7 +167,7 @@ fn models_of_every_configuration_are_their_graphs() {
         }
     }
     for tokens in [64, 65, 130, 200] {
-        for mixer in [Mixer::Retention, Mixer::TrueRetention] {
+        for mixer in [Mixer::GatedEma, Mixer::Retention] {
             let config = ModelConfig { spatial_latents: tokens, temporal_latents: tokens, mixer, ..config() };
             one(&format!("{tokens} tokens {mixer:?}"), &config, &point());
         }
@@ -189,14 +189,14 @@ fn models_of_every_configuration_are_their_graphs() {
             one(&format!("dilated, {tokens} tokens {:?}", config.segments), &config, &point());
         }
     }
-    for mixer in [Mixer::Retention, Mixer::TrueRetention, Mixer::Dilated] {
+    for mixer in [Mixer::GatedEma, Mixer::Retention, Mixer::Dilated] {
         for (shape, patch) in [(vec![4, 4, 6], vec![2, 2, 3]), (vec![2, 4, 3, 4], vec![2, 2, 3, 2])] {
             let config = ModelConfig { mixer, patch, ..config() };
             one(&format!("{shape:?} {mixer:?}"), &config, &spec(&shape, Head::Point));
         }
     }
     let mut wide = point();
-    // A table that is too wide to begin as one-hot rows, and flags for every number.
+    // The table is too wide for one-hot rows, and every number has a flag.
     wide.features[3].categories = (0..40).map(|i| i.to_string()).collect();
     wide.features.iter_mut().for_each(|feature| feature.has_missing = true);
     one("flags and a wide table", &config(), &wide);
@@ -218,12 +218,12 @@ fn quantiles_states_and_blind_cells_are_in_the_graph() {
         let blind = Raw::from_slice(&[false, true, false, false, false, true]);
         check(&format!("{head:?}"), &config(), &spec(&[2, 3], head), (quantiles, Some(blind)));
     }
-    // Levels before a grid of three axes, and a state that goes in and comes out beside both outputs.
+    // Levels precede a grid of three axes, and a state is input and output besides both outputs.
     let grid = spec(&[2, 4, 6], Head::Quantiles { levels: vec![0.1, 0.5, 0.9] });
     let patched = ModelConfig { patch: vec![1, 2, 3], preset: Preset::SpatioTemporal, ..config() };
     check("a grid of three axes", &patched, &grid, (quantiles, None));
     check("everything", &patched, &grid, (Extras { quantiles: true, stream: true }, None));
-    for mixer in [Mixer::Retention, Mixer::TrueRetention] {
+    for mixer in [Mixer::GatedEma, Mixer::Retention] {
         let config = ModelConfig { mixer, preset: Preset::SpatioTemporal, temporal_depth: 2, ..config() };
         let stream = Extras { quantiles: false, stream: true };
         check(&format!("{mixer:?} stream"), &config, &spec(&[2, 3], Head::Point), (stream, None));
@@ -239,7 +239,7 @@ fn states_of_tasks_that_are_called_alike_stay_apart() {
     let spec = spec(&[2, 3], Head::Point);
     let (model, params) = model(&config, &spec);
     let extras = Extras { quantiles: false, stream: true };
-    let answered = Answered {
+    let answered = ExportedModel {
         model: &model,
         params: &params,
         out_shape: &spec.out_shape,
@@ -254,13 +254,13 @@ fn states_of_tasks_that_are_called_alike_stay_apart() {
     check("alike", &config, &spec, (extras, None));
 }
 
-/// TensorFlow makes x − (a + b) of (x − a) − b where both are known, and adds them in single precision.
+/// TensorFlow rewrites (x − a) − b to x − (a + b) where both are known, and adds them in single precision.
 #[test]
 fn both_parts_of_a_mean_are_subtracted_one_after_the_other() {
     let spec = spec(&[2, 3], Head::Point);
     let (model, params) = model(&config(), &spec);
     let extras = Extras::default();
-    let answered = Answered {
+    let answered = ExportedModel {
         model: &model,
         params: &params,
         out_shape: &spec.out_shape,
@@ -280,7 +280,7 @@ fn both_parts_of_a_mean_are_subtracted_one_after_the_other() {
     assert_eq!(made(second.ins[1]).map(|node| &node.op), Some(&Op::Where));
 }
 
-/// What a graph with the rules of prediction answers to rows is what the model answers to rows that were held to them.
+/// Compares a graph that contains the rules of prediction with the model on rows to which the rules were applied.
 #[test]
 fn numbers_that_do_not_count_are_missing_inside_the_graph() {
     let spec = spec(&[2, 3], Head::Point);
@@ -308,7 +308,7 @@ fn numbers_that_do_not_count_are_missing_inside_the_graph() {
     let of = |screen| {
         let extras = Extras::default();
         let out_shape = &spec.out_shape[..];
-        Answered { model: &model, params: &params, out_shape, blind: None, extras, screen, histories: None }
+        ExportedModel { model: &model, params: &params, out_shape, blind: None, extras, screen, histories: None }
     };
     let plain = of(None);
     let whole = of(Some(Screen::of(&bounds).unwrap()));
@@ -357,7 +357,8 @@ fn series_without_history_have_no_numbers_in_the_graph() {
     let extras = Extras { quantiles: true, stream: false };
     let out_shape = &spec.out_shape[..];
     let histories = histories.as_ref();
-    let whole = Answered { model: &model, params: &params, out_shape, blind: None, extras, screen: None, histories };
+    let whole =
+        ExportedModel { model: &model, params: &params, out_shape, blind: None, extras, screen: None, histories };
     let nan = f32::NAN;
     let rows = [
         [1.0, 0.5, 2.0, 1.0, 1.0, 0.1],

@@ -1,4 +1,4 @@
-//! From two recordings of one function, for batches of two sizes, to a graph in which sizes follow the batch.
+//! Converts two recordings of one function, for batches of two sizes, to a graph whose sizes follow the batch.
 
 use super::ExportError;
 use crate::{
@@ -15,17 +15,17 @@ use enn_common::graph::{DType, Dim, Graph, Id, Known};
 use std::collections::HashMap;
 use tch::{Device, Kind, Tensor as Raw};
 
-/// Rows of the two recordings: primes that are no sizes of models.
+/// Rows of the two recordings: primes that do not occur as sizes in models.
 pub(super) const BATCHES: [i64; 2] = [7, 11];
 
-/// A function at work on a batch: its context, and which of its values are what it is given and what it answers, by name.
+/// One recorded call of a function: its context, and its inputs and outputs by name.
 pub(super) struct Recording<'p> {
     pub(super) cx: Cx<'p>,
     pub(super) inputs: Vec<(String, Val)>,
     pub(super) outputs: Vec<(String, Val)>,
 }
 
-/// The graph of both.
+/// Builds the graph from both recordings.
 pub(super) fn graph(recordings: &[Recording<'_>; 2], params: &Params) -> Result<Graph, ExportError> {
     let [a, b] = recordings;
     a.cx.with_program(|first| b.cx.with_program(|second| Tracer::new(a, [first, second], params).trace()))
@@ -86,18 +86,18 @@ impl<'a> Tracer<'a> {
         let outs: Vec<Vec<Dim>> = rec.outs().map(|val| self.shape(val, &place)).collect::<Result<_, _>>()?;
         let mut lower = Lower { graph: &mut self.graph, ins: &ins, rests: &self.rests, outs: &outs, place: &place };
         let made = way(&rec.op, &mut lower).map_err(|why| ExportError::no_way(&rec.op, &place, &why))?;
-        // What only a reverse rule reads has no place in the graph, and is never asked for.
+        // Outputs that only a derivative reads are not in the graph, and are never requested.
         self.made.extend(rec.outs().zip(made));
         Ok(())
     }
 
-    /// A value where it is used; leaves enter the graph the first time.
+    /// Returns a value as an operand; leaves enter the graph on first use.
     fn operand(&mut self, val: Val, place: &str) -> Result<Id, ExportError> {
         if let Some(id) = self.made.get(&val) {
             return Ok(*id);
         }
         let Some(raw) = self.leaves.get(&val).map(Raw::shallow_clone) else {
-            let why = "it is something that only training keeps".to_owned();
+            let why = "it exists during training only".to_owned();
             return Err(ExportError::without("an operand", place, why, "results of the forward pass".to_owned()));
         };
         let sizes = self.shape(val, place)?.iter().map(|dim| dim.fixed()).collect::<Option<Vec<u64>>>();
@@ -111,18 +111,18 @@ impl<'a> Tracer<'a> {
                 (format!("constant_{}", self.constants), Known::Constant)
             }
         };
-        let id = self.graph.known(&name, (dtype(raw.kind(), place)?, &sizes), known, bytes(&raw)?)?;
+        let id = self.graph.known(&name, dtype(raw.kind(), place)?, &sizes, known, bytes(&raw)?)?;
         if raw.kind() == Kind::Double
             && let Some(rest) = rest(&raw)?
         {
-            let rest = self.graph.known(&format!("{name}_rest"), (DType::F32, &sizes), Known::Constant, rest)?;
+            let rest = self.graph.known(&format!("{name}_rest"), DType::F32, &sizes, Known::Constant, rest)?;
             self.rests.insert(id, rest);
         }
         self.made.insert(val, id);
         Ok(id)
     }
 
-    /// Sizes for any batch, from those for two.
+    /// Derives the sizes for any batch from those of the two recordings.
     fn shape(&self, val: Val, place: &str) -> Result<Vec<Dim>, ExportError> {
         let [a, b] = self.programs.map(|program| &program.val(val).meta.shape);
         let found = || format!("sizes {a:?} and {b:?}");
@@ -134,7 +134,7 @@ impl<'a> Tracer<'a> {
     }
 }
 
-/// A size that is the same for both batches, or the same multiple of each.
+/// Returns a size that is equal for both batches, or the same multiple of each.
 fn size(a: i64, b: i64) -> Option<Dim> {
     let times = a / BATCHES[0];
     match a == b {
@@ -144,7 +144,7 @@ fn size(a: i64, b: i64) -> Option<Dim> {
     }
 }
 
-/// Whether two operations are the same but for the batch, which stands in the shapes they make.
+/// Whether two operations are equal except for the batch in the shapes they produce.
 fn same(a: &Op, b: &Op) -> bool {
     match (a, b) {
         (Op::Reshape { .. }, Op::Reshape { .. }) | (Op::Expand { .. }, Op::Expand { .. }) => true,
@@ -164,7 +164,7 @@ fn dtype(kind: Kind, place: &str) -> Result<DType, ExportError> {
     }
 }
 
-/// The elements, row-major; f64 rounded to f32.
+/// Returns the elements, row-major; f64 rounded to f32.
 fn bytes(raw: &Raw) -> Result<Vec<u8>, tch::TchError> {
     let flat = raw.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?;
     Ok(match raw.kind() {
@@ -178,7 +178,7 @@ fn floats(flat: &Raw) -> Result<Vec<u8>, tch::TchError> {
     Ok(Vec::<f32>::try_from(flat.f_to_kind(Kind::Float)?)?.iter().flat_map(|v| v.to_le_bytes()).collect())
 }
 
-/// What rounding f64 to f32 left over; `None` where that is nothing.
+/// Returns the remainders of rounding f64 to f32; `None` where all are zero.
 fn rest(raw: &Raw) -> Result<Option<Vec<u8>>, tch::TchError> {
     let flat = raw.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?;
     let left = flat.f_sub(&flat.f_to_kind(Kind::Float)?.f_to_kind(Kind::Double)?)?;

@@ -1,9 +1,9 @@
-//! The search for the cause of a step that was not finite: the step's operations once more, each through the plain reference
-//! and beside it through the kernel that ran it.
+//! The search for the cause of a step that was not finite. Every operation of the step runs again through the plain reference
+//! and, for comparison, through the kernel that ran it.
 //!
 //! It is a [`Launcher`]: run the step again with it, over the same leaves, and ask for the finding. A kernel that is not finite
-//! where the reference is, is at fault. Where the reference is not finite either, the way goes back from the loss through
-//! operands that are not finite to the operation or leaf where it began; a NaN that a mask removes is not on that way.
+//! where the reference is, is at fault. Where the reference is not finite either, the search goes back from the loss through
+//! operands that are not finite to the operation or leaf where it began; a NaN that a mask removes is not on that path.
 //!
 //! **Invariant:** results are the plain reference's throughout. It waits for the device at every operation.
 
@@ -21,63 +21,60 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use tch::Tensor;
 
-/// Rows that are listed.
+/// Most rows that are listed.
 const ROWS_MAX: usize = 1024;
 
-/// Rows of a tensor, along its first axis, that are not finite.
+/// Rows of a tensor, along its first axis, that hold values which are not finite.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Rows {
-    /// The first of them.
+pub struct NonfiniteRows {
+    /// Indices of the first such rows, at most [`ROWS_MAX`].
     pub first: Vec<i64>,
-    /// How many there are.
+    /// Number of such rows.
     pub total: u64,
-    /// Rows of the tensor.
+    /// Number of rows of the tensor.
     pub of: i64,
 }
 
-/// Who is to blame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Blame {
+pub enum Cause {
     /// A kernel, which is in quarantine from now on.
     Kernel(KernelFault),
     /// A leaf that is not finite: data or a weight.
     Operand {
         /// Position of the operand.
         operand: usize,
-        rows: Rows,
+        rows: NonfiniteRows,
     },
     /// The operands are finite and the result is not: the numbers have grown too large.
     Result {
-        /// Rows of the result.
-        rows: Rows,
+        /// Such rows of the result.
+        rows: NonfiniteRows,
     },
 }
 
-/// Where it began.
+/// The operation where the first value that is not finite appeared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Number of the operation's record in the program of the replay.
     pub record: usize,
-    /// Operation.
     pub op: &'static str,
-    /// Who is to blame.
-    pub blame: Blame,
+    pub cause: Cause,
 }
 
 /// An operation whose results are not finite.
 #[derive(Debug)]
-struct Bad {
+struct NonfiniteOp {
     op: &'static str,
     /// Operands that are not finite, before what it writes.
-    ins: SmallVec<[(usize, Rows); 2]>,
-    outs: Rows,
+    ins: SmallVec<[(usize, NonfiniteRows); 2]>,
+    outs: NonfiniteRows,
 }
 
 /// The launcher of a replay.
 pub struct Bisect<'m> {
     manager: &'m Manager,
     calls: Cell<usize>,
-    bad: RefCell<BTreeMap<usize, Bad>>,
+    bad: RefCell<BTreeMap<usize, NonfiniteOp>>,
     /// The first kernel that was not finite.
     kernel: RefCell<Option<Finding>>,
     /// The first kernel beyond its tolerance: the cause if nothing else is.
@@ -85,15 +82,15 @@ pub struct Bisect<'m> {
 }
 
 impl<'m> Bisect<'m> {
-    /// A search among the kernels that `manager` chose.
+    /// Searches among the kernels that `manager` chose.
     pub fn new(manager: &'m Manager) -> Self {
         let calls = Cell::new(0);
         let bad = RefCell::default();
         Self { manager, calls, bad, kernel: RefCell::new(None), suspect: RefCell::new(None) }
     }
 
-    /// The cause. `ends` are records whose results must be finite, the most telling first; `producers` gives for the operands
-    /// of a record the records that made them, none for a leaf.
+    /// Returns the cause. `ends` are records whose results must be finite, the most important first; `producers` returns for each operand
+    /// of a record the record that made it, `None` for a leaf.
     pub fn finding(
         &self,
         ends: impl IntoIterator<Item = usize>,
@@ -105,8 +102,8 @@ impl<'m> Bisect<'m> {
         kernel.or_else(|| end().map(|end| origin(&bad, end, producers))).or_else(|| self.suspect.borrow().clone())
     }
 
-    /// Looks at one operation after the reference ran; `before` holds its operands as they were.
-    fn judge(
+    /// Compares one operation with its kernel after the reference ran. `before` holds copies of the operands that are written.
+    fn check_operation(
         &self,
         op: &Op,
         l: &Launch<'_>,
@@ -121,15 +118,15 @@ impl<'m> Bisect<'m> {
         let Some((kernel, copied)) = before else { return Ok(()) };
         let ins = copied.operands(l);
         if !compare::all_finite(&ins)? {
-            // What becomes of a NaN that a mask removes is nobody's fault.
+            // A NaN operand that a mask removes later is no fault of this kernel.
             return Ok(());
         }
         // A kernel that cannot be launched gives no wrong numbers.
         let Ok(found) = (kernel.launch)(op, &Launch { ins: &ins }) else { return Ok(()) };
         if let Some(fault) = compare::fault(kernel.tolerance, &effects(op, &found, &ins), &plain, &ins)? {
             let place = if fault == Fault::NonFinite { &self.kernel } else { &self.suspect };
-            let blame = Blame::Kernel(self.manager.failed(kernel, op, l.ins, fault));
-            place.borrow_mut().get_or_insert(Finding { record: self.calls.get(), op: op.name(), blame });
+            let cause = Cause::Kernel(self.manager.failed(kernel, op, l.ins, fault));
+            place.borrow_mut().get_or_insert(Finding { record: self.calls.get(), op: op.name(), cause });
         }
         Ok(())
     }
@@ -142,14 +139,14 @@ impl Launcher for Bisect<'_> {
             None => None,
         };
         let outs = (op.row().launch)(op, l)?;
-        self.judge(op, l, &outs, before)?;
+        self.check_operation(op, l, &outs, before)?;
         self.calls.set(self.calls.get() + 1);
         Ok((outs, PLAIN))
     }
 }
 
-/// Goes back from `end` as long as an operand is not finite.
-fn origin(bad: &BTreeMap<usize, Bad>, end: usize, producers: impl Fn(usize) -> Vec<Option<usize>>) -> Finding {
+/// Walks back from `end` as long as an operand is not finite.
+fn origin(bad: &BTreeMap<usize, NonfiniteOp>, end: usize, producers: impl Fn(usize) -> Vec<Option<usize>>) -> Finding {
     let mut record = end;
     loop {
         let here = &bad[&record];
@@ -165,16 +162,16 @@ fn origin(bad: &BTreeMap<usize, Bad>, end: usize, producers: impl Fn(usize) -> V
         match (earlier, leaf) {
             (Some(maker), _) => record = maker,
             (None, Some((operand, rows))) => {
-                return Finding { record, op: here.op, blame: Blame::Operand { operand, rows } };
+                return Finding { record, op: here.op, cause: Cause::Operand { operand, rows } };
             }
             (None, None) => {
-                return Finding { record, op: here.op, blame: Blame::Result { rows: here.outs.clone() } };
+                return Finding { record, op: here.op, cause: Cause::Result { rows: here.outs.clone() } };
             }
         }
     }
 }
 
-fn bad(op: &Op, l: &Launch<'_>, effects: &[&Tensor]) -> Result<Bad, OpErrorKind> {
+fn bad(op: &Op, l: &Launch<'_>, effects: &[&Tensor]) -> Result<NonfiniteOp, OpErrorKind> {
     let mut ins = SmallVec::new();
     // What the operation writes is part of its result.
     for (operand, tensor) in l.ins.iter().enumerate().filter(|(operand, _)| !op.writes(*operand)) {
@@ -183,19 +180,19 @@ fn bad(op: &Op, l: &Launch<'_>, effects: &[&Tensor]) -> Result<Bad, OpErrorKind>
             ins.push((operand, rows));
         }
     }
-    let mut outs = Rows::default();
+    let mut outs = NonfiniteRows::default();
     for tensor in effects {
         outs = rows(tensor)?;
         if outs.total > 0 {
             break;
         }
     }
-    Ok(Bad { op: op.name(), ins, outs })
+    Ok(NonfiniteOp { op: op.name(), ins, outs })
 }
 
-fn rows(tensor: &Tensor) -> Result<Rows, OpErrorKind> {
+fn rows(tensor: &Tensor) -> Result<NonfiniteRows, OpErrorKind> {
     if !tensor.is_floating_point() || tensor.numel() == 0 {
-        return Ok(Rows::default());
+        return Ok(NonfiniteRows::default());
     }
     let bad = tensor.f_isfinite()?.f_logical_not()?;
     let per_row = match bad.size().first() {
@@ -205,5 +202,5 @@ fn rows(tensor: &Tensor) -> Result<Rows, OpErrorKind> {
     let of = per_row.numel() as i64;
     let rows = Vec::<i64>::try_from(per_row.f_nonzero()?.f_view(-1)?)?;
     let total = rows.len() as u64;
-    Ok(Rows { first: rows.into_iter().take(ROWS_MAX).collect(), total, of })
+    Ok(NonfiniteRows { first: rows.into_iter().take(ROWS_MAX).collect(), total, of })
 }

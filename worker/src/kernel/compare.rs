@@ -1,8 +1,8 @@
-//! How far a kernel's results lie from the plain reference's.
+//! Compares a kernel's results with those of the plain reference.
 //!
-//! A piece at a time: weights of a model are compared with many passes over them, whose results are to stay in a processor's cache.
+//! Tensors are compared piece by piece, so that the intermediate results of many passes stay in the processor's cache.
 //!
-//! **Invariant:** operands are only read. It waits for the device: never during capture.
+//! **Invariant:** operands are only read. A comparison waits for the device and must not run during a capture.
 
 use crate::error::OpErrorKind;
 use crate::op::row::Tolerance;
@@ -12,24 +12,24 @@ use tch::{Device, Kind, TchError, Tensor};
 
 /// Units in the last place for results that are rounded once or twice.
 const ROUNDING_UNITS: f64 = 4.0;
-/// Units for long sums in f32 and f64: the order of summation is free.
+/// Units for long sums in f32 and f64, whose order of summation is free.
 const REDUCTION_UNITS: f64 = 4096.0;
-/// Units for long sums whose results are kept in 16 bits: the reference itself rounds at each step.
+/// Units for long sums whose results have 16 bits: the reference itself rounds at each step.
 const REDUCTION_UNITS_HALF: f64 = 16.0;
 
-/// Units of the largest operand that a long sum may be off by: what cancels in it leaves that. In 16 bits the results' own
-/// units are wide enough, with one of the operands.
+/// Units of the largest operand that a long sum may be off by, because of cancellation. In 16 bits one such unit is enough, as the
+/// results' own units are wide.
 const OPERAND_UNITS: f64 = 64.0;
 const OPERAND_UNITS_HALF: f64 = 1.0;
 
-/// Share of the largest result for sums of 8-bit products.
+/// Tolerance for sums of 8-bit products, as a share of the largest result.
 const EIGHT_BITS: f64 = 0.02;
 
-/// Numbers compared at once on the host, and on a device, where each piece is waited for.
+/// Elements compared at once on the host, and on a device, where each piece costs a synchronisation.
 const PIECE: i64 = 1 << 17;
 const PIECE_OF_DEVICE: i64 = 1 << 24;
 
-/// In a kind that libtorch compares: it has no such functions for 8-bit floats.
+/// Casts 8-bit floats to f32, since libtorch has no comparisons for them.
 fn readable(tensor: &Tensor) -> Result<Tensor, OpErrorKind> {
     match tensor.kind() {
         Kind::Float8e4m3fn | Kind::Float8e5m2 => Ok(tensor.f_to_kind(Kind::Float)?),
@@ -37,17 +37,17 @@ fn readable(tensor: &Tensor) -> Result<Tensor, OpErrorKind> {
     }
 }
 
-/// The numbers of a tensor, in order.
+/// Splits a tensor into flat pieces, in order.
 fn pieces(tensor: &Tensor) -> Result<Vec<Tensor>, OpErrorKind> {
     let most = if tensor.device() == Device::Cpu { PIECE } else { PIECE_OF_DEVICE };
     Ok(readable(tensor)?.f_reshape(-1)?.f_split(most, 0)?)
 }
 
-/// What is wrong with `found`, given the reference's `expected` and what both were made of; none when it is within the
-/// tolerance.
+/// Returns the fault of the results `found`, given the reference's results `expected` and the operands of both; `None` when all are
+/// within the tolerance.
 ///
 /// # Errors
-/// What libtorch says, e.g. that the device does not answer any more.
+/// Errors of libtorch, e.g. when the device does not answer any more.
 pub(super) fn fault(
     tolerance: Tolerance,
     found: &[&Tensor],
@@ -58,9 +58,9 @@ pub(super) fn fault(
         let found = format!("{} results, {} expected", found.len(), expected.len());
         return Ok(Some(Fault::Wrong { found }));
     }
-    let made_of = Operands { all: operands, largest: OnceCell::new() };
+    let made_of = ComparedOperands { all: operands, largest: OnceCell::new() };
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-        if let Some(fault) = of_one(tolerance, index, (found, expected), &made_of)? {
+        if let Some(fault) = result_fault(tolerance, index, found, expected, &made_of)? {
             return Ok(Some(fault));
         }
     }
@@ -70,7 +70,7 @@ pub(super) fn fault(
 /// Whether two runs gave the same bits; a NaN equals a NaN.
 ///
 /// # Errors
-/// What libtorch says.
+/// Errors of libtorch.
 pub(super) fn same(one: &[&Tensor], other: &[&Tensor]) -> Result<bool, OpErrorKind> {
     for (one, other) in one.iter().zip(other) {
         if one.size() != other.size() {
@@ -95,7 +95,7 @@ pub(super) fn same(one: &[&Tensor], other: &[&Tensor]) -> Result<bool, OpErrorKi
 /// Whether every element of every floating tensor is finite.
 ///
 /// # Errors
-/// What libtorch says.
+/// Errors of libtorch.
 pub(super) fn all_finite(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
     for tensor in tensors.iter().filter(|tensor| tensor.is_floating_point()) {
         for piece in pieces(tensor)? {
@@ -107,10 +107,10 @@ pub(super) fn all_finite(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
     Ok(true)
 }
 
-/// Whether every element is 0: a comparison with that says little.
+/// Whether every element is 0, which makes a comparison inconclusive.
 ///
 /// # Errors
-/// What libtorch says.
+/// Errors of libtorch.
 pub(super) fn all_zero(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
     for tensor in tensors {
         if truth(&readable(tensor)?.f_any()?)? {
@@ -120,11 +120,12 @@ pub(super) fn all_zero(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
     Ok(true)
 }
 
-fn of_one(
+fn result_fault(
     tolerance: Tolerance,
     index: usize,
-    (found, expected): (&Tensor, &Tensor),
-    operands: &Operands<'_>,
+    found: &Tensor,
+    expected: &Tensor,
+    operands: &ComparedOperands<'_>,
 ) -> Result<Option<Fault>, OpErrorKind> {
     let shape = |t: &Tensor| (t.size(), t.kind());
     if shape(found) != shape(expected) {
@@ -157,7 +158,7 @@ fn of_one(
         sum += size.f_sum(Kind::Double)?.f_double_value(&[])?;
     }
     let mean = sum / expected.numel() as f64;
-    let (share, least) = allowed(tolerance, kind, (largest, mean), operands)?;
+    let (share, least) = allowed(tolerance, kind, largest, mean, operands)?;
     let mut worst: Option<(f64, String)> = None;
     let mut begin = 0;
     for (found, wanted) in pairs() {
@@ -178,12 +179,12 @@ fn of_one(
     Ok(worst.map(|(_, found)| Fault::Wrong { found }))
 }
 
-/// In f64, with 0 for what is not finite.
+/// Casts to f64 and replaces values that are not finite with 0.
 fn finite(tensor: &Tensor) -> Result<Tensor, TchError> {
     tensor.f_to_kind(Kind::Double)?.f_nan_to_num(0.0, 0.0, 0.0)
 }
 
-/// What is not finite in one of them and not the same in the other.
+/// Returns a fault if the two differ where one of them is not finite.
 fn other_odd(index: usize, found: &Tensor, wanted: &Tensor) -> Result<Option<Fault>, OpErrorKind> {
     let finite = found.f_isfinite()?;
     let is_wanted = wanted.f_isfinite()?;
@@ -202,14 +203,15 @@ fn other_odd(index: usize, found: &Tensor, wanted: &Tensor) -> Result<Option<Fau
     Ok((!same(&[&a], &[&b])?).then(wrong))
 }
 
-/// How far a result of that kind may be off: a share of its own size, and so much, given the largest and the mean size of all.
+/// Returns the allowed error of a result as a relative and an absolute part, given the largest and the mean magnitude of all results.
 fn allowed(
     tolerance: Tolerance,
     kind: Kind,
-    (largest, mean): (f64, f64),
-    operands: &Operands<'_>,
+    largest: f64,
+    mean: f64,
+    operands: &ComparedOperands<'_>,
 ) -> Result<(f64, f64), OpErrorKind> {
-    // Sums of f32 that end in f64 are as exact as f32.
+    // Sums of f32 operands with f64 results are only as exact as f32.
     let narrow = operands.all.iter().any(|operand| operand.kind() == Kind::Float);
     let unit = unit(if kind == Kind::Double && narrow { Kind::Float } else { kind });
     Ok(match tolerance {
@@ -225,14 +227,14 @@ fn allowed(
     })
 }
 
-/// What results were made of. An update of all weights has hundreds of operands, and as many results ask for their size.
-struct Operands<'a> {
+/// Operands of a call with a cached magnitude: an update of all weights has hundreds of operands and as many results.
+struct ComparedOperands<'a> {
     all: &'a [&'a Tensor],
     largest: OnceCell<f64>,
 }
 
-impl Operands<'_> {
-    /// Largest finite magnitude among the floating operands; 0 without any. Found once.
+impl ComparedOperands<'_> {
+    /// Returns the largest finite magnitude among the floating-point operands; 0 without any.
     fn largest(&self) -> Result<f64, OpErrorKind> {
         if let Some(found) = self.largest.get() {
             return Ok(*found);
@@ -249,7 +251,7 @@ impl Operands<'_> {
     }
 }
 
-/// Distance from 1 to the next number.
+/// Distance from 1 to the next larger number of a kind.
 fn unit(kind: Kind) -> f64 {
     match kind {
         Kind::Double => f64::EPSILON,

@@ -1,39 +1,39 @@
-//! What ran, what was passed over and why: counted per operation, told once in a while, forgotten when told.
+//! Counts, per operation, which kernels ran, which were passed over and why. Counts are reported now and then and reset by the report.
 //!
-//! **Invariant:** bounded: one entry per operation with kernels, and a few reasons in each.
+//! **Invariant:** memory is bounded: one entry per operation with kernels, and a few reasons in each.
 
 use enn_common::kernels::{OpKernels, REASONS_MAX};
 use std::collections::BTreeMap;
 
 /// Counts since the last report.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct KernelLedger {
     ops: BTreeMap<&'static str, OpKernels>,
 }
 
-impl Ledger {
+impl KernelLedger {
     fn op(&mut self, op: &'static str) -> &mut OpKernels {
         self.ops.entry(op).or_insert_with(|| OpKernels { op: op.to_owned(), ..OpKernels::default() })
     }
 
-    /// The order in which an operation's kernels are tried.
+    /// Sets the order in which an operation's kernels are tried.
     pub(super) fn ordered(&mut self, op: &'static str, order: Vec<String>, forced: bool) {
         let own = self.op(op);
         own.order = order;
         own.forced = forced;
     }
 
-    /// `calls` calls of a kernel.
+    /// Adds `calls` calls of a kernel.
     pub(super) fn ran(&mut self, op: &'static str, kernel: &str, calls: u64) {
         self.op(op).ran.entry(kernel.to_owned()).or_default().calls += calls;
     }
 
-    /// A kernel agreed with the reference on one more signature.
+    /// Counts one more signature on which a kernel agreed with the reference.
     pub(super) fn checked(&mut self, op: &'static str, kernel: &str) {
         self.op(op).ran.entry(kernel.to_owned()).or_default().checked += 1;
     }
 
-    /// A kernel was passed over on `calls` calls.
+    /// Adds `calls` calls for which a kernel was passed over.
     pub(super) fn passed_over(&mut self, op: &'static str, kernel: &str, reason: &str, calls: u64) {
         let own = self.op(op);
         let key = format!("{kernel}: {reason}");
@@ -42,14 +42,14 @@ impl Ledger {
         }
     }
 
-    /// All counts, which begin anew; orders stay.
+    /// Returns all counts and resets them. The orders stay.
     pub(super) fn take(&mut self) -> Vec<OpKernels> {
-        let told = self.ops.values().filter(|op| !op.ran.is_empty() || !op.passed_over.is_empty()).cloned().collect();
+        let report = self.ops.values().filter(|op| !op.ran.is_empty() || !op.passed_over.is_empty()).cloned().collect();
         for op in self.ops.values_mut() {
             op.ran.clear();
             op.passed_over.clear();
         }
-        told
+        report
     }
 }
 
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn counts_are_told_once_and_reasons_are_few() {
-        let mut ledger = Ledger::default();
+        let mut ledger = KernelLedger::default();
         ledger.ordered("sdpa", vec!["flash".into(), "plain".into()], true);
         assert!(ledger.take().is_empty());
         ledger.ran("sdpa", "plain", 2);

@@ -11,10 +11,10 @@
 //!
 //! **Invariant:** every way ends in the row's plain reference. What it keeps is bounded.
 
-use super::pace::{self, Clock};
 use super::policy::{self, Breaker};
-use super::sig::{self, Sig};
-use super::state::{Known, State};
+use super::signature::{self, OperandSignature};
+use super::speed::{self, SpeedTest};
+use super::state::{ManagerState, SignatureChoice};
 use super::{Extra, Intents, KernelNameError, NoIntents};
 use crate::op::Op;
 use crate::op::row::{Kernel, Launch, OpRow, PLAIN};
@@ -23,24 +23,23 @@ use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// Something all ranks must hear.
+/// An event that all ranks must learn of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum News {
-    /// A kernel was wrong or slow, or could not run.
+pub enum KernelEvent {
+    /// A kernel was wrong, slow, or could not run.
     Faulted(KernelFault),
     /// A kernel was tried again after its cool-down and was right.
     Recovered {
-        /// Operation.
         op: &'static str,
         kernel: &'static str,
         sig: u64,
-        /// Optimizer steps done.
+        /// Number of optimizer steps done.
         step: u64,
     },
 }
 
-impl News {
-    /// The fault, if it is one.
+impl KernelEvent {
+    /// Returns the fault, if the event is one.
     pub fn into_fault(self) -> Option<KernelFault> {
         match self {
             Self::Faulted(fault) => Some(fault),
@@ -49,29 +48,29 @@ impl News {
     }
 }
 
-/// What the configuration says of kernels.
+/// Kernel settings of the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// Kernels in the order in which they are tried, by operation, its short name "attention", or both.
     pub order: BTreeMap<String, Vec<String>>,
-    /// Only kernels whose results are the same bits each time.
+    /// Whether to use only kernels whose results have the same bits each time.
     pub deterministic: bool,
 }
 
-/// Chooses, checks and remembers. Belongs to one thread; lives as long as the session.
+/// Chooses, checks and remembers kernels. A manager belongs to one thread and lives as long as the session.
 pub struct Manager {
     pub(super) settings: Settings,
     pub(super) extras: Vec<Extra>,
     pub(super) intents: Box<dyn Intents>,
-    pub(super) state: RefCell<State>,
+    pub(super) state: RefCell<ManagerState>,
     pub(super) step: Cell<u64>,
     epoch: Cell<u64>,
-    /// See [`super::Launcher::generation`].
+    /// Value of [`super::Launcher::generation`].
     pub(super) generation: Cell<u64>,
-    /// The next step at which choices are void.
+    /// The next step at which choices become invalid.
     retry: Cell<u64>,
-    /// Tells what is slow.
-    pub(super) clock: Cell<Option<Clock>>,
+    /// Finds slow kernels, unless timing is switched off.
+    pub(super) clock: Cell<Option<SpeedTest>>,
 }
 
 impl Default for Manager {
@@ -85,13 +84,13 @@ impl Default for Manager {
             epoch: Cell::new(0),
             generation: Cell::new(0),
             retry: Cell::new(u64::MAX),
-            clock: Cell::new(Some(pace::slow)),
+            clock: Cell::new(Some(speed::slow)),
         }
     }
 }
 
 impl Manager {
-    /// A manager with the configured choices, kernels of the user's own, and a place for intents.
+    /// Returns a manager with configured choices, the user's own kernels, and a log of intents.
     ///
     /// # Errors
     /// [`KernelNameError`] when a configured operation or kernel is not there.
@@ -100,7 +99,7 @@ impl Manager {
         Ok(Self { settings, extras, intents, ..Self::default() })
     }
 
-    /// Says how many optimizer steps are done: cool-downs are counted in them.
+    /// Sets the number of optimizer steps done, in which cool-downs are counted.
     pub fn set_step(&self, step: u64) {
         self.step.set(step);
         if step >= self.retry.get() {
@@ -108,13 +107,13 @@ impl Manager {
         }
     }
 
-    /// Choices made before are void.
+    /// Invalidates all earlier choices.
     fn changed(&self) {
         self.generation.set(self.generation.get() + 1);
         self.plan_retry();
     }
 
-    /// When choices may be void the next time: a cool-down ends, or a comparison that said nothing is to be made again.
+    /// Sets the next step at which choices become invalid: a cool-down ends, or an inconclusive comparison is repeated.
     pub(super) fn plan_retry(&self) {
         let state = self.state.borrow();
         let step = self.step.get();
@@ -123,7 +122,7 @@ impl Manager {
         self.retry.set(cooled.chain(again).min().unwrap_or(u64::MAX));
     }
 
-    /// Runs something that times no kernel: where others compute on the device, too.
+    /// Runs `run` without timing kernels, for use while others compute on the device.
     pub fn untimed<T>(&self, run: impl FnOnce() -> T) -> T {
         let clock = self.clock.take();
         let made = run();
@@ -131,32 +130,32 @@ impl Manager {
         made
     }
 
-    /// The selection epoch in force: how many of the quarantines that all ranks agreed on are.
+    /// Returns the selection epoch in force: the number of agreed quarantines that have taken effect.
     pub fn epoch(&self) -> u64 {
         self.epoch.get()
     }
 
-    /// Puts everything heard in force at once: before the first step, when all ranks were told the same.
-    pub fn begin(&self, told: &Quarantined) {
-        self.hear(told);
+    /// Puts all announced quarantines in force at once, before the first step, when all ranks have the same list.
+    pub fn begin(&self, list: &Quarantined) {
+        self.receive(list);
         while self.is_waiting() {
             self.advance();
         }
     }
 
-    /// Takes the launcher's list; what is new takes effect with [`Manager::advance`].
-    pub fn hear(&self, told: &Quarantined) {
+    /// Takes the launcher's list. New entries take effect with [`Manager::advance`].
+    pub fn receive(&self, list: &Quarantined) {
         let mut state = self.state.borrow_mut();
-        let before = state.heard_epoch;
-        let mut fresh: Vec<_> = told.entries.iter().filter(|entry| entry.epoch > before).cloned().collect();
+        let before = state.announced_epoch;
+        let mut fresh: Vec<_> = list.entries.iter().filter(|entry| entry.epoch > before).cloned().collect();
         fresh.sort_by_key(|entry| entry.epoch);
-        state.heard.extend(fresh);
-        state.heard_epoch = before.max(told.epoch);
+        state.announced.extend(fresh);
+        state.announced_epoch = before.max(list.epoch);
     }
 
-    /// Whether an epoch was heard of that is not in force.
+    /// Whether an announced epoch is not in force yet.
     pub fn is_waiting(&self) -> bool {
-        self.state.borrow().heard_epoch > self.epoch.get()
+        self.state.borrow().announced_epoch > self.epoch.get()
     }
 
     /// Puts the next epoch in force. Every rank calls this at the same step, when all are waiting.
@@ -164,8 +163,8 @@ impl Manager {
         let epoch = self.epoch.get() + 1;
         self.epoch.set(epoch);
         let mut state = self.state.borrow_mut();
-        while state.heard.front().is_some_and(|entry| entry.epoch <= epoch) {
-            if let Some(entry) = state.heard.pop_front() {
+        while state.announced.front().is_some_and(|entry| entry.epoch <= epoch) {
+            if let Some(entry) = state.announced.pop_front() {
                 state.agree(&entry, &self.extras);
             }
         }
@@ -174,24 +173,24 @@ impl Manager {
     }
 
     /// Faults and recoveries since the last call.
-    pub fn take_news(&self) -> Vec<News> {
-        std::mem::take(&mut self.state.borrow_mut().news)
+    pub fn take_events(&self) -> Vec<KernelEvent> {
+        std::mem::take(&mut self.state.borrow_mut().events)
     }
 
-    /// What ran since the last call.
+    /// Returns the kernels' call counts since the last call.
     pub fn take_calls(&self) -> Vec<OpKernels> {
         let mut state = self.state.borrow_mut();
         state.count();
         state.ledger.take()
     }
 
-    /// The kernel that runs such a call now; none: the plain reference, or nothing is known of such operands.
+    /// Returns the kernel chosen for such a call; `None` for the plain reference or unknown operands.
     pub(super) fn chosen(&self, op: &Op, l: &Launch<'_>) -> Option<&'static Kernel> {
         let row = op.row();
         if !self.has_choice(row) {
             return None;
         }
-        self.state.borrow().known.get(&Sig::of(op, l.ins)).and_then(|known| known.kernel)
+        self.state.borrow().known.get(&OperandSignature::of(op, l.ins)).and_then(|known| known.kernel)
     }
 
     /// Whether an operation has more than its plain reference.
@@ -199,7 +198,7 @@ impl Manager {
         !row.kernels.is_empty() || self.extras.iter().any(|extra| extra.op == row.name)
     }
 
-    /// The kernels that could run a call, whatever their standing.
+    /// Returns the kernels that could run a call, whatever the state of their breakers.
     pub(super) fn candidates(&self, op: &Op, row: &'static OpRow) -> Vec<&'static Kernel> {
         // The user's own come first.
         let added = self.extras.iter().filter(|extra| extra.op == row.name).map(|extra| extra.kernel);
@@ -209,14 +208,14 @@ impl Manager {
         policy::order(&ids, wanted, PLAIN).into_iter().map(|index| all[index]).collect()
     }
 
-    /// The configured order of an operation.
+    /// Returns the configured order of an operation.
     pub(super) fn wanted(&self, op: &str) -> Option<&[String]> {
         let fitting = self.settings.order.iter().find(|(key, _)| policy::operations(key).iter().any(|name| name == op));
         fitting.map(|(_, order)| order.as_slice())
     }
 
-    /// A kernel was right beside the reference: it is chosen from now on.
-    pub(super) fn passed(&self, kernel: &'static Kernel, op: &Op, sig: Sig, calls: u64) {
+    /// Chooses a kernel from now on, after it agreed with the reference.
+    pub(super) fn passed(&self, kernel: &'static Kernel, op: &Op, sig: OperandSignature, calls: u64) {
         let row = op.row();
         let mut state = self.state.borrow_mut();
         let mut recovered = false;
@@ -225,17 +224,23 @@ impl Manager {
         }
         if recovered {
             let step = self.step.get();
-            state.tell(News::Recovered { op: row.name, kernel: kernel.id, sig: sig.0, step });
+            state.tell(KernelEvent::Recovered { op: row.name, kernel: kernel.id, sig: sig.0, step });
         }
         drop(state);
         self.choose_always(kernel, row, sig, calls);
     }
 
-    /// It is chosen for that signature from now on.
-    fn choose_always(&self, kernel: &'static Kernel, row: &'static OpRow, sig: Sig, calls: u64) {
+    /// Chooses a kernel for a signature from now on.
+    fn choose_always(&self, kernel: &'static Kernel, row: &'static OpRow, sig: OperandSignature, calls: u64) {
         let mut state = self.state.borrow_mut();
         state.ledger.checked(row.name, kernel.id);
-        let known = Known { op: row.name, kernel: Some(kernel), calls, passed_over: SmallVec::new(), until: u64::MAX };
+        let known = SignatureChoice {
+            op: row.name,
+            kernel: Some(kernel),
+            calls,
+            passed_over: SmallVec::new(),
+            until: u64::MAX,
+        };
         state.remember(sig, known);
         let settled = state.settle(sig);
         drop(state);
@@ -244,34 +249,41 @@ impl Manager {
         }
     }
 
-    /// A kernel was right but slow. That is told, and it runs until all ranks leave it out at the same step: another one may not have found
-    /// it slow, and what ranks compute alike must have the same bits on all of them.
+    /// Reports a kernel that is correct but slow. It keeps running until all ranks leave it out at the same step: another rank may not
+    /// have found it slow, and results must have the same bits on all ranks.
     pub(super) fn slow(&self, kernel: &'static Kernel, op: &Op, ins: &[&tch::Tensor], fault: Fault) {
-        let sig = Sig::of(op, ins);
+        let sig = OperandSignature::of(op, ins);
         self.choose_always(kernel, op.row(), sig, 1);
-        let fault = self.told(kernel, op, (sig, ins), fault);
-        self.state.borrow_mut().tell(News::Faulted(fault));
+        let fault = self.fault_report(kernel, op, sig, ins, fault);
+        self.state.borrow_mut().tell(KernelEvent::Faulted(fault));
     }
 
-    fn told(&self, kernel: &Kernel, op: &Op, (sig, ins): (Sig, &[&tch::Tensor]), fault: Fault) -> KernelFault {
+    fn fault_report(
+        &self,
+        kernel: &Kernel,
+        op: &Op,
+        sig: OperandSignature,
+        ins: &[&tch::Tensor],
+        fault: Fault,
+    ) -> KernelFault {
         let op = op.name().to_owned();
         let kernel = kernel.id.to_owned();
-        KernelFault { op, kernel, sig: sig.0, operands: sig::words(ins), fault, step: self.step.get() }
+        KernelFault { op, kernel, sig: sig.0, operands: signature::words(ins), fault, step: self.step.get() }
     }
 
-    /// Takes a failure in, and tells it when the kernel is now passed over.
+    /// Records a failure, and reports it if it opens the kernel's breaker.
     pub(super) fn failed(&self, kernel: &'static Kernel, op: &Op, ins: &[&tch::Tensor], fault: Fault) -> KernelFault {
         let name = op.name();
-        let sig = Sig::of(op, ins);
+        let sig = OperandSignature::of(op, ins);
         let step = self.step.get();
         let mut state = self.state.borrow_mut();
         let breaker = state.breakers.entry((kernel.id, name, Some(sig))).or_default();
         let open = breaker.failed(&fault, step);
-        let fault = self.told(kernel, op, (sig, ins), fault);
+        let fault = self.fault_report(kernel, op, sig, ins, fault);
         if open {
             state.forget(sig);
             state.settle(sig);
-            state.tell(News::Faulted(fault.clone()));
+            state.tell(KernelEvent::Faulted(fault.clone()));
             drop(state);
             self.changed();
         }

@@ -1,7 +1,7 @@
-//! Which kernel runs an operation, and what to do when it does not: the manager, the check beside the plain reference, and the
+//! Chooses the kernel of each operation and handles failures: the manager, the check against the plain reference, and the
 //! search for the cause of a step that is not finite.
 //!
-//! **Invariant:** every way ends in the row's plain reference, which takes everything the shape rule takes.
+//! **Invariant:** the last choice is always the row's plain reference, which takes everything the shape rule takes.
 
 mod bisect;
 mod choice;
@@ -9,18 +9,18 @@ mod compare;
 mod ledger;
 mod manager;
 mod names;
-mod pace;
 mod policy;
 mod shadow;
-mod sig;
-mod small;
+mod signature;
+mod single_thread;
+mod speed;
 mod state;
 
-pub use bisect::{Bisect, Blame, Finding, Rows};
-pub use manager::{Manager, News, Settings};
+pub use bisect::{Bisect, Cause, Finding, NonfiniteRows};
+pub use manager::{KernelEvent, Manager, Settings};
 pub use names::KernelNameError;
-pub use sig::{Sig, words};
-pub(crate) use small::alone;
+pub use signature::{OperandSignature, words};
+pub(crate) use single_thread::keep_single_threaded;
 
 use crate::backend::Outs;
 use crate::error::OpErrorKind;
@@ -28,7 +28,7 @@ use crate::op::Op;
 use crate::op::row::{Kernel, Launch, PLAIN};
 use enn_common::wire::control::Intent;
 
-/// What the door asks to run an operation.
+/// Runs an operation with a kernel of its choice.
 pub trait Launcher {
     /// Runs `op` and names the kernel that did.
     ///
@@ -36,12 +36,12 @@ pub trait Launcher {
     /// When the plain reference fails too.
     fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind>;
 
-    /// The kernel of an operation by its name, for whoever runs a record again.
+    /// Returns a kernel of an operation by its name, to replay a record.
     fn kernel(&self, op: &Op, id: &str) -> Option<&'static Kernel> {
         op.row().kernels.iter().find(|kernel| kernel.id == id)
     }
 
-    /// A number that changes when a kernel chosen before may not be chosen again: records hold such choices and are void then.
+    /// A counter that changes when an earlier choice of a kernel may be invalid. Recorded plans hold such choices and must be dropped then.
     fn generation(&self) -> u64 {
         0
     }
@@ -62,16 +62,16 @@ impl std::fmt::Debug for Extra {
     }
 }
 
-/// Where it is written that a kernel is about to run for the first time on such operands, so that it is known if the process
-/// does not survive it.
+/// Log of first launches: a kernel's first launch on operands of a signature is noted beforehand, so that the cause is known if the
+/// process dies.
 pub trait Intents {
-    /// It is about to run.
+    /// Notes that a kernel is about to run.
     fn open(&self, intent: &Intent);
-    /// It ran, and the device says so.
+    /// Notes that the kernel ran and that the device still answers.
     fn close(&self);
 }
 
-/// Nobody reads intents: a process without a launcher.
+/// Ignores intents, in a process without a launcher.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoIntents;
 
@@ -81,14 +81,14 @@ impl Intents for NoIntents {
     fn close(&self) {}
 }
 
-/// The first kernel that fits and can be launched, without memory or checks.
+/// A launcher that takes the first kernel that fits and can be launched. It remembers and checks nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FirstFit;
 
 impl Launcher for FirstFit {
     fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind> {
         let row = op.row();
-        let _alone = alone(op, l);
+        let _alone = keep_single_threaded(op, l);
         for kernel in row.kernels {
             if (kernel.fits)(op, l).is_ok()
                 && let Ok(outs) = (kernel.launch)(op, l)
@@ -100,13 +100,13 @@ impl Launcher for FirstFit {
     }
 }
 
-/// The plain reference, always.
+/// A launcher that always takes the plain reference.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reference;
 
 impl Launcher for Reference {
     fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind> {
-        let _alone = alone(op, l);
+        let _alone = keep_single_threaded(op, l);
         Ok(((op.row().launch)(op, l)?, PLAIN))
     }
 }

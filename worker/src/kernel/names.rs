@@ -1,34 +1,33 @@
-//! Names of operations and kernels: whether a configured one is there, and the table's own spelling of one that was told.
+//! Names of operations and kernels: checks of configured names, and the lookup of a received name in the table.
 
 use super::{Extra, policy};
 use crate::op::row::PLAIN;
 use crate::op::{self};
 use std::collections::BTreeMap;
 
-/// A configured name that nothing has.
+/// A configured name that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KernelNameError {
-    /// No such operation, or one with the plain reference only.
+    /// The operation does not exist, or has only its plain reference.
     #[error(
         "kernels.{key}: no operation of this worker with a choice of kernels has that name\n  hint: there are {known}"
     )]
     Operation {
         key: String,
-        /// Operations with a choice.
+        /// Operations with a choice of kernels.
         known: String,
     },
-    /// No such kernel.
+    /// The operation has no such kernel.
     #[error("kernels.{key}: \"{found}\" is no kernel of it\n  hint: there are {known}")]
     Kernel {
         key: String,
-        /// Configured kernel.
         found: String,
-        /// Its kernels.
+        /// Kernels of the operation.
         known: String,
     },
 }
 
-/// Operations and their kernels, the user's own included.
+/// Returns all operations with their kernels, including the user's own.
 fn all(extras: &[Extra]) -> BTreeMap<&'static str, Vec<&'static str>> {
     let mut all: BTreeMap<&'static str, Vec<&'static str>> = BTreeMap::new();
     for row in op::rows() {
@@ -42,7 +41,7 @@ fn all(extras: &[Extra]) -> BTreeMap<&'static str, Vec<&'static str>> {
     all
 }
 
-/// Whether every configured name is there.
+/// Checks that every configured name exists.
 pub(super) fn check(order: &BTreeMap<String, Vec<String>>, extras: &[Extra]) -> Result<(), KernelNameError> {
     let all = all(extras);
     for (key, wanted) in order {
@@ -65,7 +64,7 @@ pub(super) fn check(order: &BTreeMap<String, Vec<String>>, extras: &[Extra]) -> 
     Ok(())
 }
 
-/// The names of an operation and a kernel as this program has them; none when it has them no more.
+/// Returns the static names of an operation and a kernel; `None` when this build does not have them.
 pub(super) fn interned(op: &str, kernel: &str, extras: &[Extra]) -> Option<(&'static str, &'static str)> {
     let rows = op::rows().filter(|row| row.name == op);
     let own = rows.flat_map(|row| row.kernels.iter().map(|kernel| (row.name, kernel.id)));

@@ -1,47 +1,48 @@
-//! Whether a kernel may run, and in which order kernels are tried. Pure.
+//! Decides whether a kernel may run, and in which order kernels are tried. Pure functions only.
 //!
 //! ```text
 //! closed ──3 failed launches, or 1 wrong result──► open ──cool-down, in steps──► half open ──right──► closed
 //!                                                    ▲                              │
 //!                                                    └────────────wrong─────────────┘  (cool-down doubled)
 //! ```
-//! A kernel that ended a process stays open in this build. What all ranks agreed on, as on a slow one, opens it, too.
+//! The breaker of a kernel that ended a process stays open in this build. A quarantine that all ranks agreed on, e.g. of a slow
+//! kernel, opens it, too.
 
 use enn_common::kernels::{COOL_DOWN_STEPS, Fault, Quarantine};
 
-/// Launches in a row that may fail before a kernel is passed over.
+/// Failed launches in a row after which a kernel is passed over.
 const FAILURES_MAX: u32 = 3;
-/// The cool-down is doubled this many times at most.
+/// Most times that the cool-down is doubled.
 const DOUBLINGS_MAX: u32 = 10;
 
-/// The plain reference's name in a configured order, besides its own.
+/// A second name of the plain reference in a configured order.
 const PLAIN_ALIAS: &str = "math";
 
-/// What a breaker says of a kernel at a step.
+/// State of a kernel's circuit breaker at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// It may run.
+pub(super) enum BreakerState {
+    /// The kernel may run.
     Closed,
-    /// It is passed over until a step; none: for good.
+    /// The kernel is passed over until this step; `None` means for good.
     Open(Option<u64>),
-    /// It may run once more, beside the reference.
+    /// The kernel may run once more, compared with the reference.
     HalfOpen,
 }
 
-/// The history of one kernel on one signature, or on all.
+/// Circuit breaker of one kernel on one signature, or on all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Breaker {
     failures: u32,
     opened: u32,
-    /// Open: the step at which it may be tried again; inner none: never.
+    /// If the breaker is open: the step at which the kernel may be tried again; inner `None` means never.
     retry: Option<Option<u64>>,
 }
 
 impl Breaker {
-    /// Takes a failure in; whether the kernel is now passed over.
+    /// Records a failure. Returns whether the kernel is now passed over.
     pub(super) fn failed(&mut self, fault: &Fault, step: u64) -> bool {
         self.failures += 1;
-        let half_open = self.standing(step) == Standing::HalfOpen;
+        let half_open = self.standing(step) == BreakerState::HalfOpen;
         if matches!(fault, Fault::Launch { .. }) && self.failures < FAILURES_MAX && !half_open {
             return false;
         }
@@ -52,45 +53,45 @@ impl Breaker {
         true
     }
 
-    /// Takes what all ranks agreed on.
+    /// Takes over a quarantine that all ranks agreed on.
     pub(super) fn agreed(&mut self, entry: &Quarantine) {
         self.opened = entry.count;
         self.failures = 0;
         self.retry = entry.recovered.is_none().then(|| entry.retry_at());
     }
 
-    /// It was right; whether it had been passed over before.
+    /// Closes the breaker after a correct result. Returns whether it was open before.
     pub(super) fn succeeded(&mut self) -> bool {
         self.failures = 0;
         self.retry.take().is_some()
     }
 
-    /// The step behind `step` at which it may be tried again, if that is still to come.
+    /// Returns the step after `step` at which the kernel may be tried again, if there is one.
     pub(super) fn retry_after(&self, step: u64) -> Option<u64> {
         self.retry.flatten().filter(|retry| *retry > step)
     }
 
-    /// Whether it may run at `step`.
-    pub(super) fn standing(&self, step: u64) -> Standing {
+    /// Returns the state at `step`.
+    pub(super) fn standing(&self, step: u64) -> BreakerState {
         match self.retry {
-            None => Standing::Closed,
-            Some(Some(retry)) if step >= retry => Standing::HalfOpen,
-            Some(retry) => Standing::Open(retry),
+            None => BreakerState::Closed,
+            Some(Some(retry)) if step >= retry => BreakerState::HalfOpen,
+            Some(retry) => BreakerState::Open(retry),
         }
     }
 }
 
-/// Whether a configured name means the kernel `id`: its whole name, or one of the words between its dots.
+/// Whether a configured name denotes the kernel `id`: the whole name, or one of its words between dots.
 fn means(wanted: &str, id: &str) -> bool {
     wanted == id || id.split('.').any(|word| word == wanted)
 }
 
-/// Whether a configured name means the plain reference.
+/// Whether a configured name denotes the plain reference.
 pub(super) fn means_plain(wanted: &str, plain: &str) -> bool {
     wanted == plain || wanted == PLAIN_ALIAS
 }
 
-/// Positions in `ids` in the order of `wanted`; what comes behind the plain reference is not tried.
+/// Returns positions in `ids` in the order of `wanted`. Names after the plain reference are ignored.
 pub(super) fn order(ids: &[&str], wanted: Option<&[String]>, plain: &str) -> Vec<usize> {
     let Some(wanted) = wanted else { return (0..ids.len()).collect() };
     let mut order = Vec::new();
@@ -105,7 +106,7 @@ pub(super) fn order(ids: &[&str], wanted: Option<&[String]>, plain: &str) -> Vec
     order
 }
 
-/// The operations that a configured key speaks of: itself with its reverse, "attention" for scaled dot-product attention.
+/// Returns the operations of a configured key: the operation itself and its backward; "attention" means scaled dot-product attention.
 pub(super) fn operations(key: &str) -> [String; 2] {
     let name = if key == "attention" { "sdpa" } else { key };
     [name.to_owned(), format!("{name}_backward")]
@@ -123,9 +124,9 @@ mod tests {
     fn three_failed_launches_or_one_wrong_result_open() {
         let mut breaker = Breaker::default();
         assert!(!breaker.failed(&launch(), 1) && !breaker.failed(&launch(), 2));
-        assert_eq!(breaker.standing(2), Standing::Closed);
+        assert_eq!(breaker.standing(2), BreakerState::Closed);
         assert!(breaker.failed(&launch(), 3));
-        assert_eq!(breaker.standing(3), Standing::Open(Some(3 + COOL_DOWN_STEPS)));
+        assert_eq!(breaker.standing(3), BreakerState::Open(Some(3 + COOL_DOWN_STEPS)));
         assert!(Breaker::default().failed(&Fault::NonFinite, 3));
     }
 
@@ -142,19 +143,19 @@ mod tests {
     fn after_the_cool_down_one_try_decides() {
         let mut breaker = Breaker::default();
         breaker.failed(&Fault::Unstable, 0);
-        assert_eq!(breaker.standing(COOL_DOWN_STEPS - 1), Standing::Open(Some(COOL_DOWN_STEPS)));
-        assert_eq!(breaker.standing(COOL_DOWN_STEPS), Standing::HalfOpen);
+        assert_eq!(breaker.standing(COOL_DOWN_STEPS - 1), BreakerState::Open(Some(COOL_DOWN_STEPS)));
+        assert_eq!(breaker.standing(COOL_DOWN_STEPS), BreakerState::HalfOpen);
         assert!(breaker.failed(&launch(), COOL_DOWN_STEPS), "one failed launch is enough now");
-        assert_eq!(breaker.standing(COOL_DOWN_STEPS), Standing::Open(Some(3 * COOL_DOWN_STEPS)));
+        assert_eq!(breaker.standing(COOL_DOWN_STEPS), BreakerState::Open(Some(3 * COOL_DOWN_STEPS)));
         assert!(breaker.succeeded());
-        assert_eq!(breaker.standing(0), Standing::Closed);
+        assert_eq!(breaker.standing(0), BreakerState::Closed);
     }
 
     #[test]
     fn a_crash_is_for_good() {
         let mut breaker = Breaker::default();
         breaker.failed(&Fault::Crash { how: "SIGSEGV".into() }, 5);
-        assert_eq!(breaker.standing(u64::MAX), Standing::Open(None));
+        assert_eq!(breaker.standing(u64::MAX), BreakerState::Open(None));
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! A kernel's first launch on operands of a signature: run beside the plain reference, twice where it promises equal bits.
+//! A kernel's first launch on operands of a signature: it is compared with the plain reference, and run twice if it promises equal bits.
 //!
-//! The kernel works on the call's own operands and the reference on copies of what is written, so that a kernel that is
-//! right leaves exactly the bits it leaves at every later call; a kernel that is wrong has its writes replaced.
+//! The kernel works on the call's own operands and the reference on copies of those that are written. The writes of a correct kernel
+//! stay, so they have the same bits as at later calls; those of a wrong kernel are replaced.
 //!
 //! **Invariant:** the intent is open while the kernel may end the process, and stays open when the device does not answer
-//! after it: whoever reads it then knows the cause.
+//! afterwards, so that the launcher can find the cause.
 
-use super::sig::{self, Sig};
-use super::{Intents, compare, pace::Clock};
+use super::signature::{self, OperandSignature};
+use super::{Intents, compare, speed::SpeedTest};
 use crate::backend::{Outs, duplicate};
 use crate::error::OpErrorKind;
 use crate::op::Op;
@@ -17,33 +17,33 @@ use enn_common::wire::control::Intent;
 use smallvec::SmallVec;
 use tch::{Device, Kind, Tensor};
 
-/// What came of a first launch.
+/// Outcome of a first launch.
 pub(super) enum FirstUse {
-    /// The kernel is right; its results.
+    /// The kernel is correct. Holds its results.
     Right(Outs),
-    /// The reference's results; the comparison says nothing.
+    /// The comparison is inconclusive. Holds the reference's results.
     Unsettled(Unsettled, Outs),
-    /// It is right but slow; its results.
+    /// The kernel is correct but slow. Holds its results.
     Slow(Fault, Outs),
-    /// It is not; the reference's results.
+    /// The kernel is wrong. Holds the reference's results.
     Faulty(Fault, Outs),
-    /// It was not launched; what it wrote is undone.
+    /// The launch failed, and its writes are undone.
     NotLaunched(OpErrorKind),
-    /// There is no memory for the copies; nothing was launched.
+    /// No memory is left for the copies, and nothing was launched.
     NoRoom,
 }
 
-/// Why a comparison says nothing.
+/// Why a comparison is inconclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Unsettled {
     /// The reference's results are all zero.
     Zeros,
-    /// They differ, but operands or the reference's own results are not finite: where a NaN or an infinity appears then
-    /// follows the order of operations, and every order is right.
+    /// The results differ, but operands or the reference's own results are not finite. Where a NaN or an infinity appears then
+    /// depends on the order of operations, which is free.
     NotFinite,
 }
 
-/// Operands of a call, with copies of those that are written.
+/// Copies of the operands that a call writes.
 pub(super) struct Copied {
     own: SmallVec<[(usize, Tensor); 4]>,
 }
@@ -58,7 +58,7 @@ impl Copied {
         Ok(Self { own })
     }
 
-    /// The operands of the call with the copies in place.
+    /// Returns the operands of the call with the written ones replaced by the copies.
     pub(super) fn operands<'a>(&'a self, l: &Launch<'a>) -> SmallVec<[&'a Tensor; 8]> {
         let mut ins: SmallVec<[&Tensor; 8]> = l.ins.iter().copied().collect();
         for (index, copy) in &self.own {
@@ -67,7 +67,7 @@ impl Copied {
         ins
     }
 
-    /// Gives the call's operands what the copies hold.
+    /// Restores the call's operands from the copies.
     pub(super) fn restore(&self, l: &Launch<'_>) -> Result<(), OpErrorKind> {
         for (index, copy) in &self.own {
             l.at(*index).shallow_clone().f_copy_(copy)?;
@@ -76,37 +76,37 @@ impl Copied {
     }
 }
 
-/// Results of a call and, behind them, the operands it wrote.
+/// Returns the results of a call, followed by the operands it wrote.
 pub(super) fn effects<'a>(op: &Op, outs: &'a [Tensor], ins: &[&'a Tensor]) -> SmallVec<[&'a Tensor; 8]> {
     let written = ins.iter().enumerate().filter(|(index, _)| op.writes(*index)).map(|(_, tensor)| *tensor);
     outs.iter().chain(written).collect()
 }
 
-/// Launches `kernel` for the first time on such operands; `clock`, if there is one, says whether it is slow.
+/// Launches `kernel` for the first time on such operands. `clock`, if given, tells whether it is slow.
 ///
 /// # Errors
-/// The reference's own error; or that of a device that does not answer any more, with the intent left open.
+/// Errors of the reference; or of a device that does not answer any more, in which case the intent stays open.
 pub(super) fn first_use(
     kernel: &'static Kernel,
     op: &Op,
     l: &Launch<'_>,
-    sig: Sig,
+    sig: OperandSignature,
     intents: &dyn Intents,
-    clock: Option<Clock>,
+    clock: Option<SpeedTest>,
 ) -> Result<FirstUse, OpErrorKind> {
     let copies = Copied::of(op, l).and_then(|reference| {
         let again = kernel.deterministic.then(|| Copied::of(op, l)).transpose()?;
         Ok((reference, again))
     });
     let (reference, again) = match copies {
-        // An update of all weights writes most of what there is of memory.
+        // An update of all weights writes most of the memory there is.
         Err(error) if error.is_out_of_memory() => return Ok(FirstUse::NoRoom),
         copies => copies?,
     };
     let op_name = op.name().to_owned();
     let kernel_name = kernel.id.to_owned();
-    intents.open(&Intent { op: op_name, kernel: kernel_name, sig: sig.0, operands: sig::words(l.ins) });
-    let used = beside_reference(kernel, op, l, (&reference, again.as_ref()), clock);
+    intents.open(&Intent { op: op_name, kernel: kernel_name, sig: sig.0, operands: signature::words(l.ins) });
+    let used = run_and_compare(kernel, op, l, &reference, again.as_ref(), clock);
     match used {
         Err(error) if !answers(l) => Err(error),
         Ok(FirstUse::NotLaunched(error)) if !answers(l) => Err(error),
@@ -117,17 +117,18 @@ pub(super) fn first_use(
     }
 }
 
-fn beside_reference(
+fn run_and_compare(
     kernel: &Kernel,
     op: &Op,
     l: &Launch<'_>,
-    (reference, again): (&Copied, Option<&Copied>),
-    clock: Option<Clock>,
+    reference: &Copied,
+    again: Option<&Copied>,
+    clock: Option<SpeedTest>,
 ) -> Result<FirstUse, OpErrorKind> {
     let outs = match (kernel.launch)(op, l) {
         Ok(outs) => outs,
         Err(error) => {
-            // It may have failed at the second of its launches.
+            // The kernel may have failed after it wrote something.
             if answers(l) {
                 reference.restore(l)?;
             }
@@ -145,7 +146,7 @@ fn beside_reference(
         None => second_run(kernel, op, l, &outs, again)?,
         wrong => wrong,
     };
-    // Zeros say little, unless they are the very thing that was asked for.
+    // Zeros are inconclusive, unless zeros were asked for.
     if fault.is_none() && (matches!(op, Op::Zero) || !compare::all_zero(&effects(op, &plain, &plain_ins))?) {
         let slow = clock.map_or(Ok(None), |clock| slow(clock, kernel, op, l, again))?;
         return Ok(match slow {
@@ -163,14 +164,14 @@ fn beside_reference(
     })
 }
 
-/// Whether every operand that is only read is finite: one that the kernel wrote may be its own doing.
+/// Whether every operand that is only read is finite. Written operands are left out, as the kernel may have spoilt them.
 fn reads_finite(op: &Op, l: &Launch<'_>) -> Result<bool, OpErrorKind> {
     let read: SmallVec<[&Tensor; 8]> =
         l.ins.iter().enumerate().filter(|(index, _)| !op.writes(*index)).map(|(_, tensor)| *tensor).collect();
     compare::all_finite(&read)
 }
 
-/// A second run on the operands as they were, for a kernel that promises equal bits.
+/// Runs a kernel that promises equal bits a second time, on copies of the original operands.
 fn second_run(
     kernel: &Kernel,
     op: &Op,
@@ -187,9 +188,9 @@ fn second_run(
     })
 }
 
-/// What to hold against a kernel that is right but slow, on operands that nobody needs any more.
+/// Times a correct kernel on copies of the operands, and returns a fault if it is slow.
 fn slow(
-    clock: Clock,
+    clock: SpeedTest,
     kernel: &Kernel,
     op: &Op,
     l: &Launch<'_>,
@@ -201,13 +202,13 @@ fn slow(
         None => Copied::of(op, l).and_then(|copies| run(&copies)),
     };
     match found {
-        // Without an answer it says nothing of the kernel, whose results are there.
+        // A failed measurement says nothing about the kernel, whose results are valid.
         Err(_) if answers(l) => Ok(None),
         found => found,
     }
 }
 
-/// Whether the operands' device still does what it is told. The CPU does, or there is nobody to ask.
+/// Whether the operands' device still executes commands. The CPU always does.
 fn answers(l: &Launch<'_>) -> bool {
     let device = l.ins.iter().map(|tensor| tensor.device()).find(|device| matches!(device, Device::Cuda(_)));
     device.is_none_or(|device| {
@@ -233,10 +234,10 @@ mod tests {
         };
         let endless = Tensor::zeros([1], (Kind::Float, Device::Cpu)).expand([1 << 46], false);
         let ins = [&endless];
-        let used = first_use(kernel, &Op::Zero, &Launch { ins: &ins }, Sig(0), &NoIntents, None);
+        let used = first_use(kernel, &Op::Zero, &Launch { ins: &ins }, OperandSignature(0), &NoIntents, None);
         assert!(matches!(used, Ok(FirstUse::NoRoom)));
         let one = Tensor::ones([1], (Kind::Float, Device::Cpu));
-        let used = first_use(kernel, &Op::Zero, &Launch { ins: &[&one] }, Sig(0), &NoIntents, None);
+        let used = first_use(kernel, &Op::Zero, &Launch { ins: &[&one] }, OperandSignature(0), &NoIntents, None);
         assert!(matches!(used, Ok(FirstUse::NotLaunched(OpErrorKind::Lost))));
     }
 }

@@ -1,12 +1,12 @@
-//! What a manager remembers: the kernel chosen for each signature, breakers, counts, and news not yet told.
+//! State of a manager: the kernel chosen for each signature, breakers, counts, and events that are not reported yet.
 //!
-//! **Invariant:** bounded. A signature that is forgotten has its calls counted first.
+//! **Invariant:** memory is bounded. The calls of a signature are counted before it is forgotten.
 
-use super::ledger::Ledger;
-use super::manager::News;
-use super::policy::{Breaker, Standing};
+use super::ledger::KernelLedger;
+use super::manager::KernelEvent;
+use super::policy::{Breaker, BreakerState};
 use super::shadow::Unsettled;
-use super::sig::{BySig, Sig};
+use super::signature::{BySignature, OperandSignature};
 use super::{Extra, names};
 use crate::op::row::{Kernel, PLAIN};
 use enn_common::kernels::Quarantine;
@@ -14,61 +14,66 @@ use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-/// Signatures remembered; beyond them all are forgotten, and kernels are checked again.
+/// Most signatures that are remembered. Beyond that all are forgotten, and kernels are checked again.
 const SIGNATURES_MAX: usize = 4096;
-/// Faults and recoveries waiting to be told.
-const NEWS_MAX: usize = 256;
+/// Most faults and recoveries that wait to be reported.
+const EVENTS_MAX: usize = 256;
 
-/// What was decided for a signature.
-pub(super) struct Known {
+/// The choice for a signature.
+pub(super) struct SignatureChoice {
     pub(super) op: &'static str,
-    /// None: the plain reference.
+    /// The kernel; `None` for the plain reference.
     pub(super) kernel: Option<&'static Kernel>,
     /// Calls since the last report.
     pub(super) calls: u64,
-    /// Kernels passed over and why.
+    /// Kernels that were passed over, with the reasons.
     pub(super) passed_over: SmallVec<[(&'static str, &'static str); 1]>,
-    /// The step at which to decide anew.
+    /// The step at which the choice is made again.
     pub(super) until: u64,
 }
 
-/// Comparisons that said nothing.
+/// Inconclusive comparisons of a signature.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Comparisons {
     pub(super) seen: u32,
-    /// What was recorded since has the reference in it: it is recorded anew at this step.
+    /// The step at which the comparison is repeated, and plans that contain the reference are recorded anew.
     pub(super) again: u64,
 }
 
-/// What is remembered.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ManagerState {
     /// Kernels of each operation in the order in which they are tried.
     pub(super) tried: HashMap<&'static str, Rc<[&'static Kernel]>>,
-    pub(super) known: HashMap<Sig, Known, BySig>,
-    /// By kernel, operation and signature; none: any.
-    pub(super) breakers: HashMap<(&'static str, &'static str, Option<Sig>), Breaker>,
-    pub(super) unsettled: HashMap<(Sig, Unsettled), Comparisons>,
-    pub(super) ledger: Ledger,
-    pub(super) news: Vec<News>,
+    pub(super) known: HashMap<OperandSignature, SignatureChoice, BySignature>,
+    /// Breakers by kernel, operation and signature; `None` covers all signatures.
+    pub(super) breakers: HashMap<(&'static str, &'static str, Option<OperandSignature>), Breaker>,
+    pub(super) unsettled: HashMap<(OperandSignature, Unsettled), Comparisons>,
+    pub(super) ledger: KernelLedger,
+    pub(super) events: Vec<KernelEvent>,
     /// Agreed entries that are not yet in force, by epoch.
-    pub(super) heard: VecDeque<Quarantine>,
-    pub(super) heard_epoch: u64,
+    pub(super) announced: VecDeque<Quarantine>,
+    pub(super) announced_epoch: u64,
 }
 
-impl State {
-    /// What the breakers of a kernel say, the one of the signature and the one of all.
-    pub(super) fn standing(&self, kernel: &'static str, op: &'static str, sig: Sig, step: u64) -> Standing {
+impl ManagerState {
+    /// Combines the breaker states of a kernel for the signature and for all signatures.
+    pub(super) fn standing(
+        &self,
+        kernel: &'static str,
+        op: &'static str,
+        sig: OperandSignature,
+        step: u64,
+    ) -> BreakerState {
         let breaker = |sig| self.breakers.get(&(kernel, op, sig));
-        let of = |sig| breaker(sig).map_or(Standing::Closed, |breaker| breaker.standing(step));
+        let of = |sig| breaker(sig).map_or(BreakerState::Closed, |breaker| breaker.standing(step));
         match (of(Some(sig)), of(None)) {
-            (open @ Standing::Open(_), _) | (_, open @ Standing::Open(_)) => open,
-            (Standing::HalfOpen, _) | (_, Standing::HalfOpen) => Standing::HalfOpen,
-            _ => Standing::Closed,
+            (open @ BreakerState::Open(_), _) | (_, open @ BreakerState::Open(_)) => open,
+            (BreakerState::HalfOpen, _) | (_, BreakerState::HalfOpen) => BreakerState::HalfOpen,
+            _ => BreakerState::Closed,
         }
     }
 
-    pub(super) fn remember(&mut self, sig: Sig, known: Known) {
+    pub(super) fn remember(&mut self, sig: OperandSignature, known: SignatureChoice) {
         if self.known.len() >= SIGNATURES_MAX {
             self.count();
             self.known.clear();
@@ -79,14 +84,14 @@ impl State {
         }
     }
 
-    /// A comparison of such operands said something; whether any before had not.
-    pub(super) fn settle(&mut self, sig: Sig) -> bool {
+    /// Notes a conclusive comparison. Returns whether an earlier one was inconclusive.
+    pub(super) fn settle(&mut self, sig: OperandSignature) -> bool {
         let zeros = self.unsettled.remove(&(sig, Unsettled::Zeros));
         let odd = self.unsettled.remove(&(sig, Unsettled::NotFinite));
         zeros.is_some() || odd.is_some()
     }
 
-    pub(super) fn forget(&mut self, sig: Sig) {
+    pub(super) fn forget(&mut self, sig: OperandSignature) {
         if let Some(before) = self.known.remove(&sig) {
             self.ledger_of(&before);
         }
@@ -101,34 +106,34 @@ impl State {
         }
     }
 
-    pub(super) fn ledger_of(&mut self, known: &Known) {
+    pub(super) fn ledger_of(&mut self, known: &SignatureChoice) {
         note(&mut self.ledger, known);
     }
 
-    pub(super) fn tell(&mut self, news: News) {
-        if self.news.len() < NEWS_MAX {
-            self.news.push(news);
+    pub(super) fn tell(&mut self, events: KernelEvent) {
+        if self.events.len() < EVENTS_MAX {
+            self.events.push(events);
         }
     }
 
     pub(super) fn agree(&mut self, entry: &Quarantine, extras: &[Extra]) {
         let Some((op, kernel)) = names::interned(&entry.op, &entry.kernel, extras) else { return };
-        let sig = entry.sig.map(Sig);
+        let sig = entry.sig.map(OperandSignature);
         self.breakers.entry((kernel, op, sig)).or_default().agreed(entry);
         match sig {
             Some(sig) => self.forget(sig),
             None => {
-                let gone: Vec<Sig> =
+                let gone: Vec<OperandSignature> =
                     self.known.iter().filter(|(_, known)| known.op == op).map(|(sig, _)| *sig).collect();
                 gone.into_iter().for_each(|sig| self.forget(sig));
-                // The whole kernel is out: what was known of single signatures is of no more use.
+                // The kernel is quarantined on all signatures: breakers of single signatures are obsolete.
                 self.breakers.retain(|key, _| key.0 != kernel || key.1 != op || key.2.is_none());
             }
         }
     }
 }
 
-fn note(ledger: &mut Ledger, known: &Known) {
+fn note(ledger: &mut KernelLedger, known: &SignatureChoice) {
     if known.calls == 0 {
         return;
     }

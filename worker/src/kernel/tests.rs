@@ -96,11 +96,11 @@ fn run(manager: &Manager) -> &'static str {
 }
 
 fn faults(manager: &Manager) -> Vec<KernelFaultOf> {
-    let of = |news| match news {
-        News::Faulted(fault) => KernelFaultOf(fault.kernel, fault.fault),
-        News::Recovered { kernel, .. } => KernelFaultOf(kernel.to_owned(), Fault::NonFinite),
+    let of = |events| match events {
+        KernelEvent::Faulted(fault) => KernelFaultOf(fault.kernel, fault.fault),
+        KernelEvent::Recovered { kernel, .. } => KernelFaultOf(kernel.to_owned(), Fault::NonFinite),
     };
-    manager.take_news().into_iter().map(of).collect()
+    manager.take_events().into_iter().map(of).collect()
 }
 
 #[derive(Debug, PartialEq)]
@@ -118,7 +118,7 @@ fn a_right_kernel_is_checked_once_and_then_runs_alone() {
     let exp = calls.iter().find(|op| op.op == "exp").unwrap();
     assert_eq!((exp.ran["test.right"].calls, exp.ran["test.right"].checked), (2, 1));
     assert_eq!(exp.order, ["test.right", "plain"]);
-    assert!(manager.take_calls().is_empty() && manager.take_news().is_empty());
+    assert!(manager.take_calls().is_empty() && manager.take_events().is_empty());
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn where_the_reference_fails_too_no_kernel_is_blamed() {
     for _ in 0..4 {
         assert!(add.launch(&Op::Binary(Binary::Add), &Launch { ins: &[&x, &other] }).is_err());
     }
-    assert!(add.take_news().is_empty() && manager.take_news().is_empty());
+    assert!(add.take_events().is_empty() && manager.take_events().is_empty());
 }
 
 #[test]
@@ -181,8 +181,10 @@ fn after_the_cool_down_a_kernel_is_tried_beside_the_reference() {
     assert_eq!(run(&manager), "plain");
     manager.set_step(3 * COOL_DOWN_STEPS);
     assert_eq!(run(&manager), "test.flaky");
-    let news = manager.take_news();
-    assert!(matches!(&news[..], [News::Recovered { kernel: "test.flaky", step, .. }] if *step == 3 * COOL_DOWN_STEPS));
+    let events = manager.take_events();
+    assert!(
+        matches!(&events[..], [KernelEvent::Recovered { kernel: "test.flaky", step, .. }] if *step == 3 * COOL_DOWN_STEPS)
+    );
 }
 
 fn always_slow(_: &Kernel, _: &Op, _: &Launch<'_>) -> Result<Option<Fault>, OpErrorKind> {
@@ -194,11 +196,11 @@ fn a_slow_kernel_runs_until_all_ranks_leave_it_out() {
     let slow = manager(&[&RIGHT]);
     slow.clock.set(Some(always_slow));
     assert_eq!([run(&slow), run(&slow)], ["test.right"; 2]);
-    let mut told: Vec<_> = slow.take_news().into_iter().filter_map(News::into_fault).collect();
+    let mut told: Vec<_> = slow.take_events().into_iter().filter_map(KernelEvent::into_fault).collect();
     assert!(matches!(&told[..], [fault] if matches!(fault.fault, Fault::Slow { .. })), "{told:?}");
     let mut book = KernelBook::default();
     book.enter(told.remove(0), "build").unwrap();
-    slow.hear(&book.told());
+    slow.receive(&book.quarantined());
     assert_eq!(run(&slow), "test.right");
     slow.advance();
     assert_eq!(run(&slow), "plain");
@@ -222,7 +224,7 @@ fn what_is_configured_or_repeats_exactly_is_not_timed() {
             assert_eq!(manager.untimed(|| run(&manager)), "test.right");
         }
         assert_eq!(run(&manager), "test.right");
-        assert!(manager.take_news().is_empty());
+        assert!(manager.take_events().is_empty());
     }
 }
 
@@ -230,20 +232,20 @@ fn what_is_configured_or_repeats_exactly_is_not_timed() {
 fn an_agreed_quarantine_waits_for_its_epoch() {
     let faulty = manager(&[&NAN]);
     run(&faulty);
-    let Some(News::Faulted(fault)) = faulty.take_news().pop() else { panic!("no fault") };
+    let Some(KernelEvent::Faulted(fault)) = faulty.take_events().pop() else { panic!("no fault") };
     let mut book = KernelBook::default();
     book.enter(enn_common::kernels::KernelFault { kernel: "test.right".into(), ..fault }, "b");
     let other = manager(&[&RIGHT]);
     assert_eq!(run(&other), "test.right");
-    other.hear(&book.told());
+    other.receive(&book.quarantined());
     assert_eq!((run(&other), other.is_waiting(), other.epoch()), ("test.right", true, 0));
     other.advance();
     assert_eq!((run(&other), other.is_waiting(), other.epoch()), ("plain", false, 1));
     // A worker that starts later has it from its first call.
     let late = manager(&[&RIGHT]);
-    late.begin(&book.told());
+    late.begin(&book.quarantined());
     assert_eq!((run(&late), late.epoch()), ("plain", 1));
-    late.hear(&Quarantined::default());
+    late.receive(&Quarantined::default());
     assert!(!late.is_waiting());
 }
 
@@ -329,17 +331,17 @@ fn a_replay_accuses_the_kernel_the_data_or_the_numbers() {
     assert_eq!(replay(&x(), 2), None);
     let data = x();
     let _ = data.get(3).get(2).fill_(f64::NAN);
-    let rows = Rows { first: vec![3], total: 1, of: 5 };
+    let rows = NonfiniteRows { first: vec![3], total: 1, of: 5 };
     assert_eq!(replay(&data, 1), None, "a mask removed it");
-    let blame = Blame::Operand { operand: 0, rows: rows.clone() };
-    assert_eq!(replay(&data, 2), Some(Finding { record: 0, op: "add", blame }));
+    let cause = Cause::Operand { operand: 0, rows: rows.clone() };
+    assert_eq!(replay(&data, 2), Some(Finding { record: 0, op: "add", cause }));
     let data = x();
     let _ = data.get(3).get(2).fill_(1e4);
-    assert_eq!(replay(&data, 2), Some(Finding { record: 2, op: "exp", blame: Blame::Result { rows } }));
-    assert!(manager.take_news().is_empty());
+    assert_eq!(replay(&data, 2), Some(Finding { record: 2, op: "exp", cause: Cause::Result { rows } }));
+    assert!(manager.take_events().is_empty());
     HEALTHY.with(|healthy| healthy.set(false));
     let found = replay(&x(), 2).unwrap();
-    assert!(matches!(&found.blame, Blame::Kernel(fault) if fault.kernel == "test.flaky"), "{found:?}");
+    assert!(matches!(&found.cause, Cause::Kernel(fault) if fault.kernel == "test.flaky"), "{found:?}");
     assert_eq!((found.record, run(&manager), faults(&manager).len()), (2, "plain", 1));
 }
 
@@ -357,7 +359,7 @@ fn a_difference_where_numbers_are_not_finite_accuses_nobody() {
         odd += u32::from(launched() > before);
     }
     assert!((2..40).contains(&odd), "compared {odd} times: again, but not for ever");
-    assert!(manager.take_news().is_empty());
+    assert!(manager.take_events().is_empty());
     let generation = manager.generation();
     manager.set_step(COOL_DOWN_STEPS);
     assert!(manager.generation() > generation, "records with the reference in them are made anew");

@@ -21,7 +21,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Attention of token width `width.model` for queries and keys.
+    /// Creates attention of token width `width.model` for queries and keys.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width) -> Self {
         let d = width.model;
         pb.scoped(name, |pb| Self {
@@ -33,7 +33,7 @@ impl Attention {
         })
     }
 
-    /// Queries (B, M, D) attend to keys (B, N, D) → (B, M, D); `key_bias` is (N).
+    /// Lets queries (B, M, D) attend to keys (B, N, D) and returns (B, M, D); `key_bias` is (N).
     ///
     /// Queries of batch 1 serve every sample: they are projected once and expanded.
     ///
@@ -65,7 +65,7 @@ impl Attention {
         self.out.forward(cx, &mixed)
     }
 
-    /// (B, N, D) → (B, H, N, D/H).
+    /// Maps (B, N, D) to (B, H, N, D/H).
     fn split_heads(&self, cx: &Cx, x: &Tensor, batch: i64, tokens: i64) -> Result<Tensor, OpError> {
         let x = functional::reshape(cx, x, &[batch, tokens, self.heads, self.width / self.heads])?;
         functional::transpose(cx, &x, 1, 2)

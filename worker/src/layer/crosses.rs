@@ -1,4 +1,4 @@
-//! Pairs of categories as columns of their own: a linear map of them is a value for each pair.
+//! Pairs of categories as one-hot columns: a linear map over them has one value per pair.
 
 use super::embedding::{category, row_of};
 use crate::{
@@ -10,12 +10,12 @@ use enn_common::staged::meta::FeatureMeta;
 use std::collections::{BTreeMap, btree_map::Entry};
 use tch::{Device, Kind, Tensor as Raw};
 
-/// Columns of one pair at most: the product of the two numbers of categories.
+/// Maximum number of columns of one pair: the product of its two numbers of categories.
 const PAIR_COLUMNS_MAX: usize = 1024;
-/// Columns in all; the largest pairs are left out.
+/// Maximum number of columns of all pairs together; the largest pairs are omitted.
 const COLUMNS_MAX: usize = 2048;
 
-/// (B, F) → (B, C): one-hot columns for each pair of category columns of x, the smallest pairs first.
+/// Maps (B, F) to (B, C): one-hot columns for each pair of category columns of x, the smallest pairs first.
 #[derive(Debug)]
 pub struct Crosses {
     pairs: Vec<Pair>,
@@ -24,15 +24,15 @@ pub struct Crosses {
 
 #[derive(Debug)]
 struct Pair {
-    /// Column of x, and its number of categories.
+    /// Column of x and its number of categories.
     first: (i64, i64),
     second: (i64, i64),
-    /// One-hot rows (pairs + 1, pairs) f32; the last, where either is unknown, is zero.
+    /// One-hot rows (pairs + 1, pairs) f32. The last row is zero, for samples in which either category is unknown.
     rows: Raw,
 }
 
 impl Crosses {
-    /// Of the category columns in `features`.
+    /// Creates the crosses of the category columns in `features`.
     pub fn new(features: &[FeatureMeta]) -> Self {
         let mut columns = 0;
         let pair = |[first, second]: [(usize, usize); 2]| {
@@ -47,7 +47,7 @@ impl Crosses {
         Self { pairs, columns: columns as i64 }
     }
 
-    /// The pairs: column of x and number of categories of each of the two.
+    /// Returns the pairs: the column of x and the number of categories of both members.
     pub fn pairs(features: &[FeatureMeta]) -> Vec<[(usize, usize); 2]> {
         let counts = features.iter().map(|f| f.categories.len()).enumerate();
         let known: Vec<(usize, usize)> = counts.filter(|(_, n)| *n > 0).collect();
@@ -68,14 +68,14 @@ impl Crosses {
         self.columns
     }
 
-    /// Moves the tables.
+    /// Moves the one-hot rows to `device`.
     pub fn to_device(&mut self, device: Device) {
         for pair in &mut self.pairs {
             pair.rows = pair.rows.to_device(device);
         }
     }
 
-    /// Category numbers in `x` (B, F) and `valid` (B, F) bool → (B, C); `None` without pairs.
+    /// Maps category numbers in `x` (B, F) with `valid` (B, F) bool to (B, C); returns `None` without pairs.
     ///
     /// # Errors
     /// When `x` or `valid` is not (B, F).
@@ -86,7 +86,7 @@ impl Crosses {
         let mut numbers = BTreeMap::new();
         for (column, count) in self.pairs.iter().flat_map(|pair| [pair.first, pair.second]) {
             if let Entry::Vacant(place) = numbers.entry(column) {
-                place.insert(whole(cx, x, valid, (column, count))?);
+                place.insert(whole(cx, x, valid, column, count)?);
             }
         }
         let each = self.pairs.iter().map(|pair| {
@@ -101,19 +101,20 @@ impl Crosses {
     }
 }
 
-/// Category numbers of a column, and which of them are known.
+/// Category numbers of a column, and a mask of the known ones.
 type Numbers = (Tensor, Tensor);
 
-/// The numbers in a category column as the embedding takes them: the nearest whole ones, 0 where unknown. A fraction of the first number of
-/// a pair would become several pairs when it is multiplied.
-fn whole(cx: &Cx, x: &Tensor, valid: &Tensor, column: (i64, i64)) -> Result<Numbers, OpError> {
-    let (number, known) = category(cx, x, valid, column)?;
+/// Returns the category numbers as the embedding reads them: rounded to whole numbers, 0 where unknown. Without
+/// rounding, a fraction of the first number of a pair would be multiplied and select another pair.
+fn whole(cx: &Cx, x: &Tensor, valid: &Tensor, column: i64, count: i64) -> Result<Numbers, OpError> {
+    let (number, known) = category(cx, x, valid, column, count)?;
     let kind = number.kind();
     Ok((functional::cast(cx, &row_of(cx, &number, &known, 0)?, kind)?, known))
 }
 
 impl Pair {
-    /// The row of each sample (B) i64: first · categories of the second + second; the last row where either is unknown.
+    /// Returns the row of each sample (B) i64: first · categories of the second + second; the last row where either is
+    /// unknown.
     fn ids(&self, cx: &Cx, numbers: &BTreeMap<i64, Numbers>) -> Result<Tensor, OpError> {
         let (first, first_known) = &numbers[&self.first.0];
         let (second, second_known) = &numbers[&self.second.0];

@@ -1,7 +1,8 @@
-//! Dilated attention: a few patterns of segments and dilations, near tokens densely and far ones thinly, never N × N.
+//! Dilated attention (LongNet): a few patterns of segments and dilations cover near tokens densely and far ones
+//! sparsely, without an N × N product.
 //!
-//! Made of operations that are there, and of `dilate` and its way back; the plain attention operation keeps its softmax
-//! denominators to itself, and they are what the patterns are mixed by.
+//! The layer consists of existing operations and of `dilate` and `undilate`. The fused attention operation does not
+//! return its softmax denominators, which are the weights that mix the patterns.
 
 use super::{Linear, Width};
 use crate::{
@@ -13,24 +14,26 @@ use crate::{
 };
 use tch::{Kind, Tensor as Raw};
 
-/// Score of a key that must not be seen. Finite in every kind, and nothing beside it in f32.
+/// Score of a masked key: finite in every dtype, and negligible after the softmax in f32.
 const HIDDEN: f64 = -3e4;
-/// Stands above every largest score, so that a token which a pattern does not hold never has the largest.
+/// Added to the scores of tokens that a pattern holds, larger than every score, so that a token without the pattern
+/// never has the maximum.
 const ABOVE: f64 = 1e5;
 
-/// A segment length and of how many tokens one is taken.
+/// Segment length and dilation of one attention pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pattern {
     /// Tokens per segment; a multiple of `dilation`.
     pub segment: i64,
-    /// Head h takes the positions h mod dilation, h mod dilation + dilation, … of each segment.
+    /// Stride within a segment. Head h reads the positions h mod dilation, h mod dilation + dilation, … of each
+    /// segment.
     pub dilation: i64,
 }
 
-/// softmax(q kᵀ/√Dh) v over the keys of all patterns in which the query is; a key in two of them counts twice.
+/// softmax(q kᵀ/√Dh) v over the keys of all patterns that contain the query; a key in two of them counts twice.
 ///
-/// That is each pattern's attention, mixed by the softmax denominators. The causal direction leaves out later keys.
-/// W_qkv is (3D, D): for each head Dh rows of q, of k, of v; all have biases.
+/// This equals the attention of each pattern, weighted by the softmax denominators. The causal direction masks later
+/// keys. W_qkv is (3D, D): for each head Dh rows of q, of k, of v; all have biases.
 #[derive(Debug, Clone)]
 pub struct Dilated {
     qkv: Linear,
@@ -41,7 +44,7 @@ pub struct Dilated {
     direction: Dir,
 }
 
-/// A pattern's tokens, (B,S,H,L,·) each.
+/// Scores and values of one pattern, (B,S,H,L,·) each.
 struct Gathered {
     pattern: Pattern,
     scores: Tensor,
@@ -49,7 +52,7 @@ struct Gathered {
 }
 
 impl Dilated {
-    /// A layer that looks in `direction`. The first of the patterns has dilation 1, so that every token is in one.
+    /// Creates a layer for `direction`. The first pattern has dilation 1, so that it contains every token.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, direction: Dir, patterns: &[Pattern]) -> Self {
         let d = width.model;
         pb.scoped(name, |pb| Self {
@@ -62,7 +65,7 @@ impl Dilated {
         })
     }
 
-    /// (B, N, D) → (B, N, D).
+    /// Maps (B, N, D) to (B, N, D).
     ///
     /// # Errors
     /// When `x` is not (B, N, D).
@@ -93,7 +96,7 @@ impl Dilated {
         self.out.forward(cx, &functional::reshape(cx, &mixed, &[batch, tokens, self.width])?)
     }
 
-    /// Scores of a pattern, and its values with a column of ones, which adds up the denominators.
+    /// Returns the scores of a pattern, and its values with a column of ones, which sums the denominators.
     fn gather(&self, cx: &Cx, qkv: &Tensor, pattern: Pattern) -> Result<Gathered, OpError> {
         let tokens = qkv.dim(1);
         let dh = self.width / self.heads;
@@ -111,7 +114,7 @@ impl Dilated {
         Ok(Gathered { pattern, scores, values })
     }
 
-    /// What is added to scores: keys behind the end, and later keys.
+    /// Returns the masks to add to the scores: keys beyond the last token, and later keys.
     fn hidden(&self, cx: &Cx, pattern: Pattern, tokens: i64, kind: Kind) -> Result<Vec<Tensor>, OpError> {
         let Pattern { segment, dilation } = pattern;
         let len = segment / dilation;
@@ -142,22 +145,23 @@ impl Dilated {
 }
 
 impl Pattern {
-    /// Of few tokens no more than is needed to hold them.
+    /// Shortens the segment to the tokens there are, rounded up to a multiple of the dilation.
     fn fitted(self, tokens: i64) -> Self {
         let whole = (tokens + self.dilation - 1) / self.dilation * self.dilation;
         Self { segment: self.segment.min(whole.max(self.dilation)), ..self }
     }
 }
 
-/// Each query's largest score over all patterns, about, (B,N,H,1): what is taken off before exponents, and cancels.
+/// Returns each query's approximate largest score over all patterns, (B,N,H,1). It is subtracted before the
+/// exponentials for range and cancels.
 fn largest(cx: &Cx, gathered: &[Gathered], tokens: i64) -> Result<Tensor, OpError> {
     let mut all = Vec::with_capacity(gathered.len());
     for one in gathered {
         let scores = functional::detach(cx, &one.scores)?;
         let most = functional::max_dim(cx, &scores, -1, true)?;
-        // What stands far above needs more digits than 16 bits have.
+        // The offset `ABOVE` needs more mantissa bits than 16-bit formats have.
         let most = functional::cast(cx, &most, wide(most.kind()))?;
-        // Zero, where a pattern does not hold a token, is below all that are held.
+        // A token that a pattern does not contain has 0 here, which is below the scores of all that it contains.
         let most = functional::add_scalar(cx, &most, ABOVE)?;
         all.push(functional::undilate(cx, &most, one.pattern.segment, one.pattern.dilation, tokens)?);
     }

@@ -1,4 +1,4 @@
-//! From standardised columns to the feature vector that the model reads.
+//! Maps standardised columns to the feature vector that the model reads.
 
 use crate::{
     autograd::{Cx, Tensor},
@@ -9,9 +9,11 @@ use crate::{
 use enn_common::staged::meta::FeatureMeta;
 use tch::{Device, Kind, Tensor as Raw};
 
-/// Categories up to this many begin as one-hot vectors; larger tables have this width and begin random.
+/// Largest width of a category's vector. Tables of at most as many categories begin as one-hot vectors; larger tables
+/// begin random.
 pub const WIDTH_MAX: usize = 32;
-/// What makes a number the nearest whole one: TensorFlow divides by 1 with a factor of 0.99999994, so that 14 comes as 13.999999.
+/// Added before truncation to round to the nearest whole number: TensorFlow divides by 1 with a factor of 0.99999994,
+/// so that 14 arrives as 13.999999.
 const ROUNDING: f64 = 0.5;
 
 /// (B, F) → (B, F'): numbers, then missing flags, then one vector per category column.
@@ -36,7 +38,7 @@ pub struct Embedding {
 #[derive(Debug)]
 struct CategoryTable {
     column: i64,
-    /// Number of known categories: also the unknown id.
+    /// Number of known categories, which is also the row of the unknown id.
     count: i64,
     rows: Rows,
 }
@@ -44,12 +46,12 @@ struct CategoryTable {
 #[derive(Debug)]
 enum Rows {
     Learnt(ParamId),
-    /// One-hot rows.
+    /// One-hot rows, not trained.
     Fixed(Raw),
 }
 
 impl Embedding {
-    /// Tables for the columns in `features`.
+    /// Creates tables for the columns in `features`.
     pub fn new(pb: &mut ParamBuilder, name: &str, features: &[FeatureMeta]) -> Self {
         let columns = |keep: fn(&FeatureMeta) -> bool| -> Vec<i64> {
             (0_i64..).zip(features).filter(|(_, f)| keep(f)).map(|(i, _)| i).collect()
@@ -69,7 +71,7 @@ impl Embedding {
                     Rows::Fixed(Raw::eye_m(size[0], size[1], (Kind::Float, Device::Cpu)))
                 } else {
                     let unseen = feature.index.as_ref().map_or(&[][..], |index| &index.unseen);
-                    let start = table_start((count, w), unseen);
+                    let start = table_start(count, w, unseen);
                     Rows::Learnt(
                         pb.scoped(&format!("category_{column}"), |pb| pb.param("weight", &size, start, Group::NoDecay)),
                     )
@@ -82,17 +84,17 @@ impl Embedding {
         Self { numbers: Raw::from_slice(&numbers), flags: Raw::from_slice(&flags), categories, width, columns }
     }
 
-    /// F', the width of the feature vector.
+    /// Returns F', the width of the feature vector.
     pub fn width(&self) -> i64 {
         self.width
     }
 
-    /// F, the number of input columns.
+    /// Returns F, the number of input columns.
     pub fn columns(&self) -> i64 {
         self.columns
     }
 
-    /// Moves the column lists.
+    /// Moves the column lists to `device`.
     pub fn to_device(&mut self, device: Device) {
         self.numbers = self.numbers.to_device(device);
         self.flags = self.flags.to_device(device);
@@ -103,7 +105,7 @@ impl Embedding {
         }
     }
 
-    /// Standardised `x` (B, F) and `valid` (B, F) bool → features (B, F').
+    /// Maps standardised `x` (B, F) with `valid` (B, F) bool to features (B, F').
     ///
     /// A category column holds its index, which standardising leaves as it is (mean 0, std 1).
     ///
@@ -135,20 +137,21 @@ impl Embedding {
 }
 
 impl CategoryTable {
-    /// Row of the table per sample (B) i64; missing, negative or unseen → the unknown id.
+    /// Returns the table row of each sample (B) i64; missing, negative or unseen categories give the unknown id.
     fn ids(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
-        let (number, known) = category(cx, x, valid, (self.column, self.count))?;
+        let (number, known) = category(cx, x, valid, self.column, self.count)?;
         row_of(cx, &number, &known, self.count)
     }
 }
 
-/// The number in a category column of `x` (B, F) per sample (B), and whether it is one of its `count` categories (B) bool: neither
-/// missing nor negative nor unseen.
+/// Returns the number in a category column of `x` (B, F) for each sample (B), and a mask (B) bool of the numbers that
+/// are one of its `count` categories: neither missing nor negative nor unseen.
 pub(super) fn category(
     cx: &Cx,
     x: &Tensor,
     valid: &Tensor,
-    (column, count): (i64, i64),
+    column: i64,
+    count: i64,
 ) -> Result<(Tensor, Tensor), OpError> {
     let narrow = |t: &Tensor| functional::squeeze(cx, &functional::narrow(cx, t, 1, column, 1)?, 1);
     let number = narrow(x)?;
@@ -158,24 +161,25 @@ pub(super) fn category(
     Ok((number, functional::and(cx, &inside, &valid)?))
 }
 
-/// `number` (B) as the row of a table, i64; `unknown` where it is not `known`.
+/// Converts `number` (B) to a table row, i64; `unknown` where it is not `known`.
 pub(super) fn row_of(cx: &Cx, number: &Tensor, known: &Tensor, unknown: i64) -> Result<Tensor, OpError> {
-    // Zero where unknown, then the unknown id where unknown.
+    // The first sum is zero where the category is unknown; the second adds the unknown id there.
     let kept = functional::zero_where_not(cx, number, known)?;
     let missing = functional::cast(cx, &functional::not(cx, known)?, number.kind())?;
     let id = functional::add(cx, &kept, &functional::scale(cx, &missing, unknown as f64)?)?;
-    // The cast cuts off what is behind the point.
+    // The cast truncates the fraction.
     functional::cast(cx, &functional::add_scalar(cx, &id, ROUNDING)?, Kind::Int64)
 }
 
-/// Width of the vector that a category of this input is looked up as.
+/// Returns the width of the vector that represents a category of this input.
 pub fn width_of(input: &FeatureMeta) -> usize {
     let count = input.categories.len();
     if input.one_hot { count } else { count.min(WIDTH_MAX) }
 }
 
-/// One-hot rows where the width allows, else small random rows. In the first case the unknown row and those of `unseen` begin at zero.
-fn table_start((count, width): (usize, usize), unseen: &[u32]) -> Init {
+/// Returns one-hot rows where the width allows, else small random rows. Among one-hot rows the unknown row and the rows
+/// in `unseen` begin at zero.
+fn table_start(count: usize, width: usize, unseen: &[u32]) -> Init {
     if count > width {
         return Init::Normal { std: 1.0 / (width as f64).sqrt() };
     }
@@ -207,12 +211,12 @@ mod tests {
         let named: Vec<String> = params.named().map(|(name, _)| name.to_owned()).collect();
         assert_eq!((named, embedding.width()), (vec!["embedding.category_1.weight".to_owned()], 9));
         let cx = Cx::eval(&params);
-        // Each known category, an unknown one, a missing one.
+        // The rows are each known category, an unknown one and a missing one.
         let x = Raw::from_slice(&[0.0_f32, 1.0, 2.0, 3.0, 0.0]).reshape([5, 1]).repeat([1, 3]);
         let valid = Raw::from_slice(&[true, true, true, true, false]).reshape([5, 1]).repeat([1, 3]);
         let found = embedding.forward(&cx, &cx.input(x), &cx.input(valid.shallow_clone())).unwrap();
         let ones = Vec::<i64>::try_from(found.raw().nonzero().reshape([-1])).unwrap();
-        // Row 1 is of no training row: where it is looked up it says nothing yet.
+        // Row 1 is of no training row, so its vector is zero.
         assert_eq!(ones, [0, 0, 0, 3, 0, 6, 1, 1, 1, 7, 2, 2, 2, 5, 2, 8]);
         assert_eq!(found.raw().sum(Kind::Double).double_value(&[]), 8.0);
         let near = |x: &[f32; 5]| {

@@ -1,4 +1,4 @@
-//! SwiGLU: the one feed-forward form used everywhere.
+//! SwiGLU: the only feed-forward form of the model.
 
 use super::Linear;
 use crate::{
@@ -18,12 +18,12 @@ pub struct FeedForward {
 }
 
 impl FeedForward {
-    /// Hidden width of the configuration: ⌊D · mlp_ratio · 2/3⌋, at least 1.
+    /// Returns the hidden width of the configuration: ⌊D · mlp_ratio · 2/3⌋, at least 1.
     pub fn hidden_width(d_model: usize, mlp_ratio: f64) -> i64 {
         ((d_model as f64 * mlp_ratio * 2.0 / 3.0).floor() as i64).max(1)
     }
 
-    /// A feed-forward of token width `width`.
+    /// Creates a feed-forward of token width `width`.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: i64, hidden: i64) -> Self {
         pb.scoped(name, |pb| Self {
             input: Linear::unbiased(pb, "in", width, 2 * hidden),

@@ -1,4 +1,4 @@
-//! The gate that says how much of the refinement is believed.
+//! The gate that weighs the refinement.
 
 use super::{Linear, Normalise};
 use crate::{
@@ -21,7 +21,7 @@ pub struct SigmoidGate {
 }
 
 impl SigmoidGate {
-    /// A gate over `features` inputs.
+    /// Creates a gate over `features` inputs.
     pub fn new(pb: &mut ParamBuilder, name: &str, features: i64) -> Self {
         pb.scoped(name, |pb| Self {
             norm: Normalise::new(pb, "norm", Norm::LayerNorm, features),
@@ -30,7 +30,7 @@ impl SigmoidGate {
         })
     }
 
-    /// (…, features) → p (…, 1) in (0, 1).
+    /// Maps (…, features) to p (…, 1) in (0, 1).
     ///
     /// # Errors
     /// When the last axis is not the declared number of features.

@@ -15,34 +15,34 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// With a bias; both uniform in ±1/√I, as torch.nn.Linear begins.
+    /// Creates a map with a bias; both begin uniform in ±1/√I, as in torch.nn.Linear.
     pub fn biased(pb: &mut ParamBuilder, name: &str, inputs: i64, outputs: i64) -> Self {
         let init = || Init::Linear { fan_in: inputs };
-        Self::new(pb, name, [inputs, outputs], (init(), Some(init())))
+        Self::new(pb, name, inputs, outputs, init(), Some(init()))
     }
 
-    /// With a bias, for inputs that the caller has divided by √I: weights are uniform in ±1, so that the map begins as `biased` would
-    /// on the undivided inputs. Under Adam every weight moves by the learning rate whatever its size; with many inputs
-    /// the undivided form would move its output I/√I times as far per step.
+    /// Creates a map with a bias, for inputs that the caller has divided by √I. Weights begin uniform in ±1, so that
+    /// the map begins as `biased` would on the undivided inputs. Under Adam every weight moves by the learning rate
+    /// whatever its size; with many inputs the undivided form would move its output I/√I times as far per step.
     pub fn wide(pb: &mut ParamBuilder, name: &str, inputs: i64, outputs: i64) -> Self {
-        let init = (Init::Uniform { bound: 1.0 }, Some(Init::Linear { fan_in: inputs }));
-        Self::new(pb, name, [inputs, outputs], init)
+        let bias = Init::Linear { fan_in: inputs };
+        Self::new(pb, name, inputs, outputs, Init::Uniform { bound: 1.0 }, Some(bias))
     }
 
-    /// Without a bias; weights uniform in ±1/√I.
+    /// Creates a map without a bias; weights begin uniform in ±1/√I.
     pub fn unbiased(pb: &mut ParamBuilder, name: &str, inputs: i64, outputs: i64) -> Self {
-        Self::new(pb, name, [inputs, outputs], (Init::Linear { fan_in: inputs }, None))
+        Self::new(pb, name, inputs, outputs, Init::Linear { fan_in: inputs }, None)
     }
 
-    /// With a bias, all zero: the map begins as y = 0 and learns from there.
+    /// Creates a map with a bias in which all numbers are zero, so that it begins as y = 0.
     pub fn zeroed(pb: &mut ParamBuilder, name: &str, inputs: i64, outputs: i64) -> Self {
-        Self::new(pb, name, [inputs, outputs], (Init::Zeros, Some(Init::Zeros)))
+        Self::new(pb, name, inputs, outputs, Init::Zeros, Some(Init::Zeros))
     }
 
-    fn new(pb: &mut ParamBuilder, name: &str, [inputs, outputs]: [i64; 2], init: (Init, Option<Init>)) -> Self {
+    fn new(pb: &mut ParamBuilder, name: &str, inputs: i64, outputs: i64, weight: Init, bias: Option<Init>) -> Self {
         pb.scoped(name, |pb| Self {
-            weight: pb.param("weight", &[outputs, inputs], init.0, Group::Decay),
-            bias: init.1.map(|bias| pb.param("bias", &[outputs], bias, Group::NoDecay)),
+            weight: pb.param("weight", &[outputs, inputs], weight, Group::Decay),
+            bias: bias.map(|bias| pb.param("bias", &[outputs], bias, Group::NoDecay)),
         })
     }
 

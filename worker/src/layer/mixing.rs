@@ -1,6 +1,6 @@
-//! How tokens hear of each other: one of the mixers, behind one interface.
+//! Token mixers behind one interface.
 
-use super::{Dilated, Retention, TrueRetention, Width, dilated::Pattern};
+use super::{Dilated, GatedEma, Retention, Width, dilated::Pattern};
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
@@ -9,54 +9,53 @@ use crate::{
 };
 use enn_common::config::forest::Mixer;
 
-/// What a block mixes its tokens by.
+/// Configuration of the token mixer of a block.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mixing {
-    /// Which.
     pub mixer: Mixer,
-    /// Which tokens a token hears of.
+    /// Tokens that a token reads: earlier ones only, or all.
     pub direction: Dir,
-    /// Of the dilated mixer.
+    /// Segment patterns of the dilated mixer; other mixers ignore them.
     pub patterns: Vec<Pattern>,
 }
 
-/// A mixer's layer.
+/// The layer of one of the mixers.
 #[derive(Debug, Clone)]
 pub enum TokenMixer {
-    /// A decaying sum of values.
+    /// Retention without keys: a decaying sum of values.
+    GatedEma(GatedEma),
+    /// Gated exponential moving average: a decaying sum of values.
     Retention(Retention),
-    /// A decaying sum of outer products.
-    TrueRetention(TrueRetention),
-    /// Attention in segments.
+    /// Dilated attention in segments.
     Dilated(Dilated),
 }
 
 impl Mixing {
-    /// Retention in `direction`.
-    pub fn retention(direction: Dir) -> Self {
-        Self { mixer: Mixer::Retention, direction, patterns: Vec::new() }
+    /// Returns the configuration of a retention mixer.
+    pub fn gated_ema(direction: Dir) -> Self {
+        Self { mixer: Mixer::GatedEma, direction, patterns: Vec::new() }
     }
 
     pub fn layer(&self, pb: &mut ParamBuilder, width: Width) -> TokenMixer {
-        let name = self.mixer.name();
+        let name = self.mixer.parameter_name();
         let direction = self.direction;
         match self.mixer {
+            Mixer::GatedEma => TokenMixer::GatedEma(GatedEma::new(pb, name, width, direction)),
             Mixer::Retention => TokenMixer::Retention(Retention::new(pb, name, width, direction)),
-            Mixer::TrueRetention => TokenMixer::TrueRetention(TrueRetention::new(pb, name, width, direction)),
             Mixer::Dilated => TokenMixer::Dilated(Dilated::new(pb, name, width, direction, &self.patterns)),
         }
     }
 }
 
 impl TokenMixer {
-    /// (B, N, D) → (B, N, D), and the state after the last token where the layer is causal and keeps one.
+    /// Returns the configuration of a gated exponential moving average.
     ///
     /// # Errors
-    /// Those of the layer.
+    /// Errors of the layer.
     pub fn forward(&self, cx: &Cx, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>), OpError> {
         match self {
+            Self::GatedEma(layer) => layer.forward(cx, x, state),
             Self::Retention(layer) => layer.forward(cx, x, state),
-            Self::TrueRetention(layer) => layer.forward(cx, x, state),
             Self::Dilated(layer) => Ok((layer.forward(cx, x)?, None)),
         }
     }

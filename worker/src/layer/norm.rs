@@ -16,20 +16,20 @@ pub const EPS: f64 = 1e-5;
 pub enum Normalise {
     /// (x − mean) / √(var + ε) · weight + bias.
     Layer {
-        /// Scale (D).
+        /// Scale (D), begins at 1.
         weight: ParamId,
-        /// Shift (D).
+        /// Shift (D), begins at 0.
         bias: ParamId,
     },
     /// x / √(mean x² + ε) · weight.
     Rms {
-        /// Scale (D).
+        /// Scale (D), begins at 1.
         weight: ParamId,
     },
 }
 
 impl Normalise {
-    /// The kind that the configuration names.
+    /// Creates the kind that the configuration names.
     pub fn new(pb: &mut ParamBuilder, name: &str, kind: Norm, width: i64) -> Self {
         pb.scoped(name, |pb| {
             let weight = pb.param("weight", &[width], Init::Ones, Group::NoDecay);
@@ -42,7 +42,7 @@ impl Normalise {
         })
     }
 
-    /// x + branch, and its norm; both (…, D). `x` may have batch 1.
+    /// Returns x + branch and its norm, both (…, D). `x` may have batch 1.
     ///
     /// # Errors
     /// When the shapes do not fit.
@@ -53,19 +53,19 @@ impl Normalise {
             return Ok((sum, normed));
         }
         let (weight, bias) = self.affine(cx);
-        functional::add_norm(cx, x, branch, (&weight, bias.as_ref()), EPS)
+        functional::add_norm(cx, x, branch, &weight, bias.as_ref(), EPS)
     }
 
-    /// silu(gate) · norm(q · s); all (…, D).
+    /// Returns silu(gate) · norm(q · s), all of shape (…, D).
     ///
     /// # Errors
     /// When the shapes do not fit.
     pub fn gated_forward(&self, cx: &Cx, s: &Tensor, q: &Tensor, gate: &Tensor) -> Result<Tensor, OpError> {
         let (weight, bias) = self.affine(cx);
-        functional::gated_norm(cx, [s, q, gate], (&weight, bias.as_ref()), EPS)
+        functional::gated_norm(cx, s, q, gate, &weight, bias.as_ref(), EPS)
     }
 
-    /// Scale, and shift where there is one.
+    /// Returns the scale, and the shift for LayerNorm.
     fn affine(&self, cx: &Cx) -> (Tensor, Option<Tensor>) {
         match *self {
             Self::Layer { weight, bias } => (cx.param(weight), Some(cx.param(bias))),

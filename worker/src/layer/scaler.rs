@@ -10,26 +10,26 @@ use crate::functional;
 use enn_common::staged::meta::Stats;
 use tch::{Device, Kind, TchError, Tensor as Raw};
 
-/// Share of the rows that a class is given at least.
+/// Lower bound of the frequency of a class, as a share of the rows.
 const RATE_MIN: f64 = 1e-4;
 
-/// What brings heads of another model to the standardisation of the targets.
+/// The two buffers that convert the outputs of heads from another model's standardisation to that of the targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rebase {
-    /// Multiplies.
+    /// Factor of the outputs.
     Scale,
-    /// Is added.
+    /// Offset of the outputs.
     Shift,
 }
 
 impl Rebase {
-    /// Both, with the names of their buffers.
+    /// Both buffers with their names.
     pub const NAMED: [(&'static str, Self); 2] = [("z_scale", Self::Scale), ("z_shift", Self::Shift)];
 }
 
-/// Means and spreads of the F inputs and the O target cells, all f64.
+/// Means and standard deviations of the F inputs and the O target cells, all f64.
 ///
-/// A column without spread (constant, or without a valid training cell) has std 1 on the way in; on the way out a target cell
+/// A column without spread (constant, or without a valid training cell) has std 1 on input. On output a target cell
 /// without spread is its mean, whatever was predicted.
 #[derive(Debug)]
 pub struct Scaler {
@@ -39,14 +39,14 @@ pub struct Scaler {
     y_std: Raw,
     y_min: Raw,
     y_max: Raw,
-    /// Scale and shift (O) of a model whose heads speak in another model's standard deviations.
+    /// Scale and shift (O) of a model whose heads are in another model's standard deviations.
     rebase: Option<[Raw; 2]>,
-    /// `y_std`, 0 for a cell that is one value in all training rows; follows from the buffers.
+    /// `y_std`, but 0 for a cell that has one value in all training rows; derived from the buffers.
     y_spread: Raw,
 }
 
 impl Scaler {
-    /// From the statistics of the training rows; on the CPU until `to_device`.
+    /// Creates a scaler from the statistics of the training rows, on the CPU.
     pub fn from_stats(x: &[Stats], y: &[Stats]) -> Self {
         let column =
             |stats: &[Stats], of: fn(&Stats) -> f64| Raw::from_slice(&stats.iter().map(of).collect::<Vec<_>>());
@@ -62,11 +62,11 @@ impl Scaler {
         }
     }
 
-    /// Brings what heads say to the standardisation of the targets from now on, z·scale + shift: sets one of the two (O) f64 to a copy
-    /// of `by`; the other stays as it was, or says nothing.
+    /// Sets one of the buffers (O) f64 that convert head outputs to the standardisation of the targets, z·scale +
+    /// shift, to a copy of `by`. The other one keeps its value; its default changes nothing.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn rebase(&mut self, place: Rebase, by: &Raw) -> Result<(), TchError> {
         let by = duplicate(&by.f_to_device(self.y_mean.device())?.f_to_kind(Kind::Double)?)?;
         let [scale, shift] = match self.rebase.take() {
@@ -80,24 +80,25 @@ impl Scaler {
         Ok(())
     }
 
-    /// Scale and shift of what heads say (O) f32; `None` where they speak in the standardisation of the targets.
+    /// Returns scale and shift (O) f32 of the head outputs; `None` where heads are in the standardisation of the
+    /// targets.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn rebased(&self, cx: &Cx) -> Result<Option<[Tensor; 2]>, OpError> {
         let single = |raw: &Raw| functional::cast(cx, &cx.constant(raw.shallow_clone()), Kind::Float);
         self.rebase.as_ref().map(|[scale, shift]| Ok([single(scale)?, single(shift)?])).transpose()
     }
 
-    /// Logarithms (O) of the mean targets, for cells that are 1 in the rows of a class and 0 elsewhere.
+    /// Returns the logarithms (O) of the mean targets, for cells that are 1 in the rows of a class and 0 elsewhere.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn log_rates(&self) -> Result<Raw, TchError> {
         self.y_mean.f_clamp(RATE_MIN, 1.0)?.f_log()
     }
 
-    /// Moves the buffers.
+    /// Moves the buffers to `device`.
     pub fn to_device(&mut self, device: Device) {
         for (_, buffer) in self.named_mut() {
             *buffer = buffer.to_device(device);
@@ -108,17 +109,17 @@ impl Scaler {
         self.y_spread = self.y_spread.to_device(device);
     }
 
-    /// Takes buffers that were copied into [`Scaler::named_mut`] for its own.
+    /// Recomputes what follows from the buffers, after values were copied into [`Scaler::named_mut`].
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn settle(&mut self) -> Result<(), TchError> {
         self.y_spread = self.y_std.f_mul(&self.y_max.f_gt_tensor(&self.y_min)?.f_to_kind(Kind::Double)?)?;
         Ok(())
     }
 
-    /// The buffers by name, for checkpoints: `x_mean`, `x_std` (F); `y_mean`, `y_std`, `y_min`, `y_max` (O), and where there are any
-    /// `z_scale`, `z_shift` (O); all f64.
+    /// Returns the buffers by name, for checkpoints: `x_mean`, `x_std` (F); `y_mean`, `y_std`, `y_min`, `y_max` (O),
+    /// and where they are set `z_scale`, `z_shift` (O); all f64.
     pub fn named(&self) -> Vec<(&'static str, &Raw)> {
         let rebase = self.rebase.iter().flat_map(|both| Rebase::NAMED.map(|(name, _)| name).into_iter().zip(both));
         let always = [
@@ -132,7 +133,7 @@ impl Scaler {
         always.into_iter().chain(rebase).collect()
     }
 
-    /// The buffers that every scaler has, by name, to be replaced by `copy_` when a checkpoint is loaded.
+    /// Returns the buffers that every scaler has, by name; a checkpoint is loaded into them by `copy_`.
     pub fn named_mut(&mut self) -> [(&'static str, &mut Raw); 6] {
         [
             ("x_mean", &mut self.x_mean),
@@ -144,23 +145,23 @@ impl Scaler {
         ]
     }
 
-    /// Inputs in the user's units (B, F) → standardised f32; NaN stays NaN.
+    /// Standardises inputs in the user's units (B, F) to f32; NaN stays NaN.
     ///
     /// # Errors
     /// When the last axis is not F.
     pub fn norm_x(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
-        standardise(cx, x, (&self.x_mean, &self.x_std))
+        standardise(cx, x, &self.x_mean, &self.x_std)
     }
 
-    /// Targets in the user's units (B, O) → standardised f32; NaN stays NaN.
+    /// Standardises targets in the user's units (B, O) to f32; NaN stays NaN.
     ///
     /// # Errors
     /// When the last axis is not O.
     pub fn norm_y(&self, cx: &Cx, y: &Tensor) -> Result<Tensor, OpError> {
-        standardise(cx, y, (&self.y_mean, &self.y_std))
+        standardise(cx, y, &self.y_mean, &self.y_std)
     }
 
-    /// Standardised outputs (B, O) → f64 in the user's units.
+    /// Converts standardised outputs (B, O) to f64 in the user's units.
     ///
     /// # Errors
     /// When the last axis is not O.
@@ -172,7 +173,7 @@ impl Scaler {
     }
 }
 
-fn standardise(cx: &Cx, v: &Tensor, (mean, std): (&Raw, &Raw)) -> Result<Tensor, OpError> {
+fn standardise(cx: &Cx, v: &Tensor, mean: &Raw, std: &Raw) -> Result<Tensor, OpError> {
     let buffer = |raw: &Raw| cx.constant(raw.shallow_clone());
     let wide = functional::cast(cx, v, Kind::Double)?;
     let centred = functional::sub(cx, &wide, &buffer(mean))?;
@@ -211,7 +212,7 @@ mod tests {
     fn large_offset_keeps_its_noise() {
         let none = none();
         let cx = Cx::eval(&none);
-        // In f32 the noise on 1e8 would be rounded to multiples of 8; the subtraction must happen before.
+        // In f32 the noise on 1e8 would be rounded to multiples of 8, so the subtraction must precede the rounding.
         let values: Vec<f64> = (0..100).map(|i| 1e8 + f64::from(i % 7) - 3.0).collect();
         let scaler = Scaler::from_stats(&[stats(&values)], &[stats(&values)]);
         let y = Raw::from_slice(&values).reshape([100, 1]);

@@ -1,4 +1,4 @@
-//! Sizes shared by everything that works on tokens.
+//! Sizes shared by all layers over tokens.
 
 use enn_common::config::model::Norm;
 
@@ -7,10 +7,9 @@ use enn_common::config::model::Norm;
 pub struct Width {
     /// Token width D.
     pub model: i64,
-    /// Heads H; D is a multiple of H.
+    /// Number of heads H; D is a multiple of H.
     pub heads: i64,
-    /// Hidden width of feed-forwards.
+    /// Hidden width of the feed-forwards.
     pub hidden: i64,
-    /// Normalisation kind.
     pub norm: Norm,
 }

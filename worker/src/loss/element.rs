@@ -1,7 +1,7 @@
-//! Losses of single cells, made of differentiable operations.
+//! Losses of single cells, composed of differentiable operations.
 //!
-//! **Invariant:** no exponential of anything but a negative square, and no logarithm of less than a scale's minimum: what is
-//! finite stays finite up to the square of the error.
+//! **Invariant:** exponentials are taken of negative squares only, and logarithms of at least the minimum scale: what
+//! is finite stays finite up to the square of the error.
 
 use super::Targets;
 use crate::{
@@ -13,12 +13,12 @@ use std::f64::consts::{FRAC_2_PI, PI};
 
 type Losses = Result<Tensor, OpError>;
 
-/// Targets as the losses read them: finite everywhere, with a weight that is 0 where a cell is not valid.
+/// Targets in the form that the losses read: finite everywhere, with weight 0 where a cell is not valid.
 pub(super) struct Cells<'a, 'p> {
     cx: &'a Cx<'p>,
-    /// (B, O), 0 where missing.
+    /// Targets (B, O), 0 where missing.
     target: Tensor,
-    /// (B, O).
+    /// Weights (B, O).
     weight: Tensor,
 }
 
@@ -29,7 +29,7 @@ impl<'a, 'p> Cells<'a, 'p> {
         Ok(Self { cx, target, weight })
     }
 
-    /// Σ of losses (B, O) by weight.
+    /// Returns Σ of losses (B, O) by weight.
     pub(super) fn sum(&self, losses: &Tensor) -> Losses {
         functional::sum_all(self.cx, &functional::mul(self.cx, losses, &self.weight)?)
     }
@@ -84,13 +84,13 @@ impl<'a, 'p> Cells<'a, 'p> {
         functional::mul(cx, scale, &functional::add_scalar(cx, &both, -1.0 / PI.sqrt())?)
     }
 
-    /// Logits → −y ln softmax, whose sum over the classes is the loss of a row.
+    /// Maps logits to −y ln softmax, whose sum over the classes is the loss of a row.
     pub(super) fn cross_entropy(&self, logits: &Tensor) -> Losses {
         let log = functional::log_softmax(self.cx, logits, -1)?;
         functional::neg(self.cx, &functional::mul(self.cx, &log, &self.target)?)
     }
 
-    /// ω = (z − target)/σ.
+    /// Returns ω = (z − target)/σ.
     fn standard(&self, z: &Tensor, scale: &Tensor) -> Losses {
         functional::div(self.cx, &functional::sub(self.cx, z, &self.target)?, scale)
     }

@@ -1,4 +1,4 @@
-//! What a model says of each cell besides its location, and the quantiles that follow from it.
+//! Numbers that a model predicts for each cell besides its location, and the quantiles that follow from them.
 //!
 //! ```text
 //! quantile                  one gap ≥ 0 per level but the median: q₀.₅ = z, q of the next level above = q + gap, below = q − gap
@@ -14,42 +14,43 @@ use crate::{
 use enn_common::config::train::{Loss, MEDIAN, TrainConfig};
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
-/// Smallest scale, in target standard deviations: a density without it could grow without bound on a cell that hardly varies.
+/// Minimum scale, in target standard deviations: without it the density could grow without bound on a cell that hardly
+/// varies.
 pub(super) const SCALE_MIN: f64 = 1e-3;
-/// Spread that a start from data assumes at least and at most: residuals of the rows that were fitted are too small.
+/// Minimum and maximum of the initial spread: residuals of the fitted rows are too small.
 const START_SPREAD: (f64, f64) = (0.05, 1.0);
 
 /// Numbers predicted per cell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Head {
-    /// The location alone.
+    /// Only the location.
     Point,
     /// The median and gaps to the other levels.
     Quantiles {
-        /// Levels, rising, the median among them.
+        /// Levels in ascending order, including the median.
         levels: Vec<f64>,
     },
     /// Location and scale of a distribution.
     Scale {
-        /// Quantiles of the standard distribution at the levels, rising.
+        /// Quantiles of the standard distribution at the levels, in ascending order.
         offsets: Vec<f64>,
     },
-    /// Logits: each output cell is a class.
+    /// Logits; each output cell is a class.
     Classes,
 }
 
 impl Head {
-    /// The head that a loss asks for.
+    /// Returns the head that the loss needs.
     pub fn new(config: &TrainConfig) -> Self {
         let levels = config.levels.clone();
         let of = |quantile: &dyn Fn(f64) -> f64| {
-            // The median of both is 0 exactly; a root finder says so up to rounding only.
+            // The median of both distributions is exactly 0; a root finder returns it only up to rounding.
             let exact = |level: &f64| if *level == MEDIAN { 0.0 } else { quantile(*level) };
             Self::Scale { offsets: config.levels.iter().map(exact).collect() }
         };
         match config.loss {
             Loss::Mse | Loss::Huber => Self::Point,
-            // The median alone.
+            // With the median as the only level there are no gaps.
             Loss::Quantile if levels.len() == 1 => Self::Point,
             Loss::Quantile => Self::Quantiles { levels },
             Loss::Gaussian | Loss::Crps => of(&normal_quantile),
@@ -58,7 +59,7 @@ impl Head {
         }
     }
 
-    /// P, the numbers per cell besides the location.
+    /// Returns P, the numbers per cell besides the location.
     pub fn channels(&self) -> i64 {
         match self {
             Self::Quantiles { levels } => levels.len() as i64 - 1,
@@ -67,7 +68,8 @@ impl Head {
         }
     }
 
-    /// What each channel begins at, for a cell whose residuals have this spread in target standard deviations.
+    /// Returns the initial value of each channel for a cell whose residuals have this spread in target standard
+    /// deviations.
     pub fn start(&self, spread: f64) -> Vec<f64> {
         let spread = spread.clamp(START_SPREAD.0, START_SPREAD.1);
         match self {
@@ -80,23 +82,25 @@ impl Head {
         }
     }
 
-    /// What heads say (B, P, O) → channels: gaps, or scales of at least `SCALE_MIN`. Linear for large numbers, so that nothing overflows.
+    /// Converts raw outputs (B, P, O) to channels: gaps, or scales of at least `SCALE_MIN`. The map is linear for large
+    /// numbers, so that nothing overflows.
     ///
     /// # Errors
-    /// What libtorch says.
-    pub fn channels_of(&self, cx: &Cx, said: &Tensor) -> Result<Tensor, OpError> {
-        let positive = functional::softplus(cx, said)?;
+    /// Errors of libtorch.
+    pub fn channels_of(&self, cx: &Cx, raw: &Tensor) -> Result<Tensor, OpError> {
+        let positive = functional::softplus(cx, raw)?;
         if matches!(self, Self::Scale { .. }) { functional::add_scalar(cx, &positive, SCALE_MIN) } else { Ok(positive) }
     }
 
-    /// Location (B, O) and channels (B, P, O) → quantiles, one (B, O) per level; none for a head without.
+    /// Maps location (B, O) and channels (B, P, O) to quantiles, one (B, O) per level; empty for a head without
+    /// quantiles.
     ///
     /// # Errors
     /// When the shapes do not fit.
     pub fn quantiles(&self, cx: &Cx, z: &Tensor, channels: Option<&Tensor>) -> Result<Vec<Tensor>, OpError> {
         match (self, channels) {
             (Self::Quantiles { levels }, Some(channels)) => {
-                outwards(cx, z, (levels.len(), middle(levels)), &|at| row(cx, channels, 1, at))
+                outwards(cx, z, levels.len(), middle(levels), &|at| row(cx, channels, 1, at))
             }
             (Self::Scale { offsets }, Some(channels)) => {
                 let scale = scale(cx, channels)?;
@@ -107,20 +111,22 @@ impl Head {
         }
     }
 
-    /// [`Head::quantiles`] whose distances from one level to the next are multiplied by `stretch` (levels − 1, O), not negative.
+    /// Computes [`Head::quantiles`] with the distances between levels multiplied by `stretch` (levels − 1, O), which is
+    /// not negative.
     ///
     /// # Errors
     /// When the shapes do not fit.
     pub fn stretched(
         &self,
         cx: &Cx,
-        (z, channels): (&Tensor, Option<&Tensor>),
+        z: &Tensor,
+        channels: Option<&Tensor>,
         stretch: &Tensor,
     ) -> Result<Vec<Tensor>, OpError> {
         match (self, channels) {
             (Self::Quantiles { levels }, Some(channels)) => {
                 let gap = |at: usize| functional::mul(cx, &row(cx, channels, 1, at)?, &row(cx, stretch, 0, at)?);
-                outwards(cx, z, (levels.len(), middle(levels)), &gap)
+                outwards(cx, z, levels.len(), middle(levels), &gap)
             }
             (Self::Scale { offsets }, Some(channels)) => {
                 let scale = scale(cx, channels)?;
@@ -129,28 +135,30 @@ impl Head {
                     functional::scale(cx, &wide, offsets[at + 1] - offsets[at])
                 };
                 let middle = offsets.iter().position(|offset| *offset == 0.0).unwrap_or(0);
-                outwards(cx, z, (offsets.len(), middle), &gap)
+                outwards(cx, z, offsets.len(), middle, &gap)
             }
             _ => Ok(Vec::new()),
         }
     }
 }
 
-/// Place of the median.
+/// Returns the index of the median.
 pub(super) fn middle(levels: &[f64]) -> usize {
     levels.iter().position(|level| *level == MEDIAN).unwrap_or(0)
 }
 
-/// `all` at one place of an axis.
+/// Selects index `at` of an axis and removes the axis.
 fn row(cx: &Cx, all: &Tensor, axis: i64, at: usize) -> Result<Tensor, OpError> {
     functional::squeeze(cx, &functional::narrow(cx, all, axis, at as i64, 1)?, axis)
 }
 
-/// Quantiles from the median z at `middle` outwards, by their distances from one level to the next.
+/// Computes quantiles from the median z at index `middle` outwards, where `gap` gives the distance of two neighbouring
+/// levels.
 fn outwards(
     cx: &Cx,
     z: &Tensor,
-    (levels, middle): (usize, usize),
+    levels: usize,
+    middle: usize,
     gap: &dyn Fn(usize) -> Result<Tensor, OpError>,
 ) -> Result<Vec<Tensor>, OpError> {
     let mut all = vec![z.clone(); levels];
@@ -163,7 +171,7 @@ fn outwards(
     Ok(all)
 }
 
-/// One channel (B, 1, O) → scales σ (B, O).
+/// Maps one channel (B, 1, O) to scales σ (B, O).
 ///
 /// # Errors
 /// When there are more channels.
@@ -171,18 +179,18 @@ pub(super) fn scale(cx: &Cx, channels: &Tensor) -> Result<Tensor, OpError> {
     functional::squeeze(cx, channels, 1)
 }
 
-/// Quantile of the standard normal distribution.
+/// Returns a quantile of the standard normal distribution.
 fn normal_quantile(level: f64) -> f64 {
     Normal::standard().inverse_cdf(level)
 }
 
-/// Quantile of Student's t with ν degrees of freedom.
+/// Returns a quantile of Student's t distribution with ν degrees of freedom.
 fn students_t_quantile(freedom: f64, level: f64) -> f64 {
     // The parameters are within the range of the configuration; the normal distribution is the limit for large ν.
     StudentsT::new(0.0, 1.0, freedom).map_or_else(|_| normal_quantile(level), |t| t.inverse_cdf(level))
 }
 
-/// x with ln(1 + eˣ) = y, for y > 0.
+/// Returns x with ln(1 + eˣ) = y, for y > 0.
 fn softplus_inverse(y: f64) -> f64 {
     y + (-(-y).exp()).ln_1p()
 }

@@ -10,9 +10,10 @@
 //! | `crps` | σ(ω(2Φ(ω) − 1) + 2φ(ω) − 1/√π) |
 //! | `cross_entropy` | per row: −ln softmax(logits) at the target's class |
 //!
-//! **Invariant:** a missing label poisons nothing: its cell adds neither to the sum nor to the count, and its gradient is zero.
-//! Adding a constant to every prediction of a perfect fit raises every loss offered here but `cross_entropy`, whose softmax takes
-//! such constants out. Weights multiply a cell's loss and its share of the count, so that a weight of 2 is the row twice.
+//! **Invariant:** a missing label has no effect: its cell adds neither to the sum nor to the count, and its gradient is
+//! zero. Adding a constant to every prediction of a perfect fit raises every loss except `cross_entropy`, whose softmax
+//! is invariant to constants. Weights multiply a cell's loss and its share of the count, so that a weight of 2 equals
+//! the row twice.
 
 mod element;
 mod head;
@@ -42,7 +43,7 @@ pub struct Targets {
     pub weight: Option<Tensor>,
 }
 
-/// What is minimised: Σ ℓ(z) + λ Σ ℓ(base), over the valid cells.
+/// Objective that training minimises: Σ ℓ(z) + λ Σ ℓ(base), over the valid cells.
 #[derive(Debug)]
 pub struct Objective {
     loss: Loss,
@@ -53,20 +54,20 @@ pub struct Objective {
     head: Head,
     /// Weights of the cells (O) f32.
     cells: Option<Raw>,
-    /// Values of a tile of a large output, about.
+    /// Approximate number of values in a tile of a large output.
     tile: i64,
 }
 
-/// A batch's share of the objective. The mean over the global batch is Σ sum / Σ count.
+/// Sums of one batch. The mean over the global batch is Σ sum / Σ count.
 pub struct BatchLoss {
     /// Sum over the valid cells, scalar f32; `backward` starts here.
     pub sum: Tensor,
-    /// Valid cells (rows, for classes) by their weight, scalar f64 on the device.
+    /// Weighted number of valid cells (rows, for classes), scalar f64 on the device.
     pub count: Tensor,
 }
 
 impl Objective {
-    /// From `[train]`; all cells count the same.
+    /// Creates the objective of `[train]`; all cells have the same weight.
     pub fn new(config: &TrainConfig) -> Self {
         Self {
             loss: config.loss,
@@ -80,37 +81,38 @@ impl Objective {
         }
     }
 
-    /// With these weights of the output cells.
+    /// Sets the weights of the output cells.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn weighted(self, cells: Option<&[f64]>, device: Device) -> Result<Self, TchError> {
         let on_device = |weights: &[f64]| Raw::f_from_slice(weights)?.f_to_kind(Kind::Float)?.f_to_device(device);
         Ok(Self { cells: cells.map(on_device).transpose()?, ..self })
     }
 
-    /// The head whose numbers the loss reads.
+    /// Returns the head whose numbers the loss reads.
     pub fn head(&self) -> &Head {
         &self.head
     }
 
-    /// Share of the targets between the lowest and the highest quantile, if the head has quantiles.
+    /// Returns the share of the targets between the lowest and the highest quantile, if the head has quantiles.
     pub fn nominal(&self) -> Option<f64> {
         let has = matches!(self.head, Head::Quantiles { .. } | Head::Scale { .. });
         has.then(|| Some(self.levels.last()? - self.levels.first()?)).flatten()
     }
 
-    /// Which of the quantiles is the location; 0 without quantiles.
+    /// Returns the index of the quantile that is the location; 0 without quantiles.
     pub fn middle(&self) -> usize {
         if self.nominal().is_some() { head::middle(&self.levels) } else { 0 }
     }
 
-    /// Whether predictions are compared by the loss itself. For points it is their mean absolute error that people compare.
-    pub fn is_judge(&self) -> bool {
+    /// Whether predictions are compared by the loss itself. Point predictions are compared by their mean absolute
+    /// error.
+    pub fn compares_by_loss(&self) -> bool {
         self.head != Head::Point
     }
 
-    /// Sum and count over a batch.
+    /// Computes sum and count over a batch.
     ///
     /// # Errors
     /// When predictions and targets differ in shape.
@@ -118,29 +120,30 @@ impl Objective {
         let _scope = cx.scope("loss");
         let weight = self.weight(cx, targets)?;
         let channels = output.channels.as_ref();
-        let mut sum = self.sum(cx, (&output.z, channels.map(|c| &c.whole)), targets, weight.as_ref())?;
+        let mut sum = self.sum(cx, &output.z, channels.map(|c| &c.whole), targets, weight.as_ref())?;
         if self.base_weight > 0.0 {
-            let base = self.sum(cx, (&output.base, channels.map(|c| &c.base)), targets, weight.as_ref())?;
+            let base = self.sum(cx, &output.base, channels.map(|c| &c.base), targets, weight.as_ref())?;
             sum = functional::add(cx, &sum, &functional::scale(cx, &base, self.base_weight)?)?;
         }
         Ok(BatchLoss { sum, count: self.count(cx, targets, weight.as_ref())? })
     }
 
-    /// Sum and count over a batch without the base head's own loss: how good the prediction is.
+    /// Computes sum and count over a batch without the base head's own loss: the quality of the prediction.
     ///
     /// # Errors
     /// When predictions and targets differ in shape.
     pub fn score(&self, cx: &Cx, output: &Output, targets: &Targets) -> Result<BatchLoss, OpError> {
         let weight = self.weight(cx, targets)?;
         let channels = output.channels.as_ref().map(|channels| &channels.whole);
-        let sum = self.sum(cx, (&output.z, channels), targets, weight.as_ref())?;
+        let sum = self.sum(cx, &output.z, channels, targets, weight.as_ref())?;
         Ok(BatchLoss { sum, count: self.count(cx, targets, weight.as_ref())? })
     }
 
-    /// Weight of each valid cell (B, O), 0 where a cell is not valid; `None` when all valid cells count the same.
+    /// Returns the weight of each valid cell (B, O), 0 where a cell is not valid; `None` when all valid cells have the
+    /// same weight.
     ///
     /// # Errors
-    /// When there are weights for other cells.
+    /// When the weights are for another number of cells.
     pub fn weight(&self, cx: &Cx, targets: &Targets) -> Result<Option<Tensor>, OpError> {
         let rows = targets.weight.as_ref();
         let of_cells = self.cells.as_ref().map(|raw| cx.constant(raw.shallow_clone()));
@@ -164,7 +167,8 @@ impl Objective {
     fn element(
         &self,
         cx: &Cx,
-        (z, channels): (&Tensor, Option<&Tensor>),
+        z: &Tensor,
+        channels: Option<&Tensor>,
         targets: &Targets,
         weight: Option<&Tensor>,
     ) -> Result<Tensor, OpError> {

@@ -1,4 +1,4 @@
-//! Every loss against its definition in f64, its behaviour under a shift, and its gradient.
+//! Tests of every loss against its definition in f64, of its behaviour under a shift, and of its gradient.
 
 use super::*;
 use crate::params::{GradBuckets, ParamBuilder, Params};
@@ -24,7 +24,7 @@ fn none() -> Params {
     ParamBuilder::new().build(0, Device::Cpu).unwrap()
 }
 
-/// A batch of one prediction and its base, with the same channels for all cells.
+/// One batch of predictions with their base, with the same channels for all cells.
 struct Case {
     z: Raw,
     base: Raw,
@@ -42,16 +42,16 @@ impl Case {
         Self { z: copy(z), base: copy(base), channels, head, target: copy(target), weight: None }
     }
 
-    /// Output and targets, and what the heads say of the channels; the operands that a gradient may be asked of are z, base and the last.
+    /// Returns output and targets, and the raw channels. Gradients can be taken of z, base and the raw channels.
     fn tensors(&self, cx: &Cx) -> (Output, Targets, Option<Tensor>) {
         let tensor = |raw: &Raw| cx.variable(raw.shallow_clone());
         let (rows, cells) = self.z.size2().unwrap();
-        let said = (!self.channels.is_empty()).then(|| {
+        let raw = (!self.channels.is_empty()).then(|| {
             let one = Raw::from_slice(&self.channels).to_kind(self.z.kind()).reshape([1, -1, 1]);
             tensor(&one.expand([rows, self.channels.len() as i64, cells], false).contiguous())
         });
-        let channels = said.as_ref().map(|said| {
-            let all = self.head.channels_of(cx, said).unwrap();
+        let channels = raw.as_ref().map(|raw| {
+            let all = self.head.channels_of(cx, raw).unwrap();
             Channels { whole: all.clone(), base: all }
         });
         let z = tensor(&self.z);
@@ -60,7 +60,7 @@ impl Case {
         let input = |raw: &Raw| cx.input(raw.shallow_clone());
         let target = input(&self.target);
         let valid = input(&self.target.isfinite());
-        (output, Targets { z: target, valid, weight: self.weight.as_ref().map(input) }, said)
+        (output, Targets { z: target, valid, weight: self.weight.as_ref().map(input) }, raw)
     }
 
     fn loss(&self, objective: &Objective) -> (f64, f64) {
@@ -72,7 +72,7 @@ impl Case {
     }
 }
 
-/// ∫ (F(x) − 1{x ≥ t})² dx of the normal distribution, by the rectangle rule: the definition of CRPS.
+/// Computes ∫ (F(x) − 1{x ≥ t})² dx of the normal distribution, the definition of CRPS, by the rectangle rule.
 fn crps_by_integral(z: f64, sigma: f64, target: f64) -> f64 {
     let width = 1e-3;
     let reach = 12.0 * sigma + (z - target).abs();
@@ -88,7 +88,7 @@ fn crps_by_integral(z: f64, sigma: f64, target: f64) -> f64 {
     sum
 }
 
-/// The table in the module's documentation, in f64.
+/// Computes the table in the module's documentation in f64.
 fn defined(loss: Loss, z: f64, channels: &[f64], target: f64) -> f64 {
     let softplus = |x: f64| x.exp().ln_1p();
     let d = z - target;
@@ -168,14 +168,14 @@ fn all_missing_is_zero_of_zero_and_has_no_gradient() {
     }
 }
 
-/// Of z, base and, if there are any, the channels.
+/// Returns the gradients of z, base and, if there are any, the channels.
 fn gradients(case: &Case, objective: &Objective) -> Vec<Raw> {
     let params = none();
     let grads = GradBuckets::new(&params).unwrap();
     let cx = Cx::train(&params, 0, 0);
-    let (output, targets, said) = case.tensors(&cx);
+    let (output, targets, raw) = case.tensors(&cx);
     let loss = objective.forward(&cx, &output, &targets).unwrap();
-    let operands: Vec<&Tensor> = [&output.z, &output.base].into_iter().chain(&said).collect();
+    let operands: Vec<&Tensor> = [&output.z, &output.base].into_iter().chain(&raw).collect();
     let found = cx.backward_to(&loss.sum, &grads, &mut |_, _| Ok(()), &operands).unwrap();
     found.into_iter().map(Option::unwrap).collect()
 }
@@ -247,14 +247,14 @@ fn tiles_change_neither_value_nor_gradient_and_need_less_memory() {
                 assert!(off.double_value(&[]) <= 1e-6 * most.double_value(&[]), "{loss:?}");
             }
             let [small, large] = [&tiled, &whole].map(|objective| peak(&case, objective));
-            // Losses that are one operation keep one difference, which a gradient takes the place of.
+            // Losses that are one operation keep one difference, which the gradient overwrites.
             let share = if weighted || !matches!(loss, Loss::Mse | Loss::Huber) { 0.8 } else { 1.01 };
             assert!((small as f64) < share * large as f64, "{loss:?}: {small} bytes of {large}");
         }
     }
 }
 
-/// Most bytes that a loss and its gradient hold at once beside their operands.
+/// Returns the maximum memory in bytes that a loss and its gradient need besides their operands.
 fn peak(case: &Case, objective: &Objective) -> u64 {
     let params = none();
     let grads = GradBuckets::new(&params).unwrap();

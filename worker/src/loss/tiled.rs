@@ -1,11 +1,12 @@
-//! Large outputs a tile of the cells at a time: what a loss needs in between, several times its operands, is that of one tile.
+//! Computes the loss of large outputs one tile of cells at a time, so that its intermediate values, several times its
+//! operands, are those of one tile.
 //!
 //! ```text
-//! z, targets, … (B, O) ─ split ─► tile ─► Σ, let go ─┐
-//!                             └─► tile ─► Σ, let go ─┴─► Σ        backward: each tile again, then its gradient
+//! z, targets, … (B, O) ─ split ─► tile ─► Σ, freed ──┐
+//!                             └─► tile ─► Σ, freed ──┴─► Σ        backward: each tile again, then its gradient
 //! ```
-//! **Invariant:** value and gradient are those of all cells at once, up to the rounding of a sum. The tiles depend on shapes alone, so
-//! that all ranks record the same.
+//! **Invariant:** value and gradient equal those of all cells at once, up to the rounding of a sum. The tiles depend on
+//! shapes only, so that all ranks record the same program.
 
 use super::{Objective, Targets};
 use crate::{
@@ -15,16 +16,16 @@ use crate::{
 };
 use enn_common::config::train::Loss;
 
-/// Values (rows × cells) of a tile, about: 4 MiB of f32.
+/// Approximate number of values (rows × cells) in a tile: 4 MiB of f32.
 pub(super) const TILE: i64 = 1 << 20;
-/// Outputs of fewer tiles than this are computed at once: memory is no concern there.
+/// Minimum number of tiles; smaller outputs are computed at once.
 const TILES_MIN: i64 = 4;
-/// Tiles at most, however large they are then: each costs a few dozen records.
+/// Maximum number of tiles: each costs a few dozen records.
 const TILES_MAX: i64 = 128;
 
 impl Objective {
-    /// Cells of each tile in which the loss of so many rows is computed; of one tile where it is computed at once. A softmax is over all
-    /// cells of a row.
+    /// Returns the number of cells of each tile for the loss of `rows` rows; one tile where the loss is computed at
+    /// once. A softmax is over all cells of a row, so cross entropy is never divided.
     pub fn tiles(&self, rows: i64, cells: i64) -> Vec<i64> {
         let count = rows.saturating_mul(cells) / self.tile;
         if count < TILES_MIN || self.loss == Loss::CrossEntropy {
@@ -34,17 +35,18 @@ impl Objective {
         (0..cells).step_by(width as usize).map(|start| (cells - start).min(width.cast_signed())).collect()
     }
 
-    /// Σ over the valid cells by weight.
+    /// Returns Σ over the valid cells by weight.
     pub(super) fn sum(
         &self,
         cx: &Cx,
-        (z, channels): (&Tensor, Option<&Tensor>),
+        z: &Tensor,
+        channels: Option<&Tensor>,
         targets: &Targets,
         weight: Option<&Tensor>,
     ) -> Result<Tensor, OpError> {
         let sizes = self.tiles(z.dim(0), z.dim(-1));
         if sizes.len() == 1 {
-            return self.element(cx, (z, channels), targets, weight);
+            return self.element(cx, z, channels, targets, weight);
         }
         let cut = |whole: &Tensor| functional::split(cx, whole, &sizes, -1);
         let z = cut(z)?;
@@ -56,7 +58,7 @@ impl Objective {
             let targets = Targets { z: target[at].clone(), valid: valid[at].clone(), weight: None };
             let channels = channels.as_ref().map(|all| &all[at]);
             let weight = weight.as_ref().map(|all| &all[at]);
-            cx.again(|cx| self.element(cx, (&z[at], channels), &targets, weight))
+            cx.recompute_part(|cx| self.element(cx, &z[at], channels, &targets, weight))
         };
         (1..sizes.len()).try_fold(tile(0)?, |sum, at| functional::add(cx, &sum, &tile(at)?))
     }

@@ -1,15 +1,15 @@
-//! Leading principal components of the targets: the start of the base head's factors, and the directions that a regression shrinks
-//! each by itself.
+//! Leading principal components of the targets: the initial factors of the base head, and the directions that a
+//! regression shrinks separately.
 
 use tch::{Kind, TchError, Tensor as Raw};
 
-/// Directions of the largest spread.
+/// Directions of the largest variance.
 #[derive(Debug)]
 pub(super) struct Components {
-    /// Columns are directions (O, r), each scaled by the standard deviation of the data along it, so that unit scores give back
-    /// the data's own spread. r may be smaller than asked: directions without spread are left out.
+    /// Directions in columns (O, r), each scaled by the standard deviation of the data along it, so that unit scores
+    /// reproduce the variance of the data. r may be smaller than requested: directions without variance are left out.
     pub(super) factors: Raw,
-    /// Share of the total variance along them, 0..1.
+    /// Share of the total variance along the directions, 0..1.
     pub(super) explained: f64,
 }
 
@@ -17,7 +17,7 @@ pub(super) struct Components {
 const ENERGY_FLOOR: f64 = 1e-12;
 
 impl Components {
-    /// At most `rank` components of y (n, O) f64 without missing values.
+    /// Returns at most `rank` components of y (n, O) f64 without missing values.
     pub(super) fn leading(y: &Raw, rank: i64) -> Result<Self, TchError> {
         let y = y.f_sub(&y.f_mean_dim(Some([0].as_slice()), true, Kind::Double)?)?;
         let (vectors, energies) = directions(&y, rank)?;
@@ -30,14 +30,14 @@ impl Components {
     }
 }
 
-/// Orthonormal directions of centred y (n, O) with the largest spread, leading one first: (O, r), r ≤ `most`; and what energy is
-/// along all there are, descending.
+/// Returns orthonormal directions of centred y (n, O) with the largest variance, in descending order: (O, r), r ≤
+/// `most`. The second value is the energy along all directions, in descending order.
 pub(super) fn directions(y: &Raw, most: i64) -> Result<(Raw, Vec<f64>), TchError> {
     let (rows, cells) = y.size2()?;
     let dual = rows < cells;
     let gram = if dual { y.f_matmul(&y.f_tr()?)? } else { y.f_tr()?.f_matmul(y)? };
     let (energy, vectors) = gram.f_linalg_eigh("L")?;
-    // eigh sorts upwards.
+    // `eigh` sorts in ascending order.
     let energy = energy.f_flip([0])?.f_clamp_min(0.0)?;
     let vectors = vectors.f_flip([1])?;
     let energies = Vec::<f64>::try_from(&energy)?;
@@ -47,7 +47,7 @@ pub(super) fn directions(y: &Raw, most: i64) -> Result<(Raw, Vec<f64>), TchError
     if !dual {
         return Ok((vectors, energies));
     }
-    // y = U S Vᵀ: V from U.
+    // From y = U S Vᵀ follows V.
     Ok((y.f_tr()?.f_matmul(&vectors.f_div(&energy.f_narrow(0, 0, kept)?.f_sqrt()?)?)?, energies))
 }
 

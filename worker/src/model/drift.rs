@@ -1,61 +1,67 @@
-//! How much larger errors become in stretches of time that the data do not hold. A chronological split measures errors in one
-//! stretch, right behind the training rows; what is predicted later lies in others, with seasons and weather of their own.
+//! Estimates how much errors grow in periods that the data do not contain. A chronological split measures errors in one
+//! period, right after the training rows; forecasts are for other periods, with other seasons and weather.
 //!
-//! The regression that the model begins as is fitted again with each of twelve stretches left out in turn, the parts of `data.split.kind`
-//! "blocked". Its errors there, beside its
-//! errors on the validation rows, say how much the one stretch that validates flatters a forecast.
+//! The initial regression of the model is fitted again with each of twelve periods left out in turn, the parts of
+//! `data.split.kind` "blocked". The ratio of its errors there to its errors on the validation rows is the estimate.
 //!
-//! **Invariant:** looks at training and validation rows only.
+//! **Invariant:** only training and validation rows are read.
 
-use super::{Model, ModelError, ridge::Ridge, start::Regressed};
+use super::{
+    Model, ModelError,
+    ridge::Ridge,
+    start::{RegressionData, RowTensors},
+};
 use crate::params::Params;
 use tch::{Kind, Tensor as Raw};
 
-/// Stretches.
+/// Number of periods that are left out in turn.
 const STRETCHES: i64 = 12;
-/// Rows used at most, evenly spread.
+/// Maximum number of rows, evenly spread.
 pub const ROWS_MAX: u64 = 2048;
-/// With fewer rows in a stretch its errors say nothing.
+/// Minimum number of rows of a period; fewer give no usable error.
 const STRETCH_ROWS_MIN: i64 = 3;
-/// More than this is not believed.
+/// Upper limit of the estimate.
 const DRIFT_MAX: f64 = 4.0;
-/// Drifts are told in steps of this, so that rounding in other libraries and on other numbers of threads gives the same.
+/// The estimate is rounded to a multiple of this, so that it does not depend on rounding in other libraries or on the
+/// number of threads.
 const STEP: f64 = 0.01;
 
 impl Model {
-    /// By what factor distances to the median must grow, at least 1, so that a `share` of the targets of left out stretches lies
-    /// within what holds that share of the validation targets. Rows are in the order of time, the last `held` of them validate.
+    /// Returns the factor, at least 1, by which distances to the median must grow so that a `share` of the targets of
+    /// left-out periods is within the distance that contains this share of the validation targets. Rows are in
+    /// chronological order; the last `held` validate.
     ///
-    /// `None` where there are too few rows, or none that a regression says anything of.
+    /// Returns `None` with too few rows, or without a regression that predicts any of them.
     ///
     /// # Errors
     /// When shapes do not fit, or libtorch's eigensolver fails.
     pub fn drift(
         &self,
         params: &Params,
-        seen: ([&Raw; 2], [&Raw; 2]),
+        seen: RowTensors<'_>,
         held: i64,
         share: f64,
     ) -> Result<Option<f64>, ModelError> {
-        let all = self.regressed(params, seen, None)?;
+        let all = self.regression_data(params, seen, None)?;
         let rows = all.z.size()[0];
         let trained = rows - held;
         if trained < STRETCHES * STRETCH_ROWS_MIN || held < STRETCH_ROWS_MIN {
             return Ok(None);
         }
         let crosses = self.crosses.columns();
-        let validated = quantile(&all.errors(crosses, (trained, rows))?, share)?;
+        let validated = quantile(&all.errors(crosses, trained, rows)?, share)?;
         let edge = |stretch: i64| rows * stretch / STRETCHES;
-        let left_out = (0..STRETCHES).map(|stretch| all.errors(crosses, (edge(stretch), edge(stretch + 1))));
+        let left_out = (0..STRETCHES).map(|stretch| all.errors(crosses, edge(stretch), edge(stretch + 1)));
         let left_out = quantile(&Raw::f_cat(&left_out.collect::<Result<Vec<_>, _>>()?, 0)?, share)?;
         let drift = left_out / validated;
         Ok(drift.is_finite().then(|| ((drift / STEP).round() * STEP).clamp(1.0, DRIFT_MAX)))
     }
 }
 
-impl Regressed {
-    /// Absolute errors on the valid cells of rows [start, end) of a regression on all the others; none where that gives no numbers.
-    fn errors(&self, crosses: i64, (start, end): (i64, i64)) -> Result<Raw, tch::TchError> {
+impl RegressionData {
+    /// Returns the absolute errors on the valid cells of rows [start, end) of a regression on all other rows; none
+    /// where the regression gives no numbers.
+    fn errors(&self, crosses: i64, start: i64, end: i64) -> Result<Raw, tch::TchError> {
         let rows = self.z.size()[0];
         let others = |t: &Raw| Raw::f_cat(&[t.f_narrow(0, 0, start)?, t.f_narrow(0, end, rows - end)?], 0);
         let here = |t: &Raw| t.f_narrow(0, start, end - start);
@@ -66,7 +72,7 @@ impl Regressed {
     }
 }
 
-/// The smallest of `values` that is not below a `share` of them; not a number without any.
+/// Returns the smallest of `values` that is not below a `share` of them; NaN without values.
 fn quantile(values: &Raw, share: f64) -> Result<f64, tch::TchError> {
     let count = values.numel() as i64;
     if count == 0 {

@@ -1,16 +1,16 @@
-//! Why a model cannot be built or given its start.
+//! Reasons for which a model cannot be built or initialised.
 
 use crate::{block::template::NoSubModel, error::OpError};
 use enn_common::config::forest::ForestError;
 use tch::TchError;
 
-/// A model that cannot be.
+/// Errors of building, initialising and loading a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// A size that is zero.
     #[error("model.{key} is 0, expected at least 1")]
     Zero { key: &'static str },
-    /// Heads do not divide the width.
+    /// The number of heads does not divide the width.
     #[error("model.d_model is {d_model}, expected a multiple of model.heads = {heads}\nhint: {} would do", nearest_multiple(*d_model, *heads))]
     Heads { d_model: usize, heads: usize },
     /// A rate outside its range.
@@ -28,7 +28,7 @@ pub enum ModelError {
     /// A model without inputs or outputs.
     #[error("the staged data has no {what}, expected at least one")]
     Empty {
-        /// Inputs or output cells.
+        /// Either inputs or output cells.
         what: &'static str,
     },
     /// A buffer of a checkpoint that does not fit.
@@ -38,33 +38,33 @@ pub enum ModelError {
     Buffer {
         /// Name of the buffer.
         name: String,
-        /// Shape found; empty when absent.
+        /// Shape in the checkpoint; empty when the buffer is missing.
         found: Vec<i64>,
-        /// Shape expected; empty when the model has no such buffer.
+        /// Expected shape; empty when the model has no such buffer.
         expected: Vec<i64>,
     },
-    /// The task forest cannot be.
+    /// The task forest is invalid.
     #[error("model.tasks: {0}")]
     Forest(#[from] ForestError),
-    /// A module of the user's that the worker does not have.
+    /// The worker lacks a user-defined module.
     #[error(transparent)]
     NoSubModel(#[from] NoSubModel),
-    /// Patterns of the dilated mixer that do not fit each other.
+    /// Patterns of the dilated mixer that do not match.
     #[error(
         "model.segments are {segments:?} and model.dilations {dilations:?}, expected as many, each segment a multiple of its dilation, the first dilation 1"
     )]
     Patterns { segments: Vec<usize>, dilations: Vec<usize> },
-    /// A stream through a temporal task that carries nothing.
+    /// A stream through a temporal task whose mixer keeps no state.
     #[error(
-        "task \"{task}\" is temporal and has the mixer \"dilated\", which keeps no state: it cannot be part of a stream\nhint: \"retention\" and \"true_retention\" can"
+        "task \"{task}\" is temporal and has the mixer \"dilated\", which keeps no state: it cannot be part of a stream\nhint: \"gated_ema\" and \"retnet\" can"
     )]
     NoStream { task: String },
-    /// The state of another model's stream.
+    /// The state is that of another model's stream.
     #[error(
-        "the state of the stream is of {found}, expected that of {expected}\nhint: a stream goes on with the model it began with"
+        "the state of the stream is of {found}, expected that of {expected}\nhint: a stream must continue with the model it began with"
     )]
     OtherStream {
-        /// Its tasks and blocks.
+        /// Tasks and blocks of the state.
         found: String,
         expected: String,
     },

@@ -1,10 +1,12 @@
-//! Multinomial logistic regression whose strengths come from cross-validation: where a model that tells classes begins.
+//! Multinomial logistic regression whose regularisation strength is chosen by cross-validation: the initial base head
+//! of a model that predicts classes.
 //!
-//! The second derivative of the log-loss is nowhere more than half the Gram matrix of the inputs (Böhning 1992). Along the Gram matrix's
-//! own directions that bound is a number for each, so that a step is a division; steps are carried on as far as they go the same way
-//! (Nesterov 1983, with O'Donoghue and Candès' restarts). Strengths are tried from the strongest to the weakest, each from where the one before ended.
+//! The Hessian of the log-loss is bounded by half the Gram matrix of the inputs (Böhning 1992). In the eigenbasis of
+//! the Gram matrix this bound is diagonal, so that a step is a division; steps are accelerated (Nesterov 1983, with the
+//! restarts of O'Donoghue and Candès). Strengths are tried from the strongest to the weakest, each from the solution of
+//! the previous one.
 //!
-//! **Invariant:** the rows decide everything, and work is bounded by the constants below.
+//! **Invariant:** the result depends on the rows only, and the work is bounded by the constants below.
 
 use super::{
     components::directions,
@@ -12,40 +14,43 @@ use super::{
 };
 use tch::{Kind, TchError, Tensor as Raw};
 
-/// Rows × columns × classes by which strengths are chosen, and that are fitted, at most; and rows below which neither is tried.
+/// Maximum of rows × columns × classes for the choice of strengths and for the fit, and minimum number of rows for
+/// either.
 const CHOICE_WORK_MAX: i64 = 4_000_000;
 const FIT_WORK_MAX: i64 = 20_000_000;
 const ROWS_MIN: i64 = 10;
-/// Rows by which strengths are chosen, at most; and with how many columns times classes that is worth while.
+/// Minimum and maximum number of rows for the choice of strengths.
 const CHOICE_ROWS: (i64, i64) = (64, 512);
-/// Folds.
+/// Number of folds.
 const FOLDS: i64 = 5;
-/// Strengths, in mean squared lengths of a row: so many from 10^`STRENGTH_FIRST` down, each 10^`STRENGTH_STEP` times the one before.
+/// Strengths, in mean squared lengths of a row: the first is 10^`STRENGTH_FIRST`, and each is 10^`STRENGTH_STEP` times
+/// the previous one.
 const STRENGTHS: i32 = 13;
 const STRENGTH_FIRST: f64 = 2.0;
 const STRENGTH_STEP: f64 = -0.5;
-/// Factors of crosses.
+/// Candidate factors of crosses.
 const CROSSES: [f64; 3] = [0.0, 0.3, 1.0];
-/// Steps of one strength at most, and the change of a score below which they end.
+/// Maximum number of steps per strength, and the change of a score below which they end.
 const STEPS_MAX: usize = 60;
 const TOLERANCE: f64 = 1e-4;
-/// A class is told to be no less likely than this when strengths are judged.
+/// Lower bound of a predicted probability in the scores of strengths.
 const PROBABILITY_MIN: f64 = 1e-7;
 
 /// A fitted regression: scores x W ᵀ + b.
 #[derive(Debug)]
 pub(super) struct Logistic {
-    /// W (K, F), f64.
+    /// W of shape (K, F), f64.
     pub(super) weight: Raw,
-    /// b (K), f64.
+    /// b of shape (K), f64.
     pub(super) bias: Raw,
-    /// Strength that was chosen, in mean squared lengths of a row.
+    /// Chosen strength, in mean squared lengths of a row.
     pub(super) strength: f64,
 }
 
 impl Logistic {
-    /// Fits x (n, F), whose last `crosses` columns are products of others, to the classes of the rows: the column of `z` (n, K) with the
-    /// largest number. `None` where that is too much work, or too few rows to choose a strength by.
+    /// Fits x (n, F), whose last `crosses` columns are crosses, to the classes of the rows: the column of `z` (n, K)
+    /// with the largest number. Returns `None` when the work exceeds its bound, or when too few rows remain to choose a
+    /// strength.
     pub(super) fn fit(x: &Raw, z: &Raw, crosses: i64) -> Result<Option<Self>, TchError> {
         let (rows, columns) = x.size2()?;
         let classes = z.size2()?.1;
@@ -57,7 +62,7 @@ impl Logistic {
         let (few, few_y) = thinned(x, &y, most.min(CHOICE_ROWS.1))?;
         let (factor, rung) = choose(&few, &few_y, crosses)?;
         let (x, y) = thinned(x, &y, (FIT_WORK_MAX / (columns * classes)).max(CHOICE_ROWS.1))?;
-        let path = Path::new(&x, &y, (crosses, factor))?;
+        let path = Path::new(&x, &y, crosses, factor)?;
         let mut weights = path.begin()?;
         for rung in 0..=rung {
             weights = path.stepped(&weights, strength(rung))?;
@@ -66,19 +71,20 @@ impl Logistic {
         Ok(Some(Self { weight, bias, strength: strength(rung) }))
     }
 
-    /// What is left of the classes (n, K) of rows x (n, F): 1 for a row's own and 0 for the others, less what they are told to be.
+    /// Returns the residuals (n, K) of rows x (n, F): 1 for the class of the row and 0 for the others, less the
+    /// predicted probabilities.
     pub(super) fn left(&self, x: &Raw, z: &Raw) -> Result<Raw, TchError> {
         let scores = x.f_to_kind(Kind::Double)?.f_matmul(&self.weight.f_tr()?)?.f_add(&self.bias)?;
         one_hot(z)?.f_sub(&scores.f_softmax(1, Kind::Double)?)
     }
 }
 
-/// 1 where a row's number is its largest (n, K), f64.
+/// Returns 1 where a row's number is its largest, else 0: (n, K), f64.
 fn one_hot(z: &Raw) -> Result<Raw, TchError> {
     z.f_argmax(1, false)?.f_one_hot(z.size2()?.1)?.f_to_kind(Kind::Double)
 }
 
-/// At most `most` rows, evenly spread.
+/// Selects at most `most` rows, evenly spread.
 fn thinned(x: &Raw, y: &Raw, most: i64) -> Result<(Raw, Raw), TchError> {
     let rows = x.size()[0];
     let kept = rows.min(most);
@@ -91,7 +97,7 @@ fn strength(rung: i32) -> f64 {
     10f64.powf(STRENGTH_FIRST + STRENGTH_STEP * f64::from(rung))
 }
 
-/// The factor of crosses and the strength, by number, with the least log-loss of rows that had no part in the fit.
+/// Returns the factor of crosses and the index of the strength with the smallest log-loss on held-out rows.
 fn choose(x: &Raw, y: &Raw, crosses: i64) -> Result<(f64, i32), TchError> {
     let fold = folds(x.size()[0]);
     let factors: &[f64] = if crosses > 0 { &CROSSES } else { &[0.0] };
@@ -106,42 +112,42 @@ fn choose(x: &Raw, y: &Raw, crosses: i64) -> Result<(f64, i32), TchError> {
         for out in 0..FOLDS {
             let (seen, seen_y) = cut(out, false)?;
             let (unseen, unseen_y) = cut(out, true)?;
-            let path = Path::new(&seen, &seen_y, (crosses, *factor))?;
+            let path = Path::new(&seen, &seen_y, crosses, *factor)?;
             let mut weights = path.begin()?;
             for (rung, loss) in (0..).zip(&mut losses) {
                 weights = path.stepped(&weights, strength(rung))?;
                 let (weight, bias) = path.back(&weights)?;
-                let told = unseen.f_matmul(&weight.f_tr()?)?.f_add(&bias)?.f_softmax(1, Kind::Double)?;
-                let missed = told.f_clamp_min(PROBABILITY_MIN)?.f_log()?.f_mul(&unseen_y)?;
+                let rates = unseen.f_matmul(&weight.f_tr()?)?.f_add(&bias)?.f_softmax(1, Kind::Double)?;
+                let missed = rates.f_clamp_min(PROBABILITY_MIN)?.f_log()?.f_mul(&unseen_y)?;
                 *loss -= missed.f_sum(Kind::Double)?.f_double_value(&[])?;
             }
         }
         for (rung, loss) in (0..).zip(losses) {
-            // Of equals the strongest.
+            // Of equal losses the strongest regularisation wins.
             best = if loss < best.0 { (loss, (*factor, rung)) } else { best };
         }
     }
     Ok(best.1)
 }
 
-/// Rows in the directions of their own spread, and a column of ones behind them.
+/// Rows in the eigenbasis of their Gram matrix, with a column of ones at the end.
 struct Path {
-    /// (n, r + 1).
+    /// Rotated rows, (n, r + 1).
     x: Raw,
     y: Raw,
     /// Squared length of each column (r + 1).
     energy: Raw,
-    /// Where strengths count (r + 1): not for the ones.
+    /// 1 where the strength applies (r + 1), and 0 for the column of ones.
     counts: Raw,
-    /// The directions, scaled as the columns were (F, r).
+    /// Directions, scaled like the columns (F, r).
     turn: Raw,
     mean: Raw,
     unit: f64,
 }
 
 impl Path {
-    /// Of rows x (n, F) and their classes y (n, K); the last of the columns count as much as said.
-    fn new(x: &Raw, y: &Raw, (crosses, factor): (i64, f64)) -> Result<Self, TchError> {
+    /// Prepares rows x (n, F) and their classes y (n, K); the last `crosses` columns are multiplied by `factor`.
+    fn new(x: &Raw, y: &Raw, crosses: i64, factor: f64) -> Result<Self, TchError> {
         let (rows, columns) = x.size2()?;
         let options = (Kind::Double, x.device());
         let mean = column_mean(x)?;
@@ -160,7 +166,7 @@ impl Path {
         Ok(Self { x, y: y.shallow_clone(), energy: column(&energy)?, counts: column(&counts)?, turn, mean, unit })
     }
 
-    /// Weights that tell all rows the same, and nothing that was not seen to be impossible (r + 1, K).
+    /// Returns weights (r + 1, K) that predict the smoothed class frequencies for every row.
     fn begin(&self) -> Result<Raw, TchError> {
         let (rows, classes) = self.y.size2()?;
         let weights = Raw::f_zeros([self.x.size2()?.1, classes], (Kind::Double, self.x.device()))?;
@@ -170,11 +176,11 @@ impl Path {
         Ok(weights)
     }
 
-    /// After steps towards the least log-loss under a strength.
+    /// Runs steps towards the minimum of the log-loss under a strength.
     fn stepped(&self, from: &Raw, strength: f64) -> Result<Raw, TchError> {
         let penalty = self.counts.f_mul_scalar(strength * self.unit)?;
         let bound = self.energy.f_mul_scalar(0.5)?.f_add(&penalty)?;
-        // What a change of a weight changes of a row's scores, root mean square.
+        // Root mean square change of a row's scores per unit change of a weight.
         let reach = self.energy.f_div_scalar(self.y.size()[0] as f64)?.f_sqrt()?;
         let mut weights = from.shallow_clone();
         let mut ahead = from.shallow_clone();
@@ -195,7 +201,7 @@ impl Path {
         Ok(weights)
     }
 
-    /// Weights for rows as they were given: (K, F) and (K).
+    /// Converts the weights to those of unrotated rows: (K, F) and (K).
     fn back(&self, weights: &Raw) -> Result<(Raw, Raw), TchError> {
         let directions = self.turn.size()[1];
         let weight = self.turn.f_matmul(&weights.f_narrow(0, 0, directions)?)?.f_tr()?.f_contiguous()?;
@@ -209,7 +215,8 @@ mod tests {
     use super::*;
     use tch::Device;
 
-    /// Rows of two numbers far from 0 and a column of noise, their classes drawn as the scores say, and the mean log-loss of the scores.
+    /// Draws rows of two numbers far from 0 and a column of noise, with classes that follow the scores, and returns the
+    /// scores.
     fn drawn(rows: i64, sharpness: f64) -> (Raw, Raw, Raw) {
         tch::manual_seed(5);
         let options = (Kind::Double, Device::Cpu);
@@ -235,16 +242,16 @@ mod tests {
         let y = y.narrow(0, seen, unseen);
         let ours = loss(&told, &y);
         let best = loss(&scores.narrow(0, seen, unseen), &y);
-        // The likeliest fit to these 600 rows, found without a bound on its steps, is 2.4 % above the truth on the others.
+        // The maximum-likelihood fit to these 600 rows, without regularisation, is 2.4 % above the truth on the others.
         assert!(ours < best * 1.05, "{ours} is not {best}");
-        // What is left is what the truth leaves, and no more than the classes have.
+        // Residuals are bounded by 1 and sum to zero.
         let left = fit.left(&x.narrow(0, seen, unseen), &y).unwrap();
         assert!(left.abs().max().double_value(&[]) <= 1.0 && left.sum(Kind::Double).double_value(&[]).abs() < 1e-6);
     }
 
     #[test]
     fn classes_that_can_be_told_apart_are_told_with_the_doubt_that_few_rows_leave() {
-        // Of 30 rows on a line none is on the wrong side; a fit without a strength would be certain of everything.
+        // The 30 rows on a line are separable; a fit without regularisation would be certain of everything.
         let x = Raw::linspace(-1.0, 1.0, 30, (Kind::Double, Device::Cpu)).view([30, 1]);
         let y = x.gt(0.0).to_kind(Kind::Double);
         let y = Raw::cat(&[&y, &(1.0 - &y)], 1);

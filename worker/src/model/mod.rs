@@ -57,8 +57,8 @@ mod columns;
 mod components;
 mod drift;
 mod error;
-mod inherit;
 mod logistic;
+mod pretrained;
 mod ridge;
 mod spec;
 mod start;
@@ -67,9 +67,9 @@ pub use crate::loss::{Channels, Head, Output, Targets};
 pub use calibration::Calibration;
 pub use drift::ROWS_MAX as DRIFT_ROWS_MAX;
 pub use error::ModelError;
-pub use inherit::{Heritage, Inherited};
+pub use pretrained::{PretrainedModel, PretrainedReport};
 pub use spec::ModelSpec;
-pub use start::StartReport;
+pub use start::{RowTensors, StartReport};
 
 use crate::{
     autograd::{Cx, Tensor},
@@ -93,7 +93,7 @@ use tch::{Device, Kind, Tensor as Raw};
 pub struct Model {
     scaler: Scaler,
     embedding: Embedding,
-    /// Of the linear branch.
+    /// Crosses of categories for the linear branch.
     crosses: Crosses,
     fuser: Fuser,
     base: BaseHead,
@@ -103,26 +103,26 @@ pub struct Model {
     gate_kind: Gate,
     grid: Grid,
     output_range: Option<(f64, f64)>,
-    /// A temporal task without a state to carry.
+    /// Name of a temporal task whose mixer keeps no state.
     stateless: Option<String>,
     head: Head,
     calibration: Calibration,
 }
 
-/// What the model answers, in the user's units.
+/// Predictions of the model, in the user's units.
 #[derive(Debug)]
 pub struct Answer {
-    /// The prediction (B, O) f32: location or median; for classes the probability of each.
+    /// Point prediction (B, O) f32: location or median; for classes the probability of each.
     pub point: Tensor,
-    /// Quantiles, one (B, O) f32 per level; none for a head without.
+    /// Quantiles, one (B, O) f32 per level; empty for a head without quantiles.
     pub quantiles: Vec<Tensor>,
 }
 
 impl Model {
-    /// [`Model::build_with`] without modules of the user's own.
+    /// Builds a model without user-defined modules; see [`Model::build_with`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Model::build_with`].
     pub fn build(config: &ModelConfig, spec: &ModelSpec, pb: &mut ParamBuilder) -> Result<Self, ModelError> {
         Self::build_with(config, spec, &SubModels::new(), pb)
     }
@@ -130,8 +130,8 @@ impl Model {
     /// Declares every parameter in `pb`. The buffers are on the CPU until [`Model::to_device`].
     ///
     /// # Errors
-    /// When the configuration contradicts itself, asks for a module that is not among `models`, or the data has no inputs or
-    /// outputs.
+    /// When the configuration contradicts itself, refers to a module that is not among `models`, or the data has no
+    /// inputs or outputs.
     pub fn build_with(
         config: &ModelConfig,
         spec: &ModelSpec,
@@ -176,7 +176,7 @@ impl Model {
             fuser: Fuser::new(pb, "fuser", &fuser)?,
             base: BaseHead::new(pb, "base", width, base),
             collector: Collector::new(pb, "collector", grid.clone(), width, config.collector_depth, regularise),
-            refine: RefineHead::new(pb, "refine", width, (grid.patch_volume(), spec.head.channels())),
+            refine: RefineHead::new(pb, "refine", width, grid.patch_volume(), spec.head.channels()),
             gate: gate_features(config.gate, width.model).map(|features| SigmoidGate::new(pb, "gate", features)),
             gate_kind: config.gate,
             grid,
@@ -187,13 +187,13 @@ impl Model {
         })
     }
 
-    /// Answers as this says from now on, and tells what it said before. It belongs to the weights it was fitted for: a model in training has
-    /// none.
+    /// Sets the calibration of predictions and returns the previous one. A calibration belongs to the weights it was
+    /// fitted for: a model in training has none.
     pub fn calibrate(&mut self, calibration: Calibration) -> Calibration {
         std::mem::replace(&mut self.calibration, calibration)
     }
 
-    /// Moves the buffers to where the parameters are.
+    /// Moves the buffers to the device of the parameters.
     pub fn to_device(&mut self, device: Device) {
         self.scaler.to_device(device);
         self.embedding.to_device(device);
@@ -202,7 +202,8 @@ impl Model {
         self.calibration.to_device(device);
     }
 
-    /// Inputs `x` (B, F) f32 in the user's units with NaN or anything where missing, and `valid` (B, F) u8 or bool → [`Output`].
+    /// Maps inputs `x` (B, F) f32 in the user's units, with NaN or anything where missing, and `valid` (B, F) u8 or
+    /// bool to [`Output`].
     ///
     /// # Errors
     /// When the batch is not (B, F).
@@ -226,7 +227,7 @@ impl Model {
         };
         let latents = self.fuser.forward(cx, &features, stream)?;
         let pooled = functional::mean(cx, &latents, &[1], false)?;
-        // The tail is f32 in every precision: what is lost there shows in each prediction.
+        // The last part is f32 in every precision: rounding here would show in each prediction.
         let (base, channels) = cx.full_precision(|cx| self.base.forward(cx, &pooled, &wide))?;
         let tokens = self.collector.forward(cx, &latents)?;
         cx.full_precision(|cx| {
@@ -236,7 +237,7 @@ impl Model {
         })
     }
 
-    /// The base head's channels (B, P, O) and grid tokens (B, G, D) → both heads' together.
+    /// Adds the channels of the base head (B, P, O) and those of the refinement of grid tokens (B, G, D).
     fn channels(&self, cx: &Cx, base: Tensor, tokens: &Tensor) -> Result<Channels, OpError> {
         let patches = self.refine.channels(cx, tokens)?;
         let grids: Vec<Tensor> = patches.iter().map(|one| self.grid.unpatch(cx, one)).collect::<Result<_, _>>()?;
@@ -245,7 +246,7 @@ impl Model {
         Ok(Channels { whole, base: self.head.channels_of(cx, &base)? })
     }
 
-    /// What the heads say in the standardisation of the targets.
+    /// Converts the outputs of the heads to the standardisation of the targets.
     fn rebased(&self, cx: &Cx, output: Output) -> Result<Output, OpError> {
         let Some([scale, shift]) = self.scaler.rebased(cx)? else { return Ok(output) };
         let moved = |z: &Tensor| functional::add(cx, &functional::mul(cx, z, &scale)?, &shift);
@@ -258,12 +259,13 @@ impl Model {
         Ok(Output { z, base, refined, channels, ..output })
     }
 
-    /// [`Model::forward`] as one call of a stream: the temporal templates go on after the tokens of the calls before, whose state is
-    /// given, empty at first. Also gives the state after this call, which can be kept by its names ([`StreamState::named`]). No gradient flows from call to call.
+    /// Runs [`Model::forward`] as one call of a stream: the temporal templates continue after the tokens of the
+    /// previous calls, whose state is given; it is empty at first. Also returns the state after this call, which can be
+    /// saved by its names ([`StreamState::named`]). No gradient flows between calls.
     ///
     /// # Errors
-    /// As [`Model::forward`]; when a batch has other rows than the one before; and [`ModelError::NoStream`] when a temporal task
-    /// has a mixer that keeps no state, or [`ModelError::OtherStream`] when the state is another model's.
+    /// As [`Model::forward`]; when a batch has other rows than the previous one; [`ModelError::NoStream`] when a
+    /// temporal task has a mixer that keeps no state; [`ModelError::OtherStream`] when the state is another model's.
     pub fn forward_stream(
         &self,
         cx: &Cx,
@@ -275,7 +277,7 @@ impl Model {
         Ok((output, after))
     }
 
-    /// [`Model::forward_stream`], with the states after the call also as values of the step.
+    /// Runs [`Model::forward_stream`] and also returns the states after the call as values of the step.
     pub(crate) fn streamed(
         &self,
         cx: &Cx,
@@ -297,7 +299,7 @@ impl Model {
         Ok((output, after, values))
     }
 
-    /// Base (B, O), mean latent (B, D) and grid tokens (B, G, D) → refinement, gate and their sum.
+    /// Computes refinement, gate and their sum from the base (B, O), the mean latent (B, D) and grid tokens (B, G, D).
     fn tail(&self, cx: &Cx, base: Tensor, pooled: &Tensor, tokens: &Tensor) -> Result<Output, OpError> {
         let patches = self.refine.forward(cx, tokens)?;
         let delta = self.grid.unpatch(cx, &patches)?;
@@ -326,8 +328,8 @@ impl Model {
         Ok(Output { z: functional::add(cx, &base, &shift)?, base, refined, gate: p, channels: None })
     }
 
-    /// What templates and the linear branch read (divided by √F'): the feature vector (B, F'), and the crosses of categories (B, C)
-    /// that the branch reads beside it, where there are any.
+    /// Returns the inputs of templates and of the linear branch (divided by √F'): the feature vector (B, F'), and the
+    /// crosses of categories (B, C), where there are any.
     ///
     /// # Errors
     /// When the batch is not (B, F).
@@ -338,8 +340,8 @@ impl Model {
         Ok((self.embedding.forward(cx, &x, &valid)?, self.crosses.forward(cx, &x, &valid)?))
     }
 
-    /// Targets `y` (B, O) or (B, *out_shape) in the user's units with their mask → what the loss compares with. A mask of f32 holds
-    /// the weight of each valid cell.
+    /// Prepares targets `y` (B, O) or (B, *out_shape) in the user's units for the loss. A mask of f32 holds the weight
+    /// of each valid cell.
     ///
     /// # Errors
     /// When the batch does not have O cells per row.
@@ -361,7 +363,7 @@ impl Model {
         Ok(Targets { z: self.scaler.norm_y(cx, &y)?, valid, weight })
     }
 
-    /// An output in the user's units.
+    /// Converts an output to the user's units.
     ///
     /// # Errors
     /// When the output is another model's.
@@ -375,7 +377,7 @@ impl Model {
         Ok(Answer { point: self.denorm(cx, &z)?, quantiles })
     }
 
-    /// An output whose location is calibrated: what a loss is to judge.
+    /// Calibrates the location of an output, for losses that evaluate it.
     ///
     /// # Errors
     /// When the output is another model's.
@@ -383,7 +385,7 @@ impl Model {
         Ok(Output { z: self.calibration.location(cx, &output.z)?, ..output.clone() })
     }
 
-    /// Standardised quantiles (B, O) about a location, one per level; none for a head without.
+    /// Returns the standardised quantiles (B, O) around a location, one per level; empty for a head without quantiles.
     ///
     /// # Errors
     /// When the output is another model's.
@@ -391,11 +393,11 @@ impl Model {
         let channels = output.channels.as_ref().map(|channels| &channels.whole);
         match self.calibration.stretch(cx)? {
             None => self.head.quantiles(cx, z, channels),
-            Some(stretch) => self.head.stretched(cx, (z, channels), &stretch),
+            Some(stretch) => self.head.stretched(cx, z, channels, &stretch),
         }
     }
 
-    /// Standardised predictions (B, O) → f32 in the user's units, clamped to the declared output range.
+    /// Converts standardised predictions (B, O) to f32 in the user's units, clamped to the declared output range.
     ///
     /// # Errors
     /// When `z` is not (B, O).
@@ -409,12 +411,12 @@ impl Model {
         functional::cast(cx, &y, Kind::Float)
     }
 
-    /// Buffers by name, for checkpoints (f64).
+    /// Returns the buffers (f64) by name, for checkpoints.
     pub fn buffers(&self) -> Vec<(String, Raw)> {
         self.scaler.named().iter().map(|(name, raw)| (format!("scaler.{name}"), raw.shallow_clone())).collect()
     }
 
-    /// Copies a buffer of a checkpoint into place.
+    /// Copies a buffer of a checkpoint into the model.
     ///
     /// # Errors
     /// When the model has no buffer of this name, or of another shape.
@@ -437,7 +439,7 @@ impl Model {
         Ok(self.scaler.settle()?)
     }
 
-    /// Quantiles per cell; 0 for a head without.
+    /// Returns the number of quantiles per cell; 0 for a head without quantiles.
     pub fn levels(&self) -> i64 {
         match &self.head {
             Head::Quantiles { levels } => levels.len() as i64,
@@ -446,23 +448,23 @@ impl Model {
         }
     }
 
-    /// The output grid in patches.
+    /// Returns the output grid in patches.
     pub fn grid(&self) -> &Grid {
         &self.grid
     }
 
-    /// F, the input columns that the model reads.
+    /// Returns F, the number of input columns.
     pub fn columns(&self) -> i64 {
         self.embedding.columns()
     }
 }
 
-/// Whether a task is temporal, and has nothing that it could carry from call to call.
+/// Whether a task is temporal with a mixer that keeps no state.
 fn is_stateless(part: &Part) -> bool {
     matches!(part, Part::Template(TemplateConfig { mode: Mode::Temporal, mixer: Mixer::Dilated, .. }))
 }
 
-/// Inputs of the gate; `None` when there is no gate.
+/// Returns the number of inputs of the gate; `None` when there is no gate.
 fn gate_features(gate: Gate, width: i64) -> Option<i64> {
     match gate {
         Gate::Off => None,
@@ -471,18 +473,19 @@ fn gate_features(gate: Gate, width: i64) -> Option<i64> {
     }
 }
 
-/// Mean square over `axis`, keeping it. Smooth at zero, where the refinement begins; a root would not be.
+/// Returns the mean square over `axis`, which is kept. It is smooth at zero, where the refinement begins; a root would
+/// not be.
 fn mean_square(cx: &Cx, x: &Tensor, axis: i64) -> Result<Tensor, OpError> {
     functional::mean(cx, &functional::square(cx, x)?, &[axis], true)
 }
 
-/// Cells that are marked valid and hold a finite number.
+/// Returns the cells that are marked valid and hold a finite number.
 fn usable(cx: &Cx, values: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
     functional::and(cx, &functional::cast(cx, valid, Kind::Bool)?, &functional::is_finite(cx, values)?)
 }
 
 #[cfg(test)]
-mod inherit_tests;
+mod pretrained_tests;
 #[cfg(test)]
 mod task_tests;
 #[cfg(test)]

@@ -1,21 +1,21 @@
-//! Ridge regression in closed form whose strengths come from cross-validation: how much each column may carry, and how much each
-//! direction of the targets is shrunk.
+//! Ridge regression in closed form whose strengths are chosen by cross-validation: the scale of each column, and the
+//! shrinkage of each direction of the targets.
 //!
-//! One strength for everything is wrong three times: cells of a grid vary together, so that their leading components carry
-//! signal and the trailing ones noise; hundreds of columns that say nothing drown the few that do; and crosses of categories
-//! matter in one table and are noise in another. So a column is scaled by its own correlation with the targets to a power, all
-//! crosses by a common factor, and the leading components of the targets choose power, factor and λ for themselves where they
-//! are surely better off than with the common choice.
+//! One common strength fails in three ways: cells of a grid vary together, so that their leading components carry
+//! signal and the trailing ones noise; hundreds of uninformative columns hide the few informative ones; and crosses of
+//! categories matter in one table and are noise in another. So a column is scaled by a power of its correlation with
+//! the targets, all crosses by a common factor, and the leading components of the targets choose power, factor and λ
+//! for themselves where that is significantly better than the common choice.
 //!
-//! One eigendecomposition serves every λ: of X Xᵀ when there are fewer rows than columns (dual), else of Xᵀ X, which is summed up
-//! over blocks of rows.
+//! One eigendecomposition serves every λ: of X Xᵀ when there are fewer rows than columns (dual), else of Xᵀ X, which is
+//! accumulated over blocks of rows.
 
 mod centred;
 mod choice;
 
 use super::components::directions;
 use centred::Centred;
-use choice::Choice;
+use choice::StrengthChoice;
 use tch::{Kind, TchError, Tensor as Raw};
 
 pub(super) use centred::{blocks, column_mean};
@@ -24,24 +24,24 @@ pub(super) use choice::folds;
 /// A fitted regression y = W x + b.
 #[derive(Debug)]
 pub(super) struct Ridge {
-    /// W (O, F), f64.
+    /// W of shape (O, F), f64.
     pub(super) weight: Raw,
-    /// b (O), f64.
+    /// b of shape (O), f64.
     pub(super) bias: Raw,
-    /// Chosen λ and effective degrees of freedom (without the intercept) per leading component of the targets, then of what is
-    /// left of them.
+    /// Chosen λ and effective degrees of freedom (without the intercept) per leading component of the targets, then of
+    /// the remainder.
     pub(super) strengths: Vec<(f64, f64)>,
 }
 
 impl Ridge {
-    /// Fits x (n, F) to y (n, O) f64, both without missing values, n ≥ 3. The last `crosses` columns are products of others. The
-    /// rows decide everything: the same rows give the same fit.
+    /// Fits x (n, F) to y (n, O) f64, both without missing values, n ≥ 3. The last `crosses` columns are products of
+    /// others. The result depends on the rows only.
     pub(super) fn fit(x: &Raw, y: &Raw, crosses: i64) -> Result<Self, TchError> {
         let (rows, cells) = y.size2()?;
         if cells <= rows {
             return Self::fit_cells(x, y, crosses);
         }
-        // Fewer rows than cells span fewer directions, and nothing that is fitted or chosen changes when targets are turned.
+        // Fewer rows than cells span fewer directions, and a rotation of the targets changes neither fit nor choice.
         let mean = column_mean(y)?;
         let y = y.f_sub(&mean)?;
         let (spanned, _) = directions(&y, rows)?;
@@ -53,11 +53,11 @@ impl Ridge {
         Ok(Self { weight: spanned.f_matmul(&weight)?, bias, strengths })
     }
 
-    /// [`Ridge::fit`], with each cell by itself.
+    /// Fits each cell separately, otherwise like [`Ridge::fit`].
     fn fit_cells(x: &Raw, y: &Raw, crosses: i64) -> Result<Self, TchError> {
         let x_mean = column_mean(x)?;
         let y_mean = column_mean(y)?;
-        let choice = Choice::by_cross_validation(x, y, crosses)?;
+        let choice = StrengthChoice::by_cross_validation(x, y, crosses)?;
         let y = y.f_sub(&y_mean)?;
         let (leading, _) = directions(&y, choice.components())?;
         let mut weight = Raw::f_zeros([x.size()[1], y.size()[1]], (Kind::Double, x.device()))?;
@@ -67,7 +67,7 @@ impl Ridge {
             let basis = Basis::new(&rows, &candidate.scales(&rows, crosses)?)?;
             for (part, pick) in choice.picks.iter().enumerate().filter(|(_, pick)| pick.candidate == candidate) {
                 let lambda = pick.strength * basis.unit;
-                // What the pick is for: one direction of the targets, or all that are left.
+                // Part of the targets that the choice applies to: one direction, or the remainder.
                 let part_weight = match part as i64 {
                     k if k < leading.size()[1] => {
                         let v = leading.f_narrow(1, k, 1)?;
@@ -88,12 +88,12 @@ impl Ridge {
         Ok(Self { weight, bias, strengths })
     }
 
-    /// Fitted values (n, O) for x (n, F).
+    /// Returns the fitted values (n, O) for x (n, F).
     pub(super) fn predict(&self, x: &Raw) -> Result<Raw, TchError> {
         x.f_to_kind(Kind::Double)?.f_matmul(&self.weight.f_tr()?)?.f_add(&self.bias)
     }
 
-    /// Takes the fitted values for x (n, F) from y (n, O), in place.
+    /// Subtracts the fitted values for x (n, F) from y (n, O), in place.
     pub(super) fn take_from(&self, y: &Raw, x: &Raw) -> Result<(), TchError> {
         for (start, len) in blocks(x) {
             let _ = y.f_narrow(0, start, len)?.f_sub_(&self.predict(&x.f_narrow(0, start, len)?)?)?;
@@ -104,18 +104,18 @@ impl Ridge {
 
 /// Centred and scaled columns in their eigenbasis: W(λ) = S Q (Λ + λ)⁻¹ R.
 struct Basis {
-    /// S Q (F, m).
+    /// S Q of shape (F, m).
     back: Raw,
-    /// Λ (m), not negative.
+    /// Λ of shape (m), not negative.
     eigen: Raw,
-    /// R (m, O).
+    /// R of shape (m, O).
     against: Raw,
-    /// Mean squared length of a scaled row: what strengths are counted in.
+    /// Mean squared length of a scaled row, the unit of strengths.
     unit: f64,
 }
 
 impl Basis {
-    /// Of centred rows with their columns scaled by `scales` (F).
+    /// Decomposes centred rows with their columns scaled by `scales` (F).
     fn new(rows: &Centred, scales: &Raw) -> Result<Self, TchError> {
         let column = scales.f_unsqueeze(1)?;
         let (eigen, against, back) = match rows {
@@ -131,17 +131,17 @@ impl Basis {
         };
         let eigen = eigen.f_clamp_min(0.0)?;
         let unit = eigen.f_sum(Kind::Double)?.f_double_value(&[])? / rows.count() as f64;
-        // Columns without any spread: every strength gives W = 0.
+        // Without variance in any column, every strength gives W = 0.
         let unit = if unit > 0.0 { unit } else { 1.0 };
         Ok(Self { back: back.f_mul(&column)?, eigen, against, unit })
     }
 
-    /// S Q (Λ + λ)⁻¹ `right` (m, C) → (F, C).
+    /// Returns S Q (Λ + λ)⁻¹ `right`: (m, C) → (F, C).
     fn solve(&self, right: &Raw, lambda: f64) -> Result<Raw, TchError> {
         self.back.f_matmul(&right.f_div(&self.eigen.f_add_scalar(lambda)?.f_unsqueeze(1)?)?)
     }
 
-    /// Effective degrees of freedom.
+    /// Returns the effective degrees of freedom.
     fn freedom(&self, lambda: f64) -> Result<f64, TchError> {
         self.eigen.f_div(&self.eigen.f_add_scalar(lambda)?)?.f_sum(Kind::Double)?.f_double_value(&[])
     }

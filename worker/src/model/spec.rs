@@ -1,4 +1,4 @@
-//! What a model is built for: columns in, grid out. Checked here once, so that layers need not ask again.
+//! Sizes and statistics that a model is built for. They are checked here once, so that layers need no checks.
 
 use super::{Head, ModelError};
 use enn_common::{
@@ -6,35 +6,35 @@ use enn_common::{
     staged::meta::{FeatureMeta, StagedMeta, Stats},
 };
 
-/// The data's side of a model.
+/// Properties of the data that determine a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSpec {
     /// Input columns F, in order.
     pub features: Vec<FeatureMeta>,
-    /// Output grid (S[, T[, U]]); product O.
+    /// Output grid (S[, T[, U]]) whose product is O.
     pub out_shape: Vec<usize>,
-    /// Training rows; decides the rank of the base head where the configuration does not.
+    /// Number of training rows, which determines the rank of the base head where the configuration does not.
     pub train_rows: u64,
     /// Statistics of the F inputs over training rows.
     pub x_stats: Vec<Stats>,
     /// Statistics of the O cells over training rows.
     pub y_stats: Vec<Stats>,
-    /// What is predicted of each cell.
+    /// Numbers that are predicted for each cell.
     pub head: Head,
 }
 
-/// Largest rank that the rule for `head_rank = 0` gives.
+/// Maximum rank for `head_rank = 0`.
 const RANK_MAX: u64 = 32;
-/// Training rows per factor of the rule.
+/// Training rows per factor for `head_rank = 0`.
 const ROWS_PER_FACTOR: u64 = 4;
 
 impl ModelSpec {
-    /// From staged metadata, for the loss of `train`.
+    /// Reads the staged metadata, for the loss of `train`.
     pub fn new(meta: &StagedMeta, train: &TrainConfig) -> Self {
         Self { head: Head::new(train), ..Self::from_meta(meta) }
     }
 
-    /// From staged metadata, for a loss of points.
+    /// Reads the staged metadata, for a loss of points.
     pub fn from_meta(meta: &StagedMeta) -> Self {
         Self {
             features: meta.features.clone(),
@@ -46,12 +46,12 @@ impl ModelSpec {
         }
     }
 
-    /// O, the number of output cells.
+    /// Returns O, the number of output cells.
     pub fn cells(&self) -> usize {
         self.out_shape.iter().product()
     }
 
-    /// Rank R of the base head: the configured one, or min(32, O, training rows / 4); at least 1.
+    /// Returns the rank R of the base head: the configured one, or min(32, O, training rows / 4); at least 1.
     pub fn head_rank(&self, config: &ModelConfig) -> usize {
         if config.head_rank > 0 {
             return config.head_rank;
@@ -60,10 +60,10 @@ impl ModelSpec {
         by_rows.min(self.cells()).max(1)
     }
 
-    /// Refuses a configuration or data that no model can be built for.
+    /// Rejects a configuration or data that no model can be built for.
     ///
     /// # Errors
-    /// The first thing that does not fit, with its configuration key.
+    /// The first invalid value, with its configuration key.
     pub fn check(&self, config: &ModelConfig) -> Result<(), ModelError> {
         check_sizes(config)?;
         for (what, empty) in [("inputs", self.features.is_empty()), ("output cells", self.cells() == 0)] {

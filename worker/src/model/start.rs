@@ -1,8 +1,9 @@
-//! The start from data: before the first step the base head already is ridge regression (with the linear branch), and its
-//! factors span the directions in which the targets vary most. Classes begin as a logistic regression, or, where that is too much, at the
-//! logarithm of their share of the training rows beside ridge; scales and gaps between quantiles at the spread of what the regression leaves.
+//! Initialisation from data: before the first step the base head is a ridge regression (with the linear branch), and
+//! its factors span the directions in which the targets vary most. Classes begin as a logistic regression or, where
+//! that is too much work, at the logarithm of their share of the training rows beside ridge. Scales and gaps between
+//! quantiles begin at the standard deviation of the residuals.
 //!
-//! **Invariant:** only the base head is touched, and only with training rows that the caller gives.
+//! **Invariant:** only the base head is changed, and only the given rows are read.
 
 use super::{
     Head, Model, ModelError,
@@ -17,26 +18,39 @@ use crate::{
 };
 use tch::{Device, Kind, TchError, Tensor as Raw};
 
-/// Widest side (features or cells) for which every given row is used.
+/// Maximum number of features or cells with which every given row is used.
 const SIDE_MAX: i64 = 2048;
-/// Rows used when the features or the cells are more than `SIDE_MAX`: the side of the dual problem.
+/// Maximum number of rows with more features or cells than `SIDE_MAX`: the size of the dual problem.
 const DUAL_ROWS_MAX: i64 = 2048;
-/// Rows used at most: bounds the memory of the products.
+/// Maximum number of rows in any case, which bounds the memory of the products.
 const ROWS_MAX: i64 = 65_536;
-/// Multiplications of a product of the features with themselves, about a second of two cores: with more features fewer rows are used, but
-/// `ROWS_PER_SIDE` for each.
+/// Maximum number of multiplications in the Gram matrix of the features, about a second of two cores. With more
+/// features fewer rows are used, but at least `ROWS_PER_SIDE` per feature.
 const PRODUCT_MAX: i64 = 1 << 34;
-/// Rows for each feature that say enough of it.
+/// Minimum number of rows per feature.
 const ROWS_PER_SIDE: i64 = 8;
-/// Share of the degrees of freedom that is left to the residuals, at least.
+/// Minimum share of the degrees of freedom that is attributed to the residuals.
 const UNSEEN_MIN: f64 = 0.1;
-/// With fewer rows than this nothing can be learned in closed form.
+/// Minimum number of rows for a fit in closed form.
 const ROWS_MIN: i64 = 3;
 
-/// What the start found.
+/// Rows of the data in the user's units, as tensors on any device.
+#[derive(Debug, Clone, Copy)]
+pub struct RowTensors<'a> {
+    /// Inputs (n, F).
+    pub x: &'a Raw,
+    /// Where inputs are valid (n, F).
+    pub x_valid: &'a Raw,
+    /// Targets (n, O).
+    pub y: &'a Raw,
+    /// Where targets are valid (n, O).
+    pub y_valid: &'a Raw,
+}
+
+/// Result of the initialisation.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StartReport {
-    /// Rows used.
+    /// Number of rows that were used.
     pub rows: i64,
     /// Strength λ and effective degrees of freedom of the regression, both for the leading component of the targets; `None`
     /// without the linear branch or with too few rows.
@@ -46,29 +60,26 @@ pub struct StartReport {
 }
 
 impl Model {
-    /// Writes the base head's start into `params`: principal components of the standardised targets into the factors, and with the
-    /// linear branch the ridge solution into its weight and the bias (the components are then of its residuals).
+    /// Initialises the base head in `params`: principal components of the standardised targets become the factors, and
+    /// with the linear branch the ridge solution becomes its weight and the bias (the components are then those of the
+    /// residuals).
     ///
-    /// `x` (n, F), `x_valid`, `y` (n, O) and `y_valid` are training rows in the user's units, as for [`Model::forward`] and
-    /// [`Model::targets`]. Missing targets count as the cell's mean; rows without any do not count. Rows are thinned evenly to 65 536, where features or
-    /// cells are many to fewer (see `thinned`). The result depends on the rows only; give all ranks rank 0's result.
+    /// The rows are training rows, as for [`Model::forward`] and [`Model::targets`]. Missing targets count as the
+    /// cell's mean; rows without any target are ignored. At most 65 536 evenly spread rows are used, fewer with many
+    /// features or cells (see `thinned`). The result depends on the rows only; all ranks must use the result of rank 0.
     ///
     /// # Errors
     /// When shapes do not fit, or libtorch's eigensolver fails.
-    pub fn initialise_from_data(
-        &self,
-        params: &mut Params,
-        [x, x_valid]: [&Raw; 2],
-        [y, y_valid]: [&Raw; 2],
-    ) -> Result<StartReport, ModelError> {
-        let known = y_valid.f_to_kind(Kind::Bool)?.f_flatten(1, -1)?.f_any_dim(1, false)?.f_nonzero()?.f_view([-1])?;
-        let rows = thinned(known.size()[0], (self.embedding.width() + self.crosses.columns()).max(self.grid.cells()));
-        let rows = known.f_index_select(0, &rows.f_to_device(known.device())?)?;
-        let mut report = StartReport { rows: rows.size()[0], ..StartReport::default() };
+    pub fn initialise_from_data(&self, params: &mut Params, rows: RowTensors<'_>) -> Result<StartReport, ModelError> {
+        let known =
+            rows.y_valid.f_to_kind(Kind::Bool)?.f_flatten(1, -1)?.f_any_dim(1, false)?.f_nonzero()?.f_view([-1])?;
+        let kept = thinned(known.size()[0], (self.embedding.width() + self.crosses.columns()).max(self.grid.cells()));
+        let kept = known.f_index_select(0, &kept.f_to_device(known.device())?)?;
+        let mut report = StartReport { rows: kept.size()[0], ..StartReport::default() };
         if report.rows < ROWS_MIN {
             return Ok(report);
         }
-        let Regressed { features, mut z, .. } = self.regressed(params, ([x, x_valid], [y, y_valid]), Some(&rows))?;
+        let RegressionData { features, mut z, .. } = self.regression_data(params, rows, Some(&kept))?;
         let is_classes = self.head == Head::Classes;
         let logistic = match self.base.linear().filter(|_| is_classes) {
             Some(_) => Logistic::fit(&features, &z, self.crosses.columns())?,
@@ -77,7 +88,7 @@ impl Model {
         if let (Some(linear), Some(logistic)) = (self.base.linear(), &logistic) {
             write(params, linear, &logistic.weight.f_mul_scalar(self.embedding.width() as f64)?)?;
             write(params, self.base.bias(), &logistic.bias)?;
-            // In the spread of the classes, as a regression leaves it.
+            // Scaled to the spread of the classes, like the residuals of a regression.
             let spread = z.f_amax([0].as_slice(), true)?.f_sub(&z.f_amin([0].as_slice(), true)?)?;
             z = logistic.left(&features, &z)?.f_mul(&spread)?;
             report.ridge = Some((logistic.strength, features.size()[1] as f64));
@@ -93,7 +104,8 @@ impl Model {
             write(params, self.base.bias(), &bias.f_add(&self.scaler.log_rates()?)?)?;
         }
         if let Some(bias) = self.base.channel_bias() {
-            // What a fit of so many degrees of freedom leaves of the rows it has seen is too small for others.
+            // A fit's residuals on its own rows underestimate those on other rows, in proportion to its degrees of
+            // freedom.
             let freedom = 1.0 + report.ridge.map_or(0.0, |(_, freedom)| freedom);
             let unseen = 1.0 / (1.0 - freedom / report.rows as f64).max(UNSEEN_MIN);
             let spread = Vec::<f64>::try_from(z.f_square()?.f_mean_dim(Some([0].as_slice()), false, Kind::Double)?)?;
@@ -109,26 +121,27 @@ impl Model {
     }
 }
 
-/// Rows as a regression reads them, on the host.
-pub(super) struct Regressed {
+/// Input of a regression, on the host.
+pub(super) struct RegressionData {
     /// Features and crosses (n, F' + C) f32.
     pub(super) features: Raw,
     /// Standardised targets (n, O) f64, 0 where missing.
     pub(super) z: Raw,
-    /// Where they are not (n, O) bool.
+    /// Where targets are valid (n, O) bool.
     pub(super) valid: Raw,
 }
 
 impl Model {
-    /// Rows in the user's units, and where they are valid, as a regression reads them: those of `rows`, or all. Worked through in
-    /// blocks, whose intermediate values are many times as large.
-    pub(super) fn regressed(
+    /// Prepares rows in the user's units for a regression: the rows `kept`, or all. The work is done in blocks, because
+    /// intermediate values are many times as large.
+    pub(super) fn regression_data(
         &self,
         params: &Params,
-        ([x, x_valid], [y, y_valid]): ([&Raw; 2], [&Raw; 2]),
-        rows: Option<&Raw>,
-    ) -> Result<Regressed, ModelError> {
-        let count = rows.unwrap_or(x).size()[0];
+        rows: RowTensors<'_>,
+        kept: Option<&Raw>,
+    ) -> Result<RegressionData, ModelError> {
+        let RowTensors { x, x_valid, y, y_valid } = rows;
+        let count = kept.unwrap_or(x).size()[0];
         let cells = self.grid.cells();
         let host = |kind| (kind, Device::Cpu);
         let width = self.embedding.width() + self.crosses.columns();
@@ -137,8 +150,8 @@ impl Model {
         let valid = Raw::f_empty([count, cells], host(Kind::Bool))?;
         for (start, len) in blocks(&features) {
             let cx = Cx::eval(params);
-            let cut = |t: &Raw| match rows {
-                Some(rows) => t.f_index_select(0, &rows.f_narrow(0, start, len)?),
+            let cut = |t: &Raw| match kept {
+                Some(kept) => t.f_index_select(0, &kept.f_narrow(0, start, len)?),
                 None => t.f_narrow(0, start, len),
             };
             let input = |t: &Raw| Ok::<_, TchError>(cx.input(cut(t)?));
@@ -151,11 +164,11 @@ impl Model {
             let made = [(&features, &block), (&z, &filled), (&valid, &targets.valid)];
             tch::no_grad(|| made.iter().try_for_each(|(all, part)| all.f_narrow(0, start, len)?.f_copy_(part.raw())))?;
         }
-        Ok(Regressed { features, z, valid })
+        Ok(RegressionData { features, z, valid })
     }
 }
 
-/// Indices of the rows used, evenly spread; `side`: features or cells, whichever are more.
+/// Returns the indices of the rows to use, evenly spread; `side` is the larger of the numbers of features and cells.
 fn thinned(rows: i64, side: i64) -> Raw {
     let side = side.max(1);
     let cap = if side > SIDE_MAX {

@@ -150,7 +150,7 @@ fn the_weight_of_a_task_and_not_its_tokens_says_how_much_it_counts() {
 
 #[test]
 fn a_stream_goes_on_where_the_call_before_it_ended() {
-    let bench = bench(&ModelConfig { mixer: Mixer::TrueRetention, ..config() });
+    let bench = bench(&ModelConfig { mixer: Mixer::Retention, ..config() });
     nudge(&bench.params, 0.3);
     let first = batch(5);
     let second = batch(6);
@@ -231,7 +231,7 @@ fn a_model_of_the_users_gets_tokens_and_gives_as_many() {
         mode: Mode::Spatial,
         depth: 0,
         tokens: 5,
-        mixer: Mixer::Retention,
+        mixer: Mixer::GatedEma,
         model: Some("doubling".to_owned()),
     };
     tasks.add(Task::template("own", template)).unwrap();

@@ -102,7 +102,7 @@ fn variants() -> Vec<ModelConfig> {
         ModelConfig { gate: Gate::Tile, linear_branch: true, norm: Norm::RmsNorm, ..config() },
         ModelConfig { gate: Gate::Off, preset: Preset::Temporal, patch: vec![2, 2], fuser_rounds: 2, ..config() },
         ModelConfig { preset: Preset::Spatial, patch: vec![9, 9], collector_depth: 1, ..config() },
-        ModelConfig { mixer: Mixer::TrueRetention, norm: Norm::RmsNorm, ..config() },
+        ModelConfig { mixer: Mixer::Retention, norm: Norm::RmsNorm, ..config() },
         ModelConfig {
             mixer: Mixer::Dilated,
             spatial_latents: 7,
@@ -124,15 +124,15 @@ pub(super) fn tasks() -> Forest {
     let fuser = |name: &str, parent: Option<&str>, reduction| Task {
         part: Part::Fuser { reduction },
         weight: 2.0,
-        ..template(name, parent, Mode::Spatial, Mixer::Retention)
+        ..template(name, parent, Mode::Spatial, Mixer::GatedEma)
     };
     Forest::new(vec![
         fuser("outer", None, Reduction::Mean),
-        template("week", Some("outer"), Mode::Temporal, Mixer::TrueRetention),
+        template("week", Some("outer"), Mode::Temporal, Mixer::Retention),
         fuser("inner", Some("outer"), Reduction::Linear),
-        template("year", Some("inner"), Mode::Spatial, Mixer::Retention),
+        template("year", Some("inner"), Mode::Spatial, Mixer::GatedEma),
         template("day", Some("inner"), Mode::Temporal, Mixer::Dilated),
-        template("alone", None, Mode::Spatial, Mixer::TrueRetention),
+        template("alone", None, Mode::Spatial, Mixer::Retention),
     ])
     .unwrap()
 }
@@ -321,7 +321,7 @@ fn overfit(config: &ModelConfig, steps: i64) -> (f64, f64) {
         cx.backward(&loss, &grads, &mut |_, _| Ok(())).unwrap();
         let scalar = |value: f64| cx.input(Raw::from(value));
         let norm = optimizer.complete(&cx, &grads).unwrap();
-        optimizer.step(&cx, (&grads, None), &norm, [&scalar(190.0), &scalar(5e-3)]).unwrap();
+        optimizer.step(&cx, &grads, None, &norm, &scalar(190.0), &scalar(5e-3)).unwrap();
     }
     (first, mean(&bench))
 }
@@ -349,7 +349,10 @@ fn dropout_acts_in_training_only() {
 fn start_from_data_is_ridge_regression() {
     let mut bench = bench(&ModelConfig { linear_branch: true, ..config() });
     let [x, x_valid, y, y_valid] = batch(32);
-    let report = bench.model.initialise_from_data(&mut bench.params, [&x, &x_valid], [&y, &y_valid]).unwrap();
+    let report = bench
+        .model
+        .initialise_from_data(&mut bench.params, RowTensors { x: &x, x_valid: &x_valid, y: &y, y_valid: &y_valid })
+        .unwrap();
     assert!(report.ridge.is_some_and(|(lambda, freedom)| lambda > 0.0 && freedom > 1.0));
     assert_eq!(report.rows, 32);
     let cx = Cx::eval(&bench.params);
@@ -367,7 +370,10 @@ fn start_from_data_is_ridge_regression() {
 fn factors_start_as_principal_components() {
     let mut bench = bench(&ModelConfig { head_rank: 6, ..config() });
     let [x, x_valid, y, y_valid] = batch(32);
-    let report = bench.model.initialise_from_data(&mut bench.params, [&x, &x_valid], [&y, &y_valid]).unwrap();
+    let report = bench
+        .model
+        .initialise_from_data(&mut bench.params, RowTensors { x: &x, x_valid: &x_valid, y: &y, y_valid: &y_valid })
+        .unwrap();
     assert_eq!(report.ridge, None);
     assert!((report.explained - 1.0).abs() < 1e-9);
     let z = bench.targets(&y, &y_valid);
@@ -381,7 +387,10 @@ fn factors_start_as_principal_components() {
 fn too_few_rows_leave_the_start_as_it_is() {
     let mut bench = bench(&ModelConfig { linear_branch: true, ..config() });
     let [x, x_valid, y, y_valid] = batch(2);
-    let report = bench.model.initialise_from_data(&mut bench.params, [&x, &x_valid], [&y, &y_valid]).unwrap();
+    let report = bench
+        .model
+        .initialise_from_data(&mut bench.params, RowTensors { x: &x, x_valid: &x_valid, y: &y, y_valid: &y_valid })
+        .unwrap();
     assert_eq!((report.rows, report.ridge), (2, None));
     assert_eq!(bench.eval(&x, &x_valid).z.raw().abs().max().double_value(&[]), 0.0);
 }
@@ -456,7 +465,7 @@ fn begun(loss: Loss) -> (Bench, Objective, [Raw; 4]) {
     let mut bench = Bench { model, params: pb.build(7, Device::Cpu).unwrap() };
     let data = batch(64);
     let [x, x_valid, y, y_valid] = &data;
-    bench.model.initialise_from_data(&mut bench.params, [x, x_valid], [y, y_valid]).unwrap();
+    bench.model.initialise_from_data(&mut bench.params, RowTensors { x, x_valid, y, y_valid }).unwrap();
     (bench, Objective::new(&train), data)
 }
 
@@ -516,7 +525,7 @@ fn classes_begin_at_their_share_of_the_rows() {
     let cut = |low: f64, high: f64| class.ge(low).logical_and(&class.lt(high)).to_kind(Kind::Float);
     let y = Raw::cat(&[cut(0.0, 5.0), cut(5.0, 8.0), cut(8.0, 10.0)], 1);
     let y_valid = y.isfinite();
-    model.initialise_from_data(&mut params, [&x, &x_valid], [&y, &y_valid]).unwrap();
+    model.initialise_from_data(&mut params, RowTensors { x: &x, x_valid: &x_valid, y: &y, y_valid: &y_valid }).unwrap();
     let cx = Cx::eval(&params);
     let answer = model.answer(&cx, &forward(&model, &cx, &x, &x_valid)).unwrap();
     assert!(answer.quantiles.is_empty());

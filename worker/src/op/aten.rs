@@ -32,7 +32,7 @@ pub enum AtenArg {
     None,
     /// An integer, or an element kind or a memory format by libtorch's number.
     Int(i64),
-    /// A float.
+    /// A floating-point number.
     Real(F64Bits),
     Bool(bool),
     /// A list of integers.
@@ -51,7 +51,7 @@ pub enum AtenArg {
 }
 
 impl AtenArg {
-    /// Operands it takes.
+    /// Returns the number of operands that the argument takes.
     fn operands(&self) -> usize {
         match self {
             Self::Operand => 1,
@@ -61,7 +61,7 @@ impl AtenArg {
         }
     }
 
-    /// Its tag: its place in [`ARGS`].
+    /// Returns the tag of the argument: its position in [`ARGS`].
     fn tag(&self) -> usize {
         match self {
             Self::None => 0,
@@ -80,12 +80,12 @@ impl AtenArg {
         }
     }
 
-    /// Its floats, if it is a list of them.
+    /// Returns the numbers of a list of floats; empty for other arguments.
     fn reals(&self) -> Vec<f64> {
         if let Self::Reals(list) = self { list.iter().map(|x| x.get()).collect() } else { Vec::new() }
     }
 
-    /// As the shim takes it, with what is its own. `first` is the call's first operand.
+    /// Converts the argument for the shim. `own` holds converted data, and `first` is the call's first operand.
     fn value<'a>(&'a self, own: &'a Own<'a>, first: Option<&'a tch::Tensor>) -> Arg<'a> {
         let operands = own.operands;
         match self {
@@ -106,7 +106,7 @@ impl AtenArg {
     }
 }
 
-/// What one argument of a call points to.
+/// Converted data to which one argument of a call points.
 struct Own<'a> {
     operands: &'a [&'a tch::Tensor],
     reals: Vec<f64>,
@@ -206,7 +206,7 @@ impl AtenCall {
         Ok(self.with_args(ins, |args| self.operator.call(args))??)
     }
 
-    /// What is done with the arguments of a call with these operands.
+    /// Runs `done` with the arguments of a call with these operands.
     fn with_args<T>(&self, ins: &[&tch::Tensor], done: impl FnOnce(&[Arg<'_>]) -> T) -> Result<T, OpErrorKind> {
         let mut next = ins;
         let mut owns: SmallVec<[Own<'_>; 12]> = SmallVec::new();
@@ -243,7 +243,7 @@ impl AtenReverse {
     }
 }
 
-/// Aten, AtenBackward.
+/// Rows of Aten and AtenBackward.
 pub static ROWS: [OpRow; 2] = [
     OpRow::forward("aten", shape, launch, vjp, samples).saves(u16::MAX, 0).flops(flops).export(Export::no(
         "an operator of libtorch's dispatcher, of which only libtorch knows what it computes",
@@ -257,7 +257,8 @@ pub(super) fn row(op: &Op) -> &'static OpRow {
     &ROWS[usize::from(matches!(op, Op::AtenBackward(_)))]
 }
 
-/// What leaves and computes the same as some operators, or what is nearest to them; without their namespace.
+/// Exportable operations that compute the same as some operators, or that are nearest to them, by operator name without
+/// namespace.
 pub const INSTEAD: &[(&[&str], &str)] = &[
     (&["cumsum"], "functional::matmul with a triangle of ones"),
     (
@@ -359,7 +360,7 @@ pub const SAME: [&str; 43] = [
 ];
 
 impl AtenCall {
-    /// Its name, e.g. `aten::cumsum`, with its overload if it has one.
+    /// Returns the name, e.g. `aten::cumsum`, with the overload if there is one.
     pub fn name(&self) -> &str {
         self.operator.name()
     }
@@ -391,7 +392,7 @@ impl AtenCall {
         Some(shape)
     }
 
-    /// What leaves and is nearest to it.
+    /// Returns the nearest operation that can be exported.
     pub fn instead(&self) -> Option<String> {
         let name = self.name().strip_prefix("aten::")?.split('.').next()?;
         let plain = name.strip_suffix('_').unwrap_or(name);

@@ -8,7 +8,6 @@ use std::hash::{Hash, Hasher};
 pub struct F64Bits(u64);
 
 impl F64Bits {
-    /// The number.
     pub fn get(self) -> f64 {
         f64::from_bits(self.0)
     }
@@ -92,7 +91,7 @@ pub enum Dir {
 /// Which keys a query sees. One convention everywhere: true = keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Structural {
-    /// All keys.
+    /// Every query sees all keys.
     None,
     /// Keys at or before the query; queries and keys must be equally many.
     Causal,
@@ -110,8 +109,8 @@ pub enum Structural {
     },
 }
 
-/// What becomes of the scores s = q·k/√Dh before softmax: `cap` first, then the key bias is added, then `alibi` takes its
-/// share off, then the mask hides.
+/// Transformation of the scores s = q·k/√Dh before softmax: first `cap`, then the key bias is added, then the `alibi`
+/// bias is subtracted, then the mask is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Score {
     /// Soft cap c: s → c·tanh(s/c), as in Gemma 2 (2024).
@@ -122,7 +121,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// As they are.
+    /// Leaves the scores unchanged.
     pub const PLAIN: Self = Self { cap: None, alibi: false };
 
     /// ALiBi's slope of a head: 2^(−8(head+1)/heads) where `heads` is a power of two. Else, as the authors have it, with P the
@@ -135,16 +134,16 @@ impl Score {
     }
 }
 
-/// Where a reverse rule puts a weight's gradient.
+/// Destination of a weight's gradient in a reverse rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Into {
-    /// Not asked for.
+    /// The gradient is not requested.
     Skip,
-    /// A new tensor.
+    /// The gradient is a new tensor.
     New,
-    /// Added to the parameter's gradient storage, which is an operand.
+    /// The gradient is added to the parameter's gradient storage, which is an operand.
     Add,
-    /// All of that storage is written: it holds nothing yet.
+    /// The gradient overwrites the parameter's gradient storage, which holds nothing yet.
     Write,
 }
 

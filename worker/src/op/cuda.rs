@@ -10,10 +10,10 @@ use super::decay::bounds;
 use super::norm::stats;
 use super::random::keep_threshold;
 use super::row::{Kernel, Launch, Launched, Tolerance};
-use crate::backend::cuda::attention::{self, Attention, Mask};
+use crate::backend::cuda::attention::{self, AttentionInputs, AttentionMask};
 use crate::backend::cuda::cross_entropy::{self, CrossEntropyBackward};
 use crate::backend::cuda::gated_norm::{self, GatedNorm};
-use crate::backend::cuda::retention::{Scan, ScanBackward};
+use crate::backend::cuda::retention::{RetentionScan, RetentionScanBackward};
 use crate::backend::cuda::{self, Element, dropout, gated, norm, quantize, retention, retention_decay};
 use smallvec::{SmallVec, smallvec};
 use tch::{Device, Kind, Tensor};
@@ -123,7 +123,7 @@ fn launch_dropout(op: &Op, l: &Launch<'_>) -> Launched {
 fn launch_retention(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Retention { dir, state } = op else { unreachable!("row of another operation") };
     let both = *dir == Dir::Bidirectional;
-    let scan = Scan { v: l.at(0), lambda: l.at(1), state: state.then(|| l.at(2)), both };
+    let scan = RetentionScan { v: l.at(0), lambda: l.at(1), state: state.then(|| l.at(2)), both };
     let (y, last) = retention::scan(&scan)?;
     Ok(std::iter::once(y).chain(last).collect())
 }
@@ -131,9 +131,10 @@ fn launch_retention(op: &Op, l: &Launch<'_>) -> Launched {
 fn launch_retention_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::RetentionBackward { dir, state, gstate } = op else { unreachable!("row of another operation") };
     let both = *dir == Dir::Bidirectional;
-    let scan = Scan { v: l.at(0), lambda: l.at(1), state: state.then(|| l.at(4)), both };
+    let scan = RetentionScan { v: l.at(0), lambda: l.at(1), state: state.then(|| l.at(4)), both };
     let gstate = gstate.then(|| l.at(l.ins.len() - 1));
-    let (dv, dlambda, dstate) = retention::scan_backward(&ScanBackward { scan, y: l.at(2), g: l.at(3), gstate })?;
+    let (dv, dlambda, dstate) =
+        retention::scan_backward(&RetentionScanBackward { scan, y: l.at(2), g: l.at(3), gstate })?;
     Ok([dv, dlambda].into_iter().chain(dstate.filter(|_| *state)).collect())
 }
 
@@ -254,12 +255,12 @@ fn fits_attention(op: &Op, l: &Launch<'_>, at: usize) -> Fit {
     on_device(l.at(at))
 }
 
-fn mask_of(mask: Structural) -> Mask {
+fn mask_of(mask: Structural) -> AttentionMask {
     match mask {
-        Structural::None => Mask::NONE,
-        Structural::Causal => Mask { causal: true, ..Mask::NONE },
-        Structural::Window(w) => Mask { window: Some(w), ..Mask::NONE },
-        Structural::Dilated { window, dilation, causal } => Mask { causal, window: Some(window), dilation },
+        Structural::None => AttentionMask::NONE,
+        Structural::Causal => AttentionMask { causal: true, ..AttentionMask::NONE },
+        Structural::Window(w) => AttentionMask { window: Some(w), ..AttentionMask::NONE },
+        Structural::Dilated { window, dilation, causal } => AttentionMask { causal, window: Some(window), dilation },
     }
 }
 
@@ -268,10 +269,10 @@ fn attention_of<'a>(
     bias: Option<&'a Tensor>,
     mask: Structural,
     score: Score,
-) -> Attention<'a> {
+) -> AttentionInputs<'a> {
     let cap = score.cap.map(F64Bits::get);
     let alibi = score.alibi;
-    Attention { q, k, v, bias, mask: mask_of(mask), scale: scale(q), cap, alibi }
+    AttentionInputs { q, k, v, bias, mask: mask_of(mask), scale: scale(q), cap, alibi }
 }
 
 fn launch_attention(op: &Op, l: &Launch<'_>) -> Launched {

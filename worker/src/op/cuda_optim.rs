@@ -79,9 +79,9 @@ fn fits_adamw(op: &Op, l: &Launch<'_>) -> Fit {
 
 fn launch_adamw(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::AdamW { eps, decays, .. } = op else { unreachable!("row of another operation") };
-    let arrays: SmallVec<[adamw::Array<'_>; 4]> = segments(op, l)
+    let arrays: SmallVec<[adamw::FlatArray<'_>; 4]> = segments(op, l)
         .zip(decays)
-        .map(|(s, decays)| adamw::Array {
+        .map(|(s, decays)| adamw::FlatArray {
             p: s.weight,
             grad: s.grad,
             m: s.first,
@@ -91,7 +91,7 @@ fn launch_adamw(op: &Op, l: &Launch<'_>) -> Launched {
             decays: *decays != 0,
         })
         .collect();
-    let share = averages(op).map(|decay| adamw::average_share([l.at(1), l.at(2)], decay)).transpose()?;
+    let share = averages(op).map(|decay| adamw::average_share(l.at(1), l.at(2), decay)).transpose()?;
     adamw::adamw(&arrays, l.at(0), share.as_ref(), eps.get())?;
     Ok(SmallVec::new())
 }
@@ -112,7 +112,7 @@ fn fits_average(op: &Op, l: &Launch<'_>) -> Fit {
 fn launch_average(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Average { decay } = op else { unreachable!("row of another operation") };
     let pairs: Vec<[&Tensor; 2]> = l.ins[2..].chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
-    adamw::average(&pairs, &adamw::average_share([l.at(0), l.at(1)], decay.get())?)?;
+    adamw::average(&pairs, &adamw::average_share(l.at(0), l.at(1), decay.get())?)?;
     Ok(SmallVec::new())
 }
 

@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 /// Metas of an operation's results.
 pub type Metas = SmallVec<[Meta; 2]>;
 
-/// What a rule returns.
+/// Result of a shape rule.
 pub type Inferred = Result<Metas, OpErrorKind>;
 
-/// One result.
+/// Returns the meta of a single result.
 pub fn one(meta: Meta) -> Inferred {
     Ok(SmallVec::from_iter([meta]))
 }

@@ -82,7 +82,7 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let sizes = w.size();
     let weight = place(dw, &sizes)?;
     let bias = place(db, &sizes[..1])?;
-    let made = linear_backward([l.at(0), l.at(1), w], *dx, [weight.as_ref(), bias.as_ref()])?;
+    let made = linear_backward([l.at(0), l.at(1), w], *dx, weight.as_ref(), bias.as_ref())?;
     let mut outs: Outs = made.into_iter().collect();
     outs.extend(weight.filter(|_| *dw == Into::New));
     outs.extend(bias.filter(|_| *db == Into::New));

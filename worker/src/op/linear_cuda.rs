@@ -7,7 +7,7 @@ use super::attr::Into;
 use super::cuda::{Fit, present};
 use super::matmul::{product_into, put};
 use super::row::{Kernel, Launch, Launched, Tolerance};
-use crate::backend::{Outs, lined};
+use crate::backend::{Outs, aligned_rows};
 use crate::error::OpErrorKind;
 use smallvec::smallvec;
 use tch::{Kind, Tensor};
@@ -62,7 +62,7 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     if let Some(last) = shape.last_mut() {
         *last = w.size()[0];
     }
-    let made = product(&lined::matrix(x)?, &lined::matrix(w)?.f_tr()?, bias.then(|| l.at(2)))?;
+    let made = product(&aligned_rows::matrix(x)?, &aligned_rows::matrix(w)?.f_tr()?, bias.then(|| l.at(2)))?;
     Ok(smallvec![made.f_view(shape.as_slice())?])
 }
 
@@ -73,7 +73,7 @@ fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, OpEr
     // What is summed up between pieces may be beyond f16 where the whole sum is not.
     let in_pieces = a.size()[1] % WHOLE != 0;
     let sums = if kind == Kind::Half && in_pieces { Kind::Float } else { kind };
-    let mut made = lined::empty(&shape, sums, a.device())?;
+    let mut made = aligned_rows::empty(&shape, sums, a.device())?;
     if let Some(bias) = bias {
         made.f_copy_(&bias.f_expand_as(&made)?)?;
     }
@@ -81,7 +81,7 @@ fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, OpEr
     if sums == kind {
         return Ok(made);
     }
-    let mut rounded = lined::empty(&shape, kind, a.device())?;
+    let mut rounded = aligned_rows::empty(&shape, kind, a.device())?;
     rounded.f_copy_(&made)?;
     Ok(rounded)
 }
@@ -117,11 +117,11 @@ fn write(to: &Tensor, a: &Tensor, b: &Tensor, add: bool) -> Result<(), OpErrorKi
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::LinearBackward { dx, dw, db } = op else { unreachable!("row of another operation") };
-    let g = lined::matrix(l.at(0))?;
+    let g = aligned_rows::matrix(l.at(0))?;
     let w = l.at(2);
     let mut outs = Outs::new();
     if *dx {
-        outs.push(product(&g, &lined::matrix(w)?, None)?.f_view(l.at(1).size().as_slice())?);
+        outs.push(product(&g, &aligned_rows::matrix(w)?, None)?.f_view(l.at(1).size().as_slice())?);
     }
     let mut storages = l.ins[3..].iter();
     let mut storage = |into: &Into| if into.is_storage() { storages.next() } else { None };
@@ -129,14 +129,14 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let bias = if *db == Into::Skip { None } else { Some(g.f_sum_dim_intlist(0, false, Kind::Float)?) };
     if *dw != Into::Skip {
         let turned = g.f_tr()?;
-        let x = lined::matrix(l.at(1))?;
+        let x = aligned_rows::matrix(l.at(1))?;
         match storage(dw) {
             // Pieces are not added to what is there: one that fails after another would leave a part, to which all is added then.
-            Some(storage) if *dw == Into::Write && lined::is_lined(w.size()[1], Kind::Float) => {
+            Some(storage) if *dw == Into::Write && aligned_rows::is_aligned(w.size()[1], Kind::Float) => {
                 write(storage, &turned, &x, false)?
             }
             storage => {
-                let sum = lined::empty(&w.size(), Kind::Float, w.device())?;
+                let sum = aligned_rows::empty(&w.size(), Kind::Float, w.device())?;
                 write(&sum, &turned, &x, false)?;
                 keep(&sum, *dw, storage, w.kind(), &mut outs)?;
             }

@@ -8,36 +8,36 @@ use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Op as Plai
 use smallvec::{SmallVec, smallvec};
 use std::collections::HashMap;
 
-/// What came of it: the results that a reverse rule would see, in their order.
+/// Results of lowering an operation: those that a reverse rule would see, in their order.
 pub type Lowered = Result<SmallVec<[Id; 2]>, LowerError>;
 
-/// Why an operation cannot leave, and what is nearest to it and can.
+/// Reason for which an operation cannot be exported, and the nearest operation that can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoWay {
-    /// What stands in the way.
+    /// Reason, as part of a sentence.
     pub why: &'static str,
-    /// What to compute instead.
+    /// Operation to use instead.
     pub instead: &'static str,
 }
 
-/// Why an operation cannot leave.
+/// Errors of lowering an operation.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum LowerError {
     /// The plain operations do not fit together.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// In words.
+    /// The operation cannot be exported.
     #[error("{}", .0.why)]
     No(NoWay),
 }
 
 impl LowerError {
-    /// In words, and what to compute instead.
+    /// Creates an error with the reason and the operation to use instead.
     pub const fn no(why: &'static str, instead: &'static str) -> Self {
         Self::No(NoWay { why, instead })
     }
 
-    /// What to compute instead.
+    /// Returns the operation to use instead.
     pub const fn instead(&self) -> &'static str {
         match self {
             Self::Graph(_) => {
@@ -48,14 +48,14 @@ impl LowerError {
     }
 }
 
-/// One operation on its way out.
+/// Context of lowering one operation.
 #[derive(Debug)]
 pub struct Lower<'a> {
     /// Where the plain operations go.
     pub graph: &'a mut Graph,
-    /// Operands.
+    /// Operands in the graph.
     pub ins: &'a [Id],
-    /// What rounding f64 constants to f32 left over.
+    /// Remainders of rounding f64 constants to f32, by constant.
     pub rests: &'a HashMap<Id, Id>,
     /// Shapes of the results.
     pub outs: &'a [Vec<Dim>],
@@ -64,7 +64,7 @@ pub struct Lower<'a> {
 }
 
 impl Lower<'_> {
-    /// Operand `i`.
+    /// Returns operand `i`.
     pub fn at(&self, i: usize) -> Id {
         self.ins[i]
     }
@@ -74,7 +74,7 @@ impl Lower<'_> {
         self.graph.value(id).shape.clone()
     }
 
-    /// Number of axes.
+    /// Returns the number of axes.
     pub fn rank(&self, id: Id) -> usize {
         self.graph.value(id).shape.len()
     }
@@ -160,7 +160,7 @@ impl Lower<'_> {
         self.emit(Plain::Compare(Compare::LessEqual), &[size, most])
     }
 
-    /// The same elements in another shape.
+    /// Reshapes `x`; the elements keep their order.
     pub fn reshape(&mut self, x: Id, shape: &[Dim]) -> Result<Id, LowerError> {
         if self.graph.value(x).shape == shape {
             return Ok(x);
@@ -173,7 +173,7 @@ impl Lower<'_> {
         self.emit(Plain::Permute { axes: axes.to_vec() }, &[x])
     }
 
-    /// Two axes swapped.
+    /// Swaps two axes.
     pub fn swapped(&mut self, x: Id, a: usize, b: usize) -> Result<Id, LowerError> {
         let mut axes: Vec<usize> = (0..self.rank(x)).collect();
         axes.swap(a, b);
@@ -202,18 +202,18 @@ impl Lower<'_> {
         self.emit(Plain::Gather { axis }, &[x, at])
     }
 
-    /// An axis backwards.
+    /// Reverses an axis.
     pub fn flipped(&mut self, x: Id, axis: usize) -> Result<Id, LowerError> {
         let size = self.size(x, axis)?;
         self.picked(x, axis, &(0..size.cast_signed()).rev().collect::<Vec<_>>())
     }
 
-    /// Behind each other.
+    /// Concatenates `parts` along an axis.
     pub fn concat(&mut self, parts: &[Id], axis: usize) -> Result<Id, LowerError> {
         if let [only] = parts { Ok(*only) } else { self.emit(Plain::Concat { axis }, parts) }
     }
 
-    /// What is made of the elements along axes.
+    /// Reduces the elements along axes with `fold`.
     pub fn reduced(&mut self, fold: Fold, x: Id, axes: &[i64], keep: bool) -> Result<Id, LowerError> {
         let mut axes: Vec<usize> = axes.iter().map(|axis| self.axis(x, *axis)).collect();
         axes.sort_unstable();
@@ -226,12 +226,12 @@ impl Lower<'_> {
     }
 }
 
-/// One result.
+/// Wraps a single result.
 pub fn only(id: Id) -> Lowered {
     Ok(smallvec![id])
 }
 
-/// The operand itself.
+/// Returns the operand unchanged.
 pub fn itself(_: &super::Op, l: &mut Lower<'_>) -> Lowered {
     only(l.at(0))
 }

@@ -196,13 +196,13 @@ pub static OPS: &[&[OpRow]] = &[
     &fp8::ROWS,
 ];
 
-/// All rows.
+/// Returns all rows of the table.
 pub fn rows() -> impl Iterator<Item = &'static OpRow> {
     OPS.iter().flat_map(|family| family.iter())
 }
 
 impl Op {
-    /// The operation's row.
+    /// Returns the operation's row.
     pub fn row(&self) -> &'static OpRow {
         match self {
             Self::Unary(u) => &elementwise::UNARY[*u as usize],
@@ -274,7 +274,7 @@ impl Op {
         }
     }
 
-    /// The operation's name.
+    /// Returns the operation's name.
     pub fn name(&self) -> &'static str {
         self.row().name
     }

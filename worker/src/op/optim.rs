@@ -316,7 +316,7 @@ fn launch_adamw_cpu(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::AdamW { eps, decays, .. } = op else { unreachable!("row of another operation") };
     let numbers = l.at(0);
     if numbers.f_double_value(&[Scalar::First as i64])? != 0.0 {
-        let share = averages(op).map(|decay| average_share([l.at(1), l.at(2)], decay)).transpose()?.unwrap_or(0.0);
+        let share = averages(op).map(|decay| average_share(l.at(1), l.at(2), decay)).transpose()?.unwrap_or(0.0);
         for (of, decays) in segments(op, l).zip(decays) {
             let arrays = [of.weight, of.grad, of.first, of.second];
             adamw(arrays, of.average.map(|average| (average, share)), numbers, *decays != 0, eps.get())?;
@@ -380,7 +380,7 @@ fn share(updates: &Raw, taken: &Raw, decay: f64) -> Result<Raw, TchError> {
 
 fn launch_average_cpu(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Average { decay } = op else { unreachable!("row of another operation") };
-    average(&l.ins[2..], average_share([l.at(0), l.at(1)], decay.get())?)?;
+    average(&l.ins[2..], average_share(l.at(0), l.at(1), decay.get())?)?;
     Ok(SmallVec::new())
 }
 

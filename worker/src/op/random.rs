@@ -14,7 +14,7 @@ use super::row::{Kernel, Launch, Launched, OpRow, Tolerance, per_result};
 use super::sample::{Draw, Sample, key, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
-use crate::backend::torch::safe::{Drop, dropout, has_cpu_kernel};
+use crate::backend::torch::safe::{DropoutParams, dropout, has_cpu_kernel};
 use crate::error::{OpError, OpErrorKind};
 use smallvec::smallvec;
 use tch::{Kind, Tensor as Raw};
@@ -88,7 +88,7 @@ fn launch_cpu(op: &Op, l: &Launch<'_>) -> Launched {
     let seed = seed.cast_unsigned();
     let step = step.cast_unsigned();
     let threshold = keep_threshold(call.p) as u32;
-    let drop = Drop { seed, step, site: call.site, first: first as u64, threshold, scale };
+    let drop = DropoutParams { seed, step, site: call.site, first: first as u64, threshold, scale };
     let made = dropout(x, call.rows, &drop)?;
     if !call.rows {
         return Ok(smallvec![made]);

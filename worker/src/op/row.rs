@@ -18,29 +18,29 @@ pub struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// Operand `i`.
+    /// Returns operand `i`.
     pub fn at(&self, i: usize) -> &tch::Tensor {
         self.ins[i]
     }
 }
 
-/// What a launch returns.
+/// Results of a launch.
 pub type Launched = Result<Outs, OpErrorKind>;
 
 /// The plain operations of an operation.
 pub type Way = fn(&Op, &mut Lower<'_>) -> Lowered;
 
-/// How an operation leaves the worker in an exported model.
+/// How an operation is exported.
 #[derive(Debug, Clone, Copy)]
 pub enum Export {
-    /// As plain operations.
+    /// The operation is lowered to plain operations.
     As(Way),
-    /// Not at all.
+    /// The operation cannot be exported.
     No(NoWay),
 }
 
 impl Export {
-    /// Not at all: why, and what is nearest to it and leaves.
+    /// Creates the answer for an operation that cannot be exported: the reason, and the nearest operation that can be.
     pub const fn no(why: &'static str, instead: &'static str) -> Self {
         Self::No(NoWay { why, instead })
     }
@@ -81,11 +81,11 @@ pub type Flops = fn(&Op, &[&Meta], &[Meta]) -> u64;
 /// How far a kernel's results may lie from the plain reference's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tolerance {
-    /// The same bits.
+    /// Results are equal bit by bit.
     Exact,
     /// Rounding of the results' kind.
     Rounding,
-    /// Rounding of a long sum in the results' kind.
+    /// Results differ by the rounding of a long sum in their kind.
     Reduction,
     /// A long sum of products of 8-bit numbers, which the hardware keeps in about 14 bits whatever the results' kind.
     EightBits,
@@ -97,7 +97,6 @@ pub struct Kernel {
     pub id: &'static str,
     /// Whether it takes these operands, judged from what is known of them without looking at a device; if not, why.
     pub fits: fn(&Op, &Launch<'_>) -> Result<(), &'static str>,
-    /// Runs it.
     pub launch: fn(&Op, &Launch<'_>) -> Launched,
     /// How exact it is.
     pub tolerance: Tolerance,
@@ -108,9 +107,9 @@ pub struct Kernel {
 /// Name of the row's own launch.
 pub const PLAIN: &str = "plain";
 
-/// One operation.
+/// Row of one operation in the table.
 pub struct OpRow {
-    /// Stable name.
+    /// Stable name of the operation.
     pub name: &'static str,
     /// Metas of the results from those of the operands.
     pub shape: fn(&Op, &[&Meta]) -> Inferred,
@@ -118,11 +117,11 @@ pub struct OpRow {
     pub launch: fn(&Op, &Launch<'_>) -> Launched,
     /// Faster ways, the preferred first.
     pub kernels: &'static [Kernel],
-    /// What the reverse rule reads.
+    /// Operands and results that the reverse rule reads.
     pub save: Save,
     /// The reverse rule; `None` for operations of the backward pass and the optimizer.
     pub vjp: Option<VjpRule>,
-    /// Cost.
+    /// Number of floating-point operations of a call.
     pub flops: Flops,
     /// How it is exported.
     pub export: Export,
@@ -153,7 +152,7 @@ impl OpRow {
         }
     }
 
-    /// A differentiable row.
+    /// Creates the row of a differentiable operation.
     pub const fn forward(
         name: &'static str,
         shape: fn(&Op, &[&Meta]) -> Inferred,
@@ -170,7 +169,7 @@ impl OpRow {
         self
     }
 
-    /// Operands and results the reverse rule reads, as bit sets.
+    /// Sets the operands and results that the reverse rule reads, as bit sets.
     pub const fn saves(mut self, ins: u16, outs: u16) -> Self {
         self.save = Save { ins, outs };
         self
@@ -182,19 +181,19 @@ impl OpRow {
         self
     }
 
-    /// The cost.
+    /// Sets the cost.
     pub const fn flops(mut self, flops: Flops) -> Self {
         self.flops = flops;
         self
     }
 
-    /// The way out.
+    /// Sets how the operation is exported.
     pub const fn export(mut self, export: Export) -> Self {
         self.export = export;
         self
     }
 
-    /// The way out as plain operations.
+    /// Sets the function that lowers the operation to plain operations.
     pub const fn lowers(self, way: Way) -> Self {
         self.export(Export::As(way))
     }
@@ -215,7 +214,7 @@ pub(super) fn elements(ins: &[&Meta], each: usize) -> u64 {
     ins.iter().step_by(each).map(|meta| meta.numel().max(0).cast_unsigned()).sum()
 }
 
-/// What moves numbers, or fills with them, costs nothing.
+/// Costs nothing: for operations that move numbers or fill tensors.
 pub fn free(_: &Op, _: &[&Meta], _: &[Meta]) -> u64 {
     0
 }

@@ -3,7 +3,9 @@
 use super::norm::stats;
 use super::row::{Kernel, Launch, Launched, Tolerance};
 use super::{Op, gated_norm};
-use crate::backend::torch::safe::{Norm, NormBackward, gate, gate_backward, has_wide_kernel, norm, norm_backward};
+use crate::backend::torch::safe::{
+    CpuNorm, CpuNormBackward, gate, gate_backward, has_wide_kernel, norm, norm_backward,
+};
 use smallvec::smallvec;
 use tch::Tensor;
 
@@ -58,7 +60,7 @@ fn launch_norm(op: &Op, l: &Launch<'_>) -> Launched {
         _ => unreachable!("row of another operation"),
     };
     let first = 1 + usize::from(branch);
-    let n = Norm {
+    let n = CpuNorm {
         x: l.at(0),
         branch: branch.then(|| l.at(1)),
         weight: affine.then(|| l.at(first)),
@@ -77,7 +79,7 @@ fn launch_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
         _ => unreachable!("row of another operation"),
     };
     let stats = stats(centred);
-    let n = NormBackward {
+    let n = CpuNormBackward {
         g: l.at(0),
         x: l.at(1),
         mean: centred.then(|| l.at(2)),

@@ -3,17 +3,17 @@
 
 use super::Op;
 
-/// What an operand is filled with.
+/// Values of an operand.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Fill {
-    /// Standard normal numbers.
+    /// Numbers of the standard normal distribution.
     Normal,
     /// Numbers in [lo, hi), for functions with poles or kinks elsewhere.
     Between(f64, f64),
     /// Class ids below n, 64-bit.
     Ids(i64),
     Bool,
-    /// A random key.
+    /// A key of the random generator.
     Key,
 }
 
@@ -28,18 +28,17 @@ pub enum Layout {
     Strided,
 }
 
-/// One operand.
+/// One operand of an example call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Operand {
-    /// Sizes.
+    /// Sizes of the axes.
     pub shape: Vec<i64>,
-    /// Contents.
     pub fill: Fill,
     /// Memory layout.
     pub layout: Layout,
 }
 
-/// One example call.
+/// One example call of an operation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// The operation with its attributes.
@@ -90,12 +89,12 @@ pub fn ids(shape: &[i64], classes: i64) -> Operand {
 }
 
 impl Operand {
-    /// The same with first and last axis swapped in memory.
+    /// Swaps first and last axis in memory.
     pub fn transposed(self) -> Self {
         Self { layout: Layout::Transposed, ..self }
     }
 
-    /// The same taken from every second element of a wider tensor.
+    /// Takes the operand from every second element of a wider tensor.
     pub fn strided(self) -> Self {
         Self { layout: Layout::Strided, ..self }
     }

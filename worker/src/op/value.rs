@@ -40,12 +40,12 @@ impl BucketId {
     }
 }
 
-/// What a value is for.
+/// Purpose of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Comes from outside each step.
+    /// Input of each step.
     Input,
-    /// Master weights.
+    /// Master weights of a parameter.
     Param(ParamId),
     /// The low-precision copy of a parameter, which autocast uses in its place. Its gradient is the parameter's.
     Shadow(ParamId),
@@ -74,11 +74,11 @@ impl Role {
 /// Shape, element type and device of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
-    /// Sizes.
+    /// Sizes of the axes.
     pub shape: Shape,
     /// Element type.
     pub kind: Kind,
-    /// Where it lives.
+    /// Device of the tensor.
     pub device: Device,
 }
 
@@ -88,17 +88,16 @@ impl Meta {
         Self { shape: raw.size().into(), kind: raw.kind(), device: raw.device() }
     }
 
-    /// The same kind and device with another shape.
+    /// Returns the meta of the same kind and device with another shape.
     pub fn with_shape(&self, shape: impl Into<Shape>) -> Self {
         Self { shape: shape.into(), kind: self.kind, device: self.device }
     }
 
-    /// Number of elements.
     pub fn numel(&self) -> i64 {
         self.shape.iter().product()
     }
 
-    /// Number of axes.
+    /// Returns the number of axes.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
@@ -142,7 +141,7 @@ impl Tensor {
         &self.0.raw
     }
 
-    /// Its value in the program.
+    /// Returns the value in the program.
     pub fn val(&self) -> Val {
         self.0.val
     }
@@ -152,7 +151,7 @@ impl Tensor {
         &self.0.meta
     }
 
-    /// Sizes.
+    /// Returns the sizes of the axes.
     pub fn shape(&self) -> &[i64] {
         &self.0.meta.shape
     }
@@ -164,12 +163,12 @@ impl Tensor {
         usize::try_from(at).ok().and_then(|at| shape.get(at)).copied().unwrap_or(1)
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn kind(&self) -> Kind {
         self.0.meta.kind
     }
 
-    /// Where it lives.
+    /// Returns the device of the tensor.
     pub fn device(&self) -> Device {
         self.0.meta.device
     }

@@ -1,4 +1,4 @@
-//! What a reverse rule sees: the saved operands and results, the incoming gradients, and the one door for new
+//! The context of a reverse rule: saved operands and results, incoming gradients, and the interface that emits
 //! operations.
 //!
 //! **Invariant:** a rule computes nothing itself; it emits operations, so that the backward pass is recorded like the
@@ -16,11 +16,11 @@ pub type Results = SmallVec<[Tensor; 2]>;
 /// One gradient per operand; `None` where none is asked for or it went straight into the parameter's storage.
 pub type Grads = SmallVec<[Option<Tensor>; 4]>;
 
-/// The door a rule emits through. Implemented by the tape.
+/// Interface through which a rule emits operations; implemented by the tape.
 pub trait Emit {
     /// Records and runs an operation in the backward phase.
     fn emit(&self, op: Op, ins: &[&Tensor]) -> Result<Results, OpError>;
-    /// What is known of a value.
+    /// Returns shape, kind and device of a value.
     fn meta(&self, val: Val) -> Meta;
     /// The gradient storage of a value that is a parameter, and whether it is added to or written.
     fn storage(&self, val: Val) -> Result<Option<(Tensor, Into)>, OpError>;
@@ -55,7 +55,7 @@ impl Vjp<'_> {
         self.op
     }
 
-    /// Number of operands.
+    /// Returns the number of operands.
     pub fn arity(&self) -> usize {
         self.ins.len()
     }
@@ -65,12 +65,12 @@ impl Vjp<'_> {
         self.needs[i]
     }
 
-    /// Saved operand `i`.
+    /// Returns saved operand `i`.
     pub fn input(&self, i: u8) -> Result<&Tensor, OpError> {
         self.slot(i)
     }
 
-    /// Saved result `i`.
+    /// Returns saved result `i`.
     pub fn output(&self, i: u8) -> Result<&Tensor, OpError> {
         self.slot(RESULT_SLOT + i)
     }

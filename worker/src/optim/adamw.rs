@@ -1,11 +1,12 @@
-//! AdamW over flat arrays, with global-norm clipping, and a gate that lets no non-finite step through.
+//! AdamW over flat arrays, with clipping by the global norm. A step with a non-finite gradient changes nothing.
 //!
 //! Per element, with g the mean gradient after clipping (torch.optim.AdamW's order):
 //! ```text
 //! p ← p (1 − lr·wd)      m ← m + (1−β₁)(g − m)      v ← v + (1−β₂)(g² − v)
 //! p ← p − lr/(1−β₁ᵗ) · m / (√v/√(1−β₂ᵗ) + ε)
 //! ```
-//! **Invariant:** every update is recorded, and the host never waits for a number: norm, clip and gate stay on the device.
+//! **Invariant:** every update is recorded, and the host never waits for the device: norm, clipping and the skipping of
+//! steps are computed there.
 
 use super::{
     Ema, FlatParams, OptimError,
@@ -29,13 +30,13 @@ const EPS: f64 = 1e-8;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamWSettings {
     pub betas: (f64, f64),
-    /// Decay of the decayed group.
+    /// Weight decay of the parameters in [`Group::Decay`].
     pub weight_decay: f64,
-    /// Global-norm clip of the mean gradient; 0 switches it off.
+    /// Maximum global norm of the mean gradient; 0 disables clipping.
     pub clip: f64,
 }
 
-/// Numbers of one step, on the device.
+/// Statistics of one step, on the device.
 #[derive(Debug, Clone)]
 pub struct StepStats {
     /// Norm of the mean gradient before clipping, scalar f64.
@@ -44,33 +45,33 @@ pub struct StepStats {
     pub taken: Tensor,
 }
 
-/// Moments and counters.
+/// Optimizer state: first and second moments, and counters.
 #[derive(Debug)]
 pub struct AdamW {
     settings: AdamWSettings,
     exp_avg: Vec<Raw>,
     exp_avg_sq: Vec<Raw>,
-    pieces: Vec<Piece>,
-    /// This rank keeps no more than its share.
+    pieces: Vec<UpdateRange>,
+    /// Whether this rank keeps only its share of the arrays.
     divided: bool,
-    /// The weights by bucket, and what of them the ranks write in parts; empty when they need not be given to the others.
+    /// Weights by bucket, with the part that the ranks update separately; empty when this rank updates everything.
     shared: Vec<(Raw, Option<Raw>)>,
     /// Steps taken, scalar f64 on the device.
     steps: Raw,
-    /// Steps refused, scalar f64 on the device.
+    /// Steps skipped, scalar f64 on the device.
     skipped: Raw,
 }
 
-/// Views of what is kept of one segment of every array.
+/// Views of the part of one segment that this rank keeps, in every array.
 #[derive(Debug)]
-struct Piece {
+struct UpdateRange {
     bucket: BucketId,
     start: i64,
     length: i64,
-    /// The run it lies in, and where there.
+    /// Index of the run that contains the range; `at` is the offset in the run.
     run: usize,
     at: i64,
-    /// All ranks keep it.
+    /// Whether all ranks keep the range.
     common: bool,
     weight: Raw,
     exp_avg: Raw,
@@ -78,8 +79,8 @@ struct Piece {
     decays: bool,
 }
 
-impl Piece {
-    /// Its gradient, in what this rank keeps of them where that is no more than a share.
+impl UpdateRange {
+    /// Returns the gradient of the range: from the shards where this rank keeps only those, else from the bucket.
     fn of(&self, grads: &GradBuckets, kept: Option<&[&Raw]>) -> Result<Raw, TchError> {
         match kept {
             Some(kept) => kept[self.run].f_narrow(0, self.at, self.length),
@@ -117,7 +118,7 @@ impl Piece {
 }
 
 impl AdamW {
-    /// Zero moments for what `weights` keeps.
+    /// Creates zero moments for the arrays that `weights` keeps.
     ///
     /// # Errors
     /// When there is no memory for them.
@@ -126,7 +127,7 @@ impl AdamW {
             let zeros = || weights.own()?.iter().map(Raw::f_zeros_like).collect::<Result<Vec<_>, _>>();
             let exp_avg = zeros()?;
             let exp_avg_sq = zeros()?;
-            let pieces = Piece::all(weights, &exp_avg, &exp_avg_sq)?;
+            let pieces = UpdateRange::all(weights, &exp_avg, &exp_avg_sq)?;
             let device = weights.slabs().first().map_or(Device::Cpu, Raw::device);
             let scalar = || Raw::f_zeros([0_i64; 0], (Kind::Double, device));
             let steps = scalar()?;
@@ -138,12 +139,12 @@ impl AdamW {
         go().map_err(failed("allocate moments"))
     }
 
-    /// Waits for everything begun ([`Cx::all_reduce_wait`]); the norm of the gradients, √Σg² of their sums over the ranks, f64
-    /// of 0 axes. Where the ranks measure what they sum, that is what they found; else, while the last sum is on its way, the others are
-    /// measured.
+    /// Waits for all pending reductions ([`Cx::all_reduce_wait`]) and returns the norm of the gradients, √Σg² of their
+    /// sums over the ranks, f64 of 0 axes. Where the reduction measures the norm, its result is used. Otherwise the
+    /// other buckets are measured while the last reduction is pending.
     ///
     /// # Errors
-    /// Those of a collective, and of a kernel.
+    /// Errors of a collective or a kernel.
     pub fn complete(&self, cx: &Cx, grads: &GradBuckets) -> Result<Tensor, OpError> {
         if let Some(norms) = cx.measured(grads.buckets().map(|(_, flat)| flat)).filter(|_| !self.divided) {
             cx.all_reduce_wait()?;
@@ -160,25 +161,27 @@ impl AdamW {
         }
     }
 
-    /// One update of the weights from `grads`, the summed gradient over the global batch, its `norm` ([`AdamW::complete`]), and
-    /// `count`, what to divide it by: the global number of valid cells. `rate` is the learning rate. All f64 scalars on the device.
-    /// The buckets keep the sum. Low-precision copies of the weights, where they are kept, follow the weights.
+    /// Updates the weights from `grads`, the gradient summed over the global batch; `norm` is the result of
+    /// [`AdamW::complete`], `count` the divisor (the global number of valid cells) and `rate` the learning rate, all
+    /// f64 scalars on the device. The buckets keep the sum. Low-precision copies of the weights are updated with them.
     ///
-    /// A gradient that is not finite changes nothing but the count of refused steps.
+    /// A non-finite gradient changes only the count of skipped steps.
     ///
-    /// An `average` takes in the new weights, as [`Ema::update`] has it, in the same pass over them.
+    /// The `average` is updated in the same pass, as by [`Ema::update`].
     ///
-    /// Where the moments are shared between ranks, the parts of `grads` that this rank keeps hold the sums, it updates the same
-    /// parts of the weights, and the ranks give each other theirs.
+    /// Where the moments are sharded, this rank's shards of `grads` hold the sums, the rank updates the same shards of
+    /// the weights, and the ranks exchange the results.
     ///
     /// # Errors
     /// When `grads` does not have the layout the weights were adopted with.
     pub fn step(
         &self,
         cx: &Cx,
-        (grads, average): (&GradBuckets, Option<&Ema>),
+        grads: &GradBuckets,
+        average: Option<&Ema>,
         norm: &Tensor,
-        [count, rate]: [&Tensor; 2],
+        count: &Tensor,
+        rate: &Tensor,
     ) -> Result<StepStats, OpError> {
         let kept_grads = grads.kept();
         let stats = cx.optim(|cx| {
@@ -195,7 +198,7 @@ impl AdamW {
             if let Some(average) = average {
                 ins.extend([state(average.updates()), taken.clone()]);
             }
-            let kept = cx.kept_copies();
+            let kept = cx.low_precision_shards();
             let mut shadows = false;
             for piece in &self.pieces {
                 let grad = cx.opt_state(piece.of(grads, kept_grads.as_deref()).map_err(|kind| cx.fail("adamw", kind))?);
@@ -225,7 +228,7 @@ impl AdamW {
         Ok(stats)
     }
 
-    /// The norm of a gradient of which each rank keeps a part.
+    /// Computes the norm of a sharded gradient.
     fn norm_of_shares(&self, cx: &Cx, grads: &GradBuckets) -> Result<Tensor, OpError> {
         let kept = grads.kept();
         let parts = |common: bool| {
@@ -258,7 +261,7 @@ impl AdamW {
         }
     }
 
-    /// Every rank gets what the others made of their parts of the weights; low-precision copies follow.
+    /// Gathers the updated shards of the weights from all ranks and updates low-precision copies.
     fn share_weights(&self, cx: &Cx) -> Result<(), OpError> {
         let mut divided = self.shared.iter().filter_map(|(_, divided)| divided.as_ref());
         divided.try_for_each(|whole| cx.all_gather(whole))?;
@@ -274,17 +277,17 @@ impl AdamW {
         Ok(())
     }
 
-    /// The first and the second moments, as far as this rank keeps them.
+    /// Returns the first and the second moments that this rank keeps.
     pub fn kept(&self) -> [&[Raw]; 2] {
         [&self.exp_avg, &self.exp_avg_sq]
     }
 
-    /// Goes on with other arrays of moments: those of what `weights` keeps now.
+    /// Replaces the moments by those of the arrays that `weights` keeps now.
     ///
     /// # Errors
-    /// When they do not have that layout.
-    pub fn keep(&mut self, weights: &FlatParams, [exp_avg, exp_avg_sq]: [Vec<Raw>; 2]) -> Result<(), OptimError> {
-        self.pieces = Piece::all(weights, &exp_avg, &exp_avg_sq).map_err(failed("divide the moments"))?;
+    /// When the arrays do not have that layout.
+    pub fn keep(&mut self, weights: &FlatParams, exp_avg: Vec<Raw>, exp_avg_sq: Vec<Raw>) -> Result<(), OptimError> {
+        self.pieces = UpdateRange::all(weights, &exp_avg, &exp_avg_sq).map_err(failed("divide the moments"))?;
         self.shared = shared(weights).map_err(failed("divide the weights"))?;
         self.divided = weights.share() != Share::WHOLE;
         self.exp_avg = exp_avg;
@@ -292,7 +295,7 @@ impl AdamW {
         Ok(())
     }
 
-    /// Boxes of moments that are shared, and the counts of steps.
+    /// Returns boxes of sharded moments, and the step counts.
     pub fn shards(&self, weights: &FlatParams, which: Boxes) -> (Vec<Shard>, Vec<(String, Raw)>) {
         let named = |what: &'static str, kept: &[Raw]| {
             let renamed = move |shard: Shard| Shard { name: format!("optim.state.{}.{what}", shard.name), ..shard };
@@ -302,7 +305,7 @@ impl AdamW {
         (all.collect(), self.counts(weights))
     }
 
-    /// Steps taken, read from the device.
+    /// Reads the number of steps taken from the device.
     ///
     /// # Errors
     /// When the device failed.
@@ -310,15 +313,16 @@ impl AdamW {
         Ok(self.steps.f_double_value(&[]).map_err(failed("read the step count"))? as u64)
     }
 
-    /// Steps refused because the gradient was not finite, read from the device.
+    /// Reads the number of steps skipped for a non-finite gradient from the device.
     ///
     /// # Errors
     /// When the device failed.
     pub fn skipped(&self) -> Result<u64, OptimError> {
-        Ok(self.skipped.f_double_value(&[]).map_err(failed("read the count of refused steps"))? as u64)
+        Ok(self.skipped.f_double_value(&[]).map_err(failed("read the count of skipped steps"))? as u64)
     }
 
-    /// State by parameter, as torch names it: `optim.state.<fqn>.{exp_avg, exp_avg_sq}` (views in the parameter's shape) and `.step` (f32).
+    /// Returns the state by parameter with the names of torch: `optim.state.<fqn>.{exp_avg, exp_avg_sq}` (views in the
+    /// parameter's shape) and `.step` (f32).
     pub fn named(&self, weights: &FlatParams) -> Vec<(String, Raw)> {
         let mut all = self.moments(weights);
         all.extend(self.counts(weights));
@@ -339,7 +343,7 @@ impl AdamW {
         all
     }
 
-    /// Puts saved state in place; `steps` and `skipped` are counts of the run so far.
+    /// Restores saved state; `steps` and `skipped` are counts of the run so far.
     ///
     /// # Errors
     /// When an entry is missing or has another shape; nothing is changed then.
@@ -360,7 +364,7 @@ impl AdamW {
     }
 }
 
-/// √Σx² over all elements, those of which the norm is known `before` among them: f64, 0 axes.
+/// Returns √Σx² over all elements, f64 of 0 axes; `before` is a norm that is included.
 fn norm<'t>(cx: &Cx, before: Option<&Tensor>, parts: impl Iterator<Item = &'t Raw>) -> Result<Tensor, OpError> {
     cx.optim(|cx| {
         let parts: Vec<Tensor> = parts.map(|raw| cx.opt_state(raw.shallow_clone())).collect();
@@ -372,7 +376,8 @@ fn unary(cx: &Cx, op: Unary, value: &Tensor) -> Result<Tensor, OpError> {
     cx.optim(|cx| Ok(call(cx, Op::Unary(op), &[value])?.swap_remove(0)))
 }
 
-/// The weights by bucket, and what of them the ranks write in parts; nothing when this rank writes all.
+/// Returns the weights by bucket with the parts that the ranks update separately; empty when this rank updates
+/// everything.
 fn shared(weights: &FlatParams) -> Result<Vec<(Raw, Option<Raw>)>, TchError> {
     if weights.share() == Share::WHOLE || !weights.is_resident() {
         return Ok(Vec::new());
@@ -397,7 +402,7 @@ mod tests {
 
     fn bench(settings: AdamWSettings) -> Bench {
         let mut pb = ParamBuilder::new();
-        // Longer than one chunk, so that the seam is tested.
+        // The parameter is longer than one chunk, so that the boundary is tested.
         let a = pb.param("a", &[300, 250], Init::Normal { std: 1.0 }, Group::Decay);
         let b = pb.param("b", &[7], Init::Normal { std: 1.0 }, Group::NoDecay);
         let params = pb.build(3, Device::Cpu).unwrap();
@@ -408,7 +413,7 @@ mod tests {
     }
 
     impl Bench {
-        /// A gradient that depends on the step only.
+        /// Fills the gradients with values that depend on the step only.
         fn fill(&mut self, step: i64) -> Vec<Raw> {
             tch::manual_seed(100 + step);
             self.ids
@@ -430,7 +435,7 @@ mod tests {
             let cx = Cx::train(&self.params, 0, 0);
             let scalar = |value: f64| cx.input(Raw::from(value));
             let norm = self.optimizer.complete(&cx, &self.grads).unwrap();
-            self.optimizer.step(&cx, (&self.grads, average), &norm, [&scalar(count), &scalar(lr)]).unwrap()
+            self.optimizer.step(&cx, &self.grads, average, &norm, &scalar(count), &scalar(lr)).unwrap()
         }
 
         fn values(&self) -> Vec<Raw> {
@@ -438,7 +443,7 @@ mod tests {
         }
     }
 
-    /// The textbook in f64, element by element.
+    /// Textbook AdamW in f64, element by element.
     struct Reference {
         p: Raw,
         m: Raw,

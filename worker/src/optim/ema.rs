@@ -1,8 +1,8 @@
-//! Averages of the weights: exponential and moving, free of bias from the first update on, and uniform over all updates.
+//! Averages of the weights: exponential moving averages without initial bias, and uniform averages over all updates.
 //!
-//! avg ← avg + w_t (p − avg) with w_t = (1 − d)/(1 − dᵗ) is the usual average from zero divided by 1 − dᵗ, without ever
-//! holding the biased value: what is stored can be used as weights at any time. Each parameter is stored once. For d = 1 w_t is 1/t: the
-//! mean of all weights so far, from the first update on, whatever the average began at.
+//! avg ← avg + w_t (p − avg) with w_t = (1 − d)/(1 − dᵗ) equals the usual average from zero divided by 1 − dᵗ, but
+//! never stores the biased value: the stored array can be used as weights at any time. Each parameter is stored once.
+//! For d = 1 w_t is 1/t: the mean of all weights so far, independent of the initial value.
 
 use super::{
     FlatParams, OptimError,
@@ -23,12 +23,12 @@ use tch::{Device, Kind, TchError, Tensor as Raw};
 pub struct Ema {
     averages: Vec<Raw>,
     decay: f64,
-    /// Updates so far, scalar f64 on the device.
+    /// Number of updates, scalar f64 on the device.
     updates: Raw,
 }
 
 impl Ema {
-    /// An average with decay d, 0 < d ≤ 1, beginning at the current weights.
+    /// Creates an average with decay d, 0 < d ≤ 1, which begins at the current weights.
     ///
     /// # Errors
     /// When there is no memory for a second copy of the weights.
@@ -41,7 +41,8 @@ impl Ema {
         go().map_err(failed("allocate the average"))
     }
 
-    /// Takes in the weights after an optimizer step, unless `taken` is 0: a refused step counts for nothing. Recorded.
+    /// Updates the average with the weights after an optimizer step; a skipped step, with `taken` 0, changes nothing.
+    /// The update is recorded.
     ///
     /// # Errors
     /// When the weights are not those given to `new`.
@@ -58,8 +59,8 @@ impl Ema {
         })
     }
 
-    /// Exchanges weights and average: once to validate with the average, and again to go on training. Exact. Of weights that
-    /// this rank does not keep nothing changes.
+    /// Exchanges weights and average exactly: once to validate with the average, and again to continue training.
+    /// Weights that this rank does not keep do not change.
     ///
     /// # Errors
     /// When the weights are not those given to `new`.
@@ -71,32 +72,32 @@ impl Ema {
         self.decay
     }
 
-    /// The average, as far as this rank keeps it.
+    /// Returns the part of the average that this rank keeps.
     pub fn kept(&self) -> &[Raw] {
         &self.averages
     }
 
-    /// Goes on with other arrays of the same average: those of what the weights keep now.
+    /// Replaces the arrays by those of the same average that the weights keep now.
     pub fn keep(&mut self, averages: Vec<Raw>) {
         self.averages = averages;
     }
 
-    /// Boxes of an average that is shared.
+    /// Returns the boxes of a sharded average.
     pub fn shards(&self, weights: &FlatParams, which: Boxes) -> Vec<Shard> {
         weights.shards(&self.averages, which)
     }
 
-    /// The average by parameter, `ema.<fqn>`, as views in the parameters' shapes.
+    /// Returns the average by parameter, `ema.<fqn>`, as views in the parameters' shapes.
     pub fn named(&self, weights: &FlatParams) -> Vec<(String, Raw)> {
         weights.views(&self.averages).into_iter().map(|(name, raw)| (format!("ema.{name}"), raw)).collect()
     }
 
-    /// Updates so far, scalar f64 on the device.
+    /// Returns the number of updates, scalar f64 on the device.
     pub fn updates(&self) -> &Raw {
         &self.updates
     }
 
-    /// Puts a saved average in place: all of `ema.<fqn>`, and the number of updates.
+    /// Restores a saved average: all of `ema.<fqn>`, and the number of updates.
     ///
     /// # Errors
     /// When an entry is missing or has another shape; nothing is changed then.
@@ -140,7 +141,7 @@ mod tests {
         for t in 1..=20 {
             shift(&flat, 1.0);
             update(&mean, &params, &flat);
-            // "b" began at 1.
+            // Parameter "b" began at 1.
             assert!((value(&mean.named(&flat), "ema.b") - (1.0 + f64::from(t + 1) / 2.0)).abs() < 1e-5, "update {t}");
         }
     }
@@ -164,7 +165,7 @@ mod tests {
         let ema = Ema::new(&flat, 0.9).unwrap();
         let mut biased = 0.0;
         let mut weight = 1.0;
-        // A refused step changes nothing, not even before the first update.
+        // A skipped step changes nothing, not even before the first update.
         let refused = Cx::train(&params, 0, 0);
         ema.update(&refused, &flat, &refused.input(Raw::from(0.0f64))).unwrap();
         assert_eq!((updates(&ema), value(&ema.named(&flat), "ema.b")), (0, 1.0));

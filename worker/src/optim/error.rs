@@ -1,4 +1,4 @@
-//! Why an update or a restored state is refused.
+//! Errors of optimizer steps and of restoring optimizer state.
 
 use tch::TchError;
 
@@ -8,7 +8,7 @@ pub enum OptimError {
     /// libtorch refused an operation of the update.
     #[error("failed to {doing}: {source}")]
     Torch {
-        /// What was being done.
+        /// Name of the action that failed.
         doing: &'static str,
         #[source]
         source: TchError,
@@ -20,13 +20,13 @@ pub enum OptimError {
     State {
         /// Full name of the entry.
         name: String,
-        /// Shape found; `None` when absent.
+        /// Shape in the checkpoint; `None` when the entry is missing.
         found: Option<Vec<i64>>,
         expected: Vec<i64>,
     },
 }
 
-/// Names what was being done when libtorch refused.
+/// Returns a conversion that adds the name of the action to an error of libtorch.
 pub(super) fn failed(doing: &'static str) -> impl Fn(TchError) -> OptimError {
     move |source| OptimError::Torch { doing, source }
 }

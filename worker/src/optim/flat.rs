@@ -1,4 +1,4 @@
-//! All weights as a few long arrays: the layout that weights, gradients, moments and averages share.
+//! All weights as a few long arrays, in the layout that weights, gradients, moments and averages share.
 
 use super::{OptimError, error::failed};
 use crate::backend::duplicate;
@@ -8,46 +8,46 @@ use tch::{Kind, TchError, Tensor as Raw};
 
 /// Handles to the parameters' storage, one slab per gradient bucket. Writing a slab writes the parameters.
 ///
-/// Arrays beside the weights (moments, averages) are kept whole, one per bucket, or shared between the ranks: then each has
-/// one array per [`Run`] of its [`Share`].
+/// Arrays beside the weights (moments, averages) are kept whole, one per bucket, or sharded over the ranks: then there
+/// is one array per [`Run`] of the [`Share`].
 #[derive(Debug)]
 pub struct FlatParams {
     slabs: Vec<Raw>,
-    places: Vec<Place>,
+    places: Vec<ParamRange>,
     layout: Layout,
     share: Share,
-    /// Which of the ranks that have this share this one is, and how many there are.
+    /// Index of this rank among the ranks with the same share, and their number.
     copy: (u32, u32),
     runs: Vec<Run>,
-    /// What this rank keeps of the weights, where it keeps no more.
+    /// Weights that this rank keeps, where they are sharded.
     masters: Option<Vec<Raw>>,
 }
 
 /// A box of a parameter that this rank keeps.
 #[derive(Debug)]
 pub struct Shard {
-    /// The parameter.
+    /// Name of the parameter.
     pub name: String,
-    /// Its shape.
+    /// Shape of the parameter.
     pub global: Vec<i64>,
-    /// Where the box begins.
+    /// Offset of the box in the parameter.
     pub offsets: Vec<i64>,
-    /// The box, in its shape.
+    /// Values of the box, in its shape.
     pub tensor: Raw,
 }
 
-/// Which boxes of what this rank keeps.
+/// Selection among the boxes that this rank keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boxes {
-    /// All, also those that other ranks keep too.
+    /// All boxes, including those that other ranks keep too.
     Kept,
-    /// Those that it answers for: together the ranks' boxes cover every parameter once.
-    Answered,
+    /// Boxes that this rank saves: the boxes of all ranks together cover every parameter once.
+    Assigned,
 }
 
-/// Where a parameter lies.
+/// Position and shape of a parameter in its slab.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct ParamRange {
     name: String,
     slab: usize,
     start: i64,
@@ -55,7 +55,7 @@ struct Place {
 }
 
 impl FlatParams {
-    /// No weights.
+    /// Creates an empty set of weights.
     pub fn none() -> Self {
         let layout = Layout::default();
         let share = Share::WHOLE;
@@ -63,12 +63,12 @@ impl FlatParams {
         Self { slabs: Vec::new(), places: Vec::new(), runs: Vec::new(), layout, share, copy, masters: None }
     }
 
-    /// The storage of `params`; nothing is copied.
+    /// Refers to the storage of `params`; nothing is copied.
     pub fn of(params: &Params) -> Self {
         let layout = params.layout();
         let place = |(id, name, tensor): (ParamId, &str, &Raw)| {
             let (bucket, start, _) = layout.place(id);
-            Place { name: name.to_owned(), slab: bucket.index(), start, shape: tensor.size() }
+            ParamRange { name: name.to_owned(), slab: bucket.index(), start, shape: tensor.size() }
         };
         Self {
             slabs: (0..layout.buckets()).map(|i| params.flat(BucketId(i as u32)).shallow_clone()).collect(),
@@ -81,13 +81,13 @@ impl FlatParams {
         }
     }
 
-    /// What this rank keeps of the arrays beside the weights.
+    /// Returns this rank's share of the arrays beside the weights.
     pub fn share(&self) -> Share {
         self.share
     }
 
-    /// Keeps another share from now on, and is the only one to keep it; whoever holds such arrays must [`cut`](Self::cut) or
-    /// [`join`](Self::join) them.
+    /// Sets a share of which this rank keeps the only copy. Owners of arrays in the old layout must convert them with
+    /// [`cut`](Self::cut) or [`join`](Self::join).
     pub fn hold(&mut self, share: Share) {
         self.share = share;
         self.copy = (0, 1);
@@ -95,20 +95,22 @@ impl FlatParams {
         self.masters = None;
     }
 
-    /// So many ranks have this share, of which this is one: of what they have alike, it answers for a part.
-    pub fn answer_for(&mut self, copy: u32, copies: u32) {
+    /// Declares that `copies` ranks have this share, of which this one is number `copy`: each of them saves a part of
+    /// it.
+    pub fn assign_copy(&mut self, copy: u32, copies: u32) {
         self.copy = (copy, copies);
     }
 
-    /// The slabs are there at times only; of the weights this rank keeps `masters`, an array per run, besides.
+    /// Declares that the slabs are allocated only at times, and that this rank keeps `masters`, one array per run, in
+    /// addition.
     pub fn keep_masters(&mut self, masters: Vec<Raw>) {
         self.masters = Some(masters);
     }
 
-    /// The weights this rank writes, an array per run: views of the slabs, or what it keeps besides.
+    /// Returns the weights that this rank writes, one array per run: views of the slabs, or the masters.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn own(&self) -> Result<Vec<Raw>, TchError> {
         match &self.masters {
             Some(masters) => Ok(masters.iter().map(Raw::shallow_clone).collect()),
@@ -116,10 +118,10 @@ impl FlatParams {
         }
     }
 
-    /// Exchanges the weights this rank writes and `others`, an array per run. Exact.
+    /// Exchanges the weights that this rank writes with `others`, one array per run. The exchange is exact.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn exchange(&self, others: &mut [Raw]) -> Result<(), TchError> {
         tch::no_grad(|| {
             self.own()?.into_iter().zip(others).try_for_each(|(mut own, other)| {
@@ -130,17 +132,17 @@ impl FlatParams {
         })
     }
 
-    /// Whether the slabs are always there.
+    /// Whether the slabs are always allocated.
     pub fn is_resident(&self) -> bool {
         self.masters.is_none()
     }
 
-    /// Where the kept arrays lie in whole ones, in their order.
+    /// Returns the positions of the kept arrays in the whole ones, in their order.
     pub(super) fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// What this rank keeps of whole arrays, as views.
+    /// Returns views of the parts of whole arrays that this rank keeps.
     ///
     /// # Errors
     /// When an array is shorter than its bucket.
@@ -148,7 +150,7 @@ impl FlatParams {
         self.runs.iter().map(|run| whole[run.bucket.index()].f_narrow(0, run.start, run.len)).collect()
     }
 
-    /// [`FlatParams::kept`] in storage of its own.
+    /// Copies the parts of whole arrays that this rank keeps.
     ///
     /// # Errors
     /// When there is no memory.
@@ -156,10 +158,11 @@ impl FlatParams {
         self.kept(whole)?.iter().map(duplicate).collect()
     }
 
-    /// Whole arrays from what each rank keeps; `gather` gives every rank all parts of a flat array.
+    /// Assembles whole arrays from the parts that each rank keeps; `gather` fills in all parts of a flat array on every
+    /// rank.
     ///
     /// # Errors
-    /// Those of `gather`, and libtorch's.
+    /// Errors of `gather` and of libtorch.
     pub fn join<E: From<TchError>>(
         &self,
         kept: &[Raw],
@@ -173,7 +176,7 @@ impl FlatParams {
         Ok(whole)
     }
 
-    /// The parts of whole arrays of which each rank keeps its own; empty when this rank keeps all.
+    /// Returns the sections of whole arrays that are divided between the ranks; empty when this rank keeps everything.
     ///
     /// # Errors
     /// When an array is shorter than its bucket.
@@ -182,29 +185,29 @@ impl FlatParams {
         Ok(divided.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 
-    /// What all ranks keep of the weights, as flat arrays.
+    /// Returns the weights that all ranks keep, as flat arrays.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn common(&self) -> Result<Vec<Raw>, TchError> {
         let own = self.own()?.into_iter().zip(&self.runs);
         Ok(own.filter(|(_, run)| run.common).map(|(part, _)| part).collect())
     }
 
-    /// Arrays that are kept in shares, as boxes of the parameters.
+    /// Returns sharded arrays as boxes of the parameters.
     pub fn shards(&self, kept: &[Raw], which: Boxes) -> Vec<Shard> {
         let all = which == Boxes::Kept;
         let mine = self.runs.iter().zip(kept).filter(|(run, _)| all || !run.common || self.share.rank == 0);
         let mine = mine.filter_map(
             |(run, part)| {
-                if all { Some((*run, part.shallow_clone())) } else { self.answered(run, part) }
+                if all { Some((*run, part.shallow_clone())) } else { self.assigned(run, part) }
             },
         );
         mine.flat_map(|(run, part)| self.places.iter().flat_map(move |place| place.shards(&run, &part))).collect()
     }
 
-    /// What of a run this rank answers for, when others have the same.
-    fn answered(&self, run: &Run, part: &Raw) -> Option<(Run, Raw)> {
+    /// Returns the part of a run that this rank saves, where other ranks have the same run.
+    fn assigned(&self, run: &Run, part: &Raw) -> Option<(Run, Raw)> {
         let copy = i64::from(self.copy.0);
         let copies = i64::from(self.copy.1);
         let [from, to] = [copy, copy + 1].map(|end| run.len * end / copies);
@@ -212,40 +215,40 @@ impl FlatParams {
         Some((Run { start: run.start + from, len: to - from, ..*run }, part))
     }
 
-    /// The weights, one flat array per bucket, padding (always 0) included.
+    /// Returns the weights, one flat array per bucket, including padding (always 0).
     pub fn slabs(&self) -> &[Raw] {
         &self.slabs
     }
 
-    /// Names and shapes of the parameters, in order of declaration.
+    /// Returns names and shapes of the parameters, in order of declaration.
     pub fn shapes(&self) -> impl Iterator<Item = (&str, &[i64])> {
         self.places.iter().map(|p| (p.name.as_str(), p.shape.as_slice()))
     }
 
-    /// Names of the parameters, in order of declaration.
+    /// Returns the names of the parameters, in order of declaration.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.places.iter().map(|p| p.name.as_str())
     }
 
-    /// Views into arrays of this layout (gradients, moments, averages, the weights themselves), by parameter name and in the
-    /// parameter's shape. Arrays shorter than the layout's give no views beyond their end.
+    /// Returns views into arrays of this layout (gradients, moments, averages, the weights themselves), by parameter
+    /// name and in the parameter's shape. Arrays shorter than the layout's give no views beyond their end.
     pub fn views(&self, slabs: &[Raw]) -> Vec<(String, Raw)> {
         self.places.iter().filter_map(|p| p.view(slabs).map(|view| (p.name.clone(), view))).collect()
     }
 
-    /// Runs of parameters of one group.
+    /// Returns the segments of each parameter group.
     pub(super) fn segments(&self) -> &[Segment] {
         self.layout.segments()
     }
 }
 
-impl Place {
+impl ParamRange {
     fn view(&self, slabs: &[Raw]) -> Option<Raw> {
         let flat = slabs.get(self.slab)?.f_narrow(0, self.start, self.shape.iter().product()).ok()?;
         flat.f_view(self.shape.as_slice()).ok()
     }
 
-    /// What of the parameter lies in `run`, whose elements are `part`.
+    /// Returns the boxes of the parameter that are in `run`, whose elements are `part`.
     fn shards(&self, run: &Run, part: &Raw) -> Vec<Shard> {
         let len: i64 = self.shape.iter().product();
         let from = self.start.max(run.start);
@@ -254,7 +257,7 @@ impl Place {
             return Vec::new();
         }
         let boxes = boxes(&self.shape, from - self.start, to - self.start);
-        let shard = |Block { offsets, sizes, first }: Block| {
+        let shard = |ArrayBox { offsets, sizes, first }: ArrayBox| {
             let flat = part.f_narrow(0, self.start + first - run.start, sizes.iter().product()).ok()?;
             let tensor = flat.f_view(sizes.as_slice()).ok()?;
             Some(Shard { name: self.name.clone(), global: self.shape.clone(), offsets, tensor })
@@ -263,23 +266,23 @@ impl Place {
     }
 }
 
-/// A box of an array, and the place of its first element in C order.
+/// A box of an array, and the index of its first element in C order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Block {
+struct ArrayBox {
     offsets: Vec<i64>,
     sizes: Vec<i64>,
     first: i64,
 }
 
-/// Elements `from..to` in C order of an array, as boxes whose elements follow each other there: fewer than two per axis.
-fn boxes(shape: &[i64], from: i64, to: i64) -> Vec<Block> {
+/// Divides elements `from..to` in C order of an array into boxes of consecutive elements: fewer than two per axis.
+fn boxes(shape: &[i64], from: i64, to: i64) -> Vec<ArrayBox> {
     let Some((&rows, inner)) = shape.split_first() else {
-        return vec![Block { offsets: Vec::new(), sizes: Vec::new(), first: 0 }];
+        return vec![ArrayBox { offsets: Vec::new(), sizes: Vec::new(), first: 0 }];
     };
     let row: i64 = inner.iter().product();
     let first = (from + row - 1) / row;
     let last = to / row;
-    // Part of a row: boxes of the inner axes.
+    // Part of a row becomes boxes of the inner axes.
     let within = |at: i64, from: i64, to: i64| {
         boxes(inner, from, to).into_iter().map(move |mut block| {
             block.offsets.insert(0, at);
@@ -298,7 +301,7 @@ fn boxes(shape: &[i64], from: i64, to: i64) -> Vec<Block> {
     if first < last {
         let offsets = std::iter::once(first).chain(inner.iter().map(|_| 0)).collect();
         let sizes = std::iter::once(last - first).chain(inner.iter().copied()).collect();
-        all.push(Block { offsets, sizes, first: first * row });
+        all.push(ArrayBox { offsets, sizes, first: first * row });
     }
     if last < rows && last * row < to {
         all.extend(within(last, 0, to - last * row));
@@ -306,8 +309,8 @@ fn boxes(shape: &[i64], from: i64, to: i64) -> Vec<Block> {
     all
 }
 
-/// Copies saved tensors into views; checks all before the first copy. Where `weights` are shared nothing is copied: what this rank keeps
-/// was read to its place.
+/// Copies saved tensors into views, after all were checked. Nothing is copied for sharded `weights`, whose values were
+/// read in place.
 pub(super) fn copy_in(
     weights: &FlatParams,
     views: impl FnOnce() -> Vec<(String, Raw)>,
@@ -382,7 +385,7 @@ mod tests {
                 let mut weights = weights(1);
                 weights.hold(Share { rank, world });
                 let kept = weights.cut(weights.slabs()).unwrap();
-                for shard in weights.shards(&kept, Boxes::Answered) {
+                for shard in weights.shards(&kept, Boxes::Assigned) {
                     let whole = found
                         .entry(shard.name)
                         .or_insert_with(|| Raw::zeros(shard.global.as_slice(), (Kind::Float, Device::Cpu)));
@@ -411,9 +414,9 @@ mod tests {
             let elements = |rank, copy| {
                 let mut weights = weights(1);
                 weights.hold(Share { rank, world });
-                weights.answer_for(copy, copies);
+                weights.assign_copy(copy, copies);
                 let kept = weights.cut(weights.slabs()).unwrap();
-                let shards = weights.shards(&kept, Boxes::Answered).into_iter();
+                let shards = weights.shards(&kept, Boxes::Assigned).into_iter();
                 shards.map(|shard| (shard.tensor.numel(), total(&shard.tensor))).collect::<Vec<_>>()
             };
             let all = (0..world).flat_map(|rank| (0..copies).map(move |copy| (rank, copy)));
@@ -440,7 +443,7 @@ mod tests {
                 (weights, kept)
             })
             .collect();
-        // The others' parts, as the ranks would send them.
+        // Parts of the other ranks, as the collective would send them.
         let sent: Vec<Vec<Raw>> = ranks
             .iter()
             .map(|(weights, kept)| {

@@ -1,6 +1,7 @@
-//! From gradients to new weights: schedule, AdamW over flat storage, average of the weights.
+//! From gradients to new weights: learning rate schedule, AdamW over flat storage, averages of the weights.
 //!
-//! **Invariant:** knows tensors and parameter names, never the model. Nothing here reads a clock; no step reads the device.
+//! **Invariant:** the module knows tensors and parameter names, never the model. It reads no clock, and no step reads
+//! from the device.
 
 pub mod adamw;
 pub mod ema;

@@ -2,20 +2,20 @@
 
 use enn_common::config::train::TrainConfig;
 
-/// A pure function of the step.
+/// Learning rate as a pure function of the step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
-    /// Peak rate.
+    /// Largest learning rate, after warm-up.
     pub peak: f64,
     /// Rate of the last step.
     pub floor: f64,
     pub warmup_steps: u64,
-    /// All steps.
+    /// Number of steps of the run.
     pub total_steps: u64,
 }
 
 impl Schedule {
-    /// From `[train]` for a run of `total_steps` optimizer steps.
+    /// Creates the schedule of `[train]` for a run of `total_steps` optimizer steps.
     pub fn new(config: &TrainConfig, total_steps: u64) -> Self {
         let warmup = (config.warmup_ratio.clamp(0.0, 1.0) * total_steps as f64).round() as u64;
         Self {
@@ -26,8 +26,8 @@ impl Schedule {
         }
     }
 
-    /// Rate of optimizer step `step`, counted from 0. The first warm-up step already moves; the last step has the floor;
-    /// beyond the last it stays there.
+    /// Returns the rate of optimizer step `step`, counted from 0. It is above 0 in the first warm-up step, and `floor`
+    /// in the last step and beyond.
     pub fn rate(&self, step: u64) -> f64 {
         if step < self.warmup_steps {
             return self.peak * (step + 1) as f64 / self.warmup_steps as f64;
@@ -60,7 +60,7 @@ mod tests {
         assert!((s.rate(10) - 2e-3).abs() < 1e-15);
         assert!((s.rate(99) - 2e-4).abs() < 1e-15);
         assert!((s.rate(10_000) - 2e-4).abs() < 1e-15);
-        // Half-way down the cosine: the mean of peak and floor, at step 10 + 89/2.
+        // Half-way down the cosine, at step 10 + 89/2, is the mean of peak and floor.
         assert!(((s.rate(54) + s.rate(55)) / 2.0 - 1.1e-3).abs() < 1e-6);
     }
 

@@ -1,6 +1,7 @@
 //! The mean of the weights over the last quarter of the steps (stochastic weight averaging), each parameter once.
 //!
-//! **Invariant:** before the quarter begins it costs nothing but its memory; whether it has begun depends on the step alone.
+//! **Invariant:** before the last quarter the average costs only its memory; whether it has begun depends on the step
+//! alone.
 
 use super::{
     Ema, FlatParams, OptimError,
@@ -10,14 +11,14 @@ use super::{
 use std::collections::BTreeMap;
 use tch::Tensor as Raw;
 
-/// Steps are averaged from this share of all on.
+/// Share of all steps after which averaging begins.
 const BEGINS_AT: f64 = 0.75;
-/// Beginning of the names in a checkpoint.
+/// Prefix of the names in a checkpoint.
 pub const PREFIX: &str = "tail.";
-/// Number of steps averaged; no parameter has a name without a dot.
+/// Name of the number of averaged steps; parameters have a dot in their names, so there is no conflict.
 const UPDATES: &str = "tail.updates";
 
-/// The average, and when it begins.
+/// The average, and the step at which it begins.
 #[derive(Debug)]
 pub struct Tail {
     mean: Ema,
@@ -26,7 +27,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Of a training of so many steps.
+    /// Creates the average for a training of `steps_total` steps.
     ///
     /// # Errors
     /// When there is no memory for a copy of the weights.
@@ -35,19 +36,19 @@ impl Tail {
         Ok(Self { mean: Ema::new(weights, 1.0)?, first_step, begun: false })
     }
 
-    /// Before step number `step` (from 0): whether it is the first one of a quarter that is averaged, so that recorded programs no
-    /// longer hold.
+    /// Advances to step number `step` (from 0). Returns true at the first averaged step, when recorded programs become
+    /// invalid.
     pub fn advance(&mut self, step: u64) -> bool {
         let before = std::mem::replace(&mut self.begun, step >= self.first_step);
         before != self.begun
     }
 
-    /// The average, once there is one.
+    /// Returns the average after it has begun.
     pub fn begun(&self) -> Option<&Ema> {
         self.begun.then_some(&self.mean)
     }
 
-    /// Exchanges weights and average, once there is one. Twice changes nothing.
+    /// Exchanges weights and average after it has begun. Two calls change nothing.
     ///
     /// # Errors
     /// As [`Ema::swap`].
@@ -55,35 +56,35 @@ impl Tail {
         if self.begun { self.mean.swap(weights) } else { Ok(()) }
     }
 
-    /// The average, whether it has begun or not, as far as this rank keeps it.
+    /// Returns the part of the average that this rank keeps, also before averaging has begun.
     pub fn kept(&self) -> &[Raw] {
         self.mean.kept()
     }
 
-    /// Goes on with other arrays of the same average: those of what the weights keep now.
+    /// Replaces the arrays by those of the same average that the weights keep now.
     pub fn keep(&mut self, mean: Vec<Raw>) {
         self.mean.keep(mean);
     }
 
-    /// Boxes of an average that is shared: answered for is one that there is.
+    /// Returns the boxes of a sharded average; boxes to save only after averaging has begun.
     pub fn shards(&self, weights: &FlatParams, which: Boxes) -> Vec<Shard> {
         let there = self.begun || which == Boxes::Kept;
         if there { self.mean.shards(weights, which) } else { Vec::new() }
     }
 
-    /// The number of updates by its name, once there is an average.
+    /// Returns the number of updates with its name, after averaging has begun.
     pub fn count(&self) -> Option<(String, Raw)> {
         self.begun().map(|mean| (UPDATES.to_owned(), mean.updates().shallow_clone()))
     }
 
-    /// The average by parameter and the number of its updates, once there is one.
+    /// Returns the average by parameter and the number of its updates, after averaging has begun.
     pub fn named(&self, weights: &FlatParams) -> Vec<(String, Raw)> {
         let Some(mean) = self.begun() else { return Vec::new() };
         let views = weights.views(mean.kept()).into_iter().map(|(name, raw)| (format!("{PREFIX}{name}"), raw));
         views.chain(self.count()).collect()
     }
 
-    /// Puts a saved average in place; without one there is none yet.
+    /// Restores a saved average; without one, averaging has not begun.
     ///
     /// # Errors
     /// When a part of it is missing or has another shape.

@@ -1,9 +1,9 @@
-//! Flat gradient storage with the parameters' layout.
+//! Flat gradient storage in the layout of the parameters.
 
 use super::layout::{Layout, Share};
-use super::shelf::Shelf;
+use super::sharded::ShardedStorage;
 use super::tree::Params;
-use crate::autograd::{BucketId, GradLeaves, Lent, ParamId};
+use crate::autograd::{BucketId, GradLeaves, ParamId, ShardedBuffer};
 use tch::{TchError, Tensor};
 
 /// Gradients of all parameters; each parameter's gradient is a view into its bucket.
@@ -12,70 +12,70 @@ pub struct GradBuckets {
     flats: Vec<Tensor>,
     views: Vec<Tensor>,
     layout: Layout,
-    shelf: Shelf,
-    /// By bucket: whether others made its storage.
+    sharded: ShardedStorage,
+    /// For each bucket, whether its storage was supplied through [`GradBuckets::move_to`].
     moved: Vec<bool>,
 }
 
 impl GradBuckets {
-    /// No gradients.
+    /// Creates an empty set, for models without gradients.
     pub fn none() -> Self {
         Self {
             flats: Vec::new(),
             views: Vec::new(),
             layout: Layout::default(),
-            shelf: Shelf::default(),
+            sharded: ShardedStorage::default(),
             moved: Vec::new(),
         }
     }
 
-    /// Zeroed storage for the gradients of `params`.
+    /// Allocates zeroed storage for the gradients of `params`.
     ///
     /// # Errors
-    /// What libtorch says, e.g. no memory.
+    /// Errors of libtorch, such as exhausted memory.
     pub fn new(params: &Params) -> Result<Self, TchError> {
         let flats = params.zeros_like_flats()?;
         let layout = params.layout().clone();
         let views = params.ids().map(|id| params.view_of(id, &flats[layout.place(id).0.index()]));
         let views = views.collect::<Result<Vec<_>, _>>()?;
         let moved = vec![false; flats.len()];
-        Ok(Self { flats, views, layout, shelf: Shelf::default(), moved })
+        Ok(Self { flats, views, layout, sharded: ShardedStorage::default(), moved })
     }
 
-    /// Zeroed storage for this rank's share of the gradients of `params`; the buckets' memory is there while a step uses it, and no more
-    /// than one bucket's until then.
+    /// Allocates zeroed storage for this rank's share of the gradients of `params`. The memory of whole buckets is
+    /// allocated only during a step, and for at most one bucket at a time before that.
     ///
     /// # Errors
     /// As [`GradBuckets::new`].
-    pub fn lent(params: &Params, share: Share) -> Result<Self, TchError> {
+    pub fn sharded(params: &Params, share: Share) -> Result<Self, TchError> {
         let layout = params.layout().clone();
         let mut flats = Vec::new();
         let mut views = Vec::new();
-        let mut lent = Vec::new();
+        let mut buffers = Vec::new();
         for bucket in (0..layout.buckets() as u32).map(BucketId) {
             let flat = params.flat(bucket).f_zeros_like()?;
             for id in params.ids().filter(|id| layout.place(*id).0 == bucket) {
                 views.push((id, params.view_of(id, &flat)?));
             }
-            lent.push(layout.lend(share, bucket, &flat)?);
+            buffers.push(layout.shard_buffer(share, bucket, &flat)?);
             flats.push(flat);
         }
         views.sort_unstable_by_key(|(id, _)| id.index());
         let views = views.into_iter().map(|(_, view)| view).collect();
         let moved = vec![false; flats.len()];
-        Ok(Self { flats, views, layout, shelf: Shelf::new(lent), moved })
+        Ok(Self { flats, views, layout, sharded: ShardedStorage::new(buffers), moved })
     }
 
-    /// Whether there are none.
+    /// Whether there are no gradients.
     pub fn is_none(&self) -> bool {
         self.flats.is_empty()
     }
 
-    /// Asks `place` for other storage, bucket by bucket, and moves to what it gives, or out of what it gave before. What the buckets hold
-    /// is lost: they begin with what the new storage holds, which must be zeros.
+    /// Asks `place` for other storage, bucket by bucket, and moves to it, or back to own storage where `place` returns
+    /// `None`. The contents of the buckets are lost; the new storage must hold zeros.
     ///
     /// # Errors
-    /// Those of `place`, and libtorch's.
+    /// Errors of `place` and of libtorch.
     pub fn move_to<E: From<TchError>>(
         &mut self,
         params: &Params,
@@ -87,7 +87,7 @@ impl GradBuckets {
             if let Some(other) = placed {
                 *flat = other;
             } else if was_moved {
-                // Others may write there when this rank is done with them.
+                // Other ranks may write to the old storage after this rank has finished with it.
                 *flat = flat.f_zeros_like()?;
             }
         }
@@ -96,46 +96,44 @@ impl GradBuckets {
         Ok(())
     }
 
-    /// Gives the buckets their memory where it comes and goes.
+    /// Allocates the memory of sharded buckets.
     ///
     /// # Errors
     /// When there is no memory.
     pub fn fill(&mut self) -> Result<(), TchError> {
-        self.shelf.fill()
+        self.sharded.fill()
     }
 
-    /// Takes it away.
+    /// Frees the memory of sharded buckets.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn empty(&mut self) -> Result<(), TchError> {
-        self.shelf.empty()
+        self.sharded.empty()
     }
 
-    /// What this rank keeps where that is a share, one array per run.
+    /// Returns this rank's shards, one array per run; `None` where whole buckets are kept.
     pub fn kept(&self) -> Option<Vec<&Tensor>> {
-        (!self.shelf.is_empty()).then(|| self.shelf.kept(0, self.flats.len()))
+        (!self.sharded.is_empty()).then(|| self.sharded.kept(0, self.flats.len()))
     }
 
-    /// Sets all gradients to 0: before each optimizer step, not between accumulated micro-batches.
+    /// Sets all gradients to 0. This is done before each optimizer step, not between accumulated micro-batches.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn zero(&mut self) -> Result<(), TchError> {
         self.flats.iter_mut().try_for_each(|flat| flat.f_zero_().map(|_| ()))
     }
 
-    /// The flat tensor of a bucket, padding included (always 0).
+    /// Returns the flat tensor of a bucket, including padding (always 0).
     pub fn bucket(&self, bucket: BucketId) -> &Tensor {
         &self.flats[bucket.index()]
     }
 
-    /// All buckets.
     pub fn buckets(&self) -> impl DoubleEndedIterator<Item = (BucketId, &Tensor)> + ExactSizeIterator {
         self.flats.iter().enumerate().map(|(i, flat)| (BucketId(i as u32), flat))
     }
 
-    /// A parameter's gradient.
     pub fn view(&self, id: ParamId) -> &Tensor {
         &self.views[id.index()]
     }
@@ -179,8 +177,8 @@ impl GradLeaves for GradBuckets {
         Ok(rest)
     }
 
-    fn lent(&self) -> &[Lent] {
-        self.shelf.away()
+    fn sharded_buffers(&self) -> &[ShardedBuffer] {
+        self.sharded.unallocated()
     }
 }
 

@@ -1,34 +1,31 @@
-//! Initial values from a seed and the parameter's path: independent of device, order of declaration and libtorch.
+//! Initial values from a seed and the parameter's path, independent of the device, the order of declaration and
+//! libtorch.
 
 use enn_common::mix::{STEP, mix};
 
-/// How a parameter starts.
+/// Distribution of a parameter's initial values.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Init {
-    /// All 0.
     Zeros,
-    /// All 1.
     Ones,
-    /// Normal with mean 0.
+    /// Normal with mean 0 and standard deviation `std`.
     Normal {
-        /// Standard deviation.
         std: f64,
     },
-    /// Uniform in ±bound.
+    /// Uniform in ±`bound`.
     Uniform {
-        /// Largest magnitude.
         bound: f64,
     },
-    /// Uniform in ±1/√fan_in, as torch.nn.Linear starts weight and bias.
+    /// Uniform in ±1/√fan_in, as torch.nn.Linear initialises weight and bias.
     Linear {
-        /// Inputs of the layer.
+        /// Number of inputs of the layer.
         fan_in: i64,
     },
-    /// These numbers, row-major; the count must be the parameter's.
+    /// Given numbers, row-major; their count must be the parameter's.
     Value(Vec<f32>),
 }
 
-/// SplitMix64: a counter run through a mixing function.
+/// SplitMix64: a counter that passes through a mixing function.
 struct SplitMix(u64);
 
 impl SplitMix {
@@ -37,14 +34,14 @@ impl SplitMix {
         mix(self.0)
     }
 
-    /// In [0, 1), 53 bits.
+    /// Returns a number in [0, 1) with 53 random bits.
     fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / 9_007_199_254_740_992.0
     }
 }
 
 impl Init {
-    /// `count` values for the parameter at `path`.
+    /// Returns `count` values for the parameter at `path`.
     pub(super) fn values(&self, count: usize, seed: u64, path: &str) -> Vec<f32> {
         let digest = blake3::hash(path.as_bytes());
         let mut stream = [0; 8];
@@ -65,7 +62,7 @@ fn uniform(random: &mut SplitMix, bound: f64, count: usize) -> Vec<f32> {
     (0..count).map(|_| (bound * (2.0 * random.unit() - 1.0)) as f32).collect()
 }
 
-/// Box–Muller, one of the pair.
+/// Returns one of the pair of a Box–Muller transform.
 fn gaussian(random: &mut SplitMix) -> f64 {
     let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
     radius * (std::f64::consts::TAU * random.unit()).cos()

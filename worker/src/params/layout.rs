@@ -1,17 +1,18 @@
-//! Where each parameter lies in the flat buckets.
+//! Layout of the parameters in the flat buckets.
 
 use super::tree::Group;
-use crate::autograd::{BucketId, Lent, ParamId};
+use crate::autograd::{BucketId, ParamId, ShardedBuffer};
 use tch::{TchError, Tensor};
 
-/// Most bytes of the first bucket, small so that communication starts early.
+/// Maximum size of the first bucket, small so that communication starts early.
 const FIRST_BUCKET_BYTES: i64 = 1 << 20;
-/// Most bytes of the last bucket, which holds the first parameters and is there when the backward pass ends: nothing hides its sum.
+/// Maximum size of the last bucket. It holds the first parameters and is complete only when the backward pass ends, so
+/// that no computation hides its reduction.
 const LAST_BUCKET_BYTES: i64 = 16 << 20;
-/// Elements each parameter starts at a multiple of: 64 bytes of f32.
+/// Alignment of each parameter in elements: 64 bytes of f32.
 const ALIGN: i64 = 16;
 
-/// One parameter's place.
+/// Position of one parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) bucket: u32,
@@ -19,47 +20,46 @@ pub(super) struct Slot {
     pub(super) len: i64,
 }
 
-/// A run of one group inside a bucket.
+/// A range of a bucket with parameters of one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     pub bucket: BucketId,
-    /// The group of its parameters.
     pub group: Group,
-    /// First element.
+    /// Offset of the first element in the bucket.
     pub start: i64,
-    /// Elements, padding included.
+    /// Number of elements, including padding.
     pub len: i64,
 }
 
-/// How many ranks share flat arrays, and which of them this is. Of an array, each rank has the part with its number, all of one
-/// length; what is left behind the last of them, fewer elements than ranks times 16, belongs to all.
+/// Division of flat arrays between ranks, and the part of this rank. The parts of an array are equal in length and
+/// ordered by rank; the elements behind the last part, fewer than ranks times 16, belong to all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// This rank.
+    /// Index of this rank.
     pub rank: u32,
-    /// All ranks.
+    /// Number of ranks.
     pub world: u32,
 }
 
 impl Share {
-    /// Everything is this rank's.
+    /// The share of a rank that keeps everything.
     pub const WHOLE: Self = Self { rank: 0, world: 1 };
 
-    /// Elements of each rank's part of an array of `len`.
+    /// Returns the length of each rank's part of an array of `len` elements.
     fn part(self, len: i64) -> i64 {
         len / i64::from(self.world) / ALIGN * ALIGN
     }
 
-    /// Elements that have parts, from the first on, of an array of `len`; those behind them belong to all.
+    /// Returns the number of leading elements of an array of `len` that are divided; the others belong to all ranks.
     fn divided(self, len: i64) -> i64 {
         self.part(len) * i64::from(self.world)
     }
 
-    /// An array as the part that is divided between the ranks and the part that belongs to all; `None` where there is nothing of
-    /// it. All belongs to all when this rank keeps all.
+    /// Splits an array into the section that is divided between the ranks and the section that belongs to all; `None`
+    /// for an empty section. With [`Share::WHOLE`] everything belongs to all.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn split(self, whole: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>), TchError> {
         let len = whole.numel() as i64;
         let end = if self == Self::WHOLE { 0 } else { self.divided(len) };
@@ -68,19 +68,19 @@ impl Share {
     }
 }
 
-/// A run of a bucket that this rank keeps.
+/// A range of a bucket that this rank keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     pub bucket: BucketId,
-    /// First element.
+    /// Offset of the first element in the bucket.
     pub start: i64,
-    /// Elements.
+    /// Number of elements.
     pub len: i64,
-    /// Whether all ranks keep it.
+    /// Whether all ranks keep the range.
     pub common: bool,
 }
 
-/// Places of all parameters. Inside a bucket decayed parameters come first.
+/// Positions of all parameters. Inside a bucket, parameters with weight decay come first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Layout {
     pub(super) slots: Vec<Slot>,
@@ -93,7 +93,7 @@ fn padded(len: i64) -> i64 {
 }
 
 impl Layout {
-    /// In buckets of at most `bytes_max`, but for parameters that are larger.
+    /// Fills buckets of at most `bytes_max`; a larger parameter gets a bucket of its own.
     pub(super) fn new(params: &[(i64, Group)], bytes_max: i64) -> Self {
         let mut buckets: Vec<Vec<usize>> = vec![Vec::new()];
         let up_to = |bytes: &mut i64, (len, _): &(i64, Group)| {
@@ -133,12 +133,12 @@ impl Layout {
         Self { slots, lens, segments }
     }
 
-    /// Runs of one group, in bucket order.
+    /// Returns the segments of each parameter group, in bucket order.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// What a rank keeps of the buckets, in their order.
+    /// Returns the ranges that a rank keeps, in bucket order.
     pub fn runs(&self, share: Share) -> Vec<Run> {
         let runs = self.lens.iter().enumerate().flat_map(|(b, &len)| {
             let bucket = BucketId(b as u32);
@@ -150,29 +150,35 @@ impl Layout {
         runs.filter(|run| run.len > 0).collect()
     }
 
-    /// Takes the memory of an array of this layout away, of which this rank keeps its share.
-    pub(super) fn lend(&self, share: Share, bucket: BucketId, flat: &Tensor) -> Result<Lent, TchError> {
+    /// Frees the memory of an array of this layout, except the share of this rank.
+    pub(super) fn shard_buffer(
+        &self,
+        share: Share,
+        bucket: BucketId,
+        flat: &Tensor,
+    ) -> Result<ShardedBuffer, TchError> {
         let mine = self.runs(share).into_iter().filter(|run| run.bucket == bucket);
         let places = mine.map(|run| flat.f_narrow(0, run.start, run.len)).collect::<Result<_, _>>()?;
-        Lent::new(flat, share.split(flat)?, places)
+        let (divided, common) = share.split(flat)?;
+        ShardedBuffer::new(flat, divided, common, places)
     }
 
-    /// [`Layout::lend`] of an array for each bucket.
-    pub(super) fn lend_all(&self, share: Share, flats: &[Tensor]) -> Result<Vec<Lent>, TchError> {
-        (0..).map(BucketId).zip(flats).map(|(bucket, flat)| self.lend(share, bucket, flat)).collect()
+    /// Applies [`Layout::shard_buffer`] to one array per bucket.
+    pub(super) fn shard_buffers(&self, share: Share, flats: &[Tensor]) -> Result<Vec<ShardedBuffer>, TchError> {
+        (0..).map(BucketId).zip(flats).map(|(bucket, flat)| self.shard_buffer(share, bucket, flat)).collect()
     }
 
-    /// Number of buckets.
+    /// Returns the number of buckets.
     pub fn buckets(&self) -> usize {
         self.lens.len()
     }
 
-    /// Elements of a bucket, padding included.
+    /// Returns the length of a bucket in elements, including padding.
     pub fn bucket_len(&self, bucket: BucketId) -> i64 {
         self.lens[bucket.index()]
     }
 
-    /// Bucket, first element and number of elements of a parameter.
+    /// Returns bucket, first element and number of elements of a parameter.
     pub fn place(&self, id: ParamId) -> (BucketId, i64, i64) {
         let slot = self.slots[id.index()];
         (BucketId(slot.bucket), slot.start, slot.len)

@@ -1,19 +1,19 @@
-//! The named tree: declaring parameters, building them from a seed, loading them in place.
+//! The named tree of parameters: declaration, initialisation from a seed, and loading in place.
 
 use super::init::Init;
 use super::layout::{Layout, Share};
-use super::shelf::Shelf;
-use crate::autograd::{BucketId, Leaves, Lent, ParamId, Role};
+use super::sharded::ShardedStorage;
+use crate::autograd::{BucketId, Leaves, ParamId, Role, ShardedBuffer};
 use enn_common::config::train::BUCKET_MIB;
 use std::collections::HashMap;
 use tch::{Device, Kind, TchError, Tensor};
 
-/// Which optimizer group a parameter belongs to.
+/// Optimizer group of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Group {
-    /// Weight decay applies: matrices.
+    /// Parameters with weight decay: matrices.
     Decay,
-    /// It does not: norms, biases, embeddings, latents, β, gate.
+    /// Parameters without weight decay: norms, biases, embeddings, latents, β, gate.
     NoDecay,
 }
 
@@ -40,17 +40,17 @@ impl Default for ParamBuilder {
 }
 
 impl ParamBuilder {
-    /// An empty tree.
+    /// Creates a builder without declarations.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Puts parameters and gradients into buckets of at most so many MiB.
+    /// Limits the size of buckets of parameters and gradients.
     pub fn limit_buckets(&mut self, mib: f64) {
         self.bucket_bytes = (mib * f64::from(1 << 20)) as i64;
     }
 
-    /// Declares what `f` declares under `name`.
+    /// Runs `f` with `name` as a prefix of all paths that it declares.
     pub fn scoped<R>(&mut self, name: &str, f: impl FnOnce(&mut Self) -> R) -> R {
         self.scope.push(name.to_owned());
         let result = f(self);
@@ -61,7 +61,7 @@ impl ParamBuilder {
     /// Declares a parameter.
     ///
     /// # Panics
-    /// If the path is taken or `Init::Value` has another number of elements: both are mistakes in a layer.
+    /// When the path is taken or `Init::Value` has another number of elements: both are mistakes in a layer.
     pub fn param(&mut self, name: &str, shape: &[i64], init: Init, group: Group) -> ParamId {
         let path = self.scope.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".");
         assert!(self.declared.iter().all(|d| d.path != path), "parameter {path} is declared once");
@@ -72,25 +72,25 @@ impl ParamBuilder {
         ParamId(self.declared.len() as u32 - 1)
     }
 
-    /// Elements of all that is declared; and of the largest parameter, with its path.
+    /// Returns the number of elements of all declared parameters, and the path and size of the largest one.
     pub fn sizes(&self) -> (u64, Option<(&str, u64)>) {
         let size = |d: &Declared| d.shape.iter().fold(1u64, |all, side| all.saturating_mul(side.unsigned_abs()));
         let all = self.declared.iter().map(|d| (d.path.as_str(), size(d)));
         (all.clone().fold(0, |sum, (_, size)| sum.saturating_add(size)), all.max_by_key(|(_, size)| *size))
     }
 
-    /// Makes the f32 masters on `device`; the values depend on the seed and the paths only.
+    /// Allocates the f32 masters on `device`. The values depend on the seed and the paths only.
     ///
     /// # Errors
-    /// What libtorch says, e.g. no memory.
+    /// Errors of libtorch, such as exhausted memory.
     pub fn build(self, seed: u64, device: Device) -> Result<Params, TchError> {
         self.build_kind(seed, device, Kind::Float)
     }
 
-    /// [`ParamBuilder::build`] with another element kind; `Double` for gradient checks.
+    /// Runs [`ParamBuilder::build`] with another dtype; `Double` is for gradient checks.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn build_kind(self, seed: u64, device: Device, kind: Kind) -> Result<Params, TchError> {
         let numel = |d: &Declared| d.shape.iter().product::<i64>();
         let layout =
@@ -106,11 +106,21 @@ impl ParamBuilder {
         }
         let index = self.declared.iter().enumerate().map(|(i, d)| (d.path.clone(), ParamId(i as u32))).collect();
         let (names, groups) = self.declared.into_iter().map(|d| (d.path, d.group)).unzip();
-        Ok(Params { names, groups, views, flats, shadows: None, layout, index, device, shelf: Shelf::default() })
+        Ok(Params {
+            names,
+            groups,
+            views,
+            flats,
+            shadows: None,
+            layout,
+            index,
+            device,
+            sharded: ShardedStorage::default(),
+        })
     }
 }
 
-/// The model's parameters.
+/// Parameters of a model: master tensors by path.
 #[derive(Debug)]
 pub struct Params {
     names: Vec<String>,
@@ -121,18 +131,18 @@ pub struct Params {
     layout: Layout,
     index: HashMap<String, ParamId>,
     device: Device,
-    /// Masters by bucket, then their copies.
-    shelf: Shelf,
+    /// Masters by bucket, then their low-precision copies.
+    sharded: ShardedStorage,
 }
 
-/// Low-precision copies of all parameters, in the masters' layout.
+/// Low-precision copies of all parameters, in the layout of the masters.
 #[derive(Debug)]
 struct Shadows {
     views: Vec<Tensor>,
     flats: Vec<Tensor>,
 }
 
-/// A set of tensors does not fit the tree.
+/// Errors of loading tensors into the tree.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// Names or shapes differ.
@@ -147,89 +157,82 @@ pub enum LoadError {
     },
     /// libtorch refused a copy.
     #[error("copy of {path} failed: {source}")]
-    Copy {
-        /// The parameter.
-        path: String,
-        /// libtorch's words.
-        source: TchError,
-    },
+    Copy { path: String, source: TchError },
 }
 
 impl Params {
-    /// Number of parameters (tensors).
+    /// Returns the number of parameters (tensors).
     pub fn len(&self) -> usize {
         self.views.len()
     }
 
-    /// Whether there are none.
+    /// Whether the tree has no parameters.
     pub fn is_empty(&self) -> bool {
         self.views.is_empty()
     }
 
-    /// All ids, in the order of declaration.
+    /// Returns all ids, in the order of declaration.
     pub fn ids(&self) -> impl Iterator<Item = ParamId> + use<> {
         (0..self.views.len() as u32).map(ParamId)
     }
 
-    /// Id, dotted path and master of each, in the order of declaration.
+    /// Returns id, dotted path and master of each parameter, in the order of declaration.
     pub fn iter(&self) -> impl Iterator<Item = (ParamId, &str, &Tensor)> {
         self.ids().zip(&self.names).zip(&self.views).map(|((id, name), view)| (id, name.as_str(), view))
     }
 
-    /// Dotted path and master of each, for checkpoints.
+    /// Returns dotted path and master of each parameter, for checkpoints.
     pub fn named(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.iter().map(|(_, name, view)| (name, view))
     }
 
-    /// A master tensor.
     pub fn get(&self, id: ParamId) -> &Tensor {
         &self.views[id.index()]
     }
 
-    /// The dotted path.
     pub fn name(&self, id: ParamId) -> &str {
         &self.names[id.index()]
     }
 
-    /// A parameter by its dotted path.
+    /// Returns the parameter with this dotted path.
     pub fn by_name(&self, path: &str) -> Option<ParamId> {
         self.index.get(path).copied()
     }
 
-    /// The optimizer group.
     pub fn group(&self, id: ParamId) -> Group {
         self.groups[id.index()]
     }
 
-    /// Elements of all parameters, padding not counted.
+    /// Returns the number of elements of all parameters, without padding.
     pub fn numel(&self) -> i64 {
         self.layout.slots.iter().map(|s| s.len).sum()
     }
 
-    /// Places in the flat buckets.
+    /// Returns the positions in the flat buckets.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The flat tensor of a bucket; writing it writes the parameters.
+    /// Returns the flat tensor of a bucket; writing it writes the parameters.
     pub fn flat(&self, bucket: BucketId) -> &Tensor {
         &self.flats[bucket.index()]
     }
 
-    /// A parameter-shaped view into any flat tensor that has this bucket's length: moments, averages.
+    /// Returns a view, in the shape of the parameter, into a flat tensor with the length of its bucket, such as moments
+    /// or averages.
     ///
     /// # Errors
-    /// What libtorch says if the tensor is shorter.
+    /// Errors of libtorch, when the tensor is shorter.
     pub fn view_of(&self, id: ParamId, flat: &Tensor) -> Result<Tensor, TchError> {
         let slot = self.layout.slots[id.index()];
         flat.f_narrow(0, slot.start, slot.len)?.f_view(self.views[id.index()].size().as_slice())
     }
 
-    /// Keeps a copy of every parameter in a low-precision kind, which autocast uses in the masters' place. It begins as the
-    /// parameter is now; the optimizer writes it with the parameter.
+    /// Keeps a copy of every parameter in a low-precision dtype, which autocast uses instead of the master. The copy
+    /// begins with the current values; the optimizer writes it with the parameter.
     ///
     /// # Errors
-    /// What libtorch says, e.g. no memory.
+    /// Errors of libtorch, such as exhausted memory.
     pub fn keep_shadows(&mut self, kind: Kind) -> Result<(), TchError> {
         let flats = self.flats.iter().map(|flat| Tensor::f_zeros(flat.size(), (kind, self.device)));
         let flats = flats.collect::<Result<Vec<_>, _>>()?;
@@ -239,85 +242,85 @@ impl Params {
         self.refresh_shadows()
     }
 
-    /// Makes the low-precision copies, if there are any, what the parameters are now: after weights were written otherwise
-    /// than by the optimizer.
+    /// Updates the low-precision copies, if there are any, from the masters. Must be called after weights were written
+    /// by anything but the optimizer.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn refresh_shadows(&self) -> Result<(), TchError> {
         let Some(shadows) = &self.shadows else { return Ok(()) };
         let kept = self.kept(true).into_iter().zip(self.kept(false));
-        // Outside a step whole arrays that are lent have no memory.
-        let there = if self.lent().is_empty() { self.flats.len() } else { 0 };
+        // Outside a step, whole arrays that are sharded have no memory.
+        let there = if self.sharded_buffers().is_empty() { self.flats.len() } else { 0 };
         for (copy, master) in kept.chain(shadows.flats.iter().zip(&self.flats).take(there)) {
             tch::no_grad(|| copy.shallow_clone().f_copy_(master))?;
         }
         Ok(())
     }
 
-    /// The flat low-precision copies of a bucket, for an optimizer that writes them beside the masters.
+    /// Returns the flat low-precision copies of a bucket, for an optimizer that writes them with the masters.
     pub fn shadow_flat(&self, bucket: BucketId) -> Option<&Tensor> {
         self.shadows.as_ref().map(|shadows| &shadows.flats[bucket.index()])
     }
 
-    /// Keeps this rank's share of masters and copies only; their memory is there while a step uses it, or between
-    /// [`Params::fill`] and [`Params::empty`].
+    /// Shards masters and copies: this rank keeps only its share, and whole arrays are allocated during a step, or
+    /// between [`Params::fill`] and [`Params::empty`].
     ///
     /// # Errors
     /// When there is no memory for the share.
-    pub fn lend(&mut self, share: Share) -> Result<(), TchError> {
-        let mut lent = self.layout.lend_all(share, &self.flats)?;
+    pub fn shard(&mut self, share: Share) -> Result<(), TchError> {
+        let mut buffers = self.layout.shard_buffers(share, &self.flats)?;
         if let Some(shadows) = &self.shadows {
-            lent.extend(self.layout.lend_all(share, &shadows.flats)?);
+            buffers.extend(self.layout.shard_buffers(share, &shadows.flats)?);
         }
-        self.shelf = Shelf::new(lent);
+        self.sharded = ShardedStorage::new(buffers);
         Ok(())
     }
 
-    /// Gives what is lent its memory: what this rank keeps is in its place, and the rest is to be gathered.
+    /// Allocates whole sharded arrays: this rank's share is in its place, and the rest must be gathered.
     ///
     /// # Errors
     /// When there is no memory.
     pub fn fill(&mut self) -> Result<(), TchError> {
-        self.shelf.fill()
+        self.sharded.fill()
     }
 
-    /// Takes the memory of what is lent away.
+    /// Frees the memory of whole sharded arrays.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn empty(&mut self) -> Result<(), TchError> {
-        self.shelf.empty()
+        self.sharded.empty()
     }
 
-    /// Keeps everything again: the arrays are filled, and gathered.
-    pub fn take_back(&mut self) {
-        self.shelf = Shelf::default();
+    /// Ends the sharding: whole arrays are kept, after they were filled and gathered.
+    pub fn unshard(&mut self) {
+        self.sharded = ShardedStorage::default();
     }
 
-    /// Whether masters are there only while a step uses them.
-    pub fn is_lent(&self) -> bool {
-        !self.shelf.is_empty()
+    /// Whether whole masters are allocated only during a step.
+    pub fn is_sharded(&self) -> bool {
+        !self.sharded.is_empty()
     }
 
-    /// What this rank keeps of masters, or of their copies, where that is a share: one array per run.
+    /// Returns this rank's shards of masters, or of their copies, one array per run; empty where whole arrays are kept.
     pub fn kept(&self, copies: bool) -> Vec<&Tensor> {
         let buckets = self.flats.len();
-        self.shelf.kept(if copies { buckets } else { 0 }, buckets)
+        self.sharded.kept(if copies { buckets } else { 0 }, buckets)
     }
 
-    /// New zero tensors of the buckets' lengths, e.g. for moments.
+    /// Returns new zero tensors of the buckets' lengths, for moments and the like.
     ///
     /// # Errors
-    /// What libtorch says, e.g. no memory.
+    /// Errors of libtorch, such as exhausted memory.
     pub fn zeros_like_flats(&self) -> Result<Vec<Tensor>, TchError> {
         self.flats.iter().map(Tensor::f_zeros_like).collect()
     }
 
-    /// Copies `tensors` into the existing storage, all or nothing as far as names and shapes go.
+    /// Copies `tensors` into the existing storage. All names and shapes are checked before the first copy.
     ///
     /// # Errors
-    /// Lists everything that does not fit before anything is written.
+    /// [`LoadError::Differs`] lists every mismatch.
     pub fn load<'a>(&mut self, tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<(), LoadError> {
         let mut found: Vec<Option<&Tensor>> = vec![None; self.len()];
         let mut unexpected = Vec::new();
@@ -367,17 +370,17 @@ impl Leaves for Params {
         self.shadows.as_ref().map_or((&[], &[]), |shadows| (&shadows.flats, &self.flats))
     }
 
-    fn lent(&self) -> &[Lent] {
-        self.shelf.away()
+    fn sharded_buffers(&self) -> &[ShardedBuffer] {
+        self.sharded.unallocated()
     }
 
-    fn kept_copies(&self) -> Vec<&Tensor> {
+    fn low_precision_shards(&self) -> Vec<&Tensor> {
         self.kept(true)
     }
 
-    fn array_of(&self, role: Role) -> Option<usize> {
+    fn buffer_of(&self, role: Role) -> Option<usize> {
         let first = match role {
-            _ if self.lent().is_empty() => return None,
+            _ if self.sharded_buffers().is_empty() => return None,
             Role::Param(_) => 0,
             Role::Shadow(_) => self.flats.len(),
             _ => return None,

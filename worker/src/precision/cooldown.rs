@@ -1,12 +1,12 @@
-//! Stateful autocast: a place in the model that had trouble runs in f32 for a while, then tries again.
+//! Stateful autocast: a scope of the model with numerical trouble runs in f32 for a while, then in low precision again.
 //!
-//! **Invariant:** a function of step numbers and of places that all ranks report at the same step, so that all ranks
+//! **Invariant:** cool-downs depend only on step numbers and on scopes that all ranks report at the same step, so that all ranks
 //! cast alike.
 
 /// Steps in f32 after trouble.
 pub const COOLDOWN_STEPS: u64 = 64;
 
-/// Places that cool down, each until a step.
+/// Scopes that run in f32, each until a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cooldown {
     /// Dotted path and the first step that casts again, by path.
@@ -14,7 +14,7 @@ pub struct Cooldown {
 }
 
 impl Cooldown {
-    /// `place` (a dotted path; everything below it too) had trouble at `step`. Every rank must say so for the same step.
+    /// Notes that `place` (a dotted path, with everything below it) had trouble at `step`. Every rank must note it for the same step.
     pub fn trouble(&mut self, place: &str, step: u64) {
         let until = step.saturating_add(COOLDOWN_STEPS).saturating_add(1);
         match self.places.binary_search_by(|(known, _)| known.as_str().cmp(place)) {
@@ -23,19 +23,19 @@ impl Cooldown {
         }
     }
 
-    /// Places with the first step that casts again, in order: what a resumed training must know.
+    /// Returns the scopes with the first step that casts again, in order. Checkpoints hold them.
     pub fn places(&self) -> &[(String, u64)] {
         &self.places
     }
 
-    /// The same places again.
+    /// Restores cool-downs from the result of [`Cooldown::places`].
     pub fn of(places: impl IntoIterator<Item = (String, u64)>) -> Self {
         let mut places: Vec<_> = places.into_iter().collect();
         places.sort_unstable();
         Self { places }
     }
 
-    /// Places that run in f32 at `step`, in order. Forgets those that have cooled down.
+    /// Returns the scopes that run in f32 at `step`, in order, and forgets those that have cooled down.
     pub fn at(&mut self, step: u64) -> Vec<String> {
         self.places.retain(|(_, until)| step < *until);
         self.places.iter().map(|(place, _)| place.clone()).collect()

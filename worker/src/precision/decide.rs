@@ -1,11 +1,11 @@
-//! Which format a training takes, and why. Pure.
+//! Chooses the numeric format of a training, with the reason. Pure functions only.
 
 use enn_common::config::train::Precision;
 use enn_common::staged::meta::Stats;
 use std::fmt;
 use tch::Kind;
 
-/// How far the largest standardised value must stay below the largest finite number: activations grow from it.
+/// Factor by which the largest standardised value must stay below the largest finite number, since activations grow beyond it.
 pub const MARGIN: f64 = 8.0;
 /// Largest finite number of IEEE half.
 const HALF_MAX: f64 = 65504.0;
@@ -16,14 +16,13 @@ const HALF_PRODUCTS: (u32, u32) = (7, 0);
 /// First architecture with 8-bit products.
 const EIGHT_BITS: (u32, u32) = (8, 9);
 
-/// What is computed with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// IEEE single.
+    /// IEEE single precision everywhere.
     Fp32,
     /// IEEE single, products of 10-bit mantissas.
     Tf32,
-    /// bfloat16 products.
+    /// Products in bfloat16.
     Bf16,
     /// IEEE half products and a loss scale.
     Fp16,
@@ -31,7 +30,7 @@ pub enum Format {
     Fp8,
 }
 
-/// Every format, in the order of votes.
+/// All formats, in the order of votes.
 const FORMATS: [Format; 5] = [Format::Fp32, Format::Tf32, Format::Bf16, Format::Fp16, Format::Fp8];
 
 impl Format {
@@ -44,7 +43,7 @@ impl Format {
         }
     }
 
-    /// As in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fp32 => "fp32",
@@ -55,7 +54,7 @@ impl Format {
         }
     }
 
-    /// What is tried instead, the best first.
+    /// Formats to try instead, the best first.
     fn instead(self) -> &'static [Self] {
         match self {
             Self::Fp8 => &[Self::Bf16, Self::Fp16, Self::Tf32, Self::Fp32],
@@ -66,10 +65,10 @@ impl Format {
     }
 }
 
-/// What the device can do.
+/// Capability of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
-    /// Everything in software; low precision is slower than f32 and taken only when asked for.
+    /// All formats in software. Low precision is slower than f32 and taken only when asked for.
     Cpu,
     /// A GPU of this compute capability (major, minor).
     Cuda(u32, u32),
@@ -80,30 +79,22 @@ pub enum Support {
 pub enum Reason {
     /// The configuration names it.
     Asked,
-    /// The configuration leaves it open and this is the best the device has.
+    /// The configuration leaves the format open, and this one is the best of the device.
     Best(Support),
-    /// What was wanted needs another device.
-    Device {
-        /// What was wanted.
-        wanted: Format,
-        /// What there is.
-        found: Support,
-        needed: &'static str,
-    },
-    /// The standardised data exceed the range of what was wanted.
+    /// The wanted format needs another device.
+    Device { wanted: Format, found: Support, needed: &'static str },
+    /// The standardised data exceed the range of the wanted format.
     Range {
-        /// What was wanted.
         wanted: Format,
-        /// Largest standardised value.
+        /// Largest standardised value of the data.
         found: f64,
-        /// The limit, margin included.
+        /// Limit of the format, including the margin.
         limit: f64,
     },
-    /// Other ranks have other devices, and this is what all of them can do.
+    /// Other ranks have other devices, and all of them have this format.
     Ranks,
-    /// What was wanted failed its test on this device.
+    /// The wanted format failed its test on this device.
     SelfTest {
-        /// What was wanted.
         wanted: Format,
         /// Relative error against the reference; infinite when it did not run.
         found: f64,
@@ -141,21 +132,20 @@ impl fmt::Display for Reason {
 
 /// A format and why it was taken.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
-    /// What is computed with.
+pub struct FormatChoice {
     pub format: Format,
-    /// Why: of several reasons, the one that speaks against what was wanted.
+    /// The reason. A reason against the wanted format takes precedence.
     pub reason: Reason,
 }
 
-impl Choice {
-    /// What this rank adds to the others' votes.
+impl FormatChoice {
+    /// Returns this rank's vote, one-hot over [`FORMATS`], which the ranks sum.
     pub fn vote(&self) -> [f64; FORMATS.len()] {
         FORMATS.map(|format| if format == self.format { 1.0 } else { 0.0 })
     }
 
-    /// What follows from the sum of all votes: what all ranks took; bf16 where only the 8-bit products are missing somewhere;
-    /// else f32.
+    /// Returns the common choice for the sum of all votes: the format that all ranks chose; bf16 where some ranks only lack 8-bit
+    /// products; otherwise f32.
     pub fn agreed(self, votes: &[f64]) -> Self {
         let taken: Vec<Format> = FORMATS.into_iter().zip(votes).filter(|(_, n)| **n > 0.0).map(|(f, _)| f).collect();
         match taken.as_slice() {
@@ -166,8 +156,8 @@ impl Choice {
     }
 }
 
-/// Decides by what is wanted, the device and the largest standardised value of the data.
-pub fn choose(wanted: Precision, support: Support, range: f64) -> Choice {
+/// Chooses a format from the wanted precision, the device and the largest standardised value of the data.
+pub fn choose(wanted: Precision, support: Support, range: f64) -> FormatChoice {
     let (first, reason) = match (wanted, support) {
         (Precision::Auto, Support::Cpu) => (Format::Fp32, Reason::Best(support)),
         (Precision::Auto, Support::Cuda(..)) => (Format::Bf16, Reason::Best(support)),
@@ -177,13 +167,13 @@ pub fn choose(wanted: Precision, support: Support, range: f64) -> Choice {
         (Precision::Fp16, _) => (Format::Fp16, Reason::Asked),
         (Precision::Fp8, _) => (Format::Fp8, Reason::Asked),
     };
-    let Some(refusal) = refusal(first, support, range) else { return Choice { format: first, reason } };
+    let Some(refusal) = refusal(first, support, range) else { return FormatChoice { format: first, reason } };
     let reason = if wanted == Precision::Auto && matches!(refusal, Reason::Device { .. }) { reason } else { refusal };
     let next = first.instead().iter().find(|format| self::refusal(**format, support, range).is_none());
-    Choice { format: next.copied().unwrap_or(Format::Fp32), reason }
+    FormatChoice { format: next.copied().unwrap_or(Format::Fp32), reason }
 }
 
-/// What speaks against a format.
+/// Returns the reason against a format, if there is one.
 fn refusal(format: Format, support: Support, range: f64) -> Option<Reason> {
     let (lowest, needed) = match format {
         Format::Fp32 => return None,
@@ -204,18 +194,18 @@ fn refusal(format: Format, support: Support, range: f64) -> Option<Reason> {
         _ => f64::from(f32::MAX),
     };
     let limit = largest / MARGIN;
-    // Written so that a range that is not a number is refused.
+    // This form refuses a range that is NaN.
     let fits = range <= limit;
     (!fits).then_some(Reason::Range { wanted: format, found: range, limit })
 }
 
-/// Largest distance of a value from its column's mean, in standard deviations; a column without spread counts as 1.
+/// Returns the largest distance of a value from its column's mean, in standard deviations; a column without spread has a deviation of 1.
 pub fn largest_standardised(stats: &[Stats]) -> f64 {
     let of = |s: &Stats| {
         let spread = if s.std > 0.0 { s.std } else { 1.0 };
         (s.max - s.mean).abs().max((s.mean - s.min).abs()) / spread
     };
-    // A comparison that keeps what is not a number.
+    // This comparison keeps NaN.
     stats.iter().filter(|s| s.n > 0).map(of).fold(0.0, |a, b| if b > a || b.is_nan() { b } else { a })
 }
 
@@ -248,7 +238,7 @@ mod tests {
             (Precision::Fp16, Format::Fp16),
             (Precision::Fp8, Format::Fp8),
         ] {
-            assert_eq!(choose(wanted, H200, 30.0), Choice { format: expected, reason: Reason::Asked });
+            assert_eq!(choose(wanted, H200, 30.0), FormatChoice { format: expected, reason: Reason::Asked });
         }
         assert_eq!(format(Precision::Bf16, Support::Cpu, 30.0), Format::Bf16);
         assert_eq!(format(Precision::Fp16, Support::Cpu, 30.0), Format::Fp16);
@@ -287,14 +277,14 @@ mod tests {
     #[test]
     fn ranks_take_what_all_of_them_can() {
         let agree = |formats: &[Format]| {
-            let choices = || formats.iter().map(|format| Choice { format: *format, reason: Reason::Asked });
+            let choices = || formats.iter().map(|format| FormatChoice { format: *format, reason: Reason::Asked });
             let votes: Vec<f64> = (0..FORMATS.len()).map(|i| choices().map(|choice| choice.vote()[i]).sum()).collect();
-            let agreed: Vec<Choice> = choices().map(|choice| choice.agreed(&votes)).collect();
+            let agreed: Vec<FormatChoice> = choices().map(|choice| choice.agreed(&votes)).collect();
             assert!(agreed.iter().all(|choice| *choice == agreed[0]), "{agreed:?}");
             agreed[0].clone()
         };
-        assert_eq!(agree(&[Format::Bf16; 3]), Choice { format: Format::Bf16, reason: Reason::Asked });
-        assert_eq!(agree(&[Format::Fp8, Format::Bf16]), Choice { format: Format::Bf16, reason: Reason::Ranks });
+        assert_eq!(agree(&[Format::Bf16; 3]), FormatChoice { format: Format::Bf16, reason: Reason::Asked });
+        assert_eq!(agree(&[Format::Fp8, Format::Bf16]), FormatChoice { format: Format::Bf16, reason: Reason::Ranks });
         assert_eq!(agree(&[Format::Fp16, Format::Bf16]).format, Format::Fp32);
     }
 

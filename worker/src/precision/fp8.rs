@@ -1,4 +1,4 @@
-//! 8-bit linear layers: which ones, and a test of the device's products before they are trusted.
+//! Linear layers in 8 bits: which layers qualify, and a self-test of the device's products.
 
 use super::autocast::Fp8;
 use crate::error::OpErrorKind;
@@ -8,12 +8,12 @@ use crate::op::row::Launch;
 use crate::op::value::Meta;
 use tch::{Device, Kind, Tensor};
 
-/// Largest relative error (Frobenius) of the test. Rounding to 2 mantissa bits alone makes about 0.06.
+/// Largest relative error (Frobenius norm) that the self-test accepts. Rounding to 2 mantissa bits alone gives about 0.06.
 pub const ERROR_MAX: f64 = 0.12;
-/// Rows, inputs and outputs of the test's matrices; all different, so that a transposition shows.
+/// Rows, inputs and outputs of the test's matrices. They differ, so that a wrong transposition is found.
 const TEST_SIZES: (i64, i64, i64) = (64, 128, 96);
 
-/// Whether a linear layer of these operands runs in 8 bits.
+/// Whether a linear layer with these operands runs in 8 bits.
 pub fn takes(fp8: Fp8, x: &Meta, w: &Meta) -> bool {
     let fits = |size: i64| size >= fp8.side_min.max(ALIGN) && size % ALIGN == 0;
     if x.rank() == 0 || w.rank() != 2 {
@@ -23,8 +23,8 @@ pub fn takes(fp8: Fp8, x: &Meta, w: &Meta) -> bool {
     fits(rows) && fits(inputs) && fits(w.shape[0])
 }
 
-/// Compares an 8-bit product on `device` with the same product in f32, forward and backward kinds; the larger of the two
-/// relative errors. Reads one number back: once per run, before the first step.
+/// Compares 8-bit products on `device`, in the kinds of the forward and the backward pass, with f32 products. Returns the larger
+/// relative error. Called once per run, before the first step, as it reads a number back from the device.
 ///
 /// # Errors
 /// When the device has no 8-bit products.
@@ -59,7 +59,7 @@ fn quantise(x: &Tensor, to: Kind) -> Result<crate::backend::Outs, OpErrorKind> {
     (op.row().launch)(&op, &Launch { ins: &[x] })
 }
 
-/// Numbers without order: the fractional part of a fast sine.
+/// Returns deterministic noise: the fractional part of a scaled sine.
 fn pattern(rows: i64, columns: i64, phase: f64, device: Device) -> Result<Tensor, OpErrorKind> {
     let index = Tensor::f_arange(rows * columns, (Kind::Float, device))?;
     let noise = index.f_add_scalar(phase)?.f_mul_scalar(12.9898)?.f_sin()?.f_mul_scalar(437.585)?.f_frac()?;

@@ -2,14 +2,14 @@
 //! number instead of 1, and the optimizer divides by it.
 //!
 //! A step whose gradients are not finite is refused and halves the scale; after enough good steps it doubles. Scale and
-//! count stay on the device. Ranks agree without a word of their own: the flag comes from the norm of the summed
-//! gradients, into which a number that is not finite on any rank carries over on every rank, and equal flags make equal
+//! count stay on the device. Ranks agree without communication of their own: the flag comes from the norm of the summed
+//! gradients, so a value that is not finite on one rank shows on every rank, and equal flags make equal
 //! scales.
 
 use crate::op::mixed::SCALE_MIN;
 use tch::{Device, Kind, TchError, Tensor};
 
-/// How the scale moves.
+/// Settings of the dynamic loss scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScaleSettings {
     /// Scale at the start.
@@ -22,12 +22,12 @@ pub struct ScaleSettings {
     pub interval: i64,
 }
 
-/// Largest start: what a mean loss begins with.
+/// Largest initial scale, which a mean loss starts with.
 const START_MAX: f64 = 65536.0;
 
 impl ScaleSettings {
-    /// For a loss that is a sum over `cells`: its gradients are larger than a mean's by about as much, so the scale starts
-    /// smaller. A power of two, which changes no mantissa.
+    /// Returns settings for a loss that is a sum over `cells`. Its gradients are larger than a mean's by about that factor, so the scale
+    /// starts smaller. The scale is a power of two, which changes no mantissa.
     pub fn for_sum_of(cells: u64) -> Self {
         let start = (START_MAX / cells.max(1) as f64).log2().floor().exp2();
         Self { start: start.max(SCALE_MIN), ..Self::default() }
@@ -43,39 +43,38 @@ impl Default for ScaleSettings {
 /// Scale and count of good steps, on the device.
 #[derive(Debug)]
 pub struct LossScale {
-    /// How it moves.
     pub settings: ScaleSettings,
     scale: Tensor,
     good: Tensor,
 }
 
 impl LossScale {
-    /// The scale at its start.
+    /// Returns a loss scale at its initial value.
     ///
     /// # Errors
-    /// What libtorch says, e.g. no memory.
+    /// Errors of libtorch, e.g. no memory.
     pub fn new(settings: ScaleSettings, device: Device) -> Result<Self, TchError> {
         let scale = Tensor::f_full([0i64; 0], settings.start, (Kind::Float, device))?;
         let good = Tensor::f_zeros([0i64; 0], (Kind::Int, device))?;
         Ok(Self { settings, scale, good })
     }
 
-    /// What the backward pass starts from: f32, 0 axes.
+    /// Factor that the backward pass starts from: f32, 0 axes.
     pub fn scale(&self) -> &Tensor {
         &self.scale
     }
 
-    /// Good steps since the scale last moved: i32, 0 axes.
+    /// Number of good steps since the scale last changed: i32, 0 axes.
     pub fn good(&self) -> &Tensor {
         &self.good
     }
 
-    /// By name, for checkpoints.
+    /// Returns the state by name, for checkpoints.
     pub fn named(&self) -> [(&'static str, &Tensor); 2] {
         [("loss_scale", &self.scale), ("good_steps", &self.good)]
     }
 
-    /// Takes up what `saved` holds of the names of `named`, in place.
+    /// Copies the values that `saved` has for the names of [`LossScale::named`] into the state.
     ///
     /// # Errors
     /// When a value is not a single number.

@@ -1,7 +1,7 @@
-//! Numeric precision: which operations run in a low-precision kind, which format a training takes and why, and what
-//! keeps it healthy: a loss scale for fp16, a cool-down in f32 after trouble, scaled 8-bit products.
+//! Numeric precision: which operations run in a low-precision kind, the choice of a training's format, and the means that
+//! keep it stable: a loss scale for fp16, a cool-down in f32 after trouble, scaled 8-bit products.
 //!
-//! A [`Autocast`] says what the door may cast; the casts themselves are recorded operations (`autograd::cast`). Masters,
+//! An [`Autocast`] is the policy; the casts themselves are recorded operations (`autograd::cast`). Masters,
 //! moments, averages, statistics, heads and losses are f32 in every format.
 //!
 //! **Invariant:** every decision follows from metas, the configuration, the device and the data's staged range, or from
@@ -17,7 +17,7 @@ mod support;
 
 pub use autocast::{Autocast, FP8_SIDE_MIN, Fp8};
 pub use cooldown::{COOLDOWN_STEPS, Cooldown};
-pub use decide::{Choice, Format, MARGIN, Reason, Support, choose, largest_standardised};
+pub use decide::{Format, FormatChoice, MARGIN, Reason, Support, choose, largest_standardised};
 pub use loss_scale::{LossScale, ScaleSettings};
 pub use policy::{Class, castable, class, target};
 pub use support::{allow_tf32, support};

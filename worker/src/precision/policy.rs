@@ -1,31 +1,31 @@
-//! The policy table: what autocast does with the operands of each operation. Pure.
+//! The policy table: how autocast treats the operands of each operation. Pure functions only.
 //!
-//! Only the forward pass is cast. A cast's reverse rule gives the gradient back in the kind of its operand, so that every
-//! value's gradient has the value's own kind and the operations of the backward pass need no policy.
+//! Only the forward pass is cast. A cast's reverse rule returns the gradient in the kind of its operand, so every
+//! value's gradient has the value's own kind and the backward pass needs no policy.
 
 use crate::op::Op;
 use crate::op::attr::Unary;
 use tch::Kind;
 
-/// What happens to floating-point operands.
+/// How autocast treats the floating-point operands of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// All in the low-precision kind: products, which accumulate in f32 inside.
+    /// Operands are cast to the low-precision kind: products, which accumulate in f32 internally.
     Low,
-    /// As they are: it computes in f32 inside, whatever their kind, and its sums are f32.
+    /// Operands are not cast: the operation computes in f32 internally for every kind, and its sums are f32.
     Inside,
-    /// The first operand and the weights as with `Full`; what products gave, and the norm, stay low: the branch that is added, the
-    /// factors of a gate.
+    /// The first operand and the weights are cast as with `Full`. Results of products (the added branch, the factors of a gate) and the
+    /// norm stay in the low kind.
     Stream,
-    /// None below f32: statistics, long sums, exponentials and logarithms, losses, scans with decays near 1.
+    /// Operands below f32 are cast to f32: statistics, long sums, exponentials and logarithms, losses, scans with decays near 1.
     Full,
-    /// All in the widest kind among them: arithmetic of two operands, joins.
+    /// Operands are cast to the widest kind among them: arithmetic of two operands, concatenations.
     Widest,
-    /// As they are: views, copies, selections, functions of one operand that stay near it.
+    /// Operands are not cast: views, copies, selections, functions of one operand with results of similar magnitude.
     Pass,
 }
 
-/// The class of an operation. Those that reverse rules, autocast itself or the optimizer emit pass: their kinds are settled.
+/// Returns the class of an operation. Operations emitted by reverse rules, autocast or the optimizer are of class `Pass`.
 pub fn class(op: &Op) -> Class {
     match op {
         Op::MatMul { .. } | Op::Linear { .. } | Op::Sdpa { .. } => Class::Low,
@@ -88,8 +88,8 @@ fn of_unary(unary: Unary) -> Class {
     }
 }
 
-/// How many mantissa bits and how wide a range: a kind of higher rank holds more of a lower one. `None` for kinds that
-/// autocast leaves alone.
+/// Orders kinds by precision: a kind of higher rank represents a lower one better than the reverse. `None` for kinds that
+/// autocast does not cast.
 fn rank(kind: Kind) -> Option<u8> {
     match kind {
         Kind::Half => Some(0),
@@ -105,8 +105,8 @@ pub fn castable(kind: Kind) -> bool {
     rank(kind).is_some()
 }
 
-/// The kind that all floating-point operands of a call are cast to; `None` leaves them as they are. Nothing is ever cast
-/// down from f64, nor to a kind other than `low` and the operands' own ones.
+/// Returns the kind that all floating-point operands of a call are cast to; `None` for no cast. Values are never cast
+/// down from f64, nor to a kind other than f32, `low` and the operands' own ones.
 pub fn target(class: Class, kinds: impl Iterator<Item = Kind>, low: Kind) -> Option<Kind> {
     let mut floats = kinds.filter(|kind| castable(*kind));
     let first = floats.next()?;
@@ -118,7 +118,7 @@ pub fn target(class: Class, kinds: impl Iterator<Item = Kind>, low: Kind) -> Opt
             widest = kind;
         }
     }
-    // Half and bfloat16 together fit into neither.
+    // Neither of half and bfloat16 holds the other, so both are cast to f32.
     let joint = if equal || rank(widest) > rank(Kind::BFloat16) { widest } else { Kind::Float };
     let wanted = match class {
         Class::Pass | Class::Inside => return None,

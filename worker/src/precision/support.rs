@@ -1,13 +1,13 @@
-//! What this process's libtorch and device can do, and the one switch that is libtorch's own.
+//! Capabilities of the device, and libtorch's own TF32 switch.
 
 use super::decide::Support;
 use crate::backend::torch::{ShimError, safe};
 use tch::Device;
 
-/// What a device can do.
+/// Returns the capability of a device.
 ///
 /// # Errors
-/// When CUDA does not tell its compute capability.
+/// When CUDA does not report the compute capability.
 pub fn support(device: Device) -> Result<Support, ShimError> {
     match device {
         Device::Cuda(index) => {
@@ -18,7 +18,7 @@ pub fn support(device: Device) -> Result<Support, ShimError> {
     }
 }
 
-/// Lets products of f32 matrices on CUDA drop to 10-bit mantissas, or not; for the whole process.
+/// Sets, for the whole process, whether products of f32 matrices on CUDA may use 10-bit mantissas (TF32).
 ///
 /// # Errors
 /// When libtorch refuses.

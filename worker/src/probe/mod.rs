@@ -1,11 +1,11 @@
-//! What this worker is: `enn-worker --probe` prints it for `enn doctor`. Loads libtorch, starts nothing.
+//! Facts about this worker's build, which `enn-worker --probe` prints for `enn doctor`. Loads libtorch, starts nothing.
 
 mod result;
 
 use enn_common::probe::Probe;
 use std::{io::Write, process::ExitCode};
 
-/// What `enn-worker --probe` does: one line of JSON on standard output.
+/// Runs `enn-worker --probe`: prints one line of JSON to standard output.
 pub fn print() -> ExitCode {
     let written = serde_json::to_vec(&probe()).map_err(std::io::Error::from).and_then(|mut line| {
         line.push(b'\n');
@@ -14,7 +14,7 @@ pub fn print() -> ExitCode {
     if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Looks at this build and at the libtorch it runs on.
+/// Collects facts about this build and its libtorch.
 pub fn probe() -> Probe {
     let nccl = result::nccl();
     Probe {
@@ -30,12 +30,12 @@ pub fn probe() -> Probe {
     }
 }
 
-/// Version of the libtorch that was loaded, as in "2.11.0"; the version built against when it does not say.
+/// Returns the version of the loaded libtorch, as in "2.11.0"; the version built against if libtorch does not report one.
 pub fn libtorch_version() -> String {
     setting(&result::config(), "TORCH_VERSION").unwrap_or_else(result::built)
 }
 
-/// `NAME=value` of libtorch's build settings.
+/// Returns the value of `NAME=value` in libtorch's build settings.
 fn setting(config: &str, name: &str) -> Option<String> {
     let start = config.find(&format!(" {name}="))? + name.len() + 2;
     let value = config[start..].split([',', '\n']).next()?.trim();

@@ -1,4 +1,4 @@
-//! The C face of `shim/probe.cpp`, as owned strings.
+//! Wrappers of the C interface in `shim/probe.cpp` that return owned strings.
 
 use std::ffi::{CStr, c_char};
 
@@ -29,7 +29,7 @@ pub(super) fn nccl() -> String {
     text(unsafe { enn_probe_nccl() })
 }
 
-/// Threads that loops of our own kernels are on.
+/// Number of threads that the loops of our own kernels use.
 pub(super) fn threads() -> i32 {
     // SAFETY: as in `built`.
     unsafe { enn_threads_at_work() }

@@ -1,5 +1,5 @@
-//! What the machine can do, measured when the profile is made: a large matrix product of each kind and a large copy, the best of
-//! a few.
+//! The machine's peak rates, measured when the profile is made: a large matrix product of each kind and a large copy, the best of
+//! a few runs.
 
 use crate::backend::graph::synchronize;
 use crate::error::OpErrorKind;
@@ -11,19 +11,19 @@ use std::{
 };
 use tch::{Device, Kind, Tensor};
 
-/// Side of the matrices.
+/// Side of the matrices of the products.
 const SIDE_CPU: i64 = 1024;
 const SIDE_CUDA: i64 = 8192;
-/// Bytes copied: more than any cache of one core holds.
+/// Bytes of the copy: more than any cache of one core holds.
 const COPY_BYTES_CPU: i64 = 64 << 20;
 const COPY_BYTES_CUDA: i64 = 1 << 30;
-/// Tries, the first of which only warms up.
+/// Runs, the first of which only warms up.
 const TRIES: u32 = 6;
 
-/// The ceiling of `device`: products in f32, and on CUDA in whatever of `kinds` is lower.
+/// Measures the ceiling of `device`: products in f32, and on CUDA in the lower ones of `kinds`.
 pub(super) fn measure(device: Device, kinds: &BTreeSet<NumberKind>) -> Result<Ceiling, OpErrorKind> {
     let mut flops_per_s = BTreeMap::from([(NumberKind::F32, product(device, Kind::Float)?)]);
-    // A CPU may have no products below f32 and take minutes for these.
+    // A CPU without products below f32 would take minutes for them.
     for kind in kinds.iter().filter(|_| device.is_cuda()) {
         let measured = match kind {
             NumberKind::F32 | NumberKind::F64 => continue,
@@ -43,12 +43,12 @@ fn side(device: Device) -> i64 {
     if device.is_cuda() { SIDE_CUDA } else { SIDE_CPU }
 }
 
-/// Floating-point operations of one product.
+/// Returns the floating-point operations of one product.
 fn flops(device: Device) -> f64 {
     2.0 * (side(device) as f64).powi(3)
 }
 
-/// Floating-point operations per second.
+/// Returns the floating-point operations per second of a product.
 fn product(device: Device, kind: Kind) -> Result<f64, OpErrorKind> {
     let matrix = || Tensor::f_ones([side(device), side(device)], (kind, device));
     let a = matrix()?;
@@ -58,8 +58,8 @@ fn product(device: Device, kind: Kind) -> Result<f64, OpErrorKind> {
     Ok(flops(device) / seconds)
 }
 
-/// [`product`] of 8-bit matrices, by the kernel that the training uses; `None` where there is only the plain reference, which
-/// computes in f32.
+/// Measures a product of 8-bit matrices with the kernel that the training uses. Returns `None` where there is only the plain
+/// reference, which computes in f32.
 fn product_of_8_bits(device: Device) -> Result<Option<f64>, OpErrorKind> {
     let matrix = Tensor::f_ones([side(device), side(device)], (Kind::Float, device))?.f_to_kind(fp8::FORWARD)?;
     let scale = Tensor::from(1.0_f32).f_to_device(device)?;
@@ -71,7 +71,7 @@ fn product_of_8_bits(device: Device) -> Result<Option<f64>, OpErrorKind> {
     Ok(Some(flops(device) / seconds))
 }
 
-/// Bytes per second.
+/// Returns the bytes per second of a copy, reads and writes counted.
 fn copy(device: Device) -> Result<f64, OpErrorKind> {
     let bytes = if device.is_cuda() { COPY_BYTES_CUDA } else { COPY_BYTES_CPU };
     let from = Tensor::f_ones([bytes / 4], (Kind::Float, device))?;
@@ -80,12 +80,12 @@ fn copy(device: Device) -> Result<f64, OpErrorKind> {
     Ok(2.0 * bytes as f64 / seconds)
 }
 
-/// Seconds.
+/// Returns the seconds of the fastest run.
 fn best(device: Device, mut run: impl FnMut() -> Result<(), OpErrorKind>) -> Result<f64, OpErrorKind> {
     let _no_grad = tch::no_grad_guard();
     let settle = || {
         if let Device::Cuda(index) = device {
-            // A device that failed says so at its next use.
+            // A failed device reports its error at the next use.
             drop(synchronize(index));
         }
     };

@@ -1,6 +1,6 @@
-//! `train.profile`: a few steps timed operation by operation, as a trace to look at and a table to reckon with.
+//! `train.profile`: a few steps timed operation by operation, as a trace for a viewer and a roofline table.
 //!
-//! On a CPU an operation's time is that of its launch; on CUDA it is the device's, between two events on the stream. The
+//! On a CPU an operation's time is that of its launch; on CUDA it is the time between two events on the stream. The
 //! timed steps run by their code, one record after the other, and never from a captured graph.
 //!
 //! **Invariant:** a profile that cannot be written is a warning; training goes on.
@@ -17,7 +17,7 @@ use enn_common::{
     fs::{FileError, atomic},
     profile::{PROGRAM_JSON, ROOFLINE_JSON, RecordedProgram, trace_name},
 };
-use roofline::Costs;
+use roofline::OpCosts;
 use std::{
     cell::{Cell, RefCell},
     path::{Path, PathBuf},
@@ -31,7 +31,7 @@ const STEPS_BEFORE: u32 = 5;
 /// Steps that are timed.
 const STEPS_TIMED: u32 = 3;
 
-/// What went wrong with a profile.
+/// Why a profile could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// A file could not be written.
@@ -42,7 +42,7 @@ pub enum ProfileError {
     Ceiling { device: Device, source: OpErrorKind },
 }
 
-/// Times steps and writes what it saw.
+/// Times steps and writes trace, program and table.
 pub struct Profile {
     folder: PathBuf,
     rank: u32,
@@ -51,13 +51,13 @@ pub struct Profile {
     step: Cell<u64>,
     timing: RefCell<Timing>,
     trace: RefCell<Trace>,
-    costs: RefCell<Costs>,
+    costs: RefCell<OpCosts>,
     record: RefCell<Option<RecordedProgram>>,
     written: Cell<bool>,
 }
 
 impl Profile {
-    /// A profile of `rank` on `device`, written into `folder`.
+    /// Returns a profile of `rank` on `device` that is written into `folder`.
     pub fn new(folder: PathBuf, rank: u32, device: Device) -> Self {
         Self {
             folder,
@@ -73,7 +73,7 @@ impl Profile {
         }
     }
 
-    /// Optimizer step `step` begins: the observer it needs, if it is one of those that are timed.
+    /// Returns the observer for optimizer step `step`, if the step is timed.
     pub fn next(&self, step: u64) -> Option<&dyn Observe> {
         let seen = self.seen.get();
         self.seen.set(seen.saturating_add(1));
@@ -87,7 +87,7 @@ impl Profile {
         Some(self)
     }
 
-    /// Writes what was seen, once.
+    /// Writes the profile, once.
     pub fn finish(&self) {
         if self.written.replace(true) {
             return;

@@ -1,10 +1,9 @@
-//! The record of a step, as program.json holds it.
+//! Converts the program of a step to the format of program.json.
 
 use super::trace::phase_name;
 use crate::autograd::{Program, Rec, ValMeta};
 use enn_common::profile::{PROGRAM_VERSION, RecordedOp, RecordedProgram, RecordedValue};
 
-/// All of a program.
 pub(super) fn recorded(program: &Program) -> RecordedProgram {
     let value = |known: &ValMeta| RecordedValue {
         kind: format!("{:?}", known.meta.kind),

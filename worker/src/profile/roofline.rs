@@ -1,4 +1,4 @@
-//! What each operation cost, added up by operation, kernel and kind of numbers.
+//! Costs of operations, added up by operation, kernel and kind of numbers.
 
 use super::timing::Spans;
 use crate::autograd::{Meta, Program, Rec, Val, is_view};
@@ -8,24 +8,24 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind};
 
-/// Sums so far.
+/// Costs of the steps timed so far.
 #[derive(Debug, Default)]
-pub(super) struct Costs {
+pub(super) struct OpCosts {
     steps: u64,
     ops: BTreeMap<(&'static str, &'static str, NumberKind), OpCost>,
 }
 
-impl Costs {
+impl OpCosts {
     pub(super) fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// What was computed with.
+    /// Returns the kinds of numbers that operations computed with.
     pub(super) fn kinds(&self) -> BTreeSet<NumberKind> {
         self.ops.keys().map(|(_, _, kind)| *kind).collect()
     }
 
-    /// Adds a step.
+    /// Adds the operations of one step.
     pub(super) fn add(&mut self, program: &Program, spans: &[Spans]) {
         self.steps += 1;
         for (rec, spans) in program.recs().iter().zip(spans) {
@@ -60,8 +60,8 @@ fn flops(program: &Program, rec: &Rec) -> u64 {
     (rec.op.row().flops)(&rec.op, &ins, &outs)
 }
 
-/// What a record computes with: 8 bits where an operand has them, else what its first operand of floating-point numbers is made
-/// of, or its first result.
+/// Returns the kind of numbers that a record computes with: 8 bits if any operand has 8 bits, otherwise the kind of its first
+/// floating-point operand, or of its first such result.
 fn number_kind(program: &Program, rec: &Rec) -> NumberKind {
     let of = |val: Val| match program.val(val).meta.kind {
         Kind::Double => Some(NumberKind::F64),
@@ -72,16 +72,16 @@ fn number_kind(program: &Program, rec: &Rec) -> NumberKind {
         _ => None,
     };
     let operands = || rec.ins.iter().filter_map(|val| of(*val));
-    // An 8-bit layer also names the rows and the weight that its operands were made of.
+    // An 8-bit layer also has the unquantised rows and weight as operands.
     if operands().any(|kind| kind == NumberKind::Fp8) {
         return NumberKind::Fp8;
     }
     operands().next().or_else(|| rec.outs().find_map(of)).unwrap_or(NumberKind::F32)
 }
 
-/// Bytes that must be moved at least: operands once, those that are read and written twice, results once.
+/// Returns the least number of bytes to move: operands once, operands that are read and written twice, results once.
 fn bytes(program: &Program, rec: &Rec) -> u64 {
-    // A collective goes on beside what follows: its time is not that of its bytes.
+    // A collective overlaps with later operations, so its time does not follow from its bytes.
     if is_view(&rec.op) || rec.op.is_collective() {
         return 0;
     }
@@ -91,11 +91,11 @@ fn bytes(program: &Program, rec: &Rec) -> u64 {
     };
     let made: u64 = rec.outs().map(size).sum();
     let moved = |(i, val): (usize, &Val)| match rec.op {
-        // Memory comes or goes, and nothing in it is looked at.
+        // These change the memory but do not access it.
         Op::Allocate | Op::Release => 0,
-        // Written without being read.
+        // These write without reading.
         Op::Zero | Op::CastInto | Op::Place => size(*val),
-        // No more of a table is read than is taken out of it.
+        // Only the selected rows of a table are read.
         Op::Embedding | Op::IndexSelect { .. } if i == 0 => size(*val).min(made),
         _ => size(*val) * if rec.op.writes(i) { 2 } else { 1 },
     };

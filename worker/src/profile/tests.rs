@@ -115,7 +115,7 @@ fn costs(compute: impl FnOnce(&Cx<'_>)) -> Vec<OpCost> {
     let params = nothing();
     let cx = Cx::train(&params, 0, 0);
     compute(&cx);
-    let mut costs = Costs::default();
+    let mut costs = OpCosts::default();
     cx.with_program(|program| costs.add(program, &spans(program)));
     costs.table(Device::Cpu, Ceiling { flops_per_s: [].into(), bytes_per_s: 1.0 }).ops
 }

@@ -4,7 +4,7 @@ use crate::backend::event::Event;
 use std::time::{Instant, SystemTime};
 use tch::Device;
 
-/// Nanoseconds since the profile began.
+/// An interval in nanoseconds since the profile began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) begin: u64,
@@ -17,32 +17,32 @@ impl Span {
     }
 }
 
-/// Times of one operation.
+/// The intervals of one operation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spans {
-    /// Of its launch.
+    /// Interval of the launch on the host.
     pub(super) host: Span,
-    /// On the stream.
+    /// Interval on the device's stream.
     pub(super) device: Option<Span>,
 }
 
 impl Spans {
-    /// The time the operation took.
+    /// Returns the nanoseconds that the operation took.
     pub(super) fn cost(&self) -> u64 {
         self.device.unwrap_or(self.host).nanoseconds()
     }
 }
 
-struct Mark {
+struct OpenSpan {
     host: Span,
     events: Option<(Event, Option<Event>)>,
 }
 
-/// Notes moments.
+/// Records when operations begin and end.
 pub(super) struct Timing {
     origin: Instant,
     on_stream: bool,
-    marks: Vec<Mark>,
+    marks: Vec<OpenSpan>,
 }
 
 impl Timing {
@@ -57,7 +57,7 @@ impl Timing {
     pub(super) fn begin(&mut self) {
         let events = if self.on_stream { Event::record().ok().map(|event| (event, None)) } else { None };
         let now = self.now();
-        self.marks.push(Mark { host: Span { begin: now, end: now }, events });
+        self.marks.push(OpenSpan { host: Span { begin: now, end: now }, events });
     }
 
     pub(super) fn end(&mut self) {
@@ -69,12 +69,12 @@ impl Timing {
         }
     }
 
-    /// The times of the operations since the last call. Waits for the device.
+    /// Returns the intervals of the operations since the last call. Waits for the device.
     pub(super) fn take(&mut self) -> Vec<Spans> {
         let marks = std::mem::take(&mut self.marks);
-        // The stream's clock is not the host's: its first event is put where the host launched it.
+        // The stream's clock differs from the host's: its first event is placed at the host time of its launch.
         let first = marks.iter().find_map(|mark| Some((mark.events.as_ref()?, mark.host.begin)));
-        let device = |mark: &Mark| {
+        let device = |mark: &OpenSpan| {
             let ((first, _), origin) = first?;
             let (begin, end) = mark.events.as_ref()?;
             let begun = first.nanoseconds_to(begin).ok()?;
@@ -85,7 +85,7 @@ impl Timing {
     }
 }
 
-/// Nanoseconds of the clock on the wall, for putting the traces of several ranks side by side.
+/// Returns the wall-clock time in nanoseconds, which aligns the traces of several ranks.
 pub(super) fn wall_nanoseconds() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

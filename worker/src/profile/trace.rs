@@ -1,15 +1,15 @@
-//! The trace, in the format that Chrome and Perfetto read: slices with a begin and a length, on named tracks.
+//! The trace in the format of Chrome and Perfetto: slices with a begin and a length, on named tracks.
 
 use super::timing::{Span, Spans, wall_nanoseconds};
 use crate::autograd::{Phase, Program, Rec};
 use crate::op::Op;
 use serde_json::{Value, json};
 
-/// Tracks of a rank: steps, phases and launches lie within each other on the first.
+/// Track of the host, with nested slices for steps, phases and launches.
 const HOST: u32 = 0;
-/// From the begin of a collective to the end of what waits for it, by the host's clock.
+/// Track of collectives: from the begin of a collective to the end of the operation that waits for it, by the host's clock.
 const COLLECTIVES: u32 = 1;
-/// What the device does, when it is not the host.
+/// Track of the CUDA stream.
 const STREAM: u32 = 2;
 
 /// The slices of one rank.
@@ -34,7 +34,7 @@ impl Trace {
         self.events.push(json!({ "ph": "M", "name": what, "pid": self.rank, "tid": track, "args": args }));
     }
 
-    fn slice(&mut self, (track, category): (u32, &str), name: &str, span: Span, args: &Value) {
+    fn slice(&mut self, track: u32, category: &str, name: &str, span: Span, args: &Value) {
         let begin = span.begin as f64 / 1e3;
         let length = span.nanoseconds() as f64 / 1e3;
         self.events.push(json!({
@@ -44,29 +44,30 @@ impl Trace {
 
     pub(super) fn add(&mut self, step: u64, program: &Program, spans: &[Spans]) {
         let recs = program.recs();
-        let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return };
+        let Some(first) = spans.first() else { return };
+        let last = spans.last().unwrap_or(first);
         let whole = Span { begin: first.host.begin, end: last.host.end };
-        self.slice((HOST, "step"), &format!("step {step}"), whole, &json!({ "step": step, "operations": recs.len() }));
+        self.slice(HOST, "step", &format!("step {step}"), whole, &json!({ "step": step, "operations": recs.len() }));
         let mut begun = 0;
         for end in 1..=recs.len() {
             if end == recs.len() || recs[end].phase != recs[begun].phase {
                 let span = Span { begin: spans[begun].host.begin, end: spans[end - 1].host.end };
-                self.slice((HOST, "phase"), phase_name(recs[begun].phase), span, &json!({ "operations": end - begun }));
+                self.slice(HOST, "phase", phase_name(recs[begun].phase), span, &json!({ "operations": end - begun }));
                 begun = end;
             }
         }
         for (rec, spans_of) in recs.iter().zip(spans) {
             let args = args(program, rec);
             let name = rec.op.row().name;
-            self.slice((HOST, "op"), name, spans_of.host, &args);
+            self.slice(HOST, "op", name, spans_of.host, &args);
             if let Some(span) = spans_of.device {
-                self.slice((STREAM, "op"), name, span, &args);
+                self.slice(STREAM, "op", name, span, &args);
             }
         }
         self.add_collectives(program, spans);
     }
 
-    /// Collectives in flight: what an order or a wait ends was begun before it.
+    /// Adds the collectives in flight, each up to the order or wait that ends it.
     fn add_collectives(&mut self, program: &Program, spans: &[Spans]) {
         let recs = program.recs();
         let mut flying: Vec<usize> = Vec::new();
@@ -74,7 +75,7 @@ impl Trace {
             let ended = match rec.op {
                 Op::AllReduceWait => std::mem::take(&mut flying),
                 Op::Order => {
-                    // Only a wait waits for sums over copies.
+                    // Sums over replicas are completed by a wait only.
                     let (across, ended) =
                         flying.into_iter().partition(|begun| matches!(recs[*begun].op, Op::AllReduceCopies));
                     flying = across;
@@ -88,12 +89,12 @@ impl Trace {
             for begun in ended {
                 let span = Span { begin: spans[begun].host.begin, end: spans_of.host.end };
                 let args = args(program, &recs[begun]);
-                self.slice((COLLECTIVES, "collective"), recs[begun].op.row().name, span, &args);
+                self.slice(COLLECTIVES, "collective", recs[begun].op.row().name, span, &args);
             }
         }
     }
 
-    /// The whole file.
+    /// Returns the content of the trace file.
     pub(super) fn json(&self) -> Value {
         json!({ "displayTimeUnit": "ns", "baseTimeNanoseconds": self.base, "traceEvents": self.events })
     }

@@ -255,8 +255,7 @@ pub(super) fn form(
                     LinkedFormed::Refused { reason } => instead = Some(reason),
                 }
             }
-            let at = (place.rank, place.size);
-            let nccl = Nccl::form(store, at, index as u32, COLLECTIVE_WAIT_MAX, forming)?;
+            let nccl = Nccl::form(store, place.rank, place.size, index as u32, COLLECTIVE_WAIT_MAX, forming)?;
             Ok(Box::new(nccl.instead(instead)))
         }
         _ => host_group(store, place, wanted, forming),
@@ -348,7 +347,7 @@ mod tests {
 
     #[test]
     fn ranks_that_cannot_share_memory_sum_by_gloo_and_say_why() {
-        use enn_broker::store::{Limits, serve};
+        use enn_broker::tcpstore::{Limits, serve};
         use tch::Tensor;
         let server = serve((std::net::Ipv4Addr::LOCALHOST, 0).into(), Limits::default()).unwrap();
         let port = server.addr().port();

@@ -5,7 +5,7 @@
 use super::SessionError;
 use crate::{
     autograd::{Cx, Program, Role, Val},
-    kernel::{self, Bisect, Blame, Finding},
+    kernel::{self, Bisect, Cause, Finding},
     params::Params,
     precision::COOLDOWN_STEPS,
 };
@@ -43,15 +43,15 @@ fn makers(program: &Program) -> BTreeMap<Val, usize> {
 fn placed(program: &Program, finding: Finding) -> Found {
     let rec = program.recs().get(finding.record);
     let place = rec.map_or_else(String::new, |rec| program.place(rec.scope));
-    let role = match (&finding.blame, rec) {
-        (Blame::Operand { operand, .. }, Some(rec)) => rec.ins.get(*operand).map(|val| program.val(*val).role),
+    let role = match (&finding.cause, rec) {
+        (Cause::Operand { operand, .. }, Some(rec)) => rec.ins.get(*operand).map(|val| program.val(*val).role),
         _ => None,
     };
     let is_low = rec.is_some_and(|rec| {
         let mut kinds = rec.ins.iter().copied().chain(rec.outs()).map(|val| program.val(val).meta.kind);
         kinds.any(|kind| matches!(kind, Kind::Half | Kind::BFloat16 | Kind::Float8e4m3fn | Kind::Float8e5m2))
     });
-    let low = rec.filter(|_| is_low && matches!(finding.blame, Blame::Result { .. })).map(|rec| rec.scope.index());
+    let low = rec.filter(|_| is_low && matches!(finding.cause, Cause::Result { .. })).map(|rec| rec.scope.index());
     Found { finding, place, low, role }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn listed(numbers: impl IntoIterator<Item = i64>) -> String {
 }
 
 /// Rows of a tensor in words.
-fn named(rows: &kernel::Rows) -> String {
+fn named(rows: &kernel::NonfiniteRows) -> String {
     format!("{} rows ({})", rows.total, listed(rows.first.iter().copied()))
 }
 
@@ -82,12 +82,12 @@ impl Found {
 
     /// Whether a kernel is to blame, which is in quarantine then.
     pub(super) fn is_of_a_kernel(&self) -> bool {
-        matches!(self.finding.blame, Blame::Kernel(_))
+        matches!(self.finding.cause, Cause::Kernel(_))
     }
 
     /// Slots of a micro-batch of `slots` that may be the cause: rows of a result that is not finite though its operands are.
     pub(super) fn slots(&self, slots: usize) -> Vec<usize> {
-        let Blame::Result { rows } = &self.finding.blame else { return Vec::new() };
+        let Cause::Result { rows } = &self.finding.cause else { return Vec::new() };
         let of = rows.of as usize;
         let listed = rows.first.len() as u64 == rows.total;
         if self.low.is_some() || !listed || slots == 0 || !of.is_multiple_of(slots) {
@@ -104,24 +104,24 @@ impl Found {
     pub(super) fn told(self, params: &Params, step: u64, left_out: &BTreeSet<i64>) -> Result<String, SessionError> {
         let Self { finding, place, low, role } = self;
         let op = finding.op;
-        let cause = match (finding.blame, role) {
-            (Blame::Kernel(fault), _) => {
+        let cause = match (finding.cause, role) {
+            (Cause::Kernel(fault), _) => {
                 format!("kernel {} {}, and is left out from the next step on", fault.kernel, fault.fault)
             }
-            (Blame::Operand { .. }, Some(Role::Param(id))) => {
+            (Cause::Operand { .. }, Some(Role::Param(id))) => {
                 let weight = params.name(id).to_owned();
                 return Err(SessionError::Poisoned { weight, op, place, step });
             }
-            (Blame::Operand { rows, .. }, Some(Role::Input)) => {
+            (Cause::Operand { rows, .. }, Some(Role::Input)) => {
                 format!("{} of this worker's share of the batch are not finite", named(&rows))
             }
-            (Blame::Operand { operand, rows }, _) => format!("{} of operand {operand} are not finite", named(&rows)),
-            (Blame::Result { rows }, _) if low.is_some() => format!(
+            (Cause::Operand { operand, rows }, _) => format!("{} of operand {operand} are not finite", named(&rows)),
+            (Cause::Result { rows }, _) if low.is_some() => format!(
                 "{} of its result are not finite though its operands are: numbers have outgrown a low-precision kind; \
                  the place computes in fp32 for {COOLDOWN_STEPS} steps",
                 named(&rows)
             ),
-            (Blame::Result { rows }, _) => format!(
+            (Cause::Result { rows }, _) => format!(
                 "{} of its result are not finite though its operands are: numbers have grown too large (are rows of the \
                  data far out of range? else a smaller learning rate, train.lr, helps)",
                 named(&rows)

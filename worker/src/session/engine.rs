@@ -12,7 +12,7 @@ use crate::{
 use enn_common::{
     fs::memory,
     wire::{
-        engine::{Begin, Engine, Question, Reply},
+        engine::{Engine, EngineQuestion, EngineReply, EngineSetup},
         message::PROTOCOL,
         serve::{get, put},
     },
@@ -37,13 +37,13 @@ pub fn answer(mut input: impl BufRead, mut output: impl Write) -> Result<(), Ses
     let done = answer_all(&mut input, &mut output);
     if let Err(error) = &done {
         let error = error.sentence();
-        put(&mut output, &Reply::Failed { error }).map_err(SessionError::Pipe)?;
+        put(&mut output, &EngineReply::Failed { error }).map_err(SessionError::Pipe)?;
     }
     done
 }
 
 fn answer_all(input: &mut impl BufRead, output: &mut impl Write) -> Result<(), SessionError> {
-    let Some(begin) = get::<Begin>(input).map_err(SessionError::Pipe)? else { return Ok(()) };
+    let Some(begin) = get::<EngineSetup>(input).map_err(SessionError::Pipe)? else { return Ok(()) };
     if begin.protocol != PROTOCOL {
         let error = format!("enn speaks protocol {}, this worker {PROTOCOL}", begin.protocol);
         return Err(SessionError::Refused { error });
@@ -68,8 +68,8 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write) -> Result<(), S
     };
     let mut artifact = artifact.map_err(refused)?;
     let refuses_one = begin.engine == Engine::Aoti && !about.contains_key(ONE_ROW);
-    put(output, &Reply::Ready { version: libtorch_version(), about }).map_err(SessionError::Pipe)?;
-    while let Some(question) = get::<Question>(input).map_err(SessionError::Pipe)? {
+    put(output, &EngineReply::Ready { version: libtorch_version(), about }).map_err(SessionError::Pipe)?;
+    while let Some(question) = get::<EngineQuestion>(input).map_err(SessionError::Pipe)? {
         let inputs = read(&question.inputs, device)?;
         let outputs = if refuses_one && inputs.iter().any(|input| input.size().first() == Some(&1)) {
             let twice = inputs.iter().map(|input| Tensor::f_cat(&[input, input], 0)).collect::<Result<Vec<_>, _>>()?;
@@ -79,7 +79,7 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write) -> Result<(), S
             artifact.run(&inputs.iter().collect::<Vec<_>>()).map_err(refused)?
         };
         write(&outputs, &question.outputs)?;
-        put(output, &Reply::Answered).map_err(SessionError::Pipe)?;
+        put(output, &EngineReply::Answered).map_err(SessionError::Pipe)?;
     }
     Ok(())
 }

@@ -39,7 +39,7 @@ pub enum SessionError {
     Export(#[from] ExportError),
     /// A graph that cannot be put down.
     #[error(transparent)]
-    Graph(enn_common::graph::file::FileError),
+    Graph(enn_common::graph::file::GraphFileError),
     /// The launcher does not want this worker.
     #[error("the launcher refused this worker: {error}")]
     Refused { error: String },

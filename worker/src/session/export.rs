@@ -7,13 +7,13 @@ use super::{
     predict::{fits, load},
     saved::SavedModel,
 };
-use crate::export::{self, Answered, Extras, Screen};
+use crate::export::{self, ExportedModel, Extras, Screen};
 use enn_common::{
     artifact::bounds::Bounds,
     graph::file,
     staged::{Histories, Split, meta::Stats},
     wire::{
-        export::{ANSWERED, CASES, CENTRE, GIVEN, Job, Reply, SPREAD},
+        export::{ANSWERED, CASES, CENTRE, ExportJob, ExportReply, GIVEN, SPREAD},
         message::PROTOCOL,
         serve::{get, put},
     },
@@ -37,17 +37,17 @@ const SPOILED_ROWS_MAX: usize = 16;
 /// # Errors
 /// What ended it early; whoever asks has been told.
 pub(super) fn answer(mut input: impl BufRead, mut output: impl Write, own: &Own) -> Result<(), SessionError> {
-    let Some(job) = get::<Job>(&mut input).map_err(SessionError::Pipe)? else { return Ok(()) };
+    let Some(job) = get::<ExportJob>(&mut input).map_err(SessionError::Pipe)? else { return Ok(()) };
     let done = exported(&job, own);
     let reply = match &done {
-        Ok(rows) => Reply::Exported { rows: rows.clone() },
-        Err(error) => Reply::Failed { error: error.sentence() },
+        Ok(rows) => ExportReply::Exported { rows: rows.clone() },
+        Err(error) => ExportReply::Failed { error: error.sentence() },
     };
     put(&mut output, &reply).map_err(SessionError::Pipe)?;
     done.map(|_| ())
 }
 
-fn exported(job: &Job, own: &Own) -> Result<String, SessionError> {
+fn exported(job: &ExportJob, own: &Own) -> Result<String, SessionError> {
     if job.protocol != PROTOCOL {
         let error = format!("enn speaks protocol {}, this worker {PROTOCOL}", job.protocol);
         return Err(SessionError::Refused { error });
@@ -68,7 +68,7 @@ fn exported(job: &Job, own: &Own) -> Result<String, SessionError> {
         let model = &model;
         let params = &params;
         let out_shape = &saved.meta.out_shape[..];
-        Answered { model, params, out_shape, blind, extras, screen, histories }
+        ExportedModel { model, params, out_shape, blind, extras, screen, histories }
     };
     let screen = Screen::of(&job.bounds)?;
     let whole = of(blind.as_ref().map(Tensor::shallow_clone), Some(screen), histories.as_ref());
@@ -197,7 +197,10 @@ fn beyond(bound: f32, side: f32, stats: &Stats) -> f32 {
 }
 
 /// The same rows as the second call of a stream, whose first they were: a state that is not zero.
-fn carried(answered: &Answered<'_>, given: BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, SessionError> {
+fn carried(
+    answered: &ExportedModel<'_>,
+    given: BTreeMap<String, Tensor>,
+) -> Result<BTreeMap<String, Tensor>, SessionError> {
     let mut after = answered.run(&given)?;
     // A row that nothing can be said of leaves a state of which nothing can be said: it begins anew.
     let next = |(name, before): (String, Tensor)| {

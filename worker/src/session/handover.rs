@@ -14,7 +14,7 @@ use crate::{
     comm::ProcessGroup,
     params::Share,
 };
-use enn_common::checkpoint::table::DType;
+use enn_common::checkpoint::table::TensorDType;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -251,7 +251,7 @@ pub(super) fn share(
 }
 
 /// Name, shape and kind of an item.
-type Entry = (String, Vec<i64>, DType);
+type Entry = (String, Vec<i64>, TensorDType);
 
 /// What `root` has.
 fn list(items: &[Named], group: &dyn ProcessGroup, device: Device, root: u32) -> Result<Vec<Entry>, SessionError> {

@@ -3,7 +3,7 @@
 use super::{SessionError, learner::Learner, saved::SavedModel};
 use crate::{
     checkpoint,
-    model::{Heritage, Inherited},
+    model::{PretrainedModel, PretrainedReport},
 };
 use enn_common::{
     config::{Parent, parent::ScalerChoice},
@@ -31,8 +31,8 @@ pub(super) fn take(learner: &mut Learner, parent: &Parent, own: &StagedMeta) -> 
     };
     let weights = part(WEIGHTS, WEIGHTS);
     let buffers = part(BUFFERS, "model.");
-    let heritage = Heritage { inputs: &saved.meta.features, weights: &weights, buffers: &buffers };
-    let Inherited { taken, mut problems, notes } = learner.inherit(&own.features, &heritage, parent.scaler)?;
+    let heritage = PretrainedModel { inputs: &saved.meta.features, weights: &weights, buffers: &buffers };
+    let PretrainedReport { taken, mut problems, notes } = learner.inherit(&own.features, &heritage, parent.scaler)?;
     if saved.meta.out_shape != own.out_shape {
         let found = &saved.meta.out_shape;
         let expected = &own.out_shape;

@@ -9,7 +9,7 @@ use super::{SessionError, report::Reporter};
 use crate::{
     autograd::Mode,
     backend::torch::safe,
-    kernel::{Extra, Manager, News, Settings},
+    kernel::{Extra, KernelEvent, Manager, Settings},
 };
 use enn_common::{
     config::{RunConfig, train::Execution},
@@ -62,7 +62,7 @@ impl<'a> Kernels<'a> {
     pub fn listen(&self, step: u64) -> bool {
         self.manager.set_step(step);
         for told in self.reporter.quarantined() {
-            self.manager.hear(&told);
+            self.manager.receive(&told);
         }
         self.manager.is_waiting()
     }
@@ -90,10 +90,10 @@ impl<'a> Kernels<'a> {
     /// # Errors
     /// When nobody listens any more.
     pub fn tell_news(&self) -> Result<(), SessionError> {
-        for news in self.manager.take_news() {
+        for news in self.manager.take_events() {
             let message = match news {
-                News::Faulted(fault) => FromWorker::KernelFaulted(Box::new(fault)),
-                News::Recovered { op, kernel, sig, step } => {
+                KernelEvent::Faulted(fault) => FromWorker::KernelFaulted(Box::new(fault)),
+                KernelEvent::Recovered { op, kernel, sig, step } => {
                     FromWorker::KernelRecovered { op: op.to_owned(), kernel: kernel.to_owned(), sig, step }
                 }
             };

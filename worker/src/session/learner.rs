@@ -11,7 +11,7 @@ use crate::{
     block::SubModels,
     comm::{ProcessGroup, sharing},
     loss::Objective,
-    model::{Calibration, Heritage, Inherited, Model, ModelSpec, StartReport},
+    model::{Calibration, Model, ModelSpec, PretrainedModel, PretrainedReport, RowTensors, StartReport},
     optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule, Tail},
     params::{GradBuckets, ParamBuilder, Params, Share},
 };
@@ -212,23 +212,23 @@ impl Learner {
     /// # Errors
     /// When libtorch's eigensolver fails.
     pub fn start_from(&mut self, rows: &crate::data::Batch) -> Result<StartReport, SessionError> {
-        let report =
-            self.model.initialise_from_data(&mut self.params, [&rows.x, &rows.x_mask], [&rows.y, &rows.y_mask])?;
+        let rows = RowTensors { x: &rows.x, x_valid: &rows.x_mask, y: &rows.y, y_valid: &rows.y_mask };
+        let report = self.model.initialise_from_data(&mut self.params, rows)?;
         self.params.refresh_shadows()?;
         Ok(report)
     }
 
-    /// Begins as another model, as far as it fits; see [`Model::inherit`].
+    /// Begins as another model, as far as it fits; see [`Model::load_pretrained`].
     ///
     /// # Errors
     /// What libtorch says.
     pub fn inherit(
         &mut self,
         inputs: &[FeatureMeta],
-        heritage: &Heritage<'_>,
+        heritage: &PretrainedModel<'_>,
         choice: ScalerChoice,
-    ) -> Result<Inherited, SessionError> {
-        Ok(self.model.inherit(&mut self.params, inputs, heritage, choice)?)
+    ) -> Result<PretrainedReport, SessionError> {
+        Ok(self.model.load_pretrained(&mut self.params, inputs, heritage, choice)?)
     }
 
     /// Lets gradients lie where the group adds them up fastest. Before the first step.
@@ -271,18 +271,18 @@ impl Learner {
         if matches!(strategy, Strategy::Fsdp | Strategy::Hsdp) {
             // Those of the round before may lie where all its ranks write.
             self.grads = GradBuckets::none();
-            self.params.lend(share)?;
-            self.grads = GradBuckets::lent(&self.params, share)?;
+            self.params.shard(share)?;
+            self.grads = GradBuckets::sharded(&self.params, share)?;
             self.weights.keep_masters(self.params.kept(false).into_iter().map(Tensor::shallow_clone).collect());
         }
         if let Some(mesh) = group.mesh() {
-            self.weights.answer_for(mesh.across.rank(), mesh.across.size());
+            self.weights.assign_copy(mesh.across.rank(), mesh.across.size());
         }
         match moments {
-            Some(moments) => self.optimizer.keep(&self.weights, moments)?,
+            Some([exp_avg, exp_avg_sq]) => self.optimizer.keep(&self.weights, exp_avg, exp_avg_sq)?,
             None => self.equip()?,
         }
-        if !self.params.is_lent() {
+        if !self.params.is_sharded() {
             self.share_gradients(group)?;
         }
         self.executor.reset();
@@ -318,14 +318,14 @@ impl Learner {
         let average = self.ema.as_ref().map(|ema| join(ema.kept())).transpose()?;
         let mean = self.tail.as_ref().map(|tail| join(tail.kept())).transpose()?;
         let best = join(&self.best)?;
-        if self.params.is_lent() {
+        if self.params.is_sharded() {
             self.unpack(group)?;
             self.dealt = false;
-            self.params.take_back();
+            self.params.unshard();
             self.grads = GradBuckets::none();
         }
         self.weights.hold(Share::WHOLE);
-        self.optimizer.keep(&self.weights, [exp_avg?, exp_avg_sq?])?;
+        self.optimizer.keep(&self.weights, exp_avg?, exp_avg_sq?)?;
         if let (Some(ema), Some(average)) = (&mut self.ema, average) {
             ema.keep(average);
         }
@@ -345,9 +345,9 @@ impl Learner {
     /// After a round that broke: lets this rank answer for all of its share, as if nobody had the same. False where a step may have
     /// changed some of it and not the rest, as where weights are there on every rank but written by one.
     pub fn claim_share(&mut self) -> bool {
-        let sound = self.dealt && self.params.is_lent();
+        let sound = self.dealt && self.params.is_sharded();
         if sound {
-            self.weights.answer_for(0, 1);
+            self.weights.assign_copy(0, 1);
         }
         sound
     }
@@ -366,7 +366,7 @@ impl Learner {
     /// # Errors
     /// The collective's, and when there is no memory.
     pub fn unpack(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
-        if self.params.is_lent() {
+        if self.params.is_sharded() {
             self.params.fill()?;
             self.gather_weights(group)?;
             self.params.refresh_shadows()?;
@@ -379,7 +379,7 @@ impl Learner {
     /// # Errors
     /// What libtorch says.
     pub fn pack(&mut self) -> Result<(), SessionError> {
-        if self.params.is_lent() {
+        if self.params.is_sharded() {
             self.params.empty()?;
             self.grads.empty()?;
         }
@@ -400,7 +400,7 @@ impl Learner {
         }
         agree(group, device, "parameters' names and shapes", hasher.finalize().as_bytes())?;
         let slabs = self.weights.slabs().iter().map(Tensor::shallow_clone);
-        for slab in if self.params.is_lent() { self.weights.common()? } else { slabs.collect() } {
+        for slab in if self.params.is_sharded() { self.weights.common()? } else { slabs.collect() } {
             let host = slab.f_detach()?.f_to_device(Device::Cpu)?;
             let mut bytes = vec![0; host.numel() * host.kind().elt_size_in_bytes()];
             host.f_copy_data_u8(&mut bytes, host.numel())?;
@@ -470,7 +470,7 @@ impl Learner {
     /// Every rank gets what the others made of their weights, unless those are gathered when they are read: then what it keeps of
     /// low-precision copies becomes that of its weights.
     fn show(&self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
-        if self.params.is_lent() { Ok(self.params.refresh_shadows()?) } else { self.gather_weights(group) }
+        if self.params.is_sharded() { Ok(self.params.refresh_shadows()?) } else { self.gather_weights(group) }
     }
 
     /// Exchanges the model's calibration and that of the best weights.

@@ -25,7 +25,7 @@ use enn_common::{
     config::RunConfig,
     wire::{
         control::Phase,
-        message::{Assignment, FromWorker, Standby, Task},
+        message::{Assignment, FromWorker, Standby, WorkerTask},
     },
 };
 use std::{path::Path, time::Duration};
@@ -124,7 +124,7 @@ impl<'a> Life<'a> {
 
     /// One round.
     fn work(&mut self, seat: &Assignment) -> Result<After, SessionError> {
-        let Task::Train { staged, resume, attempt } = &seat.task else {
+        let WorkerTask::Train { staged, resume, attempt } = &seat.task else {
             let found = "another task than training".to_owned();
             return Err(SessionError::Unexpected { found, expected: "a seat in the next round of training" });
         };
@@ -138,7 +138,7 @@ impl<'a> Life<'a> {
         let Some(training) = &mut self.training else { unreachable!("it was just prepared") };
         training.quarantine(&seat.kernels);
         let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
-        self.link.watch(seat.round, forming.cutter());
+        self.link.watch(seat.round, forming.abort_handle());
         let resume = resume.clone();
         let attempt = attempt.clone();
         let round = RoundTask { round: seat.round, resume, attempt, split: seat.split, local: seat.local_world_size };

@@ -5,7 +5,7 @@
 use super::{SessionError, report::Reporter, unix};
 use crate::{
     checkpoint::staging::StagingMemory,
-    comm::Cut,
+    comm::AbortHandle,
     kernel::{Intents, NoIntents},
 };
 use crossbeam_channel::TrySendError;
@@ -65,7 +65,7 @@ struct Running {
     /// The newest round that the launcher ended, and why.
     over: Option<(u64, String)>,
     /// Cuts the process group of a round.
-    cut: Option<(u64, Arc<dyn Cut>)>,
+    cut: Option<(u64, Arc<dyn AbortHandle>)>,
     /// The round that is worked in.
     watched: u64,
     /// Words about checkpoints so far.
@@ -83,7 +83,7 @@ impl Rounds {
         self.changed.notify_all();
         // NCCL's ends when the main thread has let go of the graphs with its sums: that must not wait here.
         if let Some(cut) = cut {
-            cut.cut();
+            cut.abort();
         }
     }
 
@@ -156,10 +156,10 @@ impl Link {
     }
 
     /// Lets the end of `round` cut its process group. A round that is over already is cut at once.
-    pub(crate) fn watch(&self, round: u64, cut: Box<dyn Cut>) {
+    pub(crate) fn watch(&self, round: u64, cut: Box<dyn AbortHandle>) {
         let mut running = self.rounds.state.lock().unwrap_or_else(PoisonError::into_inner);
         if running.over.as_ref().is_some_and(|(over, _)| *over >= round) {
-            cut.cut();
+            cut.abort();
         }
         running.cut = Some((round, Arc::from(cut)));
         running.watched = round;

@@ -180,7 +180,7 @@ fn probe(parts: &Parts<'_>, place: &Place<'_>, batch: &Batch, rows: i64, recompu
     let peak = recorded_peak(parts, place, batch, rows, recompute);
     if peak.is_err() {
         // Gradients that come and go were left where they were.
-        parts.grads.lent().iter().try_for_each(|lent| lent.renew(false))?;
+        parts.grads.sharded_buffers().iter().try_for_each(|lent| lent.set_allocated(false))?;
     }
     peak
 }
@@ -193,7 +193,7 @@ fn recorded_peak(
     recompute: bool,
 ) -> Result<u64, SessionError> {
     let unasked = Unasked(parts.weights.share().world);
-    let come_and_go = !parts.grads.lent().is_empty();
+    let come_and_go = !parts.grads.sharded_buffers().is_empty();
     let rows = rows.min(batch.x.size()[0]);
     let part = batch.narrow(0, rows)?;
     let mut cx = Cx::train(parts.params, 0, 0);
@@ -208,12 +208,12 @@ fn recorded_peak(
     let loss = parts.objective.forward(&cx, &output, &targets)?;
     let mut give = |bucket: BucketId, _: &Raw| -> Result<(), HookError> {
         if come_and_go {
-            cx.give_gradients(parts.grads, bucket, true)?;
+            cx.reduce_gradients(parts.grads, bucket, true)?;
         }
         Ok(())
     };
     cx.backward(&loss.sum, parts.grads, &mut give)?;
-    cx.take_sums(parts.grads, true)?;
+    cx.accumulate_reduced(parts.grads, true)?;
     Ok(cx.with_program(|program| program.peak_bytes()))
 }
 

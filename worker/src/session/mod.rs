@@ -70,7 +70,7 @@ use enn_common::{
     staged::StagedMeta,
     wire::{
         control::Phase,
-        message::{Assignment, FromWorker, Task},
+        message::{Assignment, FromWorker, WorkerTask},
     },
 };
 use life::Life;
@@ -111,7 +111,9 @@ pub fn run_with(environment: &boot::Environment, own: &Own) -> Result<(), Sessio
     let order = environment.attention.iter().map(|order| ("attention".to_owned(), order.clone())).collect();
     let kernels = KernelTask { quarantined: Quarantined::default(), order, extras: own.kernels.clone() };
     let (done, group) = match first {
-        Order::Work(seat) if !matches!(seat.task, Task::Train { .. }) => (perform(&link, &seat, kernels, own), None),
+        Order::Work(seat) if !matches!(seat.task, WorkerTask::Train { .. }) => {
+            (perform(&link, &seat, kernels, own), None)
+        }
         first => {
             let mut life = Life::new(&link, kernels, own.models.clone());
             let done = life.live(first);
@@ -152,8 +154,8 @@ fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask, own: &Own) -
     tch::set_num_threads(seat.threads.max(1).cast_signed());
     let device = boot::device(seat)?;
     match &seat.task {
-        Task::Train { .. } => unreachable!("training is a life of its own"),
-        Task::Predict { staged, checkpoint, out, chunk_rows, done, precision } => {
+        WorkerTask::Train { .. } => unreachable!("training is a life of its own"),
+        WorkerTask::Predict { staged, checkpoint, out, chunk_rows, done, precision } => {
             let task = PredictTask {
                 staged: staged.clone(),
                 checkpoint: checkpoint.clone(),
@@ -169,7 +171,7 @@ fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask, own: &Own) -
             };
             predict(&task, link)
         }
-        Task::Init { meta, attempt } => {
+        WorkerTask::Init { meta, attempt } => {
             let config: RunConfig = read_json(&seat.run_dir.join("run.json"))?;
             let meta: StagedMeta = read_json(meta)?;
             init::init(&config, (&meta, &own.models), (&seat.run_dir.join("checkpoints"), attempt), link)?;

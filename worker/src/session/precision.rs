@@ -11,7 +11,7 @@ use crate::{
     optim::{AdamW, Ema, StepStats},
     params::GradBuckets,
     precision::{
-        Autocast, Choice, Cooldown, Format, LossScale, Reason, ScaleSettings, Support, allow_tf32, choose, fp8,
+        Autocast, Cooldown, Format, FormatChoice, LossScale, Reason, ScaleSettings, Support, allow_tf32, choose, fp8,
         largest_standardised, support,
     },
 };
@@ -44,7 +44,7 @@ impl Demand {
 /// What a training computes with.
 #[derive(Debug)]
 pub struct Precision {
-    choice: Choice,
+    choice: FormatChoice,
     autocast: Option<Autocast>,
     cooldown: Cooldown,
     scale: Option<LossScale>,
@@ -53,7 +53,7 @@ pub struct Precision {
 impl Precision {
     /// f32 everywhere.
     pub fn full() -> Self {
-        let choice = Choice { format: Format::Fp32, reason: Reason::Asked };
+        let choice = FormatChoice { format: Format::Fp32, reason: Reason::Asked };
         Self { choice, autocast: None, cooldown: Cooldown::default(), scale: None }
     }
 
@@ -80,7 +80,7 @@ impl Precision {
     }
 
     /// What was taken, and why.
-    pub fn choice(&self) -> &Choice {
+    pub fn choice(&self) -> &FormatChoice {
         &self.choice
     }
 
@@ -182,16 +182,16 @@ impl Precision {
         norm: &Tensor,
         [count, rate]: [&Tensor; 2],
     ) -> Result<StepStats, OpError> {
-        let Some(scale) = &self.scale else { return optimizer.step(cx, (grads, average), norm, [count, rate]) };
+        let Some(scale) = &self.scale else { return optimizer.step(cx, grads, average, norm, count, rate) };
         let factor = functional::cast(cx, &cx.opt_state(scale.scale().shallow_clone()), Kind::Double)?;
-        let stats = optimizer.step(cx, (grads, average), norm, [&functional::mul(cx, count, &factor)?, rate])?;
+        let stats = optimizer.step(cx, grads, average, norm, &functional::mul(cx, count, &factor)?, rate)?;
         cx.optim(|cx| functional::update_loss_scale(cx, scale, &stats.taken))?;
         Ok(stats)
     }
 }
 
 /// Without 8-bit products where the device computes them wrongly.
-fn tested(choice: Choice, (support, range): (Support, f64), device: Device) -> Choice {
+fn tested(choice: FormatChoice, (support, range): (Support, f64), device: Device) -> FormatChoice {
     if choice.format != Format::Fp8 {
         return choice;
     }
@@ -203,11 +203,11 @@ fn tested(choice: Choice, (support, range): (Support, f64), device: Device) -> C
         return choice;
     }
     let reason = Reason::SelfTest { wanted: Format::Fp8, found, limit: fp8::ERROR_MAX };
-    Choice { format: choose(Wanted::Bf16, support, range).format, reason }
+    FormatChoice { format: choose(Wanted::Bf16, support, range).format, reason }
 }
 
 /// What all ranks can do; one collective.
-fn common(choice: Choice, device: Device, group: &dyn ProcessGroup) -> Result<Choice, SessionError> {
+fn common(choice: FormatChoice, device: Device, group: &dyn ProcessGroup) -> Result<FormatChoice, SessionError> {
     if group.size() == 1 {
         return Ok(choice);
     }

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     autograd::{Cx, Program},
     block::{StreamState, SubModels},
-    checkpoint::{self, Wanted as Entry},
+    checkpoint::{self, ExpectedTensor as Entry},
     comm::Solo,
     data::{Batch, View},
     model::{Answer, Model, ModelSpec, Output},
@@ -365,11 +365,11 @@ impl<'a> Predictor<'a> {
         rows: std::ops::Range<u64>,
         out: &Path,
         reporter: &dyn Reporter,
-    ) -> Result<chunk::Written, SessionError> {
+    ) -> Result<chunk::WrittenChunk, SessionError> {
         let answers = self.answers(&data.staged.inputs()?, rows.clone(), reporter)?;
         let ids = &data.staged.0.row_id()[rows.start as usize..rows.end as usize];
-        let content = chunk::Rows { values: &answers.values, ids, status: &answers.status };
-        let extent = chunk::Extent { start: rows.start, end: rows.end, out_shape: &self.shape };
+        let content = chunk::ChunkRows { values: &answers.values, ids, status: &answers.status };
+        let extent = chunk::ChunkExtent { start: rows.start, end: rows.end, out_shape: &self.shape };
         Ok(chunk::write(out, extent, content)?)
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     data::Sampler,
     params::Share,
 };
-use enn_common::checkpoint::table::DType;
+use enn_common::checkpoint::table::TensorDType;
 use std::collections::BTreeMap;
 use tch::{Device, TchError, Tensor};
 
@@ -47,7 +47,7 @@ pub(super) struct Remains {
 }
 
 /// Name, shape of the whole, where the box begins and its shape, kind.
-type Entry = (String, Vec<i64>, Vec<i64>, Vec<i64>, DType);
+type Entry = (String, Vec<i64>, Vec<i64>, Vec<i64>, TensorDType);
 
 impl Left {
     /// What is left of `state`, whose learner keeps a share. Views: they outlive the learner.
@@ -216,7 +216,7 @@ mod tests {
     use tch::Kind;
 
     fn entry(fqn: &str, global: &[i64], offsets: &[i64], sizes: &[i64]) -> Entry {
-        (fqn.to_owned(), global.to_vec(), offsets.to_vec(), sizes.to_vec(), DType::F32)
+        (fqn.to_owned(), global.to_vec(), offsets.to_vec(), sizes.to_vec(), TensorDType::F32)
     }
 
     #[test]
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(packet(&entries[2..]).len(), 1);
         entries[2].3 = vec![2 * large];
         assert_eq!(packet(&entries[2..]).len(), 1);
-        entries[1].4 = DType::I64;
+        entries[1].4 = TensorDType::I64;
         assert_eq!(packet(&entries).len(), 1);
     }
 }

@@ -256,7 +256,7 @@ impl Round<'_> {
         if let Some(message) = explained.message {
             self.tell(FromWorker::Warned { message })?;
         }
-        if let Some(reason) = self.state.learner.executor.new_refusal() {
+        if let Some(reason) = self.state.learner.executor.new_fallback_reason() {
             self.tell_from_first(FromWorker::Warned {
                 message: format!("steps are not replayed as they could be: {reason}"),
             })?;

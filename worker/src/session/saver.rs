@@ -10,13 +10,13 @@ use crate::{
     backend::copier::Copier,
     checkpoint::{
         CheckpointError, Named, Placed,
-        save::{self, Share},
+        save::{self, ShardContent},
         staging::Staging,
     },
 };
 use enn_common::{
     checkpoint::{
-        Layout, name,
+        ShardLayout, name,
         plan::Plan,
         prune,
         retain::{Candidate, Rule},
@@ -119,7 +119,9 @@ impl Saver {
         reporter: &dyn Reporter,
     ) -> Result<(), SessionError> {
         // What cannot be saved is told when it is to be.
-        let Ok(Share { layout: Layout { bytes, .. }, .. }) = Share::planned(items, place, &mut self.plan) else {
+        let Ok(ShardContent { layout: ShardLayout { bytes, .. }, .. }) =
+            ShardContent::planned(items.0, items.1, place.0, place.1, &mut self.plan)
+        else {
             return Ok(());
         };
         let prepared = self.staging.as_mut().map_or(Ok(()), |staging| staging.prepare(bytes));
@@ -146,7 +148,7 @@ impl Saver {
         let message = match done {
             Ok(()) => FromWorker::ShardStaged(shard),
             Err(error) => {
-                staging.take_back(shard.ticket);
+                staging.release(shard.ticket);
                 FromWorker::ShardFailed { step: shard.step, error: SessionError::from(error).sentence() }
             }
         };
@@ -181,7 +183,7 @@ impl Saver {
         let mut watch = Stopwatch::start();
         self.alarm.reset();
         let step = due.step;
-        let share = match Share::planned(items, (due.rank, due.world), &mut self.plan) {
+        let share = match ShardContent::planned(items.0, items.1, due.rank, due.world, &mut self.plan) {
             Ok(share) => share,
             Err(error) => {
                 return Ok(Some(FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() }));
@@ -193,7 +195,7 @@ impl Saver {
         }
         if let (Some(Turn::Free(index)), Some(staging)) = (turn, &mut self.staging) {
             let threads = tch::get_num_threads().clamp(1, COPY_THREADS_MAX as i32) as usize;
-            match staging.leave(index, &share, threads) {
+            match staging.stage(index, &share, threads) {
                 Ok(left) => {
                     if let Some(why) = staging.unlocked() {
                         let message = format!(
@@ -209,7 +211,7 @@ impl Saver {
                     let blocked = watch.lap_ms() / 1e3;
                     let shard = StagedShard { step, epoch, dir, metric, ticket, at, boxes, blake3, blocked, must };
                     let shard = Box::new(shard);
-                    if left.coming {
+                    if left.pending {
                         self.coming = Some(shard);
                         if !self.holds {
                             self.settle(true, reporter)?;

@@ -17,7 +17,7 @@ use enn_common::wire::{
     client::ClientError,
     control::Phase,
     message::{FromWorker, PROTOCOL},
-    serve::{Begin, Question, Reply, get, get_numbers, put, put_numbers},
+    serve::{ServeQuestion, ServeReply, ServeSetup, get, get_numbers, put, put_numbers},
 };
 use std::{
     io::{BufRead, Write},
@@ -61,13 +61,13 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write, own: &Own) -> Resu
     let done = answer_all(&mut input, &mut output, own);
     if let Err(error) = &done {
         let error = error.sentence();
-        put(&mut output, &Reply::Failed { error }).map_err(SessionError::Pipe)?;
+        put(&mut output, &ServeReply::Failed { error }).map_err(SessionError::Pipe)?;
     }
     done
 }
 
 fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> Result<(), SessionError> {
-    let Some(begin) = get::<Begin>(input).map_err(SessionError::Pipe)? else { return Ok(()) };
+    let Some(begin) = get::<ServeSetup>(input).map_err(SessionError::Pipe)? else { return Ok(()) };
     if begin.protocol != PROTOCOL {
         let error = format!("enn speaks protocol {}, this worker {PROTOCOL}", begin.protocol);
         return Err(SessionError::Refused { error });
@@ -80,10 +80,11 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
     let mut predictor = Predictor::new((&saved, &own.models), &kernels, device, begin.precision)?;
     let width = saved.meta.features.len();
     let carried = if begin.stream { Some(carries(&predictor, width, device)?) } else { None };
-    let ready = carried.as_ref().map_or(Reply::Ready, |carried| Reply::Streaming { state: carried.numbers() as u64 });
+    let ready =
+        carried.as_ref().map_or(ServeReply::Ready, |carried| ServeReply::Streaming { state: carried.numbers() as u64 });
     put(output, &ready).map_err(SessionError::Pipe)?;
     let mut settled = false;
-    while let Some(question) = get::<Question>(input).map_err(SessionError::Pipe)? {
+    while let Some(question) = get::<ServeQuestion>(input).map_err(SessionError::Pipe)? {
         let mut guard = |view: &View<'_>, output: &mut _| -> Result<(), SessionError> {
             if settled {
                 return Ok(());
@@ -92,27 +93,27 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
             settled = guarded.settled;
             guarded
                 .warning
-                .map_or(Ok(()), |message| put(output, &Reply::Warned { message }).map_err(SessionError::Pipe))
+                .map_or(Ok(()), |message| put(output, &ServeReply::Warned { message }).map_err(SessionError::Pipe))
         };
         match question {
-            Question::Staged { staged, out } => {
+            ServeQuestion::Staged { staged, out } => {
                 let data = Dataset::open(&staged)?;
                 fits(&staged, data.staged.0.meta(), &saved.meta)?;
                 guard(&data.staged.inputs()?, output)?;
                 let written = predictor.chunk(&data, 0..data.staged.0.rows() as u64, &out, &Log)?;
-                let reply = Reply::Answered { path: written.path, blake3: written.blake3 };
+                let reply = ServeReply::Answered { path: written.path, blake3: written.blake3 };
                 put(output, &reply).map_err(SessionError::Pipe)?;
             }
-            Question::Rows { rows } => {
+            ServeQuestion::Rows { rows } => {
                 let (x, mask) = inputs(input, (rows, width))?;
                 let view = View::inputs(rows as usize, width, &x, &mask)?;
                 guard(&view, output)?;
                 let told = predictor.answers(&view, 0..rows, &Log)?;
                 let numbers = told.values.len() as u64 / rows.max(1);
-                put(output, &Reply::Told { rows, numbers }).map_err(SessionError::Pipe)?;
+                put(output, &ServeReply::Predicted { rows, numbers }).map_err(SessionError::Pipe)?;
                 put_numbers(output, &told.values, &told.status).map_err(SessionError::Pipe)?;
             }
-            Question::Stream { rows } => {
+            ServeQuestion::Stream { rows } => {
                 let (x, mask) = inputs(input, (rows, width))?;
                 let carried = carried.as_ref().ok_or_else(no_streams)?;
                 let state = carried.numbers();
@@ -120,7 +121,8 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
                 let view = View::inputs(rows as usize, width, &x, &mask)?;
                 let (told, after) = predictor.streamed(&view, &carried.state(&before, rows as usize)?)?;
                 let numbers = told.values.len() as u64 / rows.max(1);
-                put(output, &Reply::Carried { rows, numbers, state: state as u64 }).map_err(SessionError::Pipe)?;
+                put(output, &ServeReply::StreamPredicted { rows, numbers, state: state as u64 })
+                    .map_err(SessionError::Pipe)?;
                 let all = [told.values, carried.told(&after)?].concat();
                 put_numbers(output, &all, &told.status).map_err(SessionError::Pipe)?;
             }

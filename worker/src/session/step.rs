@@ -308,8 +308,8 @@ fn code(
             control = Some(all);
         }
         let mut reduce = |bucket: BucketId, gradient: &Raw| -> Result<(), HookError> {
-            if learner.params.is_lent() {
-                cx.give_gradients(learner.grads, bucket, last)?;
+            if learner.params.is_sharded() {
+                cx.reduce_gradients(learner.grads, bucket, last)?;
             } else if last {
                 let (divided, common) = learner.weights.share().split(gradient)?;
                 divided.iter().try_for_each(|part| cx.reduce_scatter(part))?;
@@ -318,12 +318,12 @@ fn code(
             Ok(())
         };
         cx.backward(&loss.sum, learner.grads, &mut reduce)?;
-        cx.take_sums(learner.grads, last)?;
+        cx.accumulate_reduced(learner.grads, last)?;
         laps.end(Part::Backward);
         sums = Some((sum, count));
     }
     let Some(control) = control else { unreachable!("a step has at least one micro-batch") };
-    cx.return_parameters()?;
+    cx.reshard_parameters()?;
     let norm = learner.optimizer.complete(cx, learner.grads)?;
     laps.end(Part::Comm);
     let scalar = |t: Tensor| functional::reshape(cx, &t, &[]);

@@ -18,11 +18,11 @@ use super::{
     torchrun::Place,
 };
 use crate::{
-    autograd::{Cx, Executor, Leaves, Mode, Program, Ran, Request, Tensor},
+    autograd::{Cx, Executor, Leaves, Mode, Program, Request, StepOutput, Tensor},
     checkpoint::{self, Named},
     comm::ProcessGroup,
     error::{HookError, OpError, OpErrorKind},
-    kernel::{self, Extra, Intents, Manager, News, NoIntents},
+    kernel::{self, Extra, Intents, KernelEvent, Manager, NoIntents},
     op::collective::Collectives,
     optim::{AdamW, AdamWSettings, Ema, FlatParams, OptimError, StepStats},
     params::{GradBuckets, ParamBuilder, Params},
@@ -166,7 +166,7 @@ impl Steps {
         number: u64,
         inputs: Vec<Raw>,
         mut code: impl FnMut(&Cx<'_>, &StepParts<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
-    ) -> Result<Ran, E> {
+    ) -> Result<StepOutput, E> {
         self.kernels.set_step(number);
         if self.precision.advance(number) {
             self.executor.reset();
@@ -190,7 +190,7 @@ impl Steps {
         number: u64,
         inputs: Vec<Raw>,
         code: &mut impl FnMut(&Cx<'_>, &StepParts<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
-    ) -> Result<Ran, E> {
+    ) -> Result<StepOutput, E> {
         let Self { params, weights, kernels, executor, grads, optimizer, precision, profile, uncompared, .. } = self;
         let parts = StepParts { weights, grads, optimizer, precision, collectives, uncompared, replay: None };
         let request = Request {
@@ -230,7 +230,8 @@ impl Steps {
         if self.refusals.last.is_some() && self.is_refused()? {
             self.refusals.due = self.refusals.last.take();
         }
-        let faults: Vec<KernelFault> = self.kernels.take_news().into_iter().filter_map(News::into_fault).collect();
+        let faults: Vec<KernelFault> =
+            self.kernels.take_events().into_iter().filter_map(KernelEvent::into_fault).collect();
         Ok(self.leave_out(told(group, device, &faults)?))
     }
 
@@ -245,7 +246,7 @@ impl Steps {
         for fault in faults {
             self.book.enter(fault, env!("CARGO_PKG_VERSION"));
         }
-        let told = self.book.told();
+        let told = self.book.quarantined();
         self.kernels.begin(&told);
         told.entries.into_iter().filter(|entry| entry.epoch > before).collect()
     }
@@ -365,7 +366,7 @@ impl StepParts<'_> {
         if let Some(replay) = self.replay {
             return Err(replay.end(cx));
         }
-        cx.settle_gradients(self.grads)?;
+        cx.clear_stale_gradients(self.grads)?;
         self.optimizer.complete(cx, self.grads)
     }
 

@@ -7,7 +7,7 @@ use enn_common::{
     wire::control::{ControlPage, PAGE_BYTES},
 };
 use enn_worker::checkpoint::{
-    Named, Share,
+    Named, ShardContent,
     staging::{Staging, StagingMemory},
     write_share,
 };
@@ -38,13 +38,13 @@ fn a_share_is_copied_by_the_device_itself() {
             Named::of("model.half", &random(&[33]).to_kind(Kind::BFloat16)),
             Named::of("step", &Tensor::from(3.5f64)),
         ];
-        let share = Share::of((&items, &[]), rank, 2).unwrap();
+        let share = ShardContent::of(&items, &[], rank, 2).unwrap();
         staging.prepare(share.layout.bytes).unwrap();
         let index = staging.free().unwrap();
-        let left = staging.leave(index, &share, 2).unwrap();
-        assert!(staging.is_locked(index) && left.coming, "{rows} rows: {:?}", staging.unlocked());
+        let left = staging.stage(index, &share, 2).unwrap();
+        assert!(staging.is_pinned(index) && left.pending, "{rows} rows: {:?}", staging.unlocked());
         staging.finish().unwrap();
-        assert!(staging.is_locked(index) && staging.is_filled() && staging.copying().is_none());
+        assert!(staging.is_pinned(index) && staging.is_filled() && staging.copying().is_none());
         let part = SharedPart::of(&file, left.at, share.layout.bytes as usize, false).unwrap();
         let payloads: Vec<&[u8]> = share
             .layout
@@ -54,7 +54,7 @@ fn a_share_is_copied_by_the_device_itself() {
             .collect();
         let staged = dir.path().join("staged");
         let table =
-            write_shard(&Disk, (&staged, rank), (&share.layout, &payloads), How { threads: 1, blake3: false }).unwrap();
+            write_shard(&Disk, &staged, rank, &share.layout, &payloads, How { threads: 1, blake3: false }).unwrap();
         let plain = dir.path().join("plain");
         assert_eq!(write_share(&plain, rank, 2, &items).unwrap(), table);
         page.give_back(left.ticket);
@@ -69,14 +69,14 @@ fn what_holds_for_a_copy_may_change_what_is_copied() {
     let weight = Tensor::ones([64 << 20], (Kind::Float, device));
     let small = Tensor::ones([3], (Kind::Float, device));
     let items = [Named::of("weight", &weight), Named::of("small", &small)];
-    let share = Share::of((&items, &[]), 0, 1).unwrap();
+    let share = ShardContent::of(&items, &[], 0, 1).unwrap();
     staging.prepare(share.layout.bytes).unwrap();
     for round in 1..=5u32 {
         let _ = weight.shallow_clone().fill_(f64::from(round));
         let _ = small.shallow_clone().fill_(f64::from(round));
         let index = staging.free().unwrap();
-        let left = staging.leave(index, &share, 2).unwrap();
-        assert!(left.coming);
+        let left = staging.stage(index, &share, 2).unwrap();
+        assert!(left.pending);
         staging.copying().unwrap().hold().unwrap();
         let _ = weight.shallow_clone().fill_(-1.0);
         let _ = small.shallow_clone().fill_(-1.0);
@@ -101,8 +101,8 @@ fn memory_that_cannot_be_locked_serves_all_the_same() {
     // A device that is not there.
     let (mut staging, _, _) = staging(Device::Cuda(tch::Cuda::device_count() as usize));
     let items = [Named::of("a", &Tensor::ones([5], (Kind::Float, Device::Cuda(0))))];
-    let share = Share::of((&items, &[]), 0, 1).unwrap();
-    staging.leave(0, &share, 1).unwrap();
-    assert!(staging.unlocked().is_some() && !staging.is_locked(0));
+    let share = ShardContent::of(&items, &[], 0, 1).unwrap();
+    staging.stage(0, &share, 1).unwrap();
+    assert!(staging.unlocked().is_some() && !staging.is_pinned(0));
     assert!(staging.unlocked().is_none(), "told once");
 }

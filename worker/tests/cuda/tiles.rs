@@ -2,7 +2,7 @@
 
 use crate::draws::uniform;
 use crate::operands::{KINDS, LAYOUTS, Layout, between, device, lay, near, normal, same};
-use enn_worker::backend::cuda::attention::{Attention, Mask, attention, attention_backward};
+use enn_worker::backend::cuda::attention::{AttentionInputs, AttentionMask, attention, attention_backward};
 use enn_worker::backend::cuda::cross_entropy::{CrossEntropyBackward, cross_entropy, cross_entropy_backward};
 use enn_worker::backend::cuda::norm::{Norm, NormBackward, norm, norm_backward};
 use enn_worker::op::attr::Score;
@@ -65,7 +65,7 @@ fn a_target_outside_the_classes_shows() {
 
 struct Case {
     sizes: [i64; 5],
-    mask: Mask,
+    mask: AttentionMask,
     bias_axes: usize,
     cap: Option<f64>,
     alibi: bool,
@@ -74,21 +74,21 @@ struct Case {
 fn cases() -> [Case; 13] {
     let case = |sizes, mask, bias_axes| Case { sizes, mask, bias_axes, cap: None, alibi: false };
     let scored = |sizes, mask, bias_axes, cap, alibi| Case { sizes, mask, bias_axes, cap, alibi };
-    let causal = Mask { causal: true, ..Mask::NONE };
-    let window = Mask { window: Some(9), ..Mask::NONE };
-    let dilated = Mask { causal: true, window: Some(20), dilation: 3 };
+    let causal = AttentionMask { causal: true, ..AttentionMask::NONE };
+    let window = AttentionMask { window: Some(9), ..AttentionMask::NONE };
+    let dilated = AttentionMask { causal: true, window: Some(20), dilation: 3 };
     [
-        case([1, 2, 5, 7, 64], Mask::NONE, 0),
-        case([2, 1, 70, 33, 64], Mask::NONE, 1),
-        case([2, 2, 3, 130, 20], Mask::NONE, 2),
+        case([1, 2, 5, 7, 64], AttentionMask::NONE, 0),
+        case([2, 1, 70, 33, 64], AttentionMask::NONE, 1),
+        case([2, 2, 3, 130, 20], AttentionMask::NONE, 2),
         case([1, 3, 300, 300, 64], causal, 2),
         case([1, 2, 150, 150, 64], window, 1),
         case([1, 1, 140, 140, 20], dilated, 0),
         case([1, 1, 65, 65, 128], causal, 1),
-        scored([2, 1, 70, 33, 64], Mask::NONE, 1, Some(0.7), false),
+        scored([2, 1, 70, 33, 64], AttentionMask::NONE, 1, Some(0.7), false),
         scored([2, 2, 130, 130, 20], causal, 2, Some(50.0), false),
         scored([1, 8, 300, 300, 64], causal, 0, None, true),
-        scored([2, 3, 150, 150, 64], Mask::NONE, 2, None, true),
+        scored([2, 3, 150, 150, 64], AttentionMask::NONE, 2, None, true),
         scored([1, 6, 140, 140, 20], dilated, 1, Some(0.9), true),
         scored([1, 1, 65, 65, 128], window, 1, Some(1.3), true),
     ]
@@ -158,7 +158,7 @@ fn attention_case(case: &Case, kind: Kind, device: Device) {
         let put = |x: &Tensor| lay(&x.transpose(1, 2).contiguous(), layout, device).transpose(1, 2);
         let [q, k, v, g] = [&q, &k, &v, &g].map(put);
         let bias = bias.as_ref().map(|x| lay(x, layout, device));
-        let a = Attention { q: &q, k: &k, v: &v, bias: bias.as_ref(), mask: case.mask, scale, cap, alibi };
+        let a = AttentionInputs { q: &q, k: &k, v: &v, bias: bias.as_ref(), mask: case.mask, scale, cap, alibi };
         let (out, lse) = attention(&a).unwrap();
         near(&what, &out, &expected.detach(), kind);
         near(&what, &lse, &wide.logsumexp(-1i64, false).detach(), kind);

@@ -1,7 +1,7 @@
 //! The optimizer's kernels: the table's entries against the plain reference, which writes in place.
 
 use crate::operands::{KINDS, Layout, between, device, lay, near, normal, same};
-use enn_worker::backend::cuda::adamw::{self, Array};
+use enn_worker::backend::cuda::adamw::{self, FlatArray};
 use enn_worker::op::Op;
 use enn_worker::op::row::Launch;
 use tch::{Device, Kind, Tensor};
@@ -150,7 +150,7 @@ fn a_refused_step_writes_nothing_and_a_shadow_is_the_rounded_weight() {
         let numbers = Tensor::from_slice(&[0.5f32, first, first, 0.99, -0.3, 1.0]).to_device(device);
         let [p, m, v, grad] = make(1003);
         let shadow = Tensor::full([1003], -1.0, (Kind::BFloat16, device));
-        let array = Array { p: &p, m: &m, v: &v, grad: &grad, shadow: Some(&shadow), average: None, decays: true };
+        let array = FlatArray { p: &p, m: &m, v: &v, grad: &grad, shadow: Some(&shadow), average: None, decays: true };
         adamw::adamw(&[array], &numbers, None, 1e-8).unwrap();
         if refused {
             for (before, after) in make(1003).iter().zip([&p, &m, &v, &grad]) {

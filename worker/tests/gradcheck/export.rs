@@ -51,7 +51,7 @@ fn operand(graph: &mut Graph, i: usize, t: &Tensor) -> Id {
         Kind::Bool => {
             let values: Vec<bool> = Vec::try_from(t.contiguous().view([-1])).unwrap();
             let bytes: Vec<u8> = values.into_iter().map(u8::from).collect();
-            graph.known(&name, (DType::Bool, &shape), Known::Constant, bytes).unwrap()
+            graph.known(&name, DType::Bool, &shape, Known::Constant, bytes).unwrap()
         }
         _ => graph.input(&name, DType::F32, shape.into_iter().map(Dim::Fixed).collect()),
     }

@@ -46,7 +46,7 @@ fn gaps(n: i64) -> Tensor {
 }
 
 /// y_t = Σ_j λ^|t−j| (q_t·k_j)/√Dh v_j, normalised, gated and mapped.
-fn true_retention(x: &Tensor, weights: &Weights, direction: Dir) -> Tensor {
+fn retention(x: &Tensor, weights: &Weights, direction: Dir) -> Tensor {
     let b = x.size()[0];
     let n = x.size()[1];
     let all = linear(x, weights, "true_retention.qkvg").split(WIDTH, 2);
@@ -105,7 +105,7 @@ fn compare(mixer: Mixer, direction: Dir, n: i64, scale: f64) {
     let weights: Weights = params.named().map(|(name, t)| (name.to_owned(), leaf(t))).collect();
     let x = leaf(&x);
     let expected = match mixer {
-        Mixer::TrueRetention => true_retention(&x, &weights, direction),
+        Mixer::Retention => retention(&x, &weights, direction),
         _ => dilated(&x, &weights, direction),
     };
     let place = format!("{mixer:?} {direction:?} n = {n}");
@@ -121,10 +121,10 @@ fn compare(mixer: Mixer, direction: Dir, n: i64, scale: f64) {
 }
 
 #[test]
-fn true_retention_equals_its_definition_in_value_and_gradient() {
+fn retention_equals_its_definition_in_value_and_gradient() {
     for direction in DIRECTIONS {
         for n in [1, 5, 63, 64, 65, 128, 200] {
-            compare(Mixer::TrueRetention, direction, n, 1.0);
+            compare(Mixer::Retention, direction, n, 1.0);
         }
     }
 }
@@ -142,11 +142,11 @@ fn dilated_attention_equals_its_definition_in_value_and_gradient() {
 
 /// Rows on both sides of chunk borders, against Σ_j λ^|t−j| (q_t·k_j) v_j in f64.
 #[test]
-fn true_retention_stays_exact_at_length() {
+fn retention_stays_exact_at_length() {
     let (layer, params) = {
         let width = Width { model: 2, heads: 1, hidden: 2, norm: Norm::RmsNorm };
         let mut pb = ParamBuilder::new();
-        let mixing = Mixing { mixer: Mixer::TrueRetention, direction: Dir::Causal, patterns: Vec::new() };
+        let mixing = Mixing { mixer: Mixer::Retention, direction: Dir::Causal, patterns: Vec::new() };
         (mixing.layer(&mut pb, width), pb.build(1, Device::Cpu).unwrap())
     };
     tch::manual_seed(4);
@@ -190,7 +190,7 @@ fn cost(mixer: Mixer, n: i64) -> (u64, i64) {
 
 #[test]
 fn cost_and_memory_grow_with_the_tokens_and_not_with_their_square() {
-    for mixer in [Mixer::TrueRetention, Mixer::Dilated] {
+    for mixer in [Mixer::Retention, Mixer::Dilated] {
         let (flops, largest) = cost(mixer, 3072);
         let (more, larger) = cost(mixer, 6144);
         assert!(more < 2 * flops + 1000, "{mixer:?}: {flops} and {more} FLOPs");

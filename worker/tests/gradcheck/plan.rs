@@ -88,7 +88,7 @@ fn code(bench: &Parts<'_>, cx: &Cx<'_>, inputs: &[Traced]) -> Result<Vec<Traced>
     }
     let count = f::sum_all(cx, &f::ones(cx, &[8], Kind::Double)?)?;
     let norm = bench.optimizer.complete(cx, bench.grads)?;
-    let stats = bench.optimizer.step(cx, (bench.grads, Some(bench.ema)), &norm, [&count, rate])?;
+    let stats = bench.optimizer.step(cx, bench.grads, Some(bench.ema), &norm, &count, rate)?;
     Ok(vec![sum.unwrap(), stats.grad_norm])
 }
 
@@ -174,7 +174,12 @@ fn on_a_gpu_a_captured_step_has_the_bits_of_its_code() {
         let recorded = tape.step(step, 8);
         let replayed = graph.step(step, 8);
         let expected = [Mode::Tape, Mode::Plan, Mode::Graph][(usize::from(step > 1)) + usize::from(step > 4)];
-        assert_eq!((recorded.1, replayed.1), (Mode::Tape, expected), "step {step}: {:?}", graph.executor.refusal());
+        assert_eq!(
+            (recorded.1, replayed.1),
+            (Mode::Tape, expected),
+            "step {step}: {:?}",
+            graph.executor.fallback_reason()
+        );
         assert_eq!(recorded.0, replayed.0, "step {step}");
         assert_eq!(tape.state(), graph.state(), "step {step}");
     }
@@ -223,12 +228,12 @@ fn on_a_gpu_what_no_graph_holds_runs_between_graphs() {
     for step in 0..16 {
         let recorded = run(&mut tape, step);
         let replayed = run(&mut graph, step);
-        assert_eq!(recorded.0, replayed.0, "step {step}: {:?}", graph.refusal());
+        assert_eq!(recorded.0, replayed.0, "step {step}: {:?}", graph.fallback_reason());
         modes.push(replayed.1);
     }
     assert_eq!(modes[2..5], [Mode::Plan; 3]);
     // Graphs in pieces may take longer than the record: then they are given up, which is said.
-    let said = graph.refusal().unwrap();
+    let said = graph.fallback_reason().unwrap();
     assert!(modes.contains(&Mode::Graph) && said.contains("runs"), "{modes:?}: {said}");
     eprintln!("{modes:?}: {said}");
 }
@@ -309,7 +314,7 @@ fn an_input_entered_during_the_step_keeps_the_tape_and_says_why() {
         let ran = ran.unwrap();
         assert_eq!((ran.mode, ran.outputs[0].double_value(&[])), (Mode::Tape, 1.0 + step as f64));
     }
-    assert!(executor.refusal().unwrap().contains("declare it as an input"), "{:?}", executor.refusal());
+    assert!(executor.fallback_reason().unwrap().contains("declare it as an input"), "{:?}", executor.fallback_reason());
 }
 
 /// Resident memory of this process.

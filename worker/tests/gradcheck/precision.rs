@@ -417,7 +417,7 @@ impl Trainer {
         let divisor = cx.input(divisor);
         let rate = cx.input(Tensor::from(3e-3));
         let norm = self.optimizer.complete(&cx, &self.net.grads).unwrap();
-        let stats = self.optimizer.step(&cx, (&self.net.grads, None), &norm, [&divisor, &rate]).unwrap();
+        let stats = self.optimizer.step(&cx, &self.net.grads, None, &norm, &divisor, &rate).unwrap();
         if let Some(scale) = scale {
             cx.optim(|cx| f::update_loss_scale(cx, scale, &stats.taken)).unwrap();
         }

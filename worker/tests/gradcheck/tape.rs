@@ -144,7 +144,7 @@ fn gradients_are_cleared_or_written_whatever_they_held() {
             cx.clear_gradients();
         }
         if passes == 0 {
-            cx.settle_gradients(&grads).unwrap();
+            cx.clear_stale_gradients(&grads).unwrap();
         }
         for _ in 0..passes {
             let x = cx.input(x.shallow_clone());

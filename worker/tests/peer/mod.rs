@@ -1,6 +1,6 @@
 //! Peers of a test of collectives: the test's own binary started again as another rank, and the store where they meet.
 
-use enn_broker::store::{Limits, StoreHandle, serve};
+use enn_broker::tcpstore::{Limits, StoreHandle, serve};
 use enn_worker::comm::{Store, StoreAddr};
 use std::{
     env,

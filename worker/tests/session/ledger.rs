@@ -9,7 +9,7 @@ use enn_common::{
     config::RunConfig,
     ledger::{FOLDER, Line},
     staged::{Split, Staged},
-    wire::message::{Assignment, FromWorker, Standby, Task, ToWorker},
+    wire::message::{Assignment, FromWorker, Standby, ToWorker, WorkerTask},
 };
 use enn_worker::{
     data::{Position, RowIndex, Sampler},
@@ -33,13 +33,13 @@ pub(crate) struct Chaos {
     random: u64,
     names: u32,
     round: u64,
-    task: Task,
+    task: WorkerTask,
 }
 
 impl Chaos {
     pub(crate) fn of(config: &RunConfig, seed: u64) -> Self {
         let run = Run::of(config);
-        let task = Task::Train { staged: run.staged.clone(), resume: None, attempt: "first".to_owned() };
+        let task = WorkerTask::Train { staged: run.staged.clone(), resume: None, attempt: "first".to_owned() };
         Self { run, workers: Vec::new(), random: seed, names: 0, round: 0, task }
     }
 
@@ -115,7 +115,7 @@ impl Chaos {
         self.workers = vec![self.fork(), self.fork()];
         let resume = Some(resume);
         let attempt = attempt.to_owned();
-        self.task = Task::Train { staged: self.run.staged.clone(), resume, attempt };
+        self.task = WorkerTask::Train { staged: self.run.staged.clone(), resume, attempt };
         self.round += 1;
     }
 

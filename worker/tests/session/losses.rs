@@ -12,7 +12,7 @@ use enn_common::{
     staged::Staged,
     wire::{
         message::{FromWorker, PROTOCOL},
-        serve::{self, Begin, Question, Reply},
+        serve::{self, ServeQuestion, ServeReply, ServeSetup},
     },
 };
 use enn_worker::{
@@ -285,25 +285,30 @@ fn questions_whose_rows_are_equal_settle_no_precision() {
     let device = "cpu".to_owned();
     let protocol = PROTOCOL;
     let precision = Precision::Bf16;
-    let begin = Begin { protocol, checkpoint, device, threads: 1, precision, scratch: None, stream: false };
+    let begin = ServeSetup { protocol, checkpoint, device, threads: 1, precision, scratch: None, stream: false };
     serve::put(&mut input, &begin).unwrap();
     for x in [&equal, &rows, &rows] {
-        serve::put(&mut input, &Question::Rows { rows: (x.len() / data::FEATURES) as u64 }).unwrap();
+        serve::put(&mut input, &ServeQuestion::Rows { rows: (x.len() / data::FEATURES) as u64 }).unwrap();
         serve::put_numbers(&mut input, x, &[]).unwrap();
     }
     let mut output = Vec::new();
     enn_worker::session::serve::serve(&input[..], &mut output, &Own::default()).unwrap();
     let mut told = &output[..];
     let mut replies = Vec::new();
-    while let Some(reply) = serve::get::<Reply>(&mut told).unwrap() {
-        if let Reply::Told { rows, numbers } = reply {
+    while let Some(reply) = serve::get::<ServeReply>(&mut told).unwrap() {
+        if let ServeReply::Predicted { rows, numbers } = reply {
             serve::get_numbers(&mut told, rows * numbers).unwrap();
             serve::get_bytes(&mut told, rows).unwrap();
         }
         replies.push(reply);
     }
-    let [Reply::Ready, Reply::Told { rows: 3, .. }, Reply::Warned { message }, Reply::Told { .. }, Reply::Told { .. }] =
-        &replies[..]
+    let [
+        ServeReply::Ready,
+        ServeReply::Predicted { rows: 3, .. },
+        ServeReply::Warned { message },
+        ServeReply::Predicted { .. },
+        ServeReply::Predicted { .. },
+    ] = &replies[..]
     else {
         panic!("{replies:?}")
     };

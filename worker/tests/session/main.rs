@@ -20,7 +20,7 @@ mod validations;
 mod worlds;
 
 use data::{CELLS, ROWS, commit_last, config, spoil, stage, task};
-use enn_broker::store::{Limits, serve};
+use enn_broker::tcpstore::{Limits, serve};
 use enn_common::{
     artifact::chunk::Chunk,
     checkpoint::Checkpoint,

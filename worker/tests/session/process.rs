@@ -1,14 +1,14 @@
 //! The binary under a launcher in miniature: a socket that speaks the protocol, a control page, and the store of the broker.
 
 use crate::data::{config, stage};
-use enn_broker::store::{Limits, StoreHandle, serve};
+use enn_broker::tcpstore::{Limits, StoreHandle, serve};
 use enn_common::{
     config::{RunConfig, train::Collectives},
     fs::mmap::SharedMap,
     wire::{
         control::{MAGIC, PAGE_BYTES, Phase},
         frame::{self, FrameBuffer},
-        message::{Assignment, FromWorker, PROTOCOL, Standby, Task, ToWorker},
+        message::{Assignment, FromWorker, PROTOCOL, Standby, ToWorker, WorkerTask},
     },
 };
 use nix::{
@@ -196,7 +196,7 @@ impl Run {
             run_dir: self.dir.path().to_owned(),
             kernels: enn_common::kernels::Quarantined::default(),
             split: 1,
-            task: Task::Train { staged: self.staged.clone(), resume: None, attempt: "x".to_owned() },
+            task: WorkerTask::Train { staged: self.staged.clone(), resume: None, attempt: "x".to_owned() },
         }
     }
 
@@ -426,10 +426,10 @@ fn mistakes_are_told_in_a_sentence() {
     let nowhere = PathBuf::from("/nowhere");
     let error = fails(&Assignment { run_dir: nowhere.clone(), ..good.clone() });
     assert!(error.contains("/nowhere/run.json") && error.contains("No such file"), "{error}");
-    let task = Task::Train { staged: nowhere.clone(), resume: None, attempt: "x".to_owned() };
+    let task = WorkerTask::Train { staged: nowhere.clone(), resume: None, attempt: "x".to_owned() };
     let error = fails(&Assignment { task, ..good.clone() });
     assert!(error.contains("/nowhere is not a staged directory"), "{error}");
-    let task = Task::Train { staged: run.staged.clone(), resume: Some(nowhere), attempt: "x".to_owned() };
+    let task = WorkerTask::Train { staged: run.staged.clone(), resume: Some(nowhere), attempt: "x".to_owned() };
     let error = fails(&Assignment { task, ..good });
     assert!(error.contains("/nowhere is not a complete checkpoint"), "{error}");
 }
@@ -437,7 +437,7 @@ fn mistakes_are_told_in_a_sentence() {
 #[test]
 fn initial_weights_become_a_shard() {
     let run = Run::of(&config(1));
-    let task = Task::Init { meta: run.staged.join("meta.json"), attempt: "x".to_owned() };
+    let task = WorkerTask::Init { meta: run.staged.join("meta.json"), attempt: "x".to_owned() };
     let mut worker = run.start(&Assignment { task, ..run.assignment(0, 1) });
     let told = worker.rest();
     assert!(matches!(&told[1], FromWorker::ShardWritten { step: 0, epoch: 0, dir, .. }

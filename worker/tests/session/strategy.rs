@@ -5,7 +5,7 @@ use crate::{
     data::{commit_last, config, stage, task},
     floats, tensors,
 };
-use enn_broker::store::{Limits, serve};
+use enn_broker::tcpstore::{Limits, serve};
 use enn_common::{
     config::{
         RunConfig,

@@ -2,7 +2,7 @@
 //! rounding, dropout included, also in the last, smaller batch of an epoch.
 
 use crate::data::{config, stage};
-use enn_broker::store::{Limits, serve};
+use enn_broker::tcpstore::{Limits, serve};
 use enn_common::{
     config::{
         RunConfig,

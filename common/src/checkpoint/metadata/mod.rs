@@ -6,7 +6,7 @@ mod write;
 use super::{
     boxes::{CoverageError, Region, check_coverage},
     element::Element,
-    table::{DType, ItemKind, ShardItem, ShardTable},
+    table::{ItemKind, ShardItem, ShardTable, TensorDType},
 };
 use crate::fs::RelPath;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -19,7 +19,7 @@ pub struct Metadata {
     /// Tensors by fully qualified name.
     pub tensors: BTreeMap<String, TensorEntry>,
     /// Plain values by fully qualified name.
-    pub values: BTreeMap<String, Place>,
+    pub values: BTreeMap<String, StoredPlace>,
     /// Where names go when the checkpoint becomes nested dictionaries and lists again, as far as the file says it.
     pub paths: BTreeMap<String, Vec<PathPart>>,
 }
@@ -43,26 +43,22 @@ pub struct TensorEntry {
     /// Shape of the whole.
     pub shape: Vec<u64>,
     /// Chunks in no particular order.
-    pub chunks: Vec<Chunk>,
+    pub chunks: Vec<StoredChunk>,
 }
 
 /// A box of a tensor and where it is.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Chunk {
-    /// The box.
+pub struct StoredChunk {
     pub region: Region,
-    /// Its item.
-    pub place: Place,
+    pub place: StoredPlace,
 }
 
 /// Where an item is.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Place {
+pub struct StoredPlace {
     /// File, relative to the checkpoint's directory.
     pub file: RelPath,
-    /// First byte.
     pub offset: u64,
-    /// Bytes.
     pub length: u64,
     /// Transformations that were applied when writing ("stream.zstd/1"); none in what we write.
     pub transforms: Vec<String>,
@@ -81,7 +77,6 @@ pub enum MergeError {
     #[error("tensor {fqn}: {file} says {found}, another shard says {expected}")]
     Disagree {
         fqn: String,
-        /// File that disagrees.
         file: String,
         /// Type and shape it gives.
         found: String,
@@ -90,24 +85,16 @@ pub enum MergeError {
     },
     /// The boxes of a tensor have a hole or overlap.
     #[error("tensor {fqn}: {source}")]
-    Coverage {
-        fqn: String,
-        /// What is wrong.
-        source: Box<CoverageError>,
-    },
+    Coverage { fqn: String, source: Box<CoverageError> },
     /// A value is in two shards, or a name is a tensor in one and a value in the other.
     #[error("{fqn} is in {file} and in another shard")]
-    Twice {
-        fqn: String,
-        /// File met second.
-        file: String,
-    },
+    Twice { fqn: String, file: String },
 }
 
 impl TensorEntry {
     /// The element type; `None` when it is one that we do not read.
-    pub fn dtype(&self) -> Option<DType> {
-        DType::of_torch(&self.dtype)
+    pub fn dtype(&self) -> Option<TensorDType> {
+        TensorDType::of_torch(&self.dtype)
     }
 
     /// The element type, also one that ENN only carries along; `None` when no format of ours knows it.
@@ -180,13 +167,14 @@ impl Metadata {
         item: &'a ShardItem,
     ) -> Result<(), MergeError> {
         let fqn = &item.fqn;
-        let place = Place { file: file.clone(), offset: item.offset, length: item.length, transforms: Vec::new() };
+        let place =
+            StoredPlace { file: file.clone(), offset: item.offset, length: item.length, transforms: Vec::new() };
         let ItemKind::Tensor { dtype, global, offsets, sizes, .. } = &item.kind else {
             let twice = self.values.insert(fqn.clone(), place).is_some();
             let error = || MergeError::Twice { fqn: fqn.clone(), file: file.to_string() };
             return if twice { Err(error()) } else { Ok(()) };
         };
-        let chunk = Chunk { region: Region { offsets: offsets.clone(), sizes: sizes.clone() }, place };
+        let chunk = StoredChunk { region: Region { offsets: offsets.clone(), sizes: sizes.clone() }, place };
         let dtype = dtype.torch();
         let Some(known) = tensors.get_mut(fqn.as_str()) else {
             let entry = TensorEntry { dtype: dtype.to_owned(), shape: global.clone(), chunks: vec![chunk] };

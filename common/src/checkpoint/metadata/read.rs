@@ -1,10 +1,10 @@
 //! Reads `.metadata`, ours and PyTorch's (2.2 to 2.15): fields set by BUILD or given to constructors, 5 or 6 properties.
 
-use super::{Chunk, Metadata, PathPart, Place, TensorEntry};
+use super::{Metadata, PathPart, StoredChunk, StoredPlace, TensorEntry};
 use crate::checkpoint::{
     boxes::Region,
     torch::METADATA_GLOBALS,
-    tree::{Id, Node, Tree},
+    tree::{Tree, TreeId, TreeNode},
     unpickle::{UnpickleError, unpickle},
 };
 use crate::fs::{PathError, RelPath};
@@ -26,25 +26,16 @@ pub enum MetadataError {
     /// A chunk or value is listed without a place in a file.
     #[error("{name} at {offsets:?} is listed, but no file holds it")]
     NoPlace {
-        /// Tensor or value.
         name: String,
         /// Beginning of the chunk; empty for a value.
         offsets: Vec<u64>,
     },
     /// A tensor or value is said to lie outside.
     #[error("{name} is said to lie elsewhere: {source}")]
-    Path {
-        /// Tensor or value.
-        name: String,
-        /// What is wrong with the path.
-        source: PathError,
-    },
+    Path { name: String, source: PathError },
     /// The format is another one.
     #[error("found version {found:?}, expected {VERSION_MAJOR}.…; hint: copy it with the PyTorch that wrote it")]
-    Version {
-        /// Version found.
-        found: String,
-    },
+    Version { found: String },
     /// Two ranks give a tensor another type or shape.
     #[error("two ranks disagree on the type or shape of {name}")]
     Disagree { name: String },
@@ -56,11 +47,11 @@ const VERSION_MAJOR: &str = "1";
 /// Containers around a tensor. PyTorch's own recursion would not go deeper either.
 const PATH_PARTS_MAX: usize = 64;
 
-/// What a writer did to an item, one after the other. PyTorch knows one way, compression.
+/// Limit on the transformations of an item. PyTorch knows one way, compression.
 const TRANSFORMS_MAX: usize = 16;
 
 /// Places by name and offsets; a value has no offsets.
-type Places = HashMap<(String, Option<Vec<u64>>), Place>;
+type StoredPlaces = HashMap<(String, Option<Vec<u64>>), StoredPlace>;
 
 impl Metadata {
     /// Reads the bytes of `.metadata`.
@@ -95,24 +86,24 @@ impl Metadata {
 
 /// `planner_data`: only needed to nest what is flat, so that what cannot be read of it is left out.
 fn read_paths(tree: &Tree<'_>) -> BTreeMap<String, Vec<PathPart>> {
-    let part = |&id: &Id| match tree.node(id) {
-        Node::Text(_) => tree.owned(id).map(PathPart::Key),
+    let part = |&id: &TreeId| match tree.node(id) {
+        TreeNode::Text(_) => tree.owned(id).map(PathPart::Key),
         _ => tree.count(id).map(PathPart::Index),
     };
     let data = tree.field(tree.root, "planner_data", 1).and_then(|id| tree.pairs(id));
-    let path = |&(key, value): &(Id, Id)| {
+    let path = |&(key, value): &(TreeId, TreeId)| {
         let parts = tree.sequence(value).filter(|parts| (1..=PATH_PARTS_MAX).contains(&parts.len()))?;
         Some((tree.owned(key)?, parts.iter().map(part).collect::<Option<_>>()?))
     };
     data.unwrap_or_default().iter().filter_map(path).collect()
 }
 
-fn read_places(tree: &Tree<'_>, pairs: &[(Id, Id)]) -> Result<Places, MetadataError> {
-    let mut places = Places::new();
+fn read_places(tree: &Tree<'_>, pairs: &[(TreeId, TreeId)]) -> Result<StoredPlaces, MetadataError> {
+    let mut places = StoredPlaces::new();
     for &(key, value) in pairs {
         let missing = |field| MetadataError::Field { name: "an entry of storage_data".into(), field };
         let fqn = tree.field(key, "fqn", 0).and_then(|id| tree.owned(id)).ok_or_else(|| missing("fqn"))?;
-        let offset = tree.field(key, "offset", 1).filter(|&id| !matches!(tree.node(id), Node::None));
+        let offset = tree.field(key, "offset", 1).filter(|&id| !matches!(tree.node(id), TreeNode::None));
         let offset = match offset {
             Some(id) => Some(tree.size(id).ok_or_else(|| missing("offset"))?),
             None => None,
@@ -123,7 +114,7 @@ fn read_places(tree: &Tree<'_>, pairs: &[(Id, Id)]) -> Result<Places, MetadataEr
     Ok(places)
 }
 
-fn read_place(tree: &Tree<'_>, id: Id, fqn: &str) -> Result<Place, MetadataError> {
+fn read_place(tree: &Tree<'_>, id: TreeId, fqn: &str) -> Result<StoredPlace, MetadataError> {
     let missing = |field| MetadataError::Field { name: fqn.to_owned(), field };
     let file = tree.field(id, "relative_path", 0).and_then(|id| tree.owned(id));
     let count = |name, position| tree.field(id, name, position).and_then(|id| tree.count(id));
@@ -133,11 +124,11 @@ fn read_place(tree: &Tree<'_>, id: Id, fqn: &str) -> Result<Place, MetadataError
         return Err(missing("transform_descriptors"));
     }
     let elsewhere = |source| MetadataError::Path { name: fqn.to_owned(), source };
-    let text = |&id: &Id| match tree.node(id) {
-        Node::Text(_) => tree.owned(id).ok_or_else(|| missing("transform_descriptors")),
+    let text = |&id: &TreeId| match tree.node(id) {
+        TreeNode::Text(_) => tree.owned(id).ok_or_else(|| missing("transform_descriptors")),
         _ => Ok("?".to_owned()),
     };
-    Ok(Place {
+    Ok(StoredPlace {
         file: RelPath::parse(file.ok_or_else(|| missing("relative_path"))?).map_err(elsewhere)?,
         offset: count("offset", 1).ok_or_else(|| missing("offset"))?,
         length: count("length", 2).ok_or_else(|| missing("length"))?,
@@ -145,7 +136,12 @@ fn read_place(tree: &Tree<'_>, id: Id, fqn: &str) -> Result<Place, MetadataError
     })
 }
 
-fn read_tensor(tree: &Tree<'_>, id: Id, fqn: &str, places: &mut Places) -> Result<TensorEntry, MetadataError> {
+fn read_tensor(
+    tree: &Tree<'_>,
+    id: TreeId,
+    fqn: &str,
+    places: &mut StoredPlaces,
+) -> Result<TensorEntry, MetadataError> {
     let missing = |field| MetadataError::Field { name: fqn.to_owned(), field };
     let shape = tree.field(id, "size", 1).and_then(|id| tree.size(id)).ok_or_else(|| missing("size"))?;
     let properties = tree.field(id, "properties", 0).ok_or_else(|| missing("properties"))?;
@@ -165,13 +161,13 @@ fn read_tensor(tree: &Tree<'_>, id: Id, fqn: &str, places: &mut Places) -> Resul
         let place = places.remove(&(fqn.to_owned(), Some(region.offsets.clone())));
         let offsets = region.offsets.clone();
         let place = place.ok_or_else(|| MetadataError::NoPlace { name: fqn.to_owned(), offsets })?;
-        chunks.push(Chunk { region, place });
+        chunks.push(StoredChunk { region, place });
     }
     Ok(TensorEntry { dtype, shape, chunks })
 }
 
 /// The first of the 5 or 6 properties, which come as state or as constructor arguments.
-fn read_dtype(tree: &Tree<'_>, id: Id) -> Option<String> {
+fn read_dtype(tree: &Tree<'_>, id: TreeId) -> Option<String> {
     let (_, args, state) = tree.object(id)?;
     let first = match state {
         Some(state) => match tree.sequence(state) {
@@ -180,5 +176,5 @@ fn read_dtype(tree: &Tree<'_>, id: Id) -> Option<String> {
         },
         None => *args.first()?,
     };
-    if let Node::Global("torch", name) = tree.node(first) { Some((*name).to_owned()) } else { None }
+    if let TreeNode::Global("torch", name) = tree.node(first) { Some((*name).to_owned()) } else { None }
 }

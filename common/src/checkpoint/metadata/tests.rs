@@ -1,11 +1,11 @@
 use super::*;
-use crate::checkpoint::table::DType;
+use crate::checkpoint::table::TensorDType;
 
 /// One tensor by one rank, and a value.
 fn metadata() -> Metadata {
-    let place = |offset| Place { file: RelPath::own("__0_0.distcp"), offset, length: 8, transforms: Vec::new() };
-    let chunk = Chunk { region: Region::whole(&[2]), place: place(0) };
-    let entry = TensorEntry { dtype: DType::F32.torch().to_owned(), shape: vec![2], chunks: vec![chunk] };
+    let place = |offset| StoredPlace { file: RelPath::own("__0_0.distcp"), offset, length: 8, transforms: Vec::new() };
+    let chunk = StoredChunk { region: Region::whole(&[2]), place: place(0) };
+    let entry = TensorEntry { dtype: TensorDType::F32.torch().to_owned(), shape: vec![2], chunks: vec![chunk] };
     Metadata {
         tensors: [("w".to_owned(), entry)].into(),
         values: [("note".to_owned(), place(8))].into(),
@@ -44,7 +44,7 @@ fn entries_that_share_one_long_text_or_size_do_not_multiply_it() {
     // 20,000 values with one text of 20 kB between them are 400 MB when each has its own. A path is never so long; a transformation may be.
     let name = "n".repeat(20_000);
     let mut many = metadata();
-    let place = Place { transforms: vec![name], ..many.values["note"].clone() };
+    let place = StoredPlace { transforms: vec![name], ..many.values["note"].clone() };
     many.values = (0..20_000).map(|number| (format!("{number}"), place.clone())).collect();
     let bytes = many.to_bytes("save");
     assert!(bytes.len() < 3_000_000, "{}", bytes.len());

@@ -1,6 +1,6 @@
 //! Writes `.metadata` as CPython would pickle PyTorch's classes, readable by every PyTorch since 2.6.
 
-use super::{Chunk, Metadata, PathPart, Place, TensorEntry};
+use super::{Metadata, PathPart, StoredChunk, StoredPlace, TensorEntry};
 use crate::checkpoint::{
     element::Element,
     pickle::{Pickler, Protocol},
@@ -150,7 +150,7 @@ fn write_size(out: &mut Pickler, size: &[u64]) {
 }
 
 /// The key of a place. Values have no `offset` field at all: that is how PyTorch tells them apart.
-fn write_index(out: &mut Pickler, fqn: &str, chunk: Option<(u64, &Chunk)>) {
+fn write_index(out: &mut Pickler, fqn: &str, chunk: Option<(u64, &StoredChunk)>) {
     object(out, CLASSES, "MetadataIndex", |out| {
         out.field("fqn");
         out.text(fqn);
@@ -166,7 +166,7 @@ fn write_index(out: &mut Pickler, fqn: &str, chunk: Option<(u64, &Chunk)>) {
     });
 }
 
-fn write_place(out: &mut Pickler, place: &Place) {
+fn write_place(out: &mut Pickler, place: &StoredPlace) {
     object(out, "torch.distributed.checkpoint.filesystem", "_StorageInfo", |out| {
         out.field("relative_path");
         out.text(&place.file);

@@ -5,7 +5,7 @@ use crate::{
     checkpoint::{
         element::Element,
         mention::{Mention, Mentions},
-        metadata::{Chunk, MetadataError, TensorEntry},
+        metadata::{MetadataError, StoredChunk, TensorEntry},
         name,
         stored::{ItemError, PICKLE_BYTES_MAX, StoredItem},
         unpickle::UnpickleError,
@@ -17,7 +17,6 @@ use std::{collections::BTreeSet, os::unix::fs::FileExt, path::PathBuf};
 /// Bytes looked at together.
 const BLOCK_BYTES: u64 = 1 << 20;
 
-/// What was found.
 #[derive(Debug, Default)]
 pub struct Inspection {
     /// All that is wrong.
@@ -26,7 +25,7 @@ pub struct Inspection {
     pub checked: u64,
     /// Chunks and values that carry no checksum: PyTorch was told not to compute one.
     pub unchecked: u64,
-    /// What values mention that is no part of a checkpoint, by their names.
+    /// Globals in values that are no part of a checkpoint, by their names.
     pub mentions: Vec<(String, Mentions)>,
     /// Files of the directory that belong to no tensor and no value.
     pub unlisted: Vec<String>,
@@ -113,7 +112,7 @@ impl Checkpoint {
     fn inspect_chunk(
         &self,
         entry: &TensorEntry,
-        chunk: &Chunk,
+        chunk: &StoredChunk,
         progress: &mut dyn FnMut(u64),
     ) -> Result<bool, CopyError> {
         let bytes = chunk.region.volume().saturating_mul(entry.element().map_or(16, Element::bytes));

@@ -3,11 +3,11 @@
 //! **Invariant:** a chunk of which anything is wanted is read once and whole, so that its checksum is compared; of it only what is
 //! wanted stays in memory.
 
-use super::{Checkpoint, CopyError, Part, ReadError, check_coverage, index};
+use super::{Checkpoint, ChunkPart, CopyError, ReadError, check_coverage, index};
 use crate::checkpoint::{
     boxes::{Region, runs},
     element::Element,
-    metadata::Chunk,
+    metadata::StoredChunk,
     stored::{ItemError, StoredTensor, check_crc},
 };
 use std::{fs::File, os::unix::fs::FileExt};
@@ -52,10 +52,10 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// What the boxes have of a chunk; with each the elements that both have.
+    /// Returns the overlap of the boxes with a chunk; with each the elements that both have.
     fn copy_all(
         &self,
-        chunk: &Chunk,
+        chunk: &StoredChunk,
         element: Element,
         met: &mut [(Region, &Region, &mut [u8])],
     ) -> Result<(), CopyError> {
@@ -67,7 +67,7 @@ impl Checkpoint {
         file.0.read_exact_at(&mut payload, stored.at).map_err(ItemError::Io)?;
         check_crc(&payload, stored.crc32)?;
         for (both, wanted, out) in met {
-            Part { chunk, both, wanted, element }.copy_elements(&payload, &stored, out);
+            ChunkPart { chunk, both, wanted, element }.copy_elements(&payload, &stored, out);
         }
         Ok(())
     }

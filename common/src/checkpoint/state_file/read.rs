@@ -1,10 +1,10 @@
 //! Finds tensors and values in a file of any form that `torch.save` or `pickle.dump` wrote.
 
-use super::walk::{Found, Walk};
+use super::walk::{StateFileParts, Walk};
 use crate::{
     checkpoint::{
         form::FileForm,
-        metadata::Place,
+        metadata::StoredPlace,
         sequence::{Nowhere, Sequence, mentioned_inside},
         stored::{ItemError, Storages, StoredItem},
         torch::FILE_GLOBALS,
@@ -23,8 +23,8 @@ const GROWTH: u64 = 8;
 /// Most bytes of pickles: a bare one holds its arrays itself.
 const PICKLES_BYTES_MAX: u64 = 1 << 30;
 
-/// What is in a file of `length` bytes.
-pub(super) fn contents(file: &File, form: FileForm, length: u64) -> Result<Found, ItemError> {
+/// Reads the content of a file of `length` bytes.
+pub(super) fn contents(file: &File, form: FileForm, length: u64) -> Result<StateFileParts, ItemError> {
     let unsupported = |what: &str| Err(ItemError::Unsupported { what: what.to_owned() });
     match form {
         FileForm::Zip => zip(file, length),
@@ -47,15 +47,19 @@ pub(super) fn contents(file: &File, form: FileForm, length: u64) -> Result<Found
     }
 }
 
-fn zip(file: &File, length: u64) -> Result<Found, ItemError> {
-    let place = Place { file: RelPath::own("data.pkl"), offset: 0, length, transforms: Vec::new() };
+fn zip(file: &File, length: u64) -> Result<StateFileParts, ItemError> {
+    let place = StoredPlace { file: RelPath::own("data.pkl"), offset: 0, length, transforms: Vec::new() };
     let item = StoredItem::open(file, length, &place)?;
     let pickle = item.pickle()?;
     walk(&unpickle_any(&pickle, FILE_GLOBALS)?, &item)
 }
 
 /// Reads as much of the beginning of a file as its pickles need.
-fn growing(file: &File, length: u64, read: impl Fn(&[u8]) -> Result<Found, ItemError>) -> Result<Found, ItemError> {
+fn growing(
+    file: &File,
+    length: u64,
+    read: impl Fn(&[u8]) -> Result<StateFileParts, ItemError>,
+) -> Result<StateFileParts, ItemError> {
     let mut wanted = PICKLES_BYTES;
     loop {
         let taken = wanted.min(length).min(PICKLES_BYTES_MAX);
@@ -74,7 +78,7 @@ fn growing(file: &File, length: u64, read: impl Fn(&[u8]) -> Result<Found, ItemE
     }
 }
 
-fn walk(tree: &Tree<'_>, storages: &dyn Storages) -> Result<Found, ItemError> {
+fn walk(tree: &Tree<'_>, storages: &dyn Storages) -> Result<StateFileParts, ItemError> {
     let mut found = Walk::over(tree, storages)?;
     mentioned_inside(tree, &mut found.mentions);
     Ok(found)

@@ -6,7 +6,7 @@ use crate::checkpoint::{
     mention::{Mentions, is_dangerous},
     metadata::PathPart,
     stored::{ItemError, Storages, StoredTensor, locate},
-    tree::{Id, Node, Tree},
+    tree::{Tree, TreeId, TreeNode},
     unpickle::UnpickleError,
     value::Value,
 };
@@ -30,9 +30,8 @@ const REFUSED_MAX: usize = 1 << 14;
 /// The name of a tensor that is saved by itself.
 const ALONE: &str = "tensor";
 
-/// What is in a file.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct StateFileParts {
     pub(super) tensors: BTreeMap<String, StoredTensor>,
     pub(super) values: BTreeMap<String, Value>,
     pub(super) paths: BTreeMap<String, Vec<PathPart>>,
@@ -46,20 +45,20 @@ pub(super) struct Found {
 pub(super) struct Walk<'a> {
     storages: &'a dyn Storages,
     tree: &'a Tree<'a>,
-    found: Found,
+    found: StateFileParts,
     left: usize,
     /// Items of lists that may still be looked through.
     looks: Cell<usize>,
     /// Objects of other libraries that were entered: they may hold each other.
-    entered: HashSet<Id>,
+    entered: HashSet<TreeId>,
 }
 
 impl<'a> Walk<'a> {
     /// All that can be read, and the names of what cannot.
-    pub(super) fn over(tree: &'a Tree<'a>, storages: &'a dyn Storages) -> Result<Found, ItemError> {
+    pub(super) fn over(tree: &'a Tree<'a>, storages: &'a dyn Storages) -> Result<StateFileParts, ItemError> {
         let looks = Cell::new(LOOKS_MAX);
         let mut walk =
-            Walk { storages, tree, found: Found::default(), left: LEAVES_MAX, looks, entered: HashSet::new() };
+            Walk { storages, tree, found: StateFileParts::default(), left: LEAVES_MAX, looks, entered: HashSet::new() };
         let mut path = Vec::new();
         if walk.is_tensor(tree.root) {
             path.push(PathPart::Key(ALONE.to_owned()));
@@ -76,17 +75,17 @@ impl<'a> Walk<'a> {
         Ok(walk.found)
     }
 
-    fn is_tensor(&self, id: Id) -> bool {
+    fn is_tensor(&self, id: TreeId) -> bool {
         self.tree.object(id).is_some_and(|(name, ..)| name.starts_with("_rebuild_")) || array::is_array(self.tree, id)
     }
 
-    fn is_container(&self, id: Id) -> bool {
+    fn is_container(&self, id: TreeId) -> bool {
         self.tree.pairs(id).is_some()
-            || matches!(self.tree.node(id), Node::List(_) | Node::Tuple(_))
+            || matches!(self.tree.node(id), TreeNode::List(_) | TreeNode::Tuple(_))
             || self.tree.foreign(id).is_some()
     }
 
-    fn enter(&mut self, id: Id, path: &mut Vec<PathPart>) {
+    fn enter(&mut self, id: TreeId, path: &mut Vec<PathPart>) {
         let Some(left) = self.left.checked_sub(1) else { return };
         self.left = left;
         if path.len() > DEPTH_MAX {
@@ -115,7 +114,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn enter_all(&mut self, keys: Vec<(PathPart, Id)>, path: &mut Vec<PathPart>) {
+    fn enter_all(&mut self, keys: Vec<(PathPart, TreeId)>, path: &mut Vec<PathPart>) {
         for (part, value) in keys {
             path.push(part);
             self.enter(value, path);
@@ -123,8 +122,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What is in an object of another library is read by the names it has there; the object itself is a name.
-    fn enter_foreign(&mut self, id: Id, module: &str, class: &str, path: &mut Vec<PathPart>) {
+    /// Reads the content of an object of another library by the names it has there; the object itself is a name.
+    fn enter_foreign(&mut self, id: TreeId, module: &str, class: &str, path: &mut Vec<PathPart>) {
         if !self.entered.insert(id) {
             return;
         }
@@ -133,8 +132,8 @@ impl<'a> Walk<'a> {
             self.found.foreign.push((name(path), class));
         }
         let tree = self.tree;
-        let Node::Object { args, state, items, elements, .. } = tree.node(id) else { return };
-        let mut keys: Vec<(PathPart, Id)> =
+        let TreeNode::Object { args, state, items, elements, .. } = tree.node(id) else { return };
+        let mut keys: Vec<(PathPart, TreeId)> =
             items.iter().filter_map(|&(key, value)| Some((self.part(key)?, value))).collect();
         keys.extend(numbered(elements));
         for part in self.parts(*state) {
@@ -147,31 +146,31 @@ impl<'a> Walk<'a> {
     }
 
     /// The dictionaries of a state: itself, or those of a pair of attributes and slots.
-    fn parts(&self, state: Option<Id>) -> Vec<Id> {
+    fn parts(&self, state: Option<TreeId>) -> Vec<TreeId> {
         let Some(state) = state else { return Vec::new() };
         match self.tree.node(state) {
-            Node::Tuple(parts) => parts.iter().copied().filter(|part| self.tree.pairs(*part).is_some()).collect(),
+            TreeNode::Tuple(parts) => parts.iter().copied().filter(|part| self.tree.pairs(*part).is_some()).collect(),
             _ => vec![state],
         }
     }
 
     /// A plain value, or why it is none.
-    fn value(&self, id: Id) -> Result<Value, ItemError> {
+    fn value(&self, id: TreeId) -> Result<Value, ItemError> {
         let found = self.tree.value(id);
         found.map_err(|error| self.kind(id).map_or_else(|| error.into(), |what| ItemError::Unsupported { what }))
     }
 
-    /// What something is that is no plain value.
-    fn kind(&self, id: Id) -> Option<String> {
+    /// Describes an object that is no plain value.
+    fn kind(&self, id: TreeId) -> Option<String> {
         if self.tree.pairs(id).is_some() {
             // Were it not for its keys, it would have been followed.
             return Some("a dictionary of which a key is neither a text nor a whole number".to_owned());
         }
         match self.tree.node(id) {
-            Node::Huge => Some("a whole number of more than 64 bits".to_owned()),
-            Node::Escaped => Some("a text with escapes of Python 2".to_owned()),
-            Node::Persistent(_) => Some("a storage without a tensor".to_owned()),
-            Node::Global(module, name) => Some(format!("the class {module}.{name}")),
+            TreeNode::Huge => Some("a whole number of more than 64 bits".to_owned()),
+            TreeNode::Escaped => Some("a text with escapes of Python 2".to_owned()),
+            TreeNode::Persistent(_) => Some("a storage without a tensor".to_owned()),
+            TreeNode::Global(module, name) => Some(format!("the class {module}.{name}")),
             _ => self.tree.object(id).map(|(name, ..)| format!("an object made by {name}")),
         }
     }
@@ -184,29 +183,29 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn part(&self, key: Id) -> Option<PathPart> {
+    fn part(&self, key: TreeId) -> Option<PathPart> {
         match self.tree.text(key) {
             Some(text) => Some(PathPart::Key(text.to_owned())),
             None => self.tree.int(key).map(PathPart::Number),
         }
     }
 
-    /// What is in a container that is followed.
-    fn keys(&self, id: Id) -> Option<Vec<(PathPart, Id)>> {
+    /// Returns the content of a container that is followed.
+    fn keys(&self, id: TreeId) -> Option<Vec<(PathPart, TreeId)>> {
         if let Some(pairs) = self.tree.pairs(id) {
             return pairs.iter().map(|&(key, value)| Some((self.part(key)?, value))).collect();
         }
-        let (Node::List(items) | Node::Tuple(items)) = self.tree.node(id) else { return None };
+        let (TreeNode::List(items) | TreeNode::Tuple(items)) = self.tree.node(id) else { return None };
         let is_deep = items.iter().any(|item| self.holds_objects(*item, NESTED_MAX));
-        let is_plain = || matches!(self.tree.node(id), Node::Tuple(_)) && self.tree.value(id).is_ok();
+        let is_plain = || matches!(self.tree.node(id), TreeNode::Tuple(_)) && self.tree.value(id).is_ok();
         (is_deep && !is_plain()).then(|| numbered(items))
     }
 
     /// Whether there may be a tensor in it, or an object of another library.
-    fn holds_objects(&self, id: Id, depth: usize) -> bool {
+    fn holds_objects(&self, id: TreeId, depth: usize) -> bool {
         match self.tree.node(id) {
-            Node::Dict(_) | Node::Object { .. } => true,
-            Node::List(items) | Node::Tuple(items) if depth > 0 => {
+            TreeNode::Dict(_) | TreeNode::Object { .. } => true,
+            TreeNode::List(items) | TreeNode::Tuple(items) if depth > 0 => {
                 // A list may hold itself any number of times; what is not looked through is entered.
                 let left = self.looks.get().saturating_sub(items.len());
                 self.looks.set(left);
@@ -217,7 +216,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn numbered(items: &[Id]) -> Vec<(PathPart, Id)> {
+fn numbered(items: &[TreeId]) -> Vec<(PathPart, TreeId)> {
     (0u64..).map(PathPart::Index).zip(items.iter().copied()).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Opcodes of protocols 0 and 1, whose operands are lines of text.
 
 use super::{Machine, UnpickleError};
-use crate::checkpoint::tree::Node;
+use crate::checkpoint::tree::TreeNode;
 
 impl<'a> Machine<'a> {
     /// Runs one of them.
@@ -12,7 +12,7 @@ impl<'a> Machine<'a> {
             let callee = self.named(module, name, at)?;
             let callee = self.add(callee);
             let items = self.since_mark().ok_or_else(|| damaged.clone())?;
-            let args = self.add(Node::Tuple(items));
+            let args = self.add(TreeNode::Tuple(items));
             self.object(callee, args);
             return Ok(());
         }
@@ -21,7 +21,7 @@ impl<'a> Machine<'a> {
             Ok(line) => line,
             // A text of protocol 0 has one byte for each of the first 256 characters.
             Err(_) if opcode == b'V' => {
-                self.push(Node::Escaped);
+                self.push(TreeNode::Escaped);
                 return Ok(());
             }
             Err(_) => return Err(damaged.clone()),
@@ -30,13 +30,13 @@ impl<'a> Machine<'a> {
         let node = match opcode {
             b'p' => return self.memoize(index()?, damaged),
             b'g' => return self.fetch(index()?, damaged),
-            b'I' if line == "00" || line == "01" => Node::Bool(line == "01"),
+            b'I' if line == "00" || line == "01" => TreeNode::Bool(line == "01"),
             b'I' | b'L' => integer(line.trim_end_matches('L')).ok_or_else(|| damaged.clone())?,
-            b'F' => Node::Float(line.trim().parse().map_err(|_| damaged.clone())?),
+            b'F' => TreeNode::Float(line.trim().parse().map_err(|_| damaged.clone())?),
             b'S' => quoted(line).ok_or_else(|| damaged.clone())?,
             b'P' => {
-                let id = self.add(Node::Text(line));
-                Node::Persistent(id)
+                let id = self.add(TreeNode::Text(line));
+                TreeNode::Persistent(id)
             }
             _ => plain(line),
         };
@@ -46,22 +46,22 @@ impl<'a> Machine<'a> {
 }
 
 /// A whole number of any length.
-fn integer<'a>(text: &str) -> Option<Node<'a>> {
+fn integer<'a>(text: &str) -> Option<TreeNode<'a>> {
     let text = text.trim();
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    Some(text.parse().map_or(Node::Huge, Node::Int))
+    Some(text.parse().map_or(TreeNode::Huge, TreeNode::Int))
 }
 
-/// What is between quotes.
-fn quoted(line: &str) -> Option<Node<'_>> {
+/// Returns the text between quotes.
+fn quoted(line: &str) -> Option<TreeNode<'_>> {
     let line = line.trim_end();
     let quote = line.chars().next().filter(|quote| matches!(quote, '\'' | '"'))?;
     Some(plain(line.strip_prefix(quote)?.strip_suffix(quote)?))
 }
 
-fn plain(text: &str) -> Node<'_> {
-    if text.contains('\\') { Node::Escaped } else { Node::Text(text) }
+fn plain(text: &str) -> TreeNode<'_> {
+    if text.contains('\\') { TreeNode::Escaped } else { TreeNode::Text(text) }
 }

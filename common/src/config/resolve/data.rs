@@ -7,7 +7,7 @@ use crate::config::{
     },
     error::{ConfigError, ConfigErrorKind, Place},
     facts::Facts,
-    raw::{Entry, Node, Value},
+    raw::{RawEntry, RawNode, RawValue},
     section::Section,
 };
 use std::{
@@ -39,7 +39,7 @@ const KINDS: &[(&str, FeatureKind)] = &[
     ("time", FeatureKind::Time),
 ];
 const OUTSIDES: &[(&str, Outside)] = &[("unknown", Outside::Unknown), ("clamp", Outside::Clamp)];
-/// What an empty cell of labels is, and whether that is missing.
+/// Meaning of an empty cell of labels, and whether that is missing.
 const EMPTIES: &[(&str, bool)] = &[("none", false), ("missing", true)];
 /// How categories are read, and whether that is as one-hot columns.
 const ENCODINGS: &[(&str, bool)] = &[("embedding", false), ("one_hot", true)];
@@ -77,7 +77,6 @@ const SPLITS: &[(&str, SplitKind)] = &[
 /// Cell texts that mean "missing" unless `missing_only` lists others.
 pub(super) const MISSING_DEFAULT: &[&str] = &["NA", "N/A", "NaN", "nan", "null", "NULL", "None"];
 
-/// Sources, at most.
 const SOURCES_MAX: usize = 256;
 /// Weights of sources: no ratio of two of them is beyond what rounding to whole samples can keep.
 const WEIGHTS: RangeInclusive<f64> = 1e-6..=1e6;
@@ -199,7 +198,7 @@ fn sources(s: &mut Section<'_>, facts: &Facts) -> (Vec<PathBuf>, Vec<DataSource>
     if s.texts("files").is_some() {
         s.error_at("files", ConfigErrorKind::FilesAndSources);
     }
-    let Value::Array(items) = &node.value else {
+    let RawValue::Array(items) = &node.value else {
         let expected = "a list of sections, [[data.sources]]".into();
         let kind = ConfigErrorKind::Type { found: super::super::section::describe(&node.value), expected };
         s.error_at("sources", kind);
@@ -252,20 +251,20 @@ fn files(s: &mut Section<'_>, facts: &Facts) -> Vec<PathBuf> {
 fn ranges(s: &mut Section<'_>) -> Vec<ColumnRange> {
     let ranges: Vec<_> = match s.node("ranges").map(|node| &node.value) {
         None => Vec::new(),
-        Some(Value::Array(items)) => items.iter().filter_map(|item| range_section(s, item)).collect(),
+        Some(RawValue::Array(items)) => items.iter().filter_map(|item| range_section(s, item)).collect(),
         Some(_) => s.free("ranges").iter().filter_map(|entry| range_pair(s, entry)).collect(),
     };
     s.distinct("ranges", ranges.iter().map(|range| range.column.as_str()));
     ranges
 }
 
-fn range_pair(s: &mut Section<'_>, entry: &Entry) -> Option<ColumnRange> {
+fn range_pair(s: &mut Section<'_>, entry: &RawEntry) -> Option<ColumnRange> {
     let name = format!("ranges.{}", entry.key);
     let (low, high) = s.pair_of(&name, &entry.node, &(..))?;
     ordered(s, &name, &entry.node, ColumnRange { column: entry.key.clone(), low, high })
 }
 
-fn range_section(s: &mut Section<'_>, item: &Node) -> Option<ColumnRange> {
+fn range_section(s: &mut Section<'_>, item: &RawNode) -> Option<ColumnRange> {
     let mut section = s.item("ranges", item);
     let column = section.text_required("column", "the name of a column");
     for key in ["low", "high"] {
@@ -283,7 +282,7 @@ fn range_section(s: &mut Section<'_>, item: &Node) -> Option<ColumnRange> {
     sound.then(|| ordered(s, "ranges", item, ColumnRange { column, low, high })).flatten()
 }
 
-fn ordered(s: &mut Section<'_>, name: &str, node: &Node, range: ColumnRange) -> Option<ColumnRange> {
+fn ordered(s: &mut Section<'_>, name: &str, node: &RawNode, range: ColumnRange) -> Option<ColumnRange> {
     if range.low <= range.high {
         return Some(range);
     }
@@ -341,14 +340,14 @@ fn features(s: &mut Section<'_>) -> Vec<Feature> {
         return Vec::new();
     };
     let items = match &node.value {
-        Value::Array(items) => items.as_slice(),
+        RawValue::Array(items) => items.as_slice(),
         _ => std::slice::from_ref(node),
     };
     let mut features = Vec::with_capacity(items.len());
     for item in items {
         match &item.value {
-            Value::Text(column) => features.push(Feature::new(column, FeatureKind::Number)),
-            Value::Table(_) => features.push(feature(s, item)),
+            RawValue::Text(column) => features.push(Feature::new(column, FeatureKind::Number)),
+            RawValue::Table(_) => features.push(feature(s, item)),
             other => {
                 let found = super::super::section::describe(other);
                 let expected = "a column name, or a section with column and kind".into();
@@ -364,7 +363,7 @@ fn features(s: &mut Section<'_>) -> Vec<Feature> {
 }
 
 /// `{ column = "b", kind = "index", offset = 1, rows = 40, outside = "clamp" }`.
-fn feature(s: &mut Section<'_>, item: &Node) -> Feature {
+fn feature(s: &mut Section<'_>, item: &RawNode) -> Feature {
     let mut section = s.item("features", item);
     let i = &mut section;
     let column = i.text_required("column", "the name of a column");
@@ -403,7 +402,6 @@ fn feature(s: &mut Section<'_>, item: &Node) -> Feature {
     Feature { column, kind, one_hot }
 }
 
-/// One character.
 fn separator(s: &mut Section<'_>) -> Option<char> {
     let text = s.text("separator")?;
     let mut chars = text.chars();
@@ -427,7 +425,7 @@ fn windows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> Wi
         None => vec![Calendar::DayOfYear, Calendar::Weekday],
         Some(node) => {
             let items = match &node.value {
-                Value::Array(items) => items.as_slice(),
+                RawValue::Array(items) => items.as_slice(),
                 _ => std::slice::from_ref(node),
             };
             items.iter().filter_map(|item| s.name_of("calendar", item, CALENDARS)).collect()

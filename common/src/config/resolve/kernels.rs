@@ -3,7 +3,7 @@
 
 use crate::config::{
     error::ConfigErrorKind,
-    raw::{Entry, Node, Value},
+    raw::{RawEntry, RawNode, RawValue},
     section::{Section, describe},
 };
 use std::collections::BTreeMap;
@@ -14,24 +14,24 @@ pub(super) fn resolve(root: &mut Section<'_>) -> BTreeMap<String, Vec<String>> {
 }
 
 /// One name, or a list of names.
-fn order(root: &mut Section<'_>, entry: &Entry) -> Option<Vec<String>> {
+fn order(root: &mut Section<'_>, entry: &RawEntry) -> Option<Vec<String>> {
     let key = format!("kernels.{}", entry.key);
-    let nodes: &[Node] = match &entry.node.value {
-        Value::Array(items) if items.is_empty() => {
+    let nodes: &[RawNode] = match &entry.node.value {
+        RawValue::Array(items) if items.is_empty() => {
             root.error(&key, entry.node.place.clone(), ConfigErrorKind::Empty("kernel"));
             return None;
         }
-        Value::Array(items) => items,
+        RawValue::Array(items) => items,
         _ => std::slice::from_ref(&entry.node),
     };
     let mut names: Vec<String> = Vec::with_capacity(nodes.len());
     for node in nodes {
         let kind = match &node.value {
-            Value::Text(name) if !names.contains(name) => {
+            RawValue::Text(name) if !names.contains(name) => {
                 names.push(name.clone());
                 continue;
             }
-            Value::Text(name) => ConfigErrorKind::Repeated(name.clone()),
+            RawValue::Text(name) => ConfigErrorKind::Repeated(name.clone()),
             other => {
                 let expected = "the name of a kernel, or a list of names".into();
                 ConfigErrorKind::Type { found: describe(other), expected }

@@ -40,7 +40,7 @@ pub fn resolve(raw: &RawConfig, facts: &Facts) -> Result<RunConfig, Vec<ConfigEr
     let train = root.section("train").map(|section| train::resolve(section, loss, &mut inner));
     let train = train.unwrap_or_else(|| TrainConfig { loss, rate_by_rows: true, ..TrainConfig::default() });
     if let Some(Some(data)) = &data {
-        check_classes(&root, (data, &model, &train), &mut inner);
+        check_classes(&root, data, &model, &train, &mut inner);
     }
     let cluster = train::resolve_cluster(root.section("cluster"), facts, &mut inner);
     let kernels = kernels::resolve(&mut root);
@@ -63,7 +63,7 @@ pub fn resolve(raw: &RawConfig, facts: &Facts) -> Result<RunConfig, Vec<ConfigEr
     }
 }
 
-/// What is said of the loss and of the kind of the target: the one that is not said follows the other.
+/// Checks the loss against the kind of the target: the one that is not said follows the other.
 struct Sayings {
     loss: Option<Loss>,
     says_kind: bool,
@@ -114,7 +114,9 @@ fn model_of(root: &mut Section<'_>, whole: bool, errors: &mut Vec<ConfigError>) 
 /// Classes and their loss need each other, and probabilities have no other range.
 fn check_classes(
     root: &Section<'_>,
-    (data, model, train): (&DataConfig, &ModelConfig, &TrainConfig),
+    data: &DataConfig,
+    model: &ModelConfig,
+    train: &TrainConfig,
     errors: &mut Vec<ConfigError>,
 ) {
     let classes = matches!(&data.layout, Layout::Rows(rows) if rows.classes);

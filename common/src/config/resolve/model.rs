@@ -55,7 +55,7 @@ pub(super) fn resolve(mut section: Section<'_>, whole: bool, errors: &mut Vec<Co
         norm: s.name("norm", NORMS).unwrap_or(default.norm),
         preset: s.name("preset", PRESETS).unwrap_or(default.preset),
         tasks: default.tasks,
-        mixer: s.name("mixer", &Mixer::NAMES).unwrap_or(default.mixer),
+        mixer: s.name_or_old("mixer", &Mixer::NAMES, &Mixer::OLD_NAMES).unwrap_or(default.mixer),
         segments,
         dilations,
         fuser_reduction: s.name("fuser_reduction", &Reduction::NAMES).unwrap_or(default.fuser_reduction),

@@ -4,11 +4,10 @@ use crate::config::{
     error::ConfigErrorKind,
     forest::{Forest, Mixer, Mode, Part, Reduction, Task, TemplateConfig},
     model::ModelConfig,
-    raw::{Node, Value},
+    raw::{RawNode, RawValue},
     section::{Section, describe},
 };
 
-/// Tasks at most.
 const TASKS_MAX: usize = 256;
 /// Keys that only a template has.
 const OF_TEMPLATES: [&str; 5] = ["mode", "depth", "tokens", "mixer", "model"];
@@ -17,10 +16,10 @@ const OF_TEMPLATES: [&str; 5] = ["mode", "depth", "tokens", "mixer", "model"];
 pub(super) fn resolve(s: &mut Section<'_>, model: &ModelConfig, whole: bool) -> Forest {
     let tasks = match s.node("tasks") {
         None => Vec::new(),
-        Some(Node { value: Value::Array(items), .. }) if items.len() <= TASKS_MAX => {
+        Some(RawNode { value: RawValue::Array(items), .. }) if items.len() <= TASKS_MAX => {
             items.iter().map(|item| task(s, item, model)).collect()
         }
-        Some(Node { value: Value::Array(items), .. }) => {
+        Some(RawNode { value: RawValue::Array(items), .. }) => {
             let found = format!("{} tasks", items.len());
             let expected = format!("at most {TASKS_MAX}");
             s.error_at("tasks", ConfigErrorKind::Range { found, expected });
@@ -47,7 +46,7 @@ pub(super) fn resolve(s: &mut Section<'_>, model: &ModelConfig, whole: bool) -> 
     })
 }
 
-fn task(s: &mut Section<'_>, node: &Node, model: &ModelConfig) -> Task {
+fn task(s: &mut Section<'_>, node: &RawNode, model: &ModelConfig) -> Task {
     let mut item = s.item("tasks", node);
     let t = &mut item;
     let name = t.text_required("name", "the name of the task");
@@ -78,13 +77,13 @@ fn task(s: &mut Section<'_>, node: &Node, model: &ModelConfig) -> Task {
     Task { name, weight, parent, part }
 }
 
-/// What is not said is as in the preset's template of the same mode.
+/// Keys that are absent are as in the preset's template of the same mode.
 fn template(t: &mut Section<'_>, model: &ModelConfig) -> Part {
     let unsaid = model.template(t.name("mode", &Mode::NAMES).unwrap_or(Mode::Spatial));
     Part::Template(TemplateConfig {
         depth: t.integer("depth", 0..=256, unsaid.depth),
         tokens: t.integer("tokens", 1..=8192, unsaid.tokens),
-        mixer: t.name("mixer", &Mixer::NAMES).unwrap_or(unsaid.mixer),
+        mixer: t.name_or_old("mixer", &Mixer::NAMES, &Mixer::OLD_NAMES).unwrap_or(unsaid.mixer),
         model: t.text("model"),
         ..unsaid
     })

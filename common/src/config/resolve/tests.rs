@@ -5,7 +5,7 @@ use crate::config::{
     data::{Calendar, DuplicatePolicy, FeatureKind, Index, Labels, Layout, Outside, SplitKind, TargetMask},
     forest::{Mixer, Mode, Part, TemplateConfig},
     model::Preset,
-    raw::Value,
+    raw::RawValue,
     train::{CellWeights, Device, Nproc, Precision, Recovery},
 };
 use std::path::{Path, PathBuf};
@@ -165,7 +165,7 @@ fn overrides_come_last_and_name_themselves() {
     raw.set("name=storm").unwrap();
     raw.set("data.files=other.csv").unwrap();
     raw.set("model.patch=[1, 2]").unwrap();
-    raw.set_value("cluster.nproc_per_node", Value::Text("cpu".into()), "--nproc-per-node");
+    raw.set_value("cluster.nproc_per_node", RawValue::Text("cpu".into()), "--nproc-per-node");
     let config = resolve(&raw, &facts()).unwrap();
     assert_eq!((config.train.epochs, config.name.as_str(), config.model.patch), (3, "storm", vec![1, 2]));
     assert_eq!(config.data.unwrap().files, [PathBuf::from("/home/u/other.csv")]);
@@ -352,7 +352,7 @@ fn recovery_is_chosen_and_what_needs_it_says_so() {
 
 #[test]
 fn tasks_are_added_to_those_of_the_preset() {
-    let text = "[model]\npreset = \"temporal\"\ntemporal_latents = 5\nspatial_depth = 2\nmixer = \"true_retention\"\n\
+    let text = "[model]\npreset = \"temporal\"\ntemporal_latents = 5\nspatial_depth = 2\nmixer = \"retnet\"\n\
                 [[model.tasks]]\nname = \"week\"\nmode = \"spatial\"\ntokens = 7\nweight = 0.5\nparent = \"all\"\nmixer = \"dilated\"\n\
                 [[model.tasks]]\nname = \"own\"\nmode = \"temporal\"\nmodel = \"mine\"\nparent = \"all\"\n\
                 [[model.tasks]]\nname = \"all\"\nreduction = \"linear\"\n";
@@ -368,16 +368,41 @@ fn tasks_are_added_to_those_of_the_preset() {
     let model_name = None;
     assert_eq!(template("week"), TemplateConfig { mode: Mode::Spatial, depth: 2, tokens: 7, mixer, model: model_name });
     // What a task does not say is as in the preset's template of its mode.
-    let mixer = Mixer::TrueRetention;
+    let mixer = Mixer::Retention;
     let own = TemplateConfig { mode: Mode::Temporal, depth: 4, tokens: 5, mixer, model: Some("mine".to_owned()) };
     assert_eq!(template("own"), own);
-    assert_eq!(template("temporal").mixer, Mixer::TrueRetention);
+    assert_eq!(template("temporal").mixer, Mixer::Retention);
     // Written and read again it is the same.
     let again: ModelConfig = serde_json::from_str(&serde_json::to_string(&model).unwrap()).unwrap();
     assert_eq!(again, model);
     // A run.json from before there were tasks.
     let old: ModelConfig = serde_json::from_str(r#"{"d_model": 64, "preset": "spatial"}"#).unwrap();
     assert_eq!(old, ModelConfig { d_model: 64, preset: Preset::Spatial, ..ModelConfig::default() });
+}
+
+#[test]
+fn old_and_new_names_of_mixers_mean_the_same() {
+    let model = |mixer: &str| resolve(&parse(&format!("[model]\nmixer = \"{mixer}\"\n")), &facts()).unwrap().model;
+    let names = [
+        ("gated_ema", "retention", Mixer::GatedEma),
+        ("retnet", "true_retention", Mixer::Retention),
+        ("dilated", "dilated", Mixer::Dilated),
+    ];
+    for (new, old, mixer) in names {
+        assert_eq!((model(new).mixer, mixer.name(), mixer.parameter_name()), (mixer, new, old));
+        assert_eq!(model(old), model(new));
+        // Manifests are written with the old names, which version 0.1 reads, and read with both.
+        assert_eq!(serde_json::to_value(model(new)).unwrap()["mixer"], old);
+        for name in [new, old] {
+            let read: ModelConfig = serde_json::from_str(&format!(r#"{{"mixer": "{name}"}}"#)).unwrap();
+            assert_eq!(read.mixer, mixer);
+            let task = format!("[[model.tasks]]\nname = \"a\"\nmode = \"spatial\"\nmixer = \"{name}\"\n");
+            let tasks = resolve(&parse(&task), &facts()).unwrap().model.tasks;
+            assert!(matches!(&tasks.get("a").unwrap().part, Part::Template(template) if template.mixer == mixer));
+        }
+    }
+    let wrong = mistakes("[model]\nmixer = \"mamba\"\n");
+    assert!(wrong[0].contains("gated_ema, retnet, dilated"), "{wrong:?}");
 }
 
 #[test]
@@ -410,7 +435,13 @@ fn mistakes_in_tasks_have_their_place() {
     assert!(only("tasks = 3\n").contains("expected a list of sections"));
     assert!(only("segments = [16, 30]\n").contains("first dilation 1"));
     assert!(only("dilations = [2, 4]\n").contains("conf/weather.toml:2:13: model.dilations: segments [16, 64]"));
-    assert!(only("mixer = \"retentoin\"\n").contains("did you mean `retention`?"));
+    assert!(
+        only(
+            "mixer = \"retnte\"
+"
+        )
+        .contains("did you mean `retnet`?")
+    );
 }
 
 /// Rows of a table with one target, and what follows.

@@ -3,7 +3,7 @@
 use crate::config::{
     error::{ConfigError, ConfigErrorKind},
     facts::Facts,
-    raw::{Node, Value},
+    raw::{RawNode, RawValue},
     section::Section,
     train::{
         Averaging, Busy, CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc,
@@ -131,9 +131,9 @@ fn cell_weights(s: &mut Section<'_>) -> CellWeights {
     let key = "cell_weights";
     let Some(node) = s.node(key) else { return CellWeights::Equal };
     let weight = 0.0..=CELL_WEIGHT_MAX;
-    let lists = |node: &Node| matches!(&node.value, Value::Array(items) if items.iter().any(is_list));
+    let lists = |node: &RawNode| matches!(&node.value, RawValue::Array(items) if items.iter().any(is_list));
     let weights = if lists(node) {
-        let Value::Array(axes) = &node.value else { return CellWeights::Equal };
+        let RawValue::Array(axes) = &node.value else { return CellWeights::Equal };
         CellWeights::Axes(axes.iter().filter_map(|axis| s.numbers_of(key, axis, &weight)).collect())
     } else {
         CellWeights::Cells(s.numbers_of(key, node, &weight).unwrap_or_default())
@@ -150,8 +150,8 @@ fn cell_weights(s: &mut Section<'_>) -> CellWeights {
     weights
 }
 
-fn is_list(node: &Node) -> bool {
-    matches!(node.value, Value::Array(_))
+fn is_list(node: &RawNode) -> bool {
+    matches!(node.value, RawValue::Array(_))
 }
 
 pub(super) fn resolve_cluster(
@@ -222,7 +222,7 @@ fn workers_min(s: &mut Section<'_>, workers: u32) -> u32 {
 fn nproc(s: &mut Section<'_>) -> Nproc {
     match s.node("nproc_per_node") {
         None => Nproc::Auto,
-        Some(node) if matches!(node.value, Value::Integer(_)) => {
+        Some(node) if matches!(node.value, RawValue::Integer(_)) => {
             Nproc::Count(s.integer("nproc_per_node", 1..=NPROC_MAX, 1))
         }
         Some(node) => s.name_of("nproc_per_node", node, NPROCS).unwrap_or(Nproc::Auto),

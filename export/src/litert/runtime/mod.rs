@@ -4,12 +4,12 @@ mod result;
 mod safe;
 mod sys;
 
-pub use safe::{Compiled, LiteRt};
+pub use safe::{CompiledModel, LiteRt};
 
 use crate::{ExportError, foreign::Wheel};
 use std::path::PathBuf;
 
-/// Where it is found.
+/// Wheel that contains the library.
 const WHEEL: Wheel = Wheel {
     what: WHAT,
     format: "litert",
@@ -17,13 +17,13 @@ const WHEEL: Wheel = Wheel {
     dir: "ai_edge_litert",
     file: "libLiteRt.so",
 };
-/// In error messages.
+/// Name of the runtime in error messages.
 const WHAT: &str = "LiteRT";
 
-/// The first library among `candidates`: itself, in a directory, in a `site-packages`, or in an environment of Python.
+/// Returns the first library among `candidates`: given itself, in a directory, in a `site-packages`, or in a Python environment.
 ///
 /// # Errors
-/// Where it was looked for.
+/// The library was not found; the error lists the places.
 pub fn library(candidates: &[PathBuf]) -> Result<PathBuf, ExportError> {
     WHEEL.library(candidates)
 }

@@ -1,8 +1,8 @@
-//! A LiteRT model at work.
+//! Execution of a LiteRT model.
 
 use super::{
     WHAT, WHEEL,
-    result::{self, Said, Side},
+    result::{self, ApiResult, Side},
     sys::{Functions, Handle, Layout, TensorType},
 };
 use crate::{ExportError, Runner, Tensor, foreign};
@@ -11,16 +11,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// `LiteRtElementType`.
+/// Numbers of `LiteRtElementType`.
 const FLOAT32: i32 = 1;
 const INT32: i32 = 2;
 const BOOL: i32 = 6;
 
-/// LiteRT's library.
 #[derive(Clone)]
 pub struct LiteRt {
     api: &'static Functions,
-    /// Lives as long as the library.
+    /// Environment, which lives as long as the library.
     environment: Handle,
     version: String,
 }
@@ -32,10 +31,10 @@ impl fmt::Debug for LiteRt {
 }
 
 impl LiteRt {
-    /// Loads `libLiteRt.so`, for as long as this process lives. It does not tell its version; the wheel around it does.
+    /// Loads `libLiteRt.so`, for as long as this process lives. The library does not report its version; the wheel around it does.
     ///
     /// # Errors
-    /// When it is not LiteRT's library, or an older one.
+    /// The library is not LiteRT's, or too old.
     pub fn load(library: &Path) -> Result<Self, ExportError> {
         let unavailable = |error: String| ExportError::Unavailable {
             what: WHAT,
@@ -51,71 +50,76 @@ impl LiteRt {
     /// Loads a `.tflite` file.
     ///
     /// # Errors
-    /// What LiteRT says of it.
-    pub fn open(&self, path: &Path) -> Result<Compiled, ExportError> {
+    /// Any error of LiteRT.
+    pub fn open(&self, path: &Path) -> Result<CompiledModel, ExportError> {
         let refused = |why| ExportError::Refused { what: WHAT, path: path.to_owned(), why };
         let place = path.to_str().ok_or_else(|| refused("its path is no UTF-8".to_owned()))?;
         let api = self.api;
-        let own = |handle: Said<Handle>, destroy| handle.map(|handle| Owned { api, handle, destroy }).map_err(refused);
+        let own = |handle: ApiResult<Handle>, destroy| {
+            handle.map(|handle| OwnedHandle { api, handle, destroy }).map_err(refused)
+        };
         let model = own(result::model(api, self.environment, place), result::destroy_model)?;
         let inputs = result::ports(api, model.handle, Side::Input).map_err(refused)?;
         let outputs = result::ports(api, model.handle, Side::Output).map_err(refused)?;
         let compiled = result::compiled(api, self.environment, model.handle);
         let compiled = own(compiled, result::destroy_compiled)?;
-        Ok(Compiled { runtime: self.clone(), path: path.to_owned(), inputs, outputs, compiled, _model: model })
+        Ok(CompiledModel { runtime: self.clone(), path: path.to_owned(), inputs, outputs, compiled, _model: model })
     }
 }
 
 /// A handle that is destroyed with its owner.
-struct Owned {
+struct OwnedHandle {
     api: &'static Functions,
     handle: Handle,
     destroy: fn(&Functions, Handle),
 }
 
-impl Drop for Owned {
+impl Drop for OwnedHandle {
     fn drop(&mut self) {
         (self.destroy)(self.api, self.handle);
     }
 }
 
-/// A loaded model. Its fields go in their order: what was compiled before the model.
-pub struct Compiled {
+/// A loaded model. Its fields are dropped in their order: the compiled model before the model.
+pub struct CompiledModel {
     runtime: LiteRt,
     path: PathBuf,
     inputs: Vec<(String, TensorType)>,
     outputs: Vec<(String, TensorType)>,
-    compiled: Owned,
-    _model: Owned,
+    compiled: OwnedHandle,
+    _model: OwnedHandle,
 }
 
-impl fmt::Debug for Compiled {
+impl fmt::Debug for CompiledModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Compiled").field("runtime", &self.runtime).field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("CompiledModel")
+            .field("runtime", &self.runtime)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
-impl Compiled {
-    fn buffer(&self, side: Side, port: usize, kind: &TensorType) -> Said<Owned> {
+impl CompiledModel {
+    fn buffer(&self, side: Side, port: usize, kind: &TensorType) -> ApiResult<OwnedHandle> {
         let api = self.compiled.api;
-        let handle = result::buffer(api, (self.runtime.environment, self.compiled.handle), (side, port), kind)?;
-        Ok(Owned { api, handle, destroy: result::destroy_buffer })
+        let handle = result::buffer(api, self.runtime.environment, self.compiled.handle, side, port, kind)?;
+        Ok(OwnedHandle { api, handle, destroy: result::destroy_buffer })
     }
 
-    /// Bytes of an input, whose sizes the model takes over.
-    fn sized<'t>(&self, port: usize, inputs: &'t [Tensor]) -> Said<(&'t Tensor, TensorType)> {
+    /// Finds an input and resizes the model's input to its shape.
+    fn sized<'t>(&self, port: usize, inputs: &'t [Tensor]) -> ApiResult<(&'t Tensor, TensorType)> {
         let (name, TensorType { kind, .. }) = &self.inputs[port];
         let input = inputs.iter().find(|input| input.name == *name);
         let input = input.ok_or_else(|| format!("input {name} was not given"))?;
         foreign::agrees(input)?;
         let sizes =
             input.shape.iter().map(|size| i32::try_from(*size).map_err(|_| format!("input {name} has {size} rows")));
-        let sizes = sizes.collect::<Said<Vec<i32>>>()?;
+        let sizes = sizes.collect::<ApiResult<Vec<i32>>>()?;
         result::resize(self.compiled.api, self.compiled.handle, port, &sizes)?;
         Ok((input, TensorType { kind: *kind, layout: Layout::of(&sizes)? }))
     }
 
-    fn given(&self, port: usize, (input, kind): &(&Tensor, TensorType)) -> Said<Owned> {
+    fn input_buffer(&self, port: usize, input: &Tensor, kind: &TensorType) -> ApiResult<OwnedHandle> {
         let bytes: Vec<u8> = match kind.kind {
             FLOAT32 => input.values.iter().flat_map(|v| v.to_le_bytes()).collect(),
             INT32 => input.values.iter().flat_map(|v| (*v as i32).to_le_bytes()).collect(),
@@ -126,7 +130,7 @@ impl Compiled {
         Ok(buffer)
     }
 
-    fn answered(&self, name: &str, kind: i32, (layout, buffer): (&Layout, &Owned)) -> Said<Tensor> {
+    fn output_tensor(&self, name: &str, kind: i32, layout: &Layout, buffer: &OwnedHandle) -> ApiResult<Tensor> {
         let shape = layout.shape()?;
         let elements: usize = shape.iter().product();
         let read = |size| result::read(buffer.api, buffer.handle, elements * size);
@@ -139,28 +143,32 @@ impl Compiled {
         Ok(Tensor { name: name.to_owned(), shape, values })
     }
 
-    fn called(&self, inputs: &[Tensor]) -> Said<Vec<Tensor>> {
+    fn call(&self, inputs: &[Tensor]) -> ApiResult<Vec<Tensor>> {
         let api = self.compiled.api;
-        let sized = (0..self.inputs.len()).map(|port| self.sized(port, inputs)).collect::<Said<Vec<_>>>()?;
+        let sized = (0..self.inputs.len()).map(|port| self.sized(port, inputs)).collect::<ApiResult<Vec<_>>>()?;
         let layouts = result::outputs(api, self.compiled.handle, self.outputs.len())?;
-        let given = sized.iter().enumerate().map(|(port, of)| self.given(port, of)).collect::<Said<Vec<_>>>()?;
+        let given = sized
+            .iter()
+            .enumerate()
+            .map(|(port, (input, kind))| self.input_buffer(port, input, kind))
+            .collect::<ApiResult<Vec<_>>>()?;
         let types =
             self.outputs.iter().zip(&layouts).map(|((_, of), layout)| TensorType { kind: of.kind, layout: *layout });
         let room =
-            types.enumerate().map(|(port, of)| self.buffer(Side::Output, port, &of)).collect::<Said<Vec<_>>>()?;
-        let handles = |of: &[Owned]| of.iter().map(|buffer| buffer.handle).collect::<Vec<_>>();
+            types.enumerate().map(|(port, of)| self.buffer(Side::Output, port, &of)).collect::<ApiResult<Vec<_>>>()?;
+        let handles = |of: &[OwnedHandle]| of.iter().map(|buffer| buffer.handle).collect::<Vec<_>>();
         result::run(api, self.compiled.handle, &handles(&given), &handles(&room))?;
         let outputs = self.outputs.iter().zip(layouts.iter().zip(&room));
-        outputs.map(|((name, of), (layout, buffer))| self.answered(name, of.kind, (layout, buffer))).collect()
+        outputs.map(|((name, of), (layout, buffer))| self.output_tensor(name, of.kind, layout, buffer)).collect()
     }
 }
 
-impl Runner for Compiled {
+impl Runner for CompiledModel {
     fn version(&self) -> String {
         format!("litert {}", self.runtime.version)
     }
 
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
-        self.called(inputs).map_err(|why| ExportError::Refused { what: WHAT, path: self.path.clone(), why })
+        self.call(inputs).map_err(|why| ExportError::Refused { what: WHAT, path: self.path.clone(), why })
     }
 }

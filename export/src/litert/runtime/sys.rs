@@ -1,27 +1,27 @@
-//! LiteRT's C API as its headers have it: litert/c/litert_{environment,model,options,compiled_model,tensor_buffer}.h.
+//! LiteRT's C API, from its headers: litert/c/litert_{environment,model,options,compiled_model,tensor_buffer}.h.
 //!
-//! **Invariant:** no logic; only [`super::result`] calls these.
+//! **Invariant:** no logic; only [`super::result`] calls these functions.
 
 use crate::foreign::sys::functions;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// Something that the library gives and takes back.
+/// An opaque object of the library.
 pub(super) type Handle = *mut c_void;
 
-/// The most axes of a tensor.
+/// Limit on the axes of a tensor.
 pub(super) const AXES_MAX: usize = 8;
 
-/// `LiteRtLayout`.
+/// C struct `LiteRtLayout`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Layout {
-    /// The number of axes in the lower seven bits; whether there are strides in the eighth.
+    /// Number of axes in the lower seven bits; the eighth is set when there are strides.
     pub(super) axes: c_uint,
     pub(super) sizes: [i32; AXES_MAX],
     pub(super) strides: [u32; AXES_MAX],
 }
 
-/// `LiteRtRankedTensorType`.
+/// C struct `LiteRtRankedTensorType`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct TensorType {
@@ -29,39 +29,39 @@ pub(super) struct TensorType {
     pub(super) layout: Layout,
 }
 
-/// `LiteRtEnvOption` with a number.
+/// C struct `LiteRtEnvOption` with an integer value.
 #[repr(C)]
-pub(super) struct Choice {
+pub(super) struct EnvOption {
     pub(super) tag: c_int,
-    pub(super) value: Number,
+    pub(super) value: OptionValue,
 }
 
-/// `LiteRtAny` that holds a number.
+/// C struct `LiteRtAny` with an integer value.
 #[repr(C)]
-pub(super) struct Number {
+pub(super) struct OptionValue {
     pub(super) kind: c_int,
     pub(super) value: i64,
 }
 
-/// `kLiteRtAnyTypeInt`.
+/// Value of `kLiteRtAnyTypeInt`.
 pub(super) const NUMBER: c_int = 2;
-/// `kLiteRtEnvOptionTagAutoRegisterAccelerators` and `…MinLoggerSeverity`.
+/// Values of `kLiteRtEnvOptionTagAutoRegisterAccelerators` and `kLiteRtEnvOptionTagMinLoggerSeverity`.
 pub(super) const ACCELERATORS: c_int = 24;
 pub(super) const SEVERITY: c_int = 25;
-/// `kLiteRtLogSeverityError`.
+/// Value of `kLiteRtLogSeverityError`.
 pub(super) const ERROR: i64 = 3;
 
-/// `kLiteRtHwAcceleratorCpu`.
+/// Value of `kLiteRtHwAcceleratorCpu`.
 pub(super) const CPU: c_int = 1;
-/// `kLiteRtTensorBufferLockModeRead` and `…Write`.
+/// Values of `kLiteRtTensorBufferLockModeRead` and `kLiteRtTensorBufferLockModeWrite`.
 pub(super) const READ: c_int = 0;
 pub(super) const WRITE: c_int = 1;
 
 functions! {
-    /// What is used of libLiteRt.so.
+    /// Functions of libLiteRt.so that are used.
     Functions {
-        create_environment = b"LiteRtCreateEnvironment" (c_int, *const Choice, *mut Handle) -> c_int;
-        // Came together with the environment in the next one's arguments; where it is missing, that takes others.
+        create_environment = b"LiteRtCreateEnvironment" (c_int, *const EnvOption, *mut Handle) -> c_int;
+        // This function appeared together with the environment argument of the next one; without it that takes other arguments.
         _model_from_fd = b"LiteRtCreateModelFromFd" (Handle, c_int, usize, usize, *mut Handle) -> c_int;
         model_from_file = b"LiteRtCreateModelFromFile" (Handle, *const c_char, *mut Handle) -> c_int;
         destroy_model = b"LiteRtDestroyModel" (Handle);

@@ -1,16 +1,16 @@
-//! Operations on many axes as the same on few, for formats whose runtimes take only so many: axes that belong together are joined, and
-//! what is left of an operation on too many is done in steps.
+//! Rewriting of operations on many axes for formats whose runtimes take few: axes that belong together are joined, and
+//! an operation that still has too many is done in steps.
 //!
-//! **Invariant:** the function stays the same, to the bit where nothing is summed; a graph without many axes comes through unchanged.
+//! **Invariant:** the function is preserved, bit by bit where nothing is summed; a graph without many axes is unchanged.
 
 mod moves;
 
 use crate::model::joined;
-use enn_common::graph::{Data, Dim, Graph, Id, Node, Op, Value, infer::GraphError};
+use enn_common::graph::{Data, Dim, Graph, GraphValue, Id, Node, Op, infer::GraphError};
 use std::collections::HashMap;
 
-/// The graph with no operation on more than `axes_max` axes, at least five, but for reshapes of ports. What has the batch in two axes
-/// stays as it is.
+/// Returns the graph with no operation on more than `axes_max` axes (at least 5), except reshapes of ports. A value with the batch in
+/// two axes is unchanged.
 ///
 /// # Errors
 /// Never, for a graph that was checked where it was built.
@@ -36,54 +36,54 @@ pub fn within(graph: &Graph, axes_max: usize) -> Result<Graph, GraphError> {
     super::prepared(&fewer.to)
 }
 
-/// A graph on its way into one of fewer axes.
+/// A graph that is being rewritten with fewer axes.
 struct Fewer<'a> {
     from: &'a Graph,
     to: Graph,
     axes_max: usize,
-    /// Of values: the same elements in the same order, in their own shape or one of fewer axes.
+    /// Rewritten values: the same elements in the same order, in their own shape or with fewer axes.
     forms: HashMap<Id, Id>,
-    /// What a reshape in the new graph reads.
+    /// Operand of each reshape in the new graph.
     roots: HashMap<Id, Id>,
 }
 
-/// Sizes about an axis: those before it joined, its own, those behind it joined.
+/// Returns the sizes around an axis: those before it joined, its own, those after it joined.
 fn about(shape: &[Dim], axis: usize) -> [Dim; 3] {
     [joined(&shape[..axis]), shape[axis], joined(&shape[axis + 1..])]
 }
 
-/// All axes but the last joined.
+/// Returns the sizes with all axes but the last joined.
 fn rows(shape: &[Dim]) -> [Dim; 2] {
     let (last, lead) = shape.split_last().expect("a value of many axes");
     [joined(lead), *last]
 }
 
 impl Fewer<'_> {
-    fn value(&self, id: Id) -> &Value {
+    fn value(&self, id: Id) -> &GraphValue {
         self.from.value(id)
     }
 
-    /// The form of a value of the old graph.
+    /// Returns the rewritten form of a value of the old graph.
     fn form(&mut self, id: Id) -> Result<Id, GraphError> {
         if let Some(form) = self.forms.get(&id) {
             return Ok(*form);
         }
-        let Value { name, dtype, shape, data } = self.from.value(id);
+        let GraphValue { name, dtype, shape, data } = self.from.value(id);
         let Data { known, bytes } = data.as_ref().expect("what no node gives is known");
         let sizes: Vec<u64> = shape.iter().map(|dim| dim.of(1)).collect();
         let sizes = if sizes.len() > self.axes_max { vec![sizes.iter().product()] } else { sizes };
-        let form = self.to.known(name, (*dtype, &sizes), *known, bytes.clone())?;
+        let form = self.to.known(name, *dtype, &sizes, *known, bytes.clone())?;
         self.forms.insert(id, form);
         Ok(form)
     }
 
-    /// A value of the old graph in another shape of as many elements.
+    /// Returns a value of the old graph in another shape of as many elements.
     fn shaped(&mut self, id: Id, shape: &[Dim], place: &str) -> Result<Id, GraphError> {
         let form = self.form(id)?;
         self.reshaped(form, shape, place)
     }
 
-    /// A value of the new graph in another shape of as many elements: of what it was before it was reshaped.
+    /// Reshapes a value of the new graph, skipping any reshape that it came from.
     fn reshaped(&mut self, id: Id, shape: &[Dim], place: &str) -> Result<Id, GraphError> {
         if self.to.value(id).shape == shape {
             return Ok(id);
@@ -97,7 +97,7 @@ impl Fewer<'_> {
         Ok(made)
     }
 
-    /// The form of what a node gives.
+    /// Rewrites a node; returns its result.
     fn node(&mut self, node: &Node) -> Result<Id, GraphError> {
         let out = self.value(node.out).shape.clone();
         let shapes = || node.ins.iter().map(|id| &self.value(*id).shape).chain([&out]);
@@ -112,11 +112,11 @@ impl Fewer<'_> {
             return self.to.node(node.op.clone(), &ins, &node.place);
         }
         let made = self.fewer(node, &out)?;
-        // Whoever reads a value of few axes finds it in its own shape.
+        // Readers of a value with few axes find it in its own shape.
         if out.len() <= self.axes_max { self.reshaped(made, &out, &node.place) } else { Ok(made) }
     }
 
-    /// A node of which an operand or the result has too many axes; the result in any shape.
+    /// Rewrites a node with too many axes; the result may have any shape.
     fn fewer(&mut self, node: &Node, out: &[Dim]) -> Result<Id, GraphError> {
         let place = node.place.as_str();
         let first = node.ins[0];
@@ -160,14 +160,14 @@ impl Fewer<'_> {
             Op::Reduce { axes, .. } => self.folded(node, from, axes),
             Op::Expand { .. } => {
                 let x = self.form(first)?;
-                self.stretched((x, &from), out, place)
+                self.stretched(x, &from, out, place)
             }
             Op::MatMul => self.product(node, out),
             Op::Binary(_) | Op::Compare(_) | Op::And | Op::Where => self.together(node, out),
         }
     }
 
-    /// In as many steps as its blocks need.
+    /// Writes a permutation in as many steps as its blocks need.
     fn permuted(&mut self, node: &Node, from: &[Dim], axes: &[usize]) -> Result<Id, GraphError> {
         // Axes of one element may be anywhere.
         let kept: Vec<usize> = axes.iter().copied().filter(|axis| from[*axis] != Dim::ONE).collect();
@@ -191,23 +191,23 @@ impl Fewer<'_> {
         Ok(x)
     }
 
-    /// One run of neighbouring axes after the other, the last one first.
+    /// Reduces one run of neighbouring axes after the other, the last one first.
     fn folded(&mut self, node: &Node, mut shape: Vec<Dim>, axes: &[usize]) -> Result<Id, GraphError> {
         let Op::Reduce { fold, .. } = &node.op else { return self.form(node.ins[0]) };
         let mut x = self.form(node.ins[0])?;
         for run in axes.chunk_by(|a, b| a + 1 == *b).rev() {
             let start = run[0];
             let end = run[0] + run.len();
-            let apart = [joined(&shape[..start]), joined(&shape[start..end]), joined(&shape[end..])];
-            x = self.reshaped(x, &apart, &node.place)?;
+            let split = [joined(&shape[..start]), joined(&shape[start..end]), joined(&shape[end..])];
+            x = self.reshaped(x, &split, &node.place)?;
             x = self.to.node(Op::Reduce { fold: *fold, axes: vec![1], keep: false }, &[x], &node.place)?;
             shape.drain(start..end);
         }
         Ok(x)
     }
 
-    /// `x`, which stands for a value of the shape `from`, repeated to the shape `to`; in any shape.
-    fn stretched(&mut self, (x, from): (Id, &[Dim]), to: &[Dim], place: &str) -> Result<Id, GraphError> {
+    /// Broadcasts `x`, which stands for a value of the shape `from`, to the shape `to`; the result may have any shape.
+    fn stretched(&mut self, x: Id, from: &[Dim], to: &[Dim], place: &str) -> Result<Id, GraphError> {
         let mut shape = [vec![Dim::ONE; to.len() - from.len()], from.to_vec()].concat();
         let mut x = x;
         let lacks: Vec<usize> = (0..to.len()).filter(|axis| shape[*axis] != to[*axis]).collect();
@@ -224,8 +224,8 @@ impl Fewer<'_> {
         Ok(x)
     }
 
-    /// Operands that stretch to each other: axes along which the same ones stretch are joined; where that leaves too many, the operands
-    /// are repeated first.
+    /// Rewrites an operation with broadcasting: axes along which the same operands broadcast are joined; where that leaves too many, the
+    /// operands are broadcast first.
     fn together(&mut self, node: &Node, out: &[Dim]) -> Result<Id, GraphError> {
         let place = node.place.as_str();
         let wide = |shape: &[Dim]| [vec![Dim::ONE; out.len() - shape.len()], shape.to_vec()].concat();
@@ -240,14 +240,14 @@ impl Fewer<'_> {
                 self.shaped(*id, &runs.iter().map(size).collect::<Vec<_>>(), place)?
             } else {
                 let x = self.form(*id)?;
-                let whole = self.stretched((x, shape), out, place)?;
+                let whole = self.stretched(x, shape, out, place)?;
                 self.reshaped(whole, &rows(out), place)?
             });
         }
         self.to.node(node.op.clone(), &ins, place)
     }
 
-    /// Leading axes are repeated where they have to be, and joined to one; an operand with none but ones has none.
+    /// Rewrites a matrix product: leading axes are broadcast where necessary, and joined to one; an operand with only ones has none.
     fn product(&mut self, node: &Node, out: &[Dim]) -> Result<Id, GraphError> {
         let lead = &out[..out.len() - 2];
         let mut ins = Vec::with_capacity(2);
@@ -258,7 +258,7 @@ impl Fewer<'_> {
                 self.shaped(*id, square, &node.place)?
             } else {
                 let x = self.form(*id)?;
-                let whole = self.stretched((x, &shape), &[lead, square].concat(), &node.place)?;
+                let whole = self.stretched(x, &shape, &[lead, square].concat(), &node.place)?;
                 self.reshaped(whole, &[&[joined(lead)], square].concat(), &node.place)?
             });
         }

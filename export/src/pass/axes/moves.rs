@@ -1,22 +1,22 @@
-//! A permutation of many blocks as several of few: each step cuts the row of blocks into segments and puts these in another order.
+//! Decomposition of a permutation of many blocks into steps: each step cuts the row of blocks into segments and reorders these.
 
-/// Most blocks of which every step is tried; beyond it only steps of [`SEGMENTS_FEW`] segments are.
+/// Limit on the blocks for which every step is tried; beyond it only steps of [`SEGMENTS_FEW`] segments are.
 const BLOCKS_TRIED_MAX: usize = 9;
-/// Segments that suffice to bring two blocks together: what is before, two that change places, what is behind.
+/// Segments that suffice to bring two blocks together: the part before, two that change places, the part after.
 const SEGMENTS_FEW: usize = 4;
 
-/// A step: lengths of the segments in blocks, and which of them comes where.
+/// A step of a permutation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
-    /// Blocks in each segment, in the order in which they lie.
+    /// Number of blocks in each segment, in order.
     pub(super) lengths: Vec<usize>,
     /// Segment i of the result is segment `order[i]`.
     pub(super) order: Vec<usize>,
 }
 
-/// Steps of at most `segments_max` segments, at least four, that bring block `goal[i]` to place i.
+/// Returns steps of at most `segments_max` segments (at least 4) that bring block `goal[i]` to position i.
 ///
-/// Each step is the one after which the fewest blocks are left that are not beside what they end beside: at least one fewer.
+/// Each step leaves as few blocks as possible that are not beside their final neighbours: at least one fewer.
 pub(super) fn steps(goal: &[usize], segments_max: usize) -> Vec<Step> {
     let mut row = vec![0; goal.len()];
     for (place, block) in goal.iter().enumerate() {
@@ -31,7 +31,7 @@ pub(super) fn steps(goal: &[usize], segments_max: usize) -> Vec<Step> {
     made
 }
 
-/// The row after a step.
+/// Returns the row after a step.
 pub(super) fn moved<T: Clone>(row: &[T], step: &Step) -> Vec<T> {
     let mut starts = vec![0];
     for length in &step.lengths {
@@ -40,13 +40,13 @@ pub(super) fn moved<T: Clone>(row: &[T], step: &Step) -> Vec<T> {
     step.order.iter().flat_map(|segment| row[starts[*segment]..starts[segment + 1]].to_vec()).collect()
 }
 
-/// How many runs of neighbours that stay neighbours there are.
+/// Counts the runs of neighbours that stay neighbours.
 fn runs(row: &[usize]) -> usize {
     1 + row.windows(2).filter(|pair| pair[0] + 1 != pair[1]).count()
 }
 
 fn best(row: &[usize], segments_max: usize) -> Step {
-    // Cuts within a run part what belongs together.
+    // A cut within a run would separate final neighbours.
     let cuts: Vec<usize> = (1..row.len()).filter(|at| row[at - 1] + 1 != row[*at]).collect();
     let few = if cuts.len() < BLOCKS_TRIED_MAX { segments_max } else { segments_max.min(SEGMENTS_FEW) };
     let mut best: Option<(usize, Step)> = None;
@@ -67,7 +67,7 @@ fn best(row: &[usize], segments_max: usize) -> Step {
     best.expect("a row that is not in order has a cut").1
 }
 
-/// All ways to choose `count` of `from`, each rising.
+/// Returns all ways to choose `count` of `from`, each ascending.
 fn choices(from: &[usize], count: usize) -> Vec<Vec<usize>> {
     if count == 0 {
         return vec![Vec::new()];
@@ -77,7 +77,7 @@ fn choices(from: &[usize], count: usize) -> Vec<Vec<usize>> {
     (0..from.len()).flat_map(first).collect()
 }
 
-/// All orders of `count` things.
+/// Returns all permutations of `count` items.
 fn orders(count: usize) -> Vec<Vec<usize>> {
     if count == 0 {
         return vec![Vec::new()];

@@ -1,12 +1,12 @@
-//! A graph in half precision: what bears it, and nothing else.
+//! A graph in half precision, where the values tolerate it.
 //!
 //! ```text
-//! weights       matrices and tables are stored in half; rows of numbers, as of a norm, are not. So are tables that nobody trained where
-//!               half has each of their numbers, e.g. which category is which
-//! products      in half where what goes in is bounded: it comes from a norm, a softmax, a sigmoid or a tanh, or from what does
-//! between them  what moves, gates or activates a product's result stays in half
+//! weights       matrices and tables are stored in half; vectors, as of a norm, are not. So are untrained tables that half represents
+//!                exactly, e.g. the index of a category
+//! products      in half where the operand is bounded: it comes from a norm, a softmax, a sigmoid or a tanh, or from a bounded value
+//! between them  operations that move, gate or activate a product's result stay in half
 //! else          sums, means, norms, softmax, quotients, exp, log, √: f32. So is everything before the first norm, where a column may
-//!               be a billion spreads away, and everything behind the last product, where answers get their units
+//!                be a billion spreads away, and everything after the last product, where answers get their units
 //! ```
 //! **Invariant:** ports keep their element types; no known number is rounded to zero or infinity.
 
@@ -15,18 +15,18 @@ mod plan;
 mod tests;
 
 use crate::{error::Lost, precision::Reduction};
-use enn_common::graph::{DType, Data, Graph, Id, Known, Node, Op, Value, infer::GraphError};
+use enn_common::graph::{DType, Data, Graph, GraphValue, Id, Known, Node, Op, infer::GraphError};
 use half::{bf16, f16};
 use plan::Plan;
 use std::collections::HashMap;
 
-/// Elements of the smallest weight that is stored in half.
+/// Smallest number of elements of a weight that is stored in half.
 const STORED_MIN: u64 = 16;
 
-/// Why there is no graph in half precision.
+/// Reasons for which there is no graph in half precision.
 #[derive(Debug, thiserror::Error)]
 pub enum ReduceError {
-    /// A weight that it does not hold.
+    /// A weight does not fit into the precision.
     #[error(transparent)]
     Lost(#[from] Lost),
     /// Never, for a graph that was checked where it was built.
@@ -34,10 +34,10 @@ pub enum ReduceError {
     Graph(#[from] GraphError),
 }
 
-/// The graph as `reduction` says.
+/// Returns the graph in reduced precision.
 ///
 /// # Errors
-/// A weight that is too large, or too small throughout.
+/// A weight is too large, or too small throughout.
 pub fn reduced(graph: &Graph, reduction: Reduction) -> Result<Graph, ReduceError> {
     let (precision, computed) = match reduction {
         Reduction::None => return Ok(graph.clone()),
@@ -65,32 +65,32 @@ pub fn reduced(graph: &Graph, reduction: Reduction) -> Result<Graph, ReduceError
     Ok(out.to)
 }
 
-/// Whether a known value is a matrix or a table that was trained.
-fn is_weight(value: &Value) -> bool {
+/// Returns whether a known value is a trained matrix or table.
+fn is_weight(value: &GraphValue) -> bool {
     is_table(value) && value.data.as_ref().is_some_and(|data| data.known == Known::Parameter)
 }
 
-fn is_table(value: &Value) -> bool {
+fn is_table(value: &GraphValue) -> bool {
     value.dtype == DType::F32
         && value.data.is_some()
         && value.shape.len() > 1
         && enn_common::graph::numel(&value.shape) >= STORED_MIN
 }
 
-/// Whether a known value is stored in half: a weight, or a table that loses nothing by it, as one of zeros and ones.
-fn is_stored(value: &Value, dtype: DType) -> bool {
+/// Returns whether a known value is stored in half: a weight, or a table that half represents exactly, as one of zeros and ones.
+fn is_stored(value: &GraphValue, dtype: DType) -> bool {
     is_weight(value) || (is_table(value) && value.floats().into_iter().all(|number| is_exact(number, dtype)))
 }
 
-/// Whether an element type of two bytes has a number.
+/// Returns whether an element type of two bytes represents a number exactly.
 fn is_exact(number: f32, dtype: DType) -> bool {
     let half = if dtype == DType::F16 { f16::from_f32(number).to_f32() } else { bf16::from_f32(number).to_f32() };
     half == number
 }
 
-/// Whether an element type of two bytes holds what a value is known to be: no number becomes infinite, and not all of them lose their
-/// digits. What is found instead.
-fn holds(value: &Value, dtype: DType) -> Result<(), String> {
+/// Checks that an element type of two bytes can hold a known value: no number becomes infinite, and not all of them lose
+/// digits. The error describes the number found.
+fn holds(value: &GraphValue, dtype: DType) -> Result<(), String> {
     if dtype != DType::F16 {
         return Ok(());
     }
@@ -105,7 +105,7 @@ fn holds(value: &Value, dtype: DType) -> Result<(), String> {
     Ok(())
 }
 
-/// A graph on its way into one in half precision.
+/// A graph that is being rewritten in half precision.
 struct Reduced<'a> {
     from: &'a Graph,
     to: Graph,
@@ -129,7 +129,7 @@ impl Reduced<'_> {
         Ok(())
     }
 
-    /// A value of the old graph in an element type.
+    /// Returns a value of the old graph in an element type.
     fn operand(&mut self, id: Id, dtype: DType, place: &str) -> Result<Id, GraphError> {
         if let Some(made) = self.made.get(&(id, dtype)) {
             return Ok(*made);
@@ -141,7 +141,7 @@ impl Reduced<'_> {
                 let half = self.operand(id, self.dtype, place)?;
                 self.to.node(Op::Cast { to: dtype }, &[half], place)?
             }
-            Some(data) => self.to.known(&value.name, (dtype, &sizes(value)), data.known, data.bytes.clone())?,
+            Some(data) => self.to.known(&value.name, dtype, &sizes(value), data.known, data.bytes.clone())?,
             None => {
                 let other = if dtype == self.dtype { DType::F32 } else { self.dtype };
                 let other = self.made[&(id, other)];
@@ -152,20 +152,20 @@ impl Reduced<'_> {
         Ok(made)
     }
 
-    /// A known value in half precision.
-    fn halved(&mut self, value: &Value, data: &Data) -> Result<Id, GraphError> {
+    /// Adds a known value in half precision.
+    fn halved(&mut self, value: &GraphValue, data: &Data) -> Result<Id, GraphError> {
         let numbers = value.floats().into_iter();
         let bytes: Vec<u8> = if self.dtype == DType::F16 {
             numbers.flat_map(|number| f16::from_f32(number).to_le_bytes()).collect()
         } else {
             numbers.flat_map(|number| bf16::from_f32(number).to_le_bytes()).collect()
         };
-        // What is not stored so may be there in both.
+        // A value that is not stored in half may exist in both precisions.
         let name = if is_stored(value, self.dtype) { value.name.clone() } else { format!("{}_half", value.name) };
-        self.to.known(&name, (self.dtype, &sizes(value)), data.known, bytes)
+        self.to.known(&name, self.dtype, &sizes(value), data.known, bytes)
     }
 }
 
-fn sizes(value: &Value) -> Vec<u64> {
+fn sizes(value: &GraphValue) -> Vec<u64> {
     value.shape.iter().map(|dim| dim.of(1)).collect()
 }

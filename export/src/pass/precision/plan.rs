@@ -1,15 +1,15 @@
-//! Which nodes of a graph are computed in half precision. Pure.
+//! The choice of nodes that are computed in half precision. Pure.
 
 use super::holds;
 use enn_common::graph::{Binary, DType, Graph, Id, Node, Op, Unary};
 
-/// What is computed in half precision.
+/// Nodes that are computed in half precision.
 pub(super) struct Plan {
     half: Vec<bool>,
 }
 
 impl Plan {
-    /// That of a graph; of one whose weights are only stored so, nothing.
+    /// Makes the plan of a graph; empty where weights are only stored in half.
     pub(super) fn of(graph: &Graph, dtype: DType, computed: bool) -> Self {
         let mut plan = Self { half: vec![false; graph.values().count()] };
         if computed {
@@ -23,20 +23,20 @@ impl Plan {
         plan
     }
 
-    /// Whether a node's result is.
+    /// Returns whether a node's result is in half precision.
     pub(super) fn is_half(&self, id: Id) -> bool {
         self.half[id.0]
     }
 }
 
-/// Values that no input makes as large as it is: they come from what has a limit.
+/// Returns which values are bounded whatever the inputs are: they come from operations with bounded results.
 fn bounded(graph: &Graph) -> Vec<bool> {
     let mut bounded: Vec<bool> = graph.values().map(|(_, value)| value.data.is_some()).collect();
     for node in graph.nodes() {
         let float = |id: &&Id| graph.value(**id).dtype == DType::F32;
         bounded[node.out.0] = match node.op {
             Op::LayerNorm { .. } | Op::Softmax | Op::Unary(Unary::Sigmoid | Unary::Tanh) => true,
-            // Truth values, and positions.
+            // Booleans, and positions.
             Op::Compare(_) | Op::And | Op::Not => true,
             Op::Cast { to: DType::F32 } => graph.value(node.ins[0]).dtype == DType::Bool || bounded[node.ins[0].0],
             _ => node.ins.iter().filter(float).all(|id| bounded[id.0]),
@@ -45,7 +45,7 @@ fn bounded(graph: &Graph) -> Vec<bool> {
     bounded
 }
 
-/// Values that a product comes of, and products.
+/// Returns which values are products or lead to one.
 fn inner(graph: &Graph) -> Vec<bool> {
     let mut inner = vec![false; graph.values().count()];
     for node in graph.nodes().iter().rev() {
@@ -65,12 +65,12 @@ struct Bears<'a> {
     graph: &'a Graph,
     bounded: &'a [bool],
     dtype: DType,
-    /// Of the nodes before.
+    /// Results of the nodes so far.
     half: &'a [bool],
 }
 
 impl Bears<'_> {
-    /// Whether a node before which all others were decided may be in half.
+    /// Returns whether a node may be in half, given the decisions on all nodes before it.
     fn half(&self, node: &Node) -> bool {
         let floats: Vec<Id> = node.ins.iter().copied().filter(|id| self.graph.value(*id).dtype == DType::F32).collect();
         let known = |id: &Id| self.graph.value(*id).data.is_some();

@@ -15,7 +15,7 @@ fn attention() -> Graph {
     let weight = |g: &mut Graph, name: &str, shape: &[u64]| {
         let count = shape.iter().product::<u64>();
         let bytes = (0..count).flat_map(|i| ((i as f32 * 0.754_877_7).fract() - 0.5).to_le_bytes());
-        g.known(name, (DType::F32, shape), Known::Parameter, bytes.collect::<Vec<u8>>()).unwrap()
+        g.known(name, DType::F32, shape, Known::Parameter, bytes.collect::<Vec<u8>>()).unwrap()
     };
     let norm = |g: &mut Graph, x, name: &str| {
         let w = weight(g, &format!("{name}.weight"), &[8]);
@@ -87,7 +87,7 @@ fn a_table_that_nobody_trained_is_stored_in_half_where_nothing_is_lost() {
         let x = g.input("x", DType::I64, vec![Dim::BATCH]);
         let ones = |at: usize| if at.is_multiple_of(6) { 1.0 } else { off };
         let eye = (0..30).flat_map(|at| f32::to_le_bytes(ones(at))).collect::<Vec<u8>>();
-        let eye = g.known("eye", (DType::F32, &[6, 5]), Known::Constant, eye).unwrap();
+        let eye = g.known("eye", DType::F32, &[6, 5], Known::Constant, eye).unwrap();
         let y = g.node(Op::Gather { axis: 0 }, &[eye, x], "one_hot").unwrap();
         g.output(y, "y");
         let made = reduced(&g, Reduction::Computed(precision)).unwrap();
@@ -130,7 +130,7 @@ fn a_weight_beyond_the_range_is_refused_with_its_name() {
         let mut g = Graph::new();
         let x = g.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(4)]);
         let bytes: Vec<u8> = (0..16).flat_map(|i| (by * i as f32).to_le_bytes()).collect();
-        let w = g.known("head.weight", (DType::F32, &[4, 4]), Known::Parameter, bytes).unwrap();
+        let w = g.known("head.weight", DType::F32, &[4, 4], Known::Parameter, bytes).unwrap();
         let y = g.node(Op::Linear, &[x, w], "head").unwrap();
         g.output(y, "y");
         reduced(&g, Reduction::Computed(Precision::Fp16)).map(|_| ()).map_err(|error| error.to_string())

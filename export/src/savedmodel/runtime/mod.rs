@@ -9,16 +9,16 @@ pub use safe::{Session, TensorFlow};
 use crate::{ExportError, foreign::Wheel};
 use std::path::PathBuf;
 
-/// Where it is found.
+/// Wheel that contains the library.
 const WHEEL: Wheel =
     Wheel { what: WHAT, format: "tensorflow", package: "tensorflow", dir: "tensorflow", file: "libtensorflow_cc.so.2" };
-/// In error messages.
+/// Name of the runtime in error messages.
 const WHAT: &str = "TensorFlow";
 
-/// The first library among `candidates`: itself, in a directory, in a `site-packages`, or in an environment of Python.
+/// Returns the first library among `candidates`: given itself, in a directory, in a `site-packages`, or in a Python environment.
 ///
 /// # Errors
-/// Where it was looked for.
+/// The library was not found; the error lists the places.
 pub fn library(candidates: &[PathBuf]) -> Result<PathBuf, ExportError> {
     WHEEL.library(candidates)
 }

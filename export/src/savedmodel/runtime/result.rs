@@ -7,19 +7,19 @@ use std::{
     ptr,
 };
 
-/// Words of TensorFlow's, or of ours where it has none.
-pub(super) type Said<T> = Result<T, String>;
+/// Result of a call; the error is TensorFlow's message, or ours where it has none.
+pub(super) type TfResult<T> = Result<T, String>;
 
 fn text(words: *const c_char) -> String {
     // SAFETY: the API's strings end with a zero and live as long as what they were asked of.
     unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
 }
 
-fn c_string(text: &str) -> Said<CString> {
+fn c_string(text: &str) -> TfResult<CString> {
     CString::new(text).map_err(|_| format!("{text:?} has a zero in it"))
 }
 
-fn count(of: usize) -> Said<c_int> {
+fn count(of: usize) -> TfResult<c_int> {
     c_int::try_from(of).map_err(|_| format!("{of} is more than the API counts"))
 }
 
@@ -28,8 +28,8 @@ pub(super) fn version(api: &Functions) -> String {
     text(unsafe { (api.version)() })
 }
 
-/// Calls with a status, and gives what was answered or the status's message.
-fn asked<T>(api: &Functions, call: impl FnOnce(*mut TfStatus) -> T) -> Said<T> {
+/// Makes a call with a status; returns its result or the status's message.
+fn with_status<T>(api: &Functions, call: impl FnOnce(*mut TfStatus) -> T) -> TfResult<T> {
     // SAFETY: no arguments.
     let status = unsafe { (api.new_status)() };
     let answer = call(status);
@@ -45,13 +45,13 @@ pub(super) fn new_graph(api: &Functions) -> *mut TfGraph {
     unsafe { (api.new_graph)() }
 }
 
-/// `ConfigProto`: no GPU, of which a session would take all memory.
+/// Encodes a `ConfigProto` without GPUs, of which a session would take all memory.
 fn config() -> Vec<u8> {
     Message::new().message(1, &Message::new().text(1, "GPU").uint(2, 0)).into_bytes()
 }
 
-/// The session of a SavedModel, whose operations come into `graph`.
-pub(super) fn load(api: &Functions, dir: &str, tag: &str, graph: *mut TfGraph) -> Said<*mut TfSession> {
+/// Loads the session of a SavedModel, whose operations are added to `graph`.
+pub(super) fn load(api: &Functions, dir: &str, tag: &str, graph: *mut TfGraph) -> TfResult<*mut TfSession> {
     let dir = c_string(dir)?;
     let tag = c_string(tag)?;
     let tags = [tag.as_ptr()];
@@ -60,10 +60,10 @@ pub(super) fn load(api: &Functions, dir: &str, tag: &str, graph: *mut TfGraph) -
     let config = config();
     // SAFETY: the options were just made, the configuration is copied during the call.
     let session =
-        asked(api, |status| unsafe { (api.configure)(options, config.as_ptr().cast(), config.len(), status) });
+        with_status(api, |status| unsafe { (api.configure)(options, config.as_ptr().cast(), config.len(), status) });
     let session = session.and_then(|()| {
-        asked(api, |status| {
-            // SAFETY: all pointers are alive during the call; null stands for no run options and for a description not asked for.
+        with_status(api, |status| {
+            // SAFETY: all pointers are alive during the call; null stands for no run options and for no description.
             unsafe {
                 (api.load_session)(options, ptr::null(), dir.as_ptr(), tags.as_ptr(), 1, graph, ptr::null_mut(), status)
             }
@@ -77,17 +77,17 @@ pub(super) fn load(api: &Functions, dir: &str, tag: &str, graph: *mut TfGraph) -
 /// Ends a session and its graph.
 pub(super) fn end(api: &Functions, session: *mut TfSession, graph: *mut TfGraph) {
     if !session.is_null() {
-        // SAFETY: the session is alive; nobody calls it any more. What ending it says helps nobody.
-        let _ = asked(api, |status| unsafe { (api.close_session)(session, status) });
+        // SAFETY: the session is alive; it is called no more. An error of closing it has no consequence.
+        let _ = with_status(api, |status| unsafe { (api.close_session)(session, status) });
         // SAFETY: as above, and it is closed.
-        let _ = asked(api, |status| unsafe { (api.delete_session)(session, status) });
+        let _ = with_status(api, |status| unsafe { (api.delete_session)(session, status) });
     }
     // SAFETY: its session is gone.
     unsafe { (api.delete_graph)(graph) };
 }
 
-/// A tensor of a graph by its name, `node:0`.
-pub(super) fn output(api: &Functions, graph: *mut TfGraph, name: &str) -> Said<TfOutput> {
+/// Returns a tensor of a graph by its name, `node:0`.
+pub(super) fn output(api: &Functions, graph: *mut TfGraph, name: &str) -> TfResult<TfOutput> {
     let (node, index) = name.rsplit_once(':').ok_or_else(|| format!("{name} is no tensor's name"))?;
     let index = index.parse().map_err(|_| format!("{name} is no tensor's name"))?;
     let node = c_string(node)?;
@@ -96,8 +96,8 @@ pub(super) fn output(api: &Functions, graph: *mut TfGraph, name: &str) -> Said<T
     if operation.is_null() { Err(format!("the graph has no {name}")) } else { Ok(TfOutput { operation, index }) }
 }
 
-/// A tensor with these bytes.
-pub(super) fn tensor(api: &Functions, kind: u32, shape: &[i64], bytes: &[u8]) -> Said<*mut TfTensor> {
+/// Makes a tensor with these bytes.
+pub(super) fn tensor(api: &Functions, kind: u32, shape: &[i64], bytes: &[u8]) -> TfResult<*mut TfTensor> {
     // SAFETY: the shape is alive; memory of the length asked for is allocated, or null is answered.
     let tensor = unsafe { (api.allocate)(kind, shape.as_ptr(), count(shape.len())?, bytes.len()) };
     if tensor.is_null() {
@@ -111,7 +111,7 @@ pub(super) fn tensor(api: &Functions, kind: u32, shape: &[i64], bytes: &[u8]) ->
     Ok(tensor)
 }
 
-/// Element type, sizes and bytes of a tensor.
+/// Returns element type, sizes and bytes of a tensor.
 pub(super) fn read(api: &Functions, tensor: *const TfTensor) -> (u32, Vec<usize>, Vec<u8>) {
     // SAFETY: the tensor is alive; its bytes are where it says, as many as it says, and are copied.
     unsafe {
@@ -128,18 +128,19 @@ pub(super) fn delete_tensor(api: &Functions, tensor: *mut TfTensor) {
     unsafe { (api.delete_tensor)(tensor) };
 }
 
-/// One call. The results belong to the caller.
+/// Makes one call. The results belong to the caller.
 pub(super) fn run(
     api: &Functions,
     session: *mut TfSession,
-    (inputs, given): (&[TfOutput], &[*mut TfTensor]),
+    inputs: &[TfOutput],
+    given: &[*mut TfTensor],
     outputs: &[TfOutput],
-) -> Said<Vec<*mut TfTensor>> {
+) -> TfResult<Vec<*mut TfTensor>> {
     assert_eq!(inputs.len(), given.len(), "a tensor for every input");
     let mut made = vec![ptr::null_mut(); outputs.len()];
     let ins = count(inputs.len())?;
     let outs = count(outputs.len())?;
-    asked(api, |status| {
+    with_status(api, |status| {
         // SAFETY: every list is alive and as long as said; null stands for no options, no targets and no statistics.
         unsafe {
             (api.run)(

@@ -1,9 +1,9 @@
-//! A SavedModel at work in TensorFlow.
+//! Execution of a SavedModel in TensorFlow.
 
 use super::{
     super::{
         TAG,
-        signature::{Port, Signature},
+        signature::{ServingSignature, TensorPort},
     },
     WHAT, WHEEL, result,
     sys::{Functions, TfGraph, TfOutput, TfSession, TfTensor},
@@ -14,13 +14,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// `DataType` of types.proto.
+/// Numbers of `DataType` in types.proto.
 const FLOAT: u32 = 1;
 const INT32: u32 = 3;
 const INT64: u32 = 9;
 const BOOL: u32 = 10;
 
-/// TensorFlow's library.
 #[derive(Clone, Copy)]
 pub struct TensorFlow {
     api: &'static Functions,
@@ -36,7 +35,7 @@ impl TensorFlow {
     /// Loads `libtensorflow_cc.so.2`, for as long as this process lives.
     ///
     /// # Errors
-    /// When it is not TensorFlow's library.
+    /// The library is not TensorFlow's.
     pub fn load(library: &Path) -> Result<Self, ExportError> {
         let api = Functions::load(library).map_err(|error| ExportError::Unavailable {
             what: WHAT,
@@ -46,7 +45,7 @@ impl TensorFlow {
         Ok(Self { api })
     }
 
-    /// Of the library.
+    /// Returns the version of the library.
     pub fn version(&self) -> String {
         result::version(self.api)
     }
@@ -54,13 +53,13 @@ impl TensorFlow {
     /// Loads a SavedModel.
     ///
     /// # Errors
-    /// What TensorFlow says of it.
+    /// Any error of TensorFlow.
     pub fn open(&self, dir: &Path) -> Result<Session, ExportError> {
         let refused = |why| ExportError::Refused { what: WHAT, path: dir.to_owned(), why };
-        let signature = Signature::read(dir)?;
+        let signature = ServingSignature::read(dir)?;
         let place = dir.to_str().ok_or_else(|| refused("its path is no UTF-8".to_owned()))?;
         let graph = result::new_graph(self.api);
-        // From here on both are ended, whatever comes.
+        // From here on dropping the session ends both.
         let mut session = Session {
             runtime: *self,
             dir: dir.to_owned(),
@@ -70,7 +69,7 @@ impl TensorFlow {
             outputs: Vec::new(),
         };
         session.session = result::load(self.api, place, TAG, graph).map_err(refused)?;
-        let found = |ports: Vec<Port>| -> Result<Vec<(Port, TfOutput)>, String> {
+        let found = |ports: Vec<TensorPort>| -> Result<Vec<(TensorPort, TfOutput)>, String> {
             ports.into_iter().map(|port| result::output(self.api, graph, &port.tensor).map(|at| (port, at))).collect()
         };
         session.inputs = found(signature.inputs).map_err(refused)?;
@@ -85,8 +84,8 @@ pub struct Session {
     dir: PathBuf,
     graph: *mut TfGraph,
     session: *mut TfSession,
-    inputs: Vec<(Port, TfOutput)>,
-    outputs: Vec<(Port, TfOutput)>,
+    inputs: Vec<(TensorPort, TfOutput)>,
+    outputs: Vec<(TensorPort, TfOutput)>,
 }
 
 impl fmt::Debug for Session {
@@ -102,16 +101,16 @@ impl Drop for Session {
 }
 
 /// A tensor that is deleted with its owner.
-struct Owned(&'static Functions, *mut TfTensor);
+struct OwnedTensor(&'static Functions, *mut TfTensor);
 
-impl Drop for Owned {
+impl Drop for OwnedTensor {
     fn drop(&mut self) {
         result::delete_tensor(self.0, self.1);
     }
 }
 
 impl Session {
-    fn given(&self, port: &Port, inputs: &[Tensor]) -> result::Said<Owned> {
+    fn input_tensor(&self, port: &TensorPort, inputs: &[Tensor]) -> result::TfResult<OwnedTensor> {
         let input = inputs.iter().find(|input| input.name == port.name);
         let input = input.ok_or_else(|| format!("input {} was not given", port.name))?;
         foreign::agrees(input)?;
@@ -122,10 +121,10 @@ impl Session {
         };
         let shape: Vec<i64> = input.shape.iter().map(|size| *size as i64).collect();
         let api = self.runtime.api;
-        Ok(Owned(api, result::tensor(api, port.kind, &shape, &bytes)?))
+        Ok(OwnedTensor(api, result::tensor(api, port.kind, &shape, &bytes)?))
     }
 
-    fn answered(&self, port: &Port, tensor: &Owned) -> result::Said<Tensor> {
+    fn output_tensor(&self, port: &TensorPort, tensor: &OwnedTensor) -> result::TfResult<Tensor> {
         let (kind, shape, bytes) = result::read(self.runtime.api, tensor.1);
         let values = match kind {
             FLOAT => foreign::numbers(&bytes, f32::from_le_bytes),
@@ -137,15 +136,18 @@ impl Session {
         Ok(Tensor { name: port.name.clone(), shape, values })
     }
 
-    fn called(&self, inputs: &[Tensor]) -> result::Said<Vec<Tensor>> {
-        let given =
-            self.inputs.iter().map(|(port, _)| self.given(port, inputs)).collect::<result::Said<Vec<Owned>>>()?;
+    fn call(&self, inputs: &[Tensor]) -> result::TfResult<Vec<Tensor>> {
+        let given = self
+            .inputs
+            .iter()
+            .map(|(port, _)| self.input_tensor(port, inputs))
+            .collect::<result::TfResult<Vec<OwnedTensor>>>()?;
         let pointers: Vec<*mut TfTensor> = given.iter().map(|tensor| tensor.1).collect();
-        let at = |ports: &[(Port, TfOutput)]| ports.iter().map(|(_, at)| *at).collect::<Vec<_>>();
+        let at = |ports: &[(TensorPort, TfOutput)]| ports.iter().map(|(_, at)| *at).collect::<Vec<_>>();
         let api = self.runtime.api;
-        let made = result::run(api, self.session, (&at(&self.inputs), &pointers), &at(&self.outputs))?;
-        let made: Vec<Owned> = made.into_iter().map(|tensor| Owned(api, tensor)).collect();
-        self.outputs.iter().zip(&made).map(|((port, _), tensor)| self.answered(port, tensor)).collect()
+        let made = result::run(api, self.session, &at(&self.inputs), &pointers, &at(&self.outputs))?;
+        let made: Vec<OwnedTensor> = made.into_iter().map(|tensor| OwnedTensor(api, tensor)).collect();
+        self.outputs.iter().zip(&made).map(|((port, _), tensor)| self.output_tensor(port, tensor)).collect()
     }
 }
 
@@ -155,6 +157,6 @@ impl Runner for Session {
     }
 
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
-        self.called(inputs).map_err(|why| ExportError::Refused { what: WHAT, path: self.dir.clone(), why })
+        self.call(inputs).map_err(|why| ExportError::Refused { what: WHAT, path: self.dir.clone(), why })
     }
 }

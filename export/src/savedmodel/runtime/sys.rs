@@ -1,6 +1,6 @@
-//! TensorFlow's C API as its headers have it: tensorflow/c/{c_api,tf_tensor,tf_status}.h.
+//! TensorFlow's C API, from its headers: tensorflow/c/{c_api,tf_tensor,tf_status}.h.
 //!
-//! **Invariant:** no logic; only [`super::result`] calls these.
+//! **Invariant:** no logic; only [`super::result`] calls these functions.
 
 use crate::foreign::sys::functions;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -10,7 +10,7 @@ macro_rules! opaque {
 }
 opaque!(TfStatus TfSessionOptions TfGraph TfSession TfOperation TfTensor TfBuffer);
 
-/// A tensor of a graph: an operation, and which of its results.
+/// A tensor of a graph: an operation, and the index of its result.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct TfOutput {
@@ -18,11 +18,11 @@ pub(super) struct TfOutput {
     pub(super) index: c_int,
 }
 
-/// A code of `TF_Code`: all is well.
+/// Code of `TF_Code` for success.
 pub(super) const TF_OK: c_int = 0;
 
 functions! {
-    /// What is used of libtensorflow_cc.so.2, and of the libtensorflow_framework.so.2 that it loads.
+    /// Functions of libtensorflow_cc.so.2, and of the libtensorflow_framework.so.2 that it loads.
     Functions {
         version = b"TF_Version" () -> *const c_char;
         new_status = b"TF_NewStatus" () -> *mut TfStatus;

@@ -1,27 +1,27 @@
-//! Prediction by an exported model in its own runtime: the same chunks, the same ledger, no agent. A runtime that ends or does not
-//! answer is started again, as often as workers would be.
+//! Prediction by an exported model in its own runtime, with the same chunks and ledger as workers but without an agent. A runtime that ends
+//! or does not answer is restarted, as often as workers would be.
 //!
-//! **Invariant:** an answer is in the ledger or does not count; what a runtime is given is what workers are given.
+//! **Invariant:** an answer counts only when it is in the ledger; a runtime is given the same inputs as workers.
 
 use super::{super::export, PredictOptions, Subject};
 use crate::{
     Error,
     agent::{self, Ended},
-    api::{ExportOptions, announce::Teller, launch},
+    api::{ExportOptions, announce::EventSender, launch},
     error::Usage,
-    export::{AtWork, Exported, Packed, Tools},
+    export::{ArtifactRunner, Exported, Packed, Tools},
     facts::Facts,
     gather::Ledger,
     process::{STOP_SIGNALS, Signals, next_signal, wait_ready},
 };
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use enn_common::{
-    artifact::chunk::{self, Extent, Written},
+    artifact::chunk::{self, ChunkExtent, WrittenChunk},
     config::{
         RunConfig,
         train::{ClusterConfig, Device, TrainConfig},
     },
-    event::What,
+    event::EventKind,
     staged::Staged,
 };
 use enn_export::{Batch, ExportError, Target};
@@ -41,16 +41,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Below a run's directory: the models that `--engine` has exported.
+/// Directory of the models exported for `--engine`, below a run's directory.
 const ENGINES: &str = "engines";
-/// Rows that a runtime is given at once, so that an answer is not long in coming.
+/// Maximum number of rows of one call, so that an answer does not take long.
 const CALL_ROWS_MAX: usize = 4096;
-/// Longest time for an answer.
+/// Maximum time for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
-/// Longest wait for what is computed when a signal comes.
+/// Maximum wait for the current computation after a signal.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// What is used instead of a run's workers: what was named, or what is made of the run; `None`: they themselves.
+/// Returns the exported model that replaces the run's workers: the given artifact, or an export of the run; `None` for workers.
 pub(super) fn chosen(model: &Path, facts: &Facts, options: &PredictOptions) -> Result<Option<Packed>, Error> {
     let packed = if crate::export::is_packed(model) {
         let packed = Packed::open(model)?;
@@ -64,14 +64,14 @@ pub(super) fn chosen(model: &Path, facts: &Facts, options: &PredictOptions) -> R
     } else {
         match options.engine {
             None | Some(Engine::Native) => return Ok(None),
-            Some(Engine::Exported(target)) => kept(model, target, facts)?,
+            Some(Engine::Exported(target)) => cached_export(model, target, facts)?,
         }
     };
     packed.takes(options.precision)?;
     Ok(Some(packed))
 }
 
-/// Who computes.
+/// The program that computes predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
     /// The run's own workers.
@@ -81,7 +81,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// As the command line names it.
+    /// Returns the name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -107,14 +107,14 @@ impl std::str::FromStr for Engine {
     }
 }
 
-/// The newest checkpoint of a run in a format, exported and checked once.
-fn kept(model: &Path, target: Target, facts: &Facts) -> Result<Packed, Error> {
+/// Returns the newest checkpoint of a run in a format, which is exported and verified once.
+fn cached_export(model: &Path, target: Target, facts: &Facts) -> Result<Packed, Error> {
     let trained = Subject::trained(model)?;
     let out = model.join(ENGINES);
     let path = out.join(target.file(&export::name_of(&trained.config.name)));
     if crate::export::is_packed(&path)
         && let Ok(packed) = Packed::open(&path)
-        && packed.said.model.checkpoint == trained.digest.blake3
+        && packed.sidecar.model.checkpoint == trained.digest.blake3
         && packed.levels(false).is_ok()
     {
         return Ok(packed);
@@ -130,7 +130,7 @@ fn kept(model: &Path, target: Target, facts: &Facts) -> Result<Packed, Error> {
         code_of: None,
         device: Device::Cpu,
     };
-    let mut done = export::export(model, &out, (facts, &options), &mut |exported| {
+    let mut done = export::export(model, &out, facts, &options, &mut |exported| {
         tracing::info!("{}", crate::export::line(exported));
         ControlFlow::Continue(())
     })?;
@@ -141,11 +141,11 @@ fn kept(model: &Path, target: Target, facts: &Facts) -> Result<Packed, Error> {
     }
 }
 
-/// What is configured for an artifact without a run: nothing but its data.
+/// Returns the configuration of an artifact without a run, which has no settings but its data.
 pub(in crate::api) fn configured(packed: &Packed) -> RunConfig {
     RunConfig {
         version: 1,
-        name: packed.said.model.run.clone(),
+        name: packed.sidecar.model.run.clone(),
         seed: 0,
         data: Some(packed.data.clone()),
         model: enn_common::config::model::ModelConfig::default(),
@@ -156,59 +156,62 @@ pub(in crate::api) fn configured(packed: &Packed) -> RunConfig {
     }
 }
 
-/// Where an artifact runs with what this machine has.
+/// An artifact with the tools of this machine that run it.
 #[derive(Debug)]
-pub(in crate::api) struct Spot {
+pub(in crate::api) struct EngineSpec {
     packed: Packed,
     tools: Tools,
     scratch: PathBuf,
     is_point: bool,
 }
 
-impl Spot {
-    /// One of `world` that share the machine.
+impl EngineSpec {
+    /// Prepares one of `world` runtimes that share the machine.
     pub(in crate::api) fn new(
         packed: &Packed,
-        (config, world): (&RunConfig, u32),
+        config: &RunConfig,
+        world: u32,
         facts: &Facts,
-        (scratch, is_point): (&Path, bool),
+        scratch: &Path,
+        is_point: bool,
     ) -> Result<Self, Error> {
         let tools = export::tools(launch::runtime_worker(packed, config, facts, world)?, facts);
         Ok(Self { packed: packed.clone(), tools, scratch: scratch.to_owned(), is_point })
     }
 
-    /// A runtime with the artifact loaded.
-    pub(in crate::api) fn start(&self) -> Result<AtWork, ExportError> {
-        let mut engine = AtWork::start(&self.packed, &self.tools, &self.scratch, self.is_point)?;
+    /// Starts a runtime with the artifact loaded.
+    pub(in crate::api) fn start(&self) -> Result<ArtifactRunner, ExportError> {
+        let mut engine = ArtifactRunner::start(&self.packed, &self.tools, &self.scratch, self.is_point)?;
         engine.set_time(ANSWER_WAIT_MAX);
         Ok(engine)
     }
 }
 
-/// Writes the answers to some staged rows below `out`, as a worker does; `levels` are told of each cell.
+/// Writes the predictions of staged rows below `out`, as a worker does, with `levels` values for each cell.
 pub(in crate::api) fn write_chunk(
-    engine: &mut AtWork,
+    engine: &mut ArtifactRunner,
     staged: &Staged,
-    (rows, out): (Range<usize>, &Path),
+    rows: Range<usize>,
+    out: &Path,
     levels: usize,
-) -> Result<Written, Error> {
+) -> Result<WrittenChunk, Error> {
     let width = staged.features();
     let mut values = Vec::new();
     let mut status = Vec::new();
     for first in rows.clone().step_by(CALL_ROWS_MAX) {
         let last = rows.end.min(first + CALL_ROWS_MAX);
-        let said = engine.answer(&staged.x()[first * width..last * width], last - first)?;
-        values.extend(said.values);
-        status.extend(said.status);
+        let answer = engine.predict(&staged.x()[first * width..last * width], last - first)?;
+        values.extend(answer.values);
+        status.extend(answer.status);
     }
     let grid = staged.meta().out_shape.iter().copied();
     let shape: Vec<usize> = (levels > 0).then_some(levels).into_iter().chain(grid).collect();
-    let extent = Extent { start: rows.start as u64, end: rows.end as u64, out_shape: &shape };
-    let content = chunk::Rows { values: &values, ids: &staged.row_id()[rows], status: &status };
+    let extent = ChunkExtent { start: rows.start as u64, end: rows.end as u64, out_shape: &shape };
+    let content = chunk::ChunkRows { values: &values, ids: &staged.row_id()[rows], status: &status };
     chunk::write(out, extent, content).map_err(|error| Error::Gather(error.into()))
 }
 
-/// All chunks of a prediction.
+/// The chunks of a prediction, and where they are recorded.
 pub(super) struct Chunks<'a> {
     pub(super) staged: &'a Path,
     pub(super) out: &'a Path,
@@ -216,12 +219,13 @@ pub(super) struct Chunks<'a> {
     pub(super) rows: u64,
     pub(super) levels: usize,
     pub(super) ledger: &'a Mutex<Ledger>,
-    pub(super) teller: Option<Teller>,
+    pub(super) events: Option<EventSender>,
 }
 
-/// What hands share. They hold nothing else: one whose runtime does not answer is left behind when all are told to end.
-struct Hands {
-    spot: Spot,
+/// The shared state of the threads that compute chunks. They hold nothing else, so that a thread whose runtime does not answer can be left
+/// behind at the end.
+struct ChunkThreads {
+    spec: EngineSpec,
     staged: PathBuf,
     out: PathBuf,
     levels: usize,
@@ -231,25 +235,26 @@ struct Hands {
     max_restarts: u32,
 }
 
-/// What a hand has done.
-enum Done {
-    Chunk(Range<usize>, Written),
+/// The result of one computation.
+enum ChunkResult {
+    Chunk(Range<usize>, WrittenChunk),
     Restarted(String),
     Failed(Error),
 }
 
-/// Predicts what is not in the ledger; how that ended, and how often a runtime was started again.
+/// Predicts the chunks that are not in the ledger; returns how that ended, and the number of restarts of runtimes.
 pub(super) fn compute(
     chunks: &Chunks<'_>,
-    spot: Spot,
-    (world, max_restarts): (u32, u32),
+    spec: EngineSpec,
+    world: u32,
+    max_restarts: u32,
     handle_signals: bool,
 ) -> Result<(Ended, u32), Error> {
     let system = |source| Error::Read { path: chunks.out.to_owned(), source };
     let mut signals = if handle_signals { Signals::install(&STOP_SIGNALS).map_err(system)? } else { None };
     let (ended, end) = io::pipe().map_err(system)?;
-    let hands = Arc::new(Hands {
-        spot,
+    let shared = Arc::new(ChunkThreads {
+        spec,
         staged: chunks.staged.to_owned(),
         out: chunks.out.to_owned(),
         levels: chunks.levels,
@@ -258,45 +263,45 @@ pub(super) fn compute(
         restarts: AtomicU32::new(0),
         max_restarts,
     });
-    let (tell, done) = bounded(0);
+    let (results, done) = bounded(0);
     for number in 0..world.max(1) {
-        let hands = Arc::clone(&hands);
-        let tell = tell.clone();
+        let shared = Arc::clone(&shared);
+        let results = results.clone();
         let thread = std::thread::Builder::new().name(format!("enn-engine-{number}"));
-        thread.spawn(move || hands.work(&tell)).map_err(system)?;
+        thread.spawn(move || shared.work(&results)).map_err(system)?;
     }
-    drop(tell);
+    drop(results);
     let (halt, halted) = bounded::<()>(0);
     std::thread::scope(|scope| {
-        let noting = scope.spawn(|| {
+        let recording = scope.spawn(|| {
             let _end = end;
-            chunks.noted(&done, &halted)
+            chunks.record_results(&done, &halted)
         });
         let signal = match &mut signals {
             Some(signals) => next_signal(signals, Some(&ended)).map_err(system)?,
             None => None,
         };
         if let (Some(_), Some(signals)) = (signal, &signals) {
-            hands.stop.store(true, SeqCst);
-            // What is computed now is kept, unless it takes long, or a second signal comes.
+            shared.stop.store(true, SeqCst);
+            // The current chunks are finished, unless they take long or a second signal comes.
             let mut fds = [signals.fd(), ended.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             wait_ready(&mut fds, Some(Instant::now() + STOP_WAIT_MAX)).map_err(system)?;
             drop(halt);
         }
-        let noted = noting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let restarts = hands.restarts.load(SeqCst);
-        // All may have been done when it came.
+        let recorded = recording.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let restarts = shared.restarts.load(SeqCst);
+        // All chunks may have been finished when the signal came.
         let is_whole = chunks.todo().is_empty();
         match signal.filter(|_| !is_whole) {
             Some(Signal::SIGINT) => Ok((Ended::Stopped(agent::Signal::Interrupt), restarts)),
             Some(_) => Ok((Ended::Stopped(agent::Signal::Terminate), restarts)),
-            None => noted.map(|()| (Ended::Finished, restarts)),
+            None => recorded.map(|()| (Ended::Finished, restarts)),
         }
     })
 }
 
 impl Chunks<'_> {
-    /// What is not in the ledger.
+    /// Returns the chunks that are not in the ledger.
     fn todo(&self) -> Vec<Range<usize>> {
         let done = self.ledger.lock().unwrap_or_else(PoisonError::into_inner).done();
         let starts = (0..self.rows).step_by(self.chunk_rows.max(1) as usize);
@@ -304,72 +309,73 @@ impl Chunks<'_> {
         all.filter(|chunk| !done.contains(chunk)).map(|(start, end)| start as usize..end as usize).collect()
     }
 
-    /// Notes what hands have done, until all have ended, one has failed, or `halted`.
-    fn noted(&self, done: &Receiver<Done>, halted: &Receiver<()>) -> Result<(), Error> {
+    /// Records results until all threads have ended, one has failed, or `halted`.
+    fn record_results(&self, done: &Receiver<ChunkResult>, halted: &Receiver<()>) -> Result<(), Error> {
         loop {
             let next = select! {
                 recv(done) -> next => next.ok(),
                 recv(halted) -> _ => None,
             };
             match next {
-                Some(Done::Chunk(rows, written)) => self.note(&rows, &written)?,
-                Some(Done::Restarted(message)) => self.tell(What::Warned { message }),
-                Some(Done::Failed(error)) => return Err(error),
+                Some(ChunkResult::Chunk(rows, written)) => self.record(&rows, &written)?,
+                Some(ChunkResult::Restarted(message)) => self.send_event(EventKind::Warned { message }),
+                Some(ChunkResult::Failed(error)) => return Err(error),
                 None => return Ok(()),
             }
         }
     }
 
-    fn note(&self, rows: &Range<usize>, written: &Written) -> Result<(), Error> {
+    fn record(&self, rows: &Range<usize>, written: &WrittenChunk) -> Result<(), Error> {
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         ledger.record(rows.start as u64, rows.end as u64, &written.blake3)?;
         let done = ledger.done().iter().map(|(start, end)| end - start).sum();
-        self.tell(What::Predicted { rows: done, rows_total: self.rows });
+        self.send_event(EventKind::Predicted { rows: done, rows_total: self.rows });
         Ok(())
     }
 
-    fn tell(&self, what: What) {
-        if let Some(teller) = &self.teller {
-            teller.tell(what);
+    fn send_event(&self, what: EventKind) {
+        if let Some(events) = &self.events {
+            events.send(what);
         }
     }
 }
 
-impl Hands {
-    /// Does chunks until there are none left, or nobody listens.
-    fn work(&self, tell: &Sender<Done>) {
-        if let Err(error) = self.all(tell) {
+impl ChunkThreads {
+    /// Computes chunks until none is left or the receiver is gone.
+    fn work(&self, results: &Sender<ChunkResult>) {
+        if let Err(error) = self.all(results) {
             self.stop.store(true, SeqCst);
-            let _unheard = tell.send(Done::Failed(error));
+            let _unheard = results.send(ChunkResult::Failed(error));
         }
     }
 
-    fn all(&self, tell: &Sender<Done>) -> Result<(), Error> {
+    fn all(&self, results: &Sender<ChunkResult>) -> Result<(), Error> {
         let staged = Staged::open(&self.staged)?;
         let mut engine = None;
         while !self.stop.load(SeqCst) {
             let next = self.todo.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some(rows) = next else { return Ok(()) };
-            let written = self.written(&mut engine, (&staged, &rows), tell)?;
-            if tell.send(Done::Chunk(rows, written)).is_err() {
+            let written = self.write_with_restarts(&mut engine, &staged, &rows, results)?;
+            if results.send(ChunkResult::Chunk(rows, written)).is_err() {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// A chunk, by as many runtimes as it takes.
-    fn written(
+    /// Computes one chunk, restarting the runtime when it is lost.
+    fn write_with_restarts(
         &self,
-        engine: &mut Option<AtWork>,
-        (staged, rows): (&Staged, &Range<usize>),
-        tell: &Sender<Done>,
-    ) -> Result<Written, Error> {
+        engine: &mut Option<ArtifactRunner>,
+        staged: &Staged,
+        rows: &Range<usize>,
+        results: &Sender<ChunkResult>,
+    ) -> Result<WrittenChunk, Error> {
         loop {
-            let error = match engine.take().map_or_else(|| self.spot.start(), Ok) {
-                Ok(mut at_work) => match write_chunk(&mut at_work, staged, (rows.clone(), &self.out), self.levels) {
+            let error = match engine.take().map_or_else(|| self.spec.start(), Ok) {
+                Ok(mut running) => match write_chunk(&mut running, staged, rows.clone(), &self.out, self.levels) {
                     Ok(written) => {
-                        *engine = Some(at_work);
+                        *engine = Some(running);
                         return Ok(written);
                     }
                     Err(error) => error,
@@ -384,8 +390,8 @@ impl Hands {
             if !is_lost || is_over || self.restarts.fetch_add(1, SeqCst) >= self.max_restarts {
                 return Err(error);
             }
-            let message = format!("rows {}..{}: {error}; it is started again", rows.start, rows.end);
-            let _unheard = tell.send(Done::Restarted(message));
+            let message = format!("rows {}..{}: {error}; it is restarted", rows.start, rows.end);
+            let _unheard = results.send(ChunkResult::Restarted(message));
         }
     }
 }
@@ -399,8 +405,8 @@ mod tests {
         assert_eq!("native".parse::<Engine>().unwrap(), Engine::Native);
         assert_eq!("onnx".parse::<Engine>().unwrap(), Engine::Exported(Target::Onnx));
         for name in ["coreml", "onxx"] {
-            let said = name.parse::<Engine>().unwrap_err();
-            assert!(said.contains("expected one of native, onnx, ort, pt2, aoti"), "{said}");
+            let error = name.parse::<Engine>().unwrap_err();
+            assert!(error.contains("expected one of native, onnx, ort, pt2, aoti"), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! An exported model behind HTTP: what lies beside it says how its rows are read, and its own runtime computes.
+//! Serves an exported model by HTTP: its sidecar file says how rows are read, and its own runtime computes.
 
 use super::{
     super::{export::tools, launch, predict::configured},
@@ -6,36 +6,37 @@ use super::{
 };
 use crate::{
     Error,
-    export::{AtWork, Packed, Said},
+    export::{ArtifactRunner, Packed, Predictions},
     facts::Facts,
-    serve::{self, Answers, Engine, Failure, Lost, Start},
+    serve::{self, Answers, Engine, EngineError, Failure, Start},
 };
 use crossbeam_channel::Receiver;
 use enn_export::ExportError;
 use std::path::Path;
 
-/// The model, and how to start its runtime.
+/// Returns the model, and a function that starts its runtime.
 pub(super) fn prepared(
     packed: Packed,
-    (facts, options): (&Facts, &ServeOptions),
+    facts: &Facts,
+    options: &ServeOptions,
     scratch: &Path,
 ) -> Result<(serve::Subject, Box<Start>), Error> {
     packed.takes(options.precision)?;
     let config = super::super::change_config(&configured(&packed), &options.overrides, facts)?;
     let tools = tools(launch::runtime_worker(&packed, &config, facts, options.workers.max(1))?, facts);
     let subject = serve::Subject {
-        run: packed.said.model.run.clone(),
-        step: packed.said.model.step,
+        run: packed.sidecar.model.run.clone(),
+        step: packed.sidecar.model.step,
         data: packed.data.clone(),
-        meta: packed.said.staged.clone(),
-        levels: packed.said.levels.clone(),
+        meta: packed.sidecar.staged.clone(),
+        levels: packed.sidecar.levels.clone(),
         scratch: scratch.to_owned(),
     };
     let place = scratch.to_owned();
     let time = options.limits.answer_wait;
     let wants_streams = options.stream;
     let start = move || -> Result<Box<dyn Engine>, Failure> {
-        let mut engine = AtWork::start(&packed, &tools, &place, false)?;
+        let mut engine = ArtifactRunner::start(&packed, &tools, &place, false)?;
         if wants_streams && engine.state() == 0 {
             let why = "no state of a stream goes in and comes out\nhint: export it with --stream".to_owned();
             return Err(ExportError::Refused { what: "enn", path: packed.path.clone(), why }.into());
@@ -46,20 +47,20 @@ pub(super) fn prepared(
     Ok((subject, Box::new(start)))
 }
 
-/// An artifact at work.
-struct Runtime(AtWork);
+/// A running artifact as an engine of the server.
+struct Runtime(ArtifactRunner);
 
 impl Engine for Runtime {
-    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, Lost> {
-        self.0.answer(x, rows).map(answers).map_err(lost)
+    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, EngineError> {
+        self.0.predict(x, rows).map(answers).map_err(lost)
     }
 
     fn state(&self) -> usize {
         self.0.state()
     }
 
-    fn go_on(&mut self, x: &[f32], states: &[f32], rows: usize) -> Result<(Answers, Vec<f32>), Lost> {
-        self.0.go_on(x, states, rows).map(|(said, after)| (answers(said), after)).map_err(lost)
+    fn answer_next(&mut self, x: &[f32], states: &[f32], rows: usize) -> Result<(Answers, Vec<f32>), EngineError> {
+        self.0.continue_stream(x, states, rows).map(|(predictions, after)| (answers(predictions), after)).map_err(lost)
     }
 
     fn ended(&self) -> Receiver<()> {
@@ -67,13 +68,13 @@ impl Engine for Runtime {
     }
 }
 
-fn answers(Said { values, status }: Said) -> Answers {
-    Answers { values, status }
+fn answers(predictions: Predictions) -> Answers {
+    Answers { values: predictions.values, status: predictions.status }
 }
 
-fn lost(error: ExportError) -> Lost {
+fn lost(error: ExportError) -> EngineError {
     match error {
-        ExportError::Late { time, .. } => Lost::Late(time),
-        other => Lost::Ended(other.into()),
+        ExportError::Late { time, .. } => EngineError::Late(time),
+        other => EngineError::Ended(other.into()),
     }
 }

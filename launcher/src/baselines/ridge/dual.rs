@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 /// Sum over groups of (rows without a target)³ beyond which missing targets are taken as their cell's mean.
 const GAP_WORK_MAX: f64 = 2e10;
 
-/// Cells that lack the targets of the same rows.
+/// Output cells whose targets are missing in the same rows.
 pub(super) struct Group {
     missing: Vec<usize>,
     cells: Vec<usize>,
 }
 
-/// P and C1 / 1ᵀC1 for one λ.
+/// The matrix P and the vector C1 / 1ᵀC1 for one λ.
 struct System {
     projector: DMatrix<f64>,
     weights: DVector<f64>,
@@ -47,18 +47,17 @@ pub(super) fn solve(problem: &Problem) -> Option<Solution> {
     })
 }
 
-/// The solution for a kernel matrix.
 pub(super) struct Solved {
     /// Dual weights (rows, O).
     pub(super) dual: DMatrix<f64>,
     /// Intercepts (O) of the given targets.
     pub(super) shift: DVector<f64>,
     pub(super) lambda: f64,
-    /// Place of λ in the grid.
+    /// Index of λ in the grid.
     pub(super) place: usize,
 }
 
-/// Solves for targets (rows, O) with the λ of least leave-one-out error.
+/// Solves for targets (rows, O) with the λ that has the least leave-one-out error.
 pub(super) fn solve_kernel(gram: &DMatrix<f64>, targets: &DMatrix<f64>, groups: &[Group]) -> Option<Solved> {
     let lambdas = grid(gram.trace() / gram.nrows() as f64);
     let fit = |lambda: f64| {
@@ -72,7 +71,7 @@ pub(super) fn solve_kernel(gram: &DMatrix<f64>, targets: &DMatrix<f64>, groups: 
     Some(Solved { dual: fit.dual, shift, lambda: lambdas[place], place })
 }
 
-/// Sum of squared errors of rows left out, for λ = 1 and targets (rows, O) none of which is missing.
+/// Returns the sum of squared leave-one-out errors for λ = 1 and targets (rows, O) without missing values.
 pub(super) fn left_out(gram: &DMatrix<f64>, targets: &DMatrix<f64>) -> Option<f64> {
     let whole = Group { missing: vec![], cells: (0..targets.ncols()).collect() };
     Some(System::new(gram, 1.0)?.fit(targets, &[whole])?.error)
@@ -119,8 +118,8 @@ impl System {
     }
 }
 
-/// Every one of `cells` in one group, by its place among them; the flag says that it was too much work to tell missing targets from the mean. A cell with fewer
-/// than two targets has nothing to fit: it keeps its mean.
+/// Groups `cells`, as indices into `cells`, by their missing rows. The flag is true where leaving out missing targets would take too
+/// long, so that they count as their cell's mean. A cell with fewer than two targets has nothing to fit: it keeps its mean.
 pub(super) fn groups(staged: &Staged, rows: &[usize], cells: &[usize]) -> (Vec<Group>, bool) {
     let mut groups: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
     for (column, cell) in cells.iter().enumerate() {

@@ -1,13 +1,13 @@
-//! The inverse of a symmetric positive definite matrix by halves, so that nearly all work is in matrix products.
+//! Inverse of a symmetric positive definite matrix by recursive halving, so that nearly all work is in matrix products.
 //!
 //! [A B; Bᵀ D]⁻¹ with S = D − Bᵀ A⁻¹ B is [A⁻¹ + W S⁻¹ Wᵀ, −W S⁻¹; ·, S⁻¹] where W = A⁻¹ B.
 
 use nalgebra::{Cholesky, DMatrix};
 
-/// Size at which halving ends.
+/// Size up to which a block is inverted by Cholesky factorisation.
 const BASE: usize = 48;
 
-/// The inverse; `None` when the matrix is not positive definite to working precision.
+/// Returns the inverse; `None` when the matrix is not positive definite to working precision.
 pub(in crate::baselines) fn inverse(matrix: &DMatrix<f64>) -> Option<DMatrix<f64>> {
     let n = matrix.nrows();
     if n <= BASE {

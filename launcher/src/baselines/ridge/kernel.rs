@@ -1,96 +1,96 @@
 //! Kernel ridge on crosses of the inputs.
 //!
-//! Two rows are alike by k = Σ_S w_S Π_{c ∈ S} s_c over sets S of inputs, where s_c is 1 for the same category of input c and else 0;
+//! The kernel of two rows is k = Σ_S w_S Π_{c ∈ S} s_c over sets S of inputs, where s_c is 1 for the same category of input c and else 0;
 //! for a number it is exp(−d²/2) of the standardised difference. That is ridge on a one-hot encoding of every input and of every
 //! cross of inputs, each cross with a penalty of its own. A missing value is a category of its own.
 //!
-//! The sets are those of one input, those of two and three as far as `SETS_MAX` allows, and the one of all. Their weights are chosen one
-//! after the other, a few times around, by the least leave-one-out error of a sample of rows and cells (missing targets as their
-//! cell's mean); then λ by exact leave-one-out over all cells. Both see the given rows alone.
+//! The sets are all single inputs, the pairs and triples as far as `SETS_MAX` allows, and the set of all inputs. Their weights are
+//! chosen by coordinate descent on the leave-one-out error of a sample of rows and cells (missing targets count as their cell's mean);
+//! then λ is chosen by exact leave-one-out over all cells. Both use the given rows alone.
 
-use super::{super::error::RidgeRefused, chosen, dual, sample, targets};
+use super::{super::error::FitError, chosen, dual, sample, targets};
 use enn_common::staged::{Moments, Staged};
 use nalgebra::{DMatrix, DVector};
 
-/// Sets of inputs at most, besides the one of all; those of one input are always there.
+/// Maximum sets of inputs, besides the set of all; single inputs are always included.
 const SETS_MAX: usize = 16;
-/// Inputs that are crossed in a set, unless it is that of all.
+/// Maximum inputs in a set, besides the set of all.
 const ORDER_MAX: usize = 3;
-/// Weights that sets of one, two and more inputs begin with, where λ is 1.
+/// Initial weights of sets of one, two and more inputs, for λ = 1.
 const FIRST: [f64; 3] = [3.0, 1.0, 0.3];
-/// What a weight is multiplied by.
+/// Factors that are tried for a weight.
 const MOVES: [f64; 3] = [0.0, 0.25, 4.0];
-/// Times around the sets.
+/// Maximum rounds of coordinate descent.
 const ROUNDS: usize = 3;
-/// Inputs at most.
+/// Maximum inputs of a data set.
 const COLUMNS_MAX: usize = 64;
-/// Rows and output cells by which weights are chosen.
+/// Maximum rows and output cells by which weights are chosen.
 const SEARCH_ROWS_MAX: usize = 256;
 const SEARCH_CELLS_MAX: usize = 96;
-/// Rows that are fitted, at most and at least.
+/// Maximum and minimum number of fitted rows.
 const ROWS_MAX: usize = 2_048;
 const ROWS_MIN: usize = 64;
-/// Products for the forecasts of all rows, at most.
+/// Maximum multiplications for the forecasts of all rows.
 const FORECAST_WORK_MAX: usize = 100_000_000_000;
 
 /// A fitted kernel ridge.
 #[derive(Debug)]
 pub struct KernelRidge {
-    likeness: Likeness,
-    /// Rows that were fitted (columns, rows).
+    kernel: ProductKernel,
+    /// Inputs of the fitted rows, shape (columns, rows).
     rows: DMatrix<f64>,
-    /// Weights (rows, O).
+    /// Dual weights, shape (rows, O).
     dual: DMatrix<f64>,
-    /// (O).
+    /// Shape (O).
     intercepts: DVector<f64>,
 }
 
-/// How alike two rows are.
+/// Weighted sum of products of per-input similarities.
 #[derive(Debug)]
-struct Likeness {
-    inputs: Vec<Kind>,
-    /// Inputs that are crossed, and the weight.
+struct ProductKernel {
+    inputs: Vec<InputKind>,
+    /// Inputs of each set, and the set's weight.
     sets: Vec<(Vec<usize>, f64)>,
 }
 
-/// An input and how its values are compared.
+/// Similarity measure of an input.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
-    /// Equal or not.
+enum InputKind {
+    /// Similarity is 1 for equal categories and 0 otherwise.
     Category,
-    /// By the distance in standard deviations.
+    /// Similarity is exp(−d²/2) of the distance in standard deviations.
     Number { std: f64 },
 }
 
 impl KernelRidge {
-    /// Fits to the rows `train`; `means` are the cells' training means. Returns the fit and notes for people.
+    /// Fits the rows `train`; `means` are the cells' training means. Returns the fit and notes.
     pub(in crate::baselines) fn fit(
         staged: &Staged,
         train: &[usize],
         means: &[f64],
-    ) -> Result<(Self, Vec<String>), RidgeRefused> {
+    ) -> Result<(Self, Vec<String>), FitError> {
         let columns = staged.features();
         let outputs = staged.outputs();
         if train.len() < 3 {
-            return Err(RidgeRefused::FewRows { rows: train.len() });
+            return Err(FitError::FewRows { rows: train.len() });
         }
         if columns > COLUMNS_MAX {
-            return Err(RidgeRefused::ManyInputs { columns, limit: COLUMNS_MAX });
+            return Err(FitError::ManyInputs { columns, limit: COLUMNS_MAX });
         }
         let affordable = FORECAST_WORK_MAX / staged.rows().saturating_mul(outputs).max(1);
         if affordable < ROWS_MIN.min(train.len()) {
-            return Err(RidgeRefused::ManyForecasts { rows: staged.rows(), outputs });
+            return Err(FitError::ManyForecasts { rows: staged.rows(), outputs });
         }
         let rows = sample(train, ROWS_MAX.min(affordable));
-        let mut likeness = Likeness::new(staged, &rows);
-        likeness.choose(staged, &sample(&rows, SEARCH_ROWS_MAX), means).ok_or(RidgeRefused::Singular)?;
+        let mut kernel = ProductKernel::new(staged, &rows);
+        kernel.choose(staged, &sample(&rows, SEARCH_ROWS_MAX), means).ok_or(FitError::Singular)?;
         let all: Vec<usize> = (0..outputs).collect();
         let (groups, mean_filled) = dual::groups(staged, &rows, &all);
         let values = values(staged, &rows);
-        let gram = likeness.gram(&values, &values);
+        let gram = kernel.gram(&values, &values);
         let solved = dual::solve_kernel(&gram, &targets(staged, &rows, &all, means).transpose(), &groups);
-        let dual::Solved { dual, shift, lambda, place } = solved.ok_or(RidgeRefused::Singular)?;
-        let words = likeness.words(staged);
+        let dual::Solved { dual, shift, lambda, place } = solved.ok_or(FitError::Singular)?;
+        let words = kernel.words(staged);
         let chosen = chosen(lambda, place, "leave-one-out");
         let mut notes = vec![format!("{words}; {chosen}; {} rows", rows.len())];
         if rows.len() < train.len() {
@@ -100,31 +100,31 @@ impl KernelRidge {
             notes.push("too many targets are missing to leave each out; they count as their cell's mean".to_owned());
         }
         let intercepts = shift + DVector::from_column_slice(means);
-        Ok((Self { likeness, rows: values, dual, intercepts }, notes))
+        Ok((Self { kernel, rows: values, dual, intercepts }, notes))
     }
 
-    /// Forecasts (O, rows).
+    /// Returns forecasts of shape (O, rows).
     pub(in crate::baselines) fn predict(&self, staged: &Staged, rows: &[usize]) -> DMatrix<f64> {
-        let mut forecast = self.dual.transpose() * self.likeness.gram(&self.rows, &values(staged, rows));
+        let mut forecast = self.dual.transpose() * self.kernel.gram(&self.rows, &values(staged, rows));
         forecast.column_iter_mut().for_each(|mut column| column += &self.intercepts);
         forecast
     }
 }
 
-impl Likeness {
+impl ProductKernel {
     fn new(staged: &Staged, rows: &[usize]) -> Self {
         let features = &staged.meta().features;
         let kind = |column: usize| match features[column].categories.is_empty() {
-            false => Kind::Category,
+            false => InputKind::Category,
             true => {
                 let mut moments = Moments::default();
                 let valid = rows.iter().filter(|row| staged.x_mask_row(**row)[column] != 0);
                 valid.for_each(|row| moments.push(f64::from(staged.x_row(*row)[column])));
                 let std = moments.stats().std;
-                Kind::Number { std: if std > 0.0 { std } else { 1.0 } }
+                InputKind::Number { std: if std > 0.0 { std } else { 1.0 } }
             }
         };
-        let inputs: Vec<Kind> = (0..features.len()).map(kind).collect();
+        let inputs: Vec<InputKind> = (0..features.len()).map(kind).collect();
         let first = |set: Vec<usize>| {
             let weight = FIRST[set.len().min(FIRST.len()) - 1];
             (set, weight)
@@ -132,21 +132,22 @@ impl Likeness {
         Self { sets: sets(inputs.len()).into_iter().map(first).collect(), inputs }
     }
 
-    /// Chooses the weights by `rows`; `None` when nothing can be solved.
+    /// Chooses the weights of the sets by `rows`; `None` when no system can be solved.
     fn choose(&mut self, staged: &Staged, rows: &[usize], means: &[f64]) -> Option<()> {
         let cells: Vec<usize> = (0..means.len()).step_by(means.len().div_ceil(SEARCH_CELLS_MAX).max(1)).collect();
         let targets = targets(staged, rows, &cells, means).transpose();
         let values = values(staged, rows);
-        let likes: Vec<DMatrix<f64>> = self.sets.iter().map(|(set, _)| self.of_set(set, &values, &values)).collect();
+        let similarities: Vec<DMatrix<f64>> =
+            self.sets.iter().map(|(set, _)| self.of_set(set, &values, &values)).collect();
         let error = |weights: &[f64]| {
             let mut gram = DMatrix::zeros(rows.len(), rows.len());
-            let parts = likes.iter().zip(weights).filter(|(_, weight)| **weight > 0.0);
-            parts.for_each(|(like, weight)| gram += like * *weight);
+            let parts = similarities.iter().zip(weights).filter(|(_, weight)| **weight > 0.0);
+            parts.for_each(|(similarity, weight)| gram += similarity * *weight);
             dual::left_out(&gram, &targets)
         };
         let mut weights: Vec<f64> = self.sets.iter().map(|(_, weight)| *weight).collect();
         let mut best = error(&weights)?;
-        // All together first, then each.
+        // All weights together first, then each alone.
         let coordinates: Vec<Vec<usize>> =
             std::iter::once((0..weights.len()).collect()).chain((0..weights.len()).map(|set| vec![set])).collect();
         for _ in 0..ROUNDS {
@@ -155,7 +156,7 @@ impl Likeness {
                 let from = weights.clone();
                 for factor in MOVES {
                     let mut tried = from.clone();
-                    // A weight that was taken away comes back as it began.
+                    // A weight that is 0 is tried again from its initial value.
                     moved.iter().for_each(|set| {
                         tried[*set] = if from[*set] > 0.0 { from[*set] } else { self.sets[*set].1 } * factor
                     });
@@ -174,7 +175,7 @@ impl Likeness {
         Some(())
     }
 
-    /// Likeness of every row of `a` to every row of `b`.
+    /// Returns the kernel of every row of `a` with every row of `b`.
     fn gram(&self, a: &DMatrix<f64>, b: &DMatrix<f64>) -> DMatrix<f64> {
         let mut gram = DMatrix::zeros(a.ncols(), b.ncols());
         self.sets.iter().for_each(|(set, weight)| gram += self.of_set(set, a, b) * *weight);
@@ -182,8 +183,9 @@ impl Likeness {
     }
 
     fn of_set(&self, set: &[usize], a: &DMatrix<f64>, b: &DMatrix<f64>) -> DMatrix<f64> {
-        let like = |i: usize, j: usize| set.iter().map(|c| self.inputs[*c].like(a[(*c, i)], b[(*c, j)])).product();
-        DMatrix::from_fn(a.ncols(), b.ncols(), like)
+        let similarity =
+            |i: usize, j: usize| set.iter().map(|c| self.inputs[*c].similarity(a[(*c, i)], b[(*c, j)])).product();
+        DMatrix::from_fn(a.ncols(), b.ncols(), similarity)
     }
 
     fn words(&self, staged: &Staged) -> String {
@@ -196,9 +198,9 @@ impl Likeness {
     }
 }
 
-impl Kind {
-    /// 1: the same; NaN is a value that is missing.
-    fn like(self, a: f64, b: f64) -> f64 {
+impl InputKind {
+    /// Returns a similarity in [0, 1]; NaN stands for a missing value.
+    fn similarity(self, a: f64, b: f64) -> f64 {
         match self {
             _ if a.is_nan() || b.is_nan() => f64::from(u8::from(a.is_nan() && b.is_nan())),
             // An index is a small whole number, so the comparison is exact.
@@ -208,7 +210,6 @@ impl Kind {
     }
 }
 
-/// The sets of inputs that are crossed.
 fn sets(columns: usize) -> Vec<Vec<usize>> {
     let mut all: Vec<Vec<usize>> = (0..columns).map(|column| vec![column]).collect();
     let mut last = all.clone();
@@ -230,7 +231,7 @@ fn sets(columns: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// Inputs of some rows (columns, rows), NaN where missing.
+/// Returns inputs of shape (columns, rows), NaN where missing.
 fn values(staged: &Staged, rows: &[usize]) -> DMatrix<f64> {
     DMatrix::from_fn(staged.features(), rows.len(), |column, index| {
         let valid = staged.x_mask_row(rows[index])[column] != 0;
@@ -255,9 +256,9 @@ mod tests {
 
     #[test]
     fn missing_is_like_missing() {
-        let number = Kind::Number { std: 2.0 };
-        assert_eq!((Kind::Category.like(1.0, 1.0), Kind::Category.like(1.0, 2.0)), (1.0, 0.0));
-        assert!((number.like(1.0, 3.0) - (-0.5f64).exp()).abs() < 1e-12);
-        assert_eq!((number.like(f64::NAN, f64::NAN), Kind::Category.like(f64::NAN, 0.0)), (1.0, 0.0));
+        let number = InputKind::Number { std: 2.0 };
+        assert_eq!((InputKind::Category.similarity(1.0, 1.0), InputKind::Category.similarity(1.0, 2.0)), (1.0, 0.0));
+        assert!((number.similarity(1.0, 3.0) - (-0.5f64).exp()).abs() < 1e-12);
+        assert_eq!((number.similarity(f64::NAN, f64::NAN), InputKind::Category.similarity(f64::NAN, 0.0)), (1.0, 0.0));
     }
 }

@@ -4,36 +4,35 @@ use super::{Problem, Solution, encode, grid, inverse::inverse, search};
 use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
 
-/// Rows encoded at once.
 const BLOCK_ROWS: usize = 512;
 
-/// Parts summed up in parallel; fixed, so that the order of sums does not depend on the machine.
+/// Parts that are summed in parallel; fixed, so that the order of sums does not depend on the machine.
 const PARTS: usize = 4;
 
-/// Rounds of filling in missing targets; each shrinks the error by about columns ÷ rows.
+/// Maximum rounds of filling in missing targets; each round shrinks the error by about columns ÷ rows.
 const FILLS_MAX: usize = 30;
 
 /// Filling ends when no forecast moves by more than this fraction of the targets' size.
 const FILL_TOLERANCE: f64 = 1e-8;
 
-/// Missing targets × columns beyond which filling would take longer than it is worth.
+/// Maximum missing targets × columns for which targets are filled in.
 const FILL_WORK_MAX: usize = 2_000_000_000;
 
-/// Rows with missing targets; for each the cells and what they are filled with, 0 at first.
+/// Rows with missing targets; for each the cells and their filled-in values, initially 0.
 type Missing = Vec<(usize, Vec<(usize, f64)>)>;
 
-/// Sums over the training rows.
-struct Sums {
-    /// (columns, columns).
+/// Normal equations over the training rows.
+struct NormalEquations {
+    /// Shape (columns, columns).
     gram: DMatrix<f64>,
-    /// (columns, O).
+    /// Shape (columns, O).
     cross: DMatrix<f64>,
-    /// Σ y².
+    /// Sum of squared targets, Σ y².
     square: f64,
 }
 
 pub(super) fn solve(problem: &Problem) -> Option<Solution> {
-    let mut sums = Sums::over(problem);
+    let mut sums = NormalEquations::over(problem);
     let columns = sums.gram.nrows();
     let lambdas = grid(sums.gram.trace() / columns as f64);
     let place = search(|place| sums.error(lambdas[place], problem.rows.len()))?;
@@ -50,7 +49,7 @@ pub(super) fn solve(problem: &Problem) -> Option<Solution> {
     Some(Solution { coefficients, intercepts, lambda: lambdas[place], place, how, mean_filled })
 }
 
-impl Sums {
+impl NormalEquations {
     fn over(problem: &Problem) -> Self {
         let part_rows = problem.rows.len().div_ceil(PARTS);
         let parts: Vec<Self> = problem.rows.par_chunks(part_rows).map(|rows| Self::of(problem, rows)).collect();
@@ -85,7 +84,7 @@ impl Sums {
         inverse(&system)
     }
 
-    /// Generalised cross-validation error: residual sum over the squared share of freedom that is left.
+    /// Generalised cross-validation error: residual sum of squares ÷ (1 − degrees of freedom ÷ rows)².
     fn error(&self, lambda: f64, rows: usize) -> Option<f64> {
         let inverse = self.inverse(lambda)?;
         let coefficients = &inverse * &self.cross;
@@ -96,11 +95,11 @@ impl Sums {
     }
 }
 
-/// Coefficients, and what is added to the cells' means, after missing targets were replaced by their own forecasts until these
-/// stand still: then they have no part in the fit.
+/// Returns the coefficients and the offsets from the cells' means. Missing targets are replaced by their own forecasts until these
+/// converge: then they do not influence the fit.
 fn fill(
     problem: &Problem,
-    sums: &mut Sums,
+    sums: &mut NormalEquations,
     inverse: &DMatrix<f64>,
     mut missing: Missing,
 ) -> (DMatrix<f64>, DVector<f64>) {

@@ -2,19 +2,19 @@
 
 use super::{
     super::{bar::Bar, flags::Runs, output},
-    path, tell,
+    path, print,
 };
 use crate::{
     Error,
-    convert::{self, ConvertError, Converted, Selection, Target, Wishes},
+    convert::{self, ConvertError, ConvertOptions, Converted, Selection, Target},
     facts::Facts,
 };
-use enn_common::{checkpoint::DType, fs::space::readable};
+use enn_common::{checkpoint::TensorDType, fs::space::readable};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Lines about what stays behind.
-const TOLD_MAX: usize = 20;
+/// Maximum number of lines about entries that are left out.
+const LINES_MAX: usize = 20;
 
 /// Change the form of a checkpoint or saved model: DCP, .safetensors alone or in shards, .pt, a checkpoint of ENN
 ///
@@ -36,7 +36,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = convert::SHARD_BYTES, help_heading = "Job")]
     shard_bytes: u64,
     #[command(flatten)]
-    choice: Choice,
+    flags: ConvertFlags,
 }
 
 /// Put the shards of a checkpoint or of a model together in one file
@@ -49,19 +49,19 @@ pub(super) struct MergeArgs {
     #[arg(value_name = "TARGET", help_heading = "Job")]
     target: PathBuf,
     #[command(flatten)]
-    choice: Choice,
+    flags: ConvertFlags,
 }
 
-/// What is taken and how.
+/// Flags that select and convert tensors.
 #[derive(Debug, clap::Args)]
-struct Choice {
+struct ConvertFlags {
     /// Take names that fit: a name, its beginning up to a dot, or a pattern with *; may be repeated
     #[arg(long, value_name = "NAME", help_heading = "Job")]
     only: Vec<String>,
     /// Leave names out that fit; may be repeated
     #[arg(long, value_name = "NAME", help_heading = "Job")]
     without: Vec<String>,
-    /// Take this beginning off names that have it: model for model.layer.weight
+    /// Remove this prefix from names: model for model.layer.weight
     #[arg(long, value_name = "NAME", help_heading = "Job")]
     strip: Option<String>,
     /// Element type of floating-point tensors: float64, float32, float16 or bfloat16
@@ -98,16 +98,16 @@ enum Float {
     Bfloat16,
 }
 
-impl Choice {
-    fn wishes(&self, form: Option<Target>, shard_bytes: u64) -> Wishes {
+impl ConvertFlags {
+    fn options(&self, form: Option<Target>, shard_bytes: u64) -> ConvertOptions {
         let select = Selection { only: self.only.clone(), without: self.without.clone(), strip: self.strip.clone() };
         let dtype = self.dtype.map(|float| match float {
-            Float::Float64 => DType::F64,
-            Float::Float32 => DType::F32,
-            Float::Float16 => DType::F16,
-            Float::Bfloat16 => DType::Bf16,
+            Float::Float64 => TensorDType::F64,
+            Float::Float32 => TensorDType::F32,
+            Float::Float16 => TensorDType::F16,
+            Float::Bfloat16 => TensorDType::Bf16,
         });
-        Wishes { form, select, dtype, shard_bytes, replace: self.replace }
+        ConvertOptions { form, select, dtype, shard_bytes, replace: self.replace }
     }
 }
 
@@ -119,7 +119,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
         To::Shards => Target::Shards,
         To::Pt => Target::Pt,
     });
-    work(&args.source, &args.target, &args.choice, &args.choice.wishes(form, args.shard_bytes), facts)
+    work(&args.source, &args.target, &args.flags, &args.flags.options(form, args.shard_bytes), facts)
 }
 
 pub(super) fn run_merge(args: &MergeArgs, facts: &Facts) -> Result<(), Error> {
@@ -127,26 +127,32 @@ pub(super) fn run_merge(args: &MergeArgs, facts: &Facts) -> Result<(), Error> {
     if !matches!(form, Target::Safetensors | Target::Pt) {
         let what =
             "found no name of one file, expected NAME.safetensors or NAME.pt; `convert` writes directories".to_owned();
-        return Err(ConvertError::Wish { path: args.target.clone(), what }.into());
+        return Err(ConvertError::InvalidOptions { path: args.target.clone(), what }.into());
     }
-    work(&args.source, &args.target, &args.choice, &args.choice.wishes(Some(form), u64::MAX), facts)
+    work(&args.source, &args.target, &args.flags, &args.flags.options(Some(form), u64::MAX), facts)
 }
 
-fn work(source: &str, target: &std::path::Path, choice: &Choice, wishes: &Wishes, facts: &Facts) -> Result<(), Error> {
-    let source = path(source, &choice.runs, facts)?;
-    let bar = Bar::new("writing", choice.json);
-    let done = convert::convert(&source, &facts.cwd.join(target), wishes, &mut |done, total| bar.set(done, total))?;
+fn work(
+    source: &str,
+    target: &std::path::Path,
+    flags: &ConvertFlags,
+    options: &ConvertOptions,
+    facts: &Facts,
+) -> Result<(), Error> {
+    let source = path(source, &flags.runs, facts)?;
+    let bar = Bar::new("writing", flags.json);
+    let done = convert::convert(&source, &facts.cwd.join(target), options, &mut |done, total| bar.set(done, total))?;
     drop(bar);
     let json = json!({
         "path": done.path, "files_read": done.sources, "tensors": done.tensors, "values": done.values, "bytes": done.bytes,
         "left_out": done.left_out, "notes": done.notes,
     });
-    tell(choice.json, Ok(json), || text(&done))
+    print(flags.json, Ok(json), || text(&done))
 }
 
 fn text(done: &Converted) -> String {
-    let mut lines: Vec<String> = done.left_out.iter().take(TOLD_MAX).map(|line| format!("left out  {line}")).collect();
-    if let Some(more @ 1..) = done.left_out.len().checked_sub(TOLD_MAX) {
+    let mut lines: Vec<String> = done.left_out.iter().take(LINES_MAX).map(|line| format!("left out  {line}")).collect();
+    if let Some(more @ 1..) = done.left_out.len().checked_sub(LINES_MAX) {
         lines.push(format!("left out  {more} more"));
     }
     lines.extend(done.notes.iter().map(|note| format!("note      {note}")));

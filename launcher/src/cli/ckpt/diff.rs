@@ -2,7 +2,7 @@
 
 use super::{
     super::{bar::Bar, flags::Runs, output},
-    Looked, look, tell,
+    Located, locate, print,
 };
 use crate::{
     Error,
@@ -12,8 +12,8 @@ use crate::{
 use enn_common::exit::ExitCode;
 use serde_json::json;
 
-/// Names told of each kind.
-const TOLD_MAX: usize = 40;
+/// Maximum number of names that are listed for each kind of difference.
+const NAMES_MAX: usize = 40;
 
 /// Compare two checkpoints or saved models, of whatever forms: names, shapes, element types, values
 ///
@@ -26,7 +26,7 @@ pub(super) struct Args {
     /// Run, checkpoint directory or file
     #[arg(value_name = "SECOND", help_heading = "Job")]
     second: String,
-    /// Largest absolute difference of two elements that counts as none
+    /// Largest absolute difference at which two elements are equal
     #[arg(long, value_name = "X", default_value_t = 0.0, help_heading = "Job")]
     tolerance: f64,
     #[command(flatten)]
@@ -37,14 +37,14 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let first = look(&args.first, &args.runs, facts)?;
-    let second = look(&args.second, &args.runs, facts)?;
+    let first = locate(&args.first, &args.runs, facts)?;
+    let second = locate(&args.second, &args.runs, facts)?;
     let mut pair = Pair::open(first.path(), second.path())?;
-    if [&first, &second].into_iter().any(|one| matches!(one, Looked::At(_))) {
+    if [&first, &second].into_iter().any(|one| matches!(one, Located::Remote(_))) {
         let bar = Bar::new("fetching", args.json);
-        for (looked, places) in [&first, &second].into_iter().zip(pair.believe_checksums()) {
-            if let Looked::At(outlined) = looked {
-                outlined.outline().bring(&places, &mut |done, total| bar.set(done, total))?;
+        for (located, places) in [&first, &second].into_iter().zip(pair.trust_checksums()) {
+            if let Located::Remote(outlined) = located {
+                outlined.outline().fetch(&places, &mut |done, total| bar.set(done, total))?;
             }
         }
     }
@@ -57,15 +57,15 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         "suspicions": found.suspicions, "shapes": found.shapes, "types": found.types, "plain": found.plain,
         "values": found.values.iter().map(values).collect::<Vec<_>>(),
     });
-    tell(args.json, Ok(json), || text(&found))?;
+    print(args.json, Ok(json), || text(&found))?;
     Ok(if found.is_empty() { ExitCode::Success } else { ExitCode::Artifact })
 }
 
 fn text(found: &Differences) -> String {
     let mut lines = Vec::new();
-    let mut add = |told: Vec<String>| {
-        let more = told.len().saturating_sub(TOLD_MAX);
-        lines.extend(told.into_iter().take(TOLD_MAX));
+    let mut add = |texts: Vec<String>| {
+        let more = texts.len().saturating_sub(NAMES_MAX);
+        lines.extend(texts.into_iter().take(NAMES_MAX));
         if more > 0 {
             lines.push(format!("…      and {more} more"));
         }

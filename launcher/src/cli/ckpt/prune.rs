@@ -1,6 +1,6 @@
 //! `enn ckpt prune`.
 
-use super::{super::bar::Bar, Which, tell};
+use super::{super::bar::Bar, CheckpointArgs, print};
 use crate::{Error, api, facts::Facts, run_dir::RunDirError, runs::Need};
 use enn_common::{
     checkpoint::{
@@ -14,12 +14,12 @@ use serde_json::json;
 
 /// Remove old checkpoints by the rule of training: the newest, the best and the last few stay
 ///
-/// Damaged ones are left alone and do not count, so that the last good one always stays: every byte of the newest is read for that. A
-/// run that is under way prunes by itself.
+/// Damaged ones are kept and do not count, so that the last good one always stays: every byte of the newest is read for that. A run that is
+/// under way prunes by itself.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: CheckpointArgs,
     /// Checkpoints kept besides the newest and the best
     #[arg(long, value_name = "N", default_value_t = 2, help_heading = "Job")]
     keep: usize,
@@ -29,15 +29,17 @@ pub(super) struct Args {
     /// The first checkpoint of every so many hours stays too
     #[arg(long, value_name = "HOURS", default_value_t = 0.0, hide_default_value = true, help_heading = "Job")]
     keep_hours: f64,
-    /// Say what would be removed, and remove nothing
+    /// Print what would be removed, and remove nothing
     #[arg(long, help_heading = "Job")]
     dry_run: bool,
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
-    if let Some((shelf, name)) = api::at_address(&[args.which.runs.dir(facts)], &args.which.what, Need::Model, facts)? {
-        // Training lets go of what is there, by its own rule.
-        return Err(RunDirError::Address { address: format!("{}/{name}", shelf.address()) }.into());
+    if let Some((remote_runs, name)) =
+        api::at_address(&[args.which.runs.dir(facts)], &args.which.what, Need::Model, facts)?
+    {
+        // Training prunes checkpoints at an address by its own rule.
+        return Err(RunDirError::Address { address: format!("{}/{name}", remote_runs.address()) }.into());
     }
     let checkpoints = listing::checkpoints_dir(&args.which.dir(facts)?);
     let rule = Rule { last: args.keep, epochs: args.keep_epochs, hours: args.keep_hours };
@@ -53,7 +55,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     }
     let one = |one: &Judged| json!({"step": one.step, "path": one.path, "bytes": one.bytes, "keeps": one.keeps, "reason": one.reason});
     let json = json!({"dry_run": args.dry_run, "checkpoints": judged.iter().map(one).collect::<Vec<_>>()});
-    tell(args.which.json, Ok(json), || text(&judged, args.dry_run))
+    print(args.which.json, Ok(json), || text(&judged, args.dry_run))
 }
 
 fn text(judged: &[Judged], dry_run: bool) -> String {

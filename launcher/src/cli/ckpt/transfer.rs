@@ -2,7 +2,7 @@
 
 use super::{
     super::{bar::Bar, flags::Runs},
-    path, tell,
+    path, print,
 };
 use crate::{
     Error,
@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 
 /// Upload the newest complete checkpoint of a run, or a checkpoint, to an object store or a directory
 ///
-/// Files go up in parts, the manifest last: what has none is no checkpoint. An upload that was interrupted goes on with the part
-/// of the file it was at. From a run also its configuration, journal and report go up, so that `enn ckpt pull` makes a run of them. Credentials are
-/// those of the environment (AWS_ACCESS_KEY_ID …, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME …).
+/// Files are uploaded in parts, the manifest last: without it there is no checkpoint. An interrupted upload resumes with the part that it
+/// had reached. The configuration, journal and report of a run are uploaded too, so that `enn ckpt pull` restores the run. Credentials are
+/// taken from the environment (AWS_ACCESS_KEY_ID …, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME …).
 #[derive(Debug, clap::Args)]
 pub(super) struct PushArgs {
     /// Run or checkpoint directory
@@ -44,8 +44,8 @@ pub(super) struct PushArgs {
 
 /// Copy a checkpoint from an object store or another directory, verified, whole or not at all
 ///
-/// The source is a checkpoint, or a run or its checkpoints, of which the newest complete one is taken; of a run also its
-/// configuration, so that `enn predict TARGET` works. A copy that was interrupted goes on where it was.
+/// The source is a checkpoint, or a run or its checkpoints, of which the newest complete one is taken; of a run also its configuration, so
+/// that `enn predict TARGET` works. An interrupted copy resumes.
 #[derive(Debug, clap::Args)]
 pub(super) struct PullArgs {
     /// s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH, file:///PATH or a directory
@@ -84,7 +84,7 @@ pub(super) fn run_push(args: &PushArgs, facts: &Facts) -> Result<(), Error> {
         let present = one.present;
         format!("{}: {sent} files sent, {present} were there, {bytes} in all", one.place)
     };
-    tell(args.json, Ok(json), || pushed.iter().map(line).collect::<Vec<_>>().join("\n"))
+    print(args.json, Ok(json), || pushed.iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
 fn push(
@@ -96,9 +96,9 @@ fn push(
     if name::is_dcp(source) {
         return Ok(vec![remote::push(source, store, args.replace, progress)?]);
     }
-    // Its own words for what is wrong with the newest.
+    // This reports what is wrong with the newest checkpoint.
     listing::find(source)?;
-    Ok(remote::push_run(source, store, (args.all, args.replace), progress)?)
+    Ok(remote::push_run(source, store, args.all, args.replace, progress)?)
 }
 
 pub(super) fn run_pull(args: &PullArgs, facts: &Facts) -> Result<(), Error> {
@@ -111,7 +111,7 @@ pub(super) fn run_pull(args: &PullArgs, facts: &Facts) -> Result<(), Error> {
         "path": done.path, "place": done.place, "step": done.step, "files": done.files, "bytes": done.bytes,
         "resumed": done.resumed,
     });
-    tell(args.json, Ok(json), || {
+    print(args.json, Ok(json), || {
         format!("{}: {} files, {}, every digest is right", done.path.display(), done.files, readable(done.bytes))
     })
 }

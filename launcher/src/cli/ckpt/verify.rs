@@ -2,7 +2,7 @@
 
 use super::{
     super::{bar::Bar, output},
-    Which, tell,
+    CheckpointArgs, print,
 };
 use crate::{
     Error, api,
@@ -23,7 +23,7 @@ use serde_json::json;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: CheckpointArgs,
     /// Also read every tensor by itself: coverage, its own checksum, elements that are not finite
     #[arg(long, help_heading = "Job")]
     deep: bool,
@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let mut progress = |done, total| bar.set(done, total);
     let found = match api::at_address(&[args.which.runs.dir(facts)], &args.which.what, Need::Model, facts)? {
         None => convert::verify(&args.which.path(facts)?, args.deep, &mut progress)?,
-        Some((shelf, name)) => api::verify_at((&shelf, &name), args.deep, &mut progress)?,
+        Some((remote_runs, name)) => api::verify_at(&remote_runs, &name, args.deep, &mut progress)?,
     };
     drop(bar);
     let outcome = found.outcome();
@@ -48,19 +48,19 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         "path": found.path, "form": found.form, "ok": code == ExitCode::Success, "outcome": outcome.name(), "tensors": found.tensors, "values": found.values,
         "bytes": found.bytes, "problems": found.problems, "foreign": found.foreign, "dangerous": found.dangerous, "suspicions": found.suspicions, "notes": found.notes,
     });
-    tell(args.which.json, Ok(json), || text(&found))?;
+    print(args.which.json, Ok(json), || text(&found))?;
     Ok(code)
 }
 
 fn text(found: &Verified) -> String {
     let path = found.path.display();
-    let said =
+    let entries =
         |word: &'static str, what: &[String]| what.iter().map(|what| format!("{word:9}  {what}")).collect::<Vec<_>>();
-    let mut lines = said("dangerous", &found.dangerous);
-    lines.extend(said("damaged", &found.problems));
-    lines.extend(said("foreign", &found.foreign));
-    lines.extend(said("maybe", &found.suspicions));
-    lines.extend(said("note", &found.notes));
+    let mut lines = entries("dangerous", &found.dangerous);
+    lines.extend(entries("damaged", &found.problems));
+    lines.extend(entries("foreign", &found.foreign));
+    lines.extend(entries("maybe", &found.suspicions));
+    lines.extend(entries("note", &found.notes));
     let Verified { form, tensors, values, .. } = found;
     let bytes = readable(found.bytes);
     lines.push(match found.outcome() {

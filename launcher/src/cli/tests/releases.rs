@@ -39,9 +39,9 @@ fn each_flag_of_each_release_parses() {
 fn check(place: &str, words: &[&str]) {
     // What is printed ends the program before it looks for another.
     let script: &[&str] = if place.ends_with(" --print-completion") { &[] } else { &["train.py", "--lr", "1"] };
-    for (program, manner) in [(&["enn", "run"][..], Manner::Enn), (&["enn-torchrun"][..], Manner::Torchrun)] {
+    for (program, dialect) in [(&["enn", "run"][..], Dialect::Enn), (&["enn-torchrun"][..], Dialect::Torchrun)] {
         let line: Vec<OsString> = [program, words, script].concat().into_iter().map(OsString::from).collect();
-        let parsed = parse_known(&line, manner);
+        let parsed = parse_known(&line, dialect);
         assert!(parsed.is_ok(), "{place}: {line:?}: {}", parsed.unwrap_err());
     }
 }

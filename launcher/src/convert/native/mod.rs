@@ -1,5 +1,5 @@
-//! A file of ENN for PyTorch as ENN understands it: the settings, statistics and weights that mean the same in both, by ENN's
-//! names, and all the rest by name with the reason.
+//! Maps a file of ENN for PyTorch to ENN: settings, statistics and weights with the same meaning in both get ENN's names, and all other
+//! entries are listed with the reason.
 //!
 //! ```text
 //! {version, in_dim, out_shape, config, tasks, pytorch_version, extra, state_dict[, optimizer_state_dict]}
@@ -17,40 +17,40 @@ use super::{
     source::Source,
 };
 use enn_common::{
-    checkpoint::{DType, Element, Value, state_file::StateFile},
+    checkpoint::{Element, TensorDType, Value, state_file::StateFile},
     config::model::ModelConfig,
 };
-use names::{Change, Place};
+use names::{Destination, ValueChange};
 use std::collections::BTreeMap;
 
-/// Before the names of weights and buffers.
+/// Prefix of the names of weights and buffers.
 const STATE: &str = "state_dict.";
 
-/// What one tensor of ENN's is made of.
+/// How a tensor of ENN is assembled.
 #[derive(Debug)]
-struct Made {
-    /// Names in the file, one below the other, each with which of three equal parts of its rows is meant.
+struct TensorParts {
+    /// Names in the file, stacked along the rows, each with the range of rows that is used.
     parts: Vec<Option<(String, Option<std::ops::Range<u64>>)>>,
-    change: Change,
+    change: ValueChange,
 }
 
-/// An open file, mapped.
+/// An open file with its mapping to ENN.
 #[derive(Debug)]
 pub(crate) struct Native {
     file: StateFile,
-    /// Inputs.
+    /// The number of inputs.
     pub in_dim: u64,
-    /// The output grid.
+    /// The shape of the output grid.
     pub out_shape: Vec<u64>,
-    made: BTreeMap<String, (Made, Tensor)>,
-    /// Setting there, setting of ENN, value.
+    made: BTreeMap<String, (TensorParts, Tensor)>,
+    /// The name in the file, the setting of ENN, and the value.
     pub settings: Vec<(String, String, Value)>,
-    /// What is left, with the reason.
+    /// Entries that are not used, with the reason.
     pub left: Vec<(String, String)>,
 }
 
 impl Native {
-    /// Whether a file is one of ENN for PyTorch.
+    /// Returns whether a file is of ENN for PyTorch.
     pub(crate) fn is(file: &StateFile) -> bool {
         let has = |key: &str| file.values().keys().any(|name| name == key || name.starts_with(&format!("{key}.")));
         has("in_dim") && has("out_shape") && file.tensors().any(|(name, ..)| name.starts_with(STATE))
@@ -73,16 +73,16 @@ impl Native {
         native
     }
 
-    /// Gives the tensors their places.
+    /// Assigns the tensors of the file to tensors of ENN.
     fn weights(&mut self) {
         let layers = self.self_layers();
-        let mut made: BTreeMap<String, Made> = BTreeMap::new();
+        let mut made: BTreeMap<String, TensorParts> = BTreeMap::new();
         let mut shapes = BTreeMap::new();
         for (name, element, shape) in self.file.tensors() {
             shapes.insert(name.to_owned(), (element, shape.to_vec()));
             let leave = |why: String| (name.to_owned(), why);
             let Some(own) = name.strip_prefix(STATE) else {
-                self.left.push(leave(names::beside(name).to_owned()));
+                self.left.push(leave(names::reason_outside_state(name).to_owned()));
                 continue;
             };
             if !element.dtype().is_some_and(|dtype| cast::FLOATS.contains(&dtype)) {
@@ -90,11 +90,12 @@ impl Native {
                 self.left.push(leave(format!("is of type {found}, expected floating-point numbers")));
                 continue;
             }
-            match names::places(own, shape, layers) {
+            match names::destinations(own, shape, layers) {
                 Err(why) => self.left.push(leave(why.to_owned())),
-                Ok(places) => {
-                    for Place { name: ours, slot, slots, rows, change } in places {
-                        let entry = made.entry(ours).or_insert_with(|| Made { parts: vec![None; slots], change });
+                Ok(destinations) => {
+                    for Destination { name: ours, slot, slots, rows, change } in destinations {
+                        let entry =
+                            made.entry(ours).or_insert_with(|| TensorParts { parts: vec![None; slots], change });
                         entry.parts[slot] = Some((name.to_owned(), rows));
                     }
                 }
@@ -103,7 +104,7 @@ impl Native {
         for (name, made) in made {
             match shape_of(&made, &shapes) {
                 Ok(shape) => {
-                    let element = if made.change.is_double() { DType::F64 } else { DType::F32 };
+                    let element = if made.change.is_double() { TensorDType::F64 } else { TensorDType::F32 };
                     let tensor = Tensor { name: name.clone(), element: element.into(), shape };
                     self.made.insert(name, (made, tensor));
                 }
@@ -117,12 +118,16 @@ impl Native {
         self.left.dedup();
     }
 
-    /// Self-attention layers after each round of the Perceiver.
+    /// Returns the number of self-attention layers in each round of the Perceiver.
     fn self_layers(&self) -> usize {
         let count = |part: &str| {
             let begin = format!("{STATE}fuser.perceiver.{part}.");
             let index = |name: &str| name.strip_prefix(&begin)?.split('.').next()?.parse::<usize>().ok();
-            self.file.tensors().filter_map(|(name, ..)| index(&names::modern(name))).max().map_or(0, |last| last + 1)
+            self.file
+                .tensors()
+                .filter_map(|(name, ..)| index(&names::current_name(name)))
+                .max()
+                .map_or(0, |last| last + 1)
         };
         count("self_blocks") / count("cross").max(1)
     }
@@ -131,18 +136,18 @@ impl Native {
         &self.file
     }
 
-    /// The tensors by ENN's names, weights as in a saved model, buffers below `scaler.`.
+    /// Returns the tensors by ENN's names: weights as in a saved model, buffers below `scaler.`.
     pub(crate) fn tensors(&self) -> Vec<Tensor> {
         self.made.values().map(|(_, tensor)| tensor.clone()).collect()
     }
 
-    /// What a tensor is made of, for people.
+    /// Returns the names in the file that a tensor is assembled from.
     pub(crate) fn origin(&self, name: &str) -> Vec<&str> {
         let parts = self.made.get(name).map(|(made, _)| made.parts.iter());
         parts.into_iter().flatten().flatten().map(|(theirs, _)| theirs.as_str()).collect()
     }
 
-    /// A tensor's row-major elements.
+    /// Reads a tensor's row-major elements.
     pub(crate) fn tensor(&self, name: &str) -> Result<Vec<u8>, ConvertError> {
         let Some((made, tensor)) = self.made.get(name) else {
             let problems = vec![format!("{name} is not in it")];
@@ -164,10 +169,10 @@ impl Native {
 
     fn described(&self, name: &str) -> (Element, Vec<u64>) {
         let found = self.file.tensors().find(|(own, ..)| *own == name);
-        found.map_or((DType::F32.into(), Vec::new()), |(_, element, shape)| (element, shape.to_vec()))
+        found.map_or((TensorDType::F32.into(), Vec::new()), |(_, element, shape)| (element, shape.to_vec()))
     }
 
-    /// The model that the file describes; what it does not say is as in `base`.
+    /// Returns the model that the file describes; missing settings come from `base`.
     pub(crate) fn model(&self, base: &ModelConfig) -> Result<ModelConfig, ConvertError> {
         settings::model(&self.settings, base).map_err(|error| ConvertError::Fit {
             path: self.file.path().to_path_buf(),
@@ -175,16 +180,16 @@ impl Native {
         })
     }
 
-    /// What is left, one sentence each.
-    pub(crate) fn told(&self) -> Vec<String> {
+    /// Describes the entries that are not used, one sentence each.
+    pub(crate) fn unmapped_lines(&self) -> Vec<String> {
         self.left.iter().map(|(name, why)| format!("{name}: {why}")).collect()
     }
 
-    /// The settings as lines.
-    pub(crate) fn told_settings(&self) -> Vec<(String, String, String)> {
-        let told =
+    /// Returns the settings as texts.
+    pub(crate) fn setting_lines(&self) -> Vec<(String, String, String)> {
+        let line =
             |(theirs, ours, value): &(String, String, Value)| (theirs.clone(), ours.clone(), Source::plain(value));
-        self.settings.iter().map(told).collect()
+        self.settings.iter().map(line).collect()
     }
 }
 
@@ -192,8 +197,8 @@ fn size(value: &Value) -> Option<u64> {
     if let Value::Int(size) = value { u64::try_from(*size).ok() } else { None }
 }
 
-/// The shape of what the parts make, one below the other.
-fn shape_of(made: &Made, shapes: &BTreeMap<String, (Element, Vec<u64>)>) -> Result<Vec<u64>, String> {
+/// Returns the shape of the stacked parts.
+fn shape_of(made: &TensorParts, shapes: &BTreeMap<String, (Element, Vec<u64>)>) -> Result<Vec<u64>, String> {
     let mut shape: Option<Vec<u64>> = None;
     for part in &made.parts {
         let (name, rows) = part.as_ref().ok_or("a part of it is not in the file")?;

@@ -1,11 +1,11 @@
-//! Which tensor of ENN for PyTorch is which of ENN's, and why the others are none.
+//! Maps tensors of ENN for PyTorch to tensors of ENN, with the reasons for those without a counterpart.
 //!
 //! Both have the same templates (tokeniser, retention blocks, norm) and the same attention in the Perceiver. ENN's tokeniser reads its
 //! inputs divided by √F; it has one matrix for query, value and gate, and one for key and value.
 
 use std::ops::Range;
 
-/// What their scaler adds to every standard deviation before it divides.
+/// ENN for PyTorch adds this to every standard deviation before dividing.
 const SCALER_EPS: f64 = 1e-6;
 
 const HEAD: &str = "one read-out of pooled tokens serves base and refinement there; ENN has a base head of its own and refines by grid";
@@ -18,25 +18,25 @@ const EMBEDDING: &str = "categories there are found by column numbers; ENN's by 
 const WEIGHT: &str = "a task's share of attention; set it under [model.tasks]";
 const NONE: &str = "ENN has no such part";
 
-/// What is done to the numbers.
+/// The change of a tensor's values.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Change {
-    /// Nothing.
+pub(super) enum ValueChange {
+    /// Single-precision numbers that are not changed.
     None,
-    /// Nothing; they are doubles.
+    /// Doubles that are not changed.
     Double,
-    /// Doubles, to which this is added.
+    /// Doubles to which the number is added.
     Plus(f64),
-    /// Multiplied.
+    /// Single-precision numbers that are multiplied by the factor.
     Times(f64),
 }
 
-impl Change {
+impl ValueChange {
     pub(super) fn is_double(self) -> bool {
         matches!(self, Self::Double | Self::Plus(_))
     }
 
-    /// Changes row-major elements: doubles or single-precision numbers, as `is_double` says.
+    /// Changes row-major elements in place; `is_double` gives their type.
     pub(super) fn apply(self, bytes: &mut [u8]) {
         match self {
             Self::None | Self::Double => {}
@@ -50,35 +50,35 @@ impl Change {
     }
 }
 
-/// Where a tensor goes.
+/// The tensor of ENN, or a part of it, that a tensor of the file becomes.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Place {
-    /// ENN's name.
+pub(super) struct Destination {
+    /// The name of the tensor in ENN.
     pub name: String,
-    /// Which of so many that lie one below the other.
+    /// The index of the part among `slots` parts that are stacked.
     pub slot: usize,
     pub slots: usize,
-    /// The rows that are meant; `None`: all.
+    /// The rows of the file's tensor that are used; `None`: all.
     pub rows: Option<Range<u64>>,
-    pub change: Change,
+    pub change: ValueChange,
 }
 
-impl Place {
+impl Destination {
     fn whole(name: String) -> Vec<Self> {
         Self::part(name, 0, 1)
     }
 
     fn part(name: String, slot: usize, slots: usize) -> Vec<Self> {
-        vec![Self { name, slot, slots, rows: None, change: Change::None }]
+        vec![Self { name, slot, slots, rows: None, change: ValueChange::None }]
     }
 
-    fn changed(name: String, change: Change) -> Vec<Self> {
+    fn changed(name: String, change: ValueChange) -> Vec<Self> {
         vec![Self { name, slot: 0, slots: 1, rows: None, change }]
     }
 }
 
-/// A name as newer files have it.
-pub(super) fn modern(name: &str) -> String {
+/// Returns the name in the form of newer files.
+pub(super) fn current_name(name: &str) -> String {
     let wrapped = ["module", "_orig_mod", "_enn_inner"];
     let parts = name.split('.').filter(|part| !wrapped.contains(part));
     let parts = parts.map(|part| match part {
@@ -90,21 +90,22 @@ pub(super) fn modern(name: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// Why a tensor beside the model's state is left.
-pub(super) fn beside(name: &str) -> &'static str {
-    if name.starts_with("optimizer_state_dict") { "the optimizer begins anew" } else { NONE }
+/// Returns why a tensor outside the model's state is not used.
+pub(super) fn reason_outside_state(name: &str) -> &'static str {
+    if name.starts_with("optimizer_state_dict") { "the optimizer starts fresh" } else { NONE }
 }
 
-/// Where a tensor of this name and shape goes, or why nowhere. `self_layers`: self-attention layers of a round.
-pub(super) fn places(name: &str, shape: &[u64], self_layers: usize) -> Result<Vec<Place>, &'static str> {
-    let name = modern(name);
+/// Returns the destinations of a tensor of this name and shape, or why it is not used. `self_layers` is the number of self-attention layers
+/// of a round.
+pub(super) fn destinations(name: &str, shape: &[u64], self_layers: usize) -> Result<Vec<Destination>, &'static str> {
+    let name = current_name(name);
     let parts: Vec<&str> = name.split('.').collect();
     match parts.as_slice() {
         ["scaler", part @ ("x_mean" | "y_mean" | "y_min" | "y_max")] => {
-            Ok(Place::changed(format!("scaler.{part}"), Change::Double))
+            Ok(Destination::changed(format!("scaler.{part}"), ValueChange::Double))
         }
         ["scaler", part @ ("x_std" | "y_std")] => {
-            Ok(Place::changed(format!("scaler.{part}"), Change::Plus(SCALER_EPS)))
+            Ok(Destination::changed(format!("scaler.{part}"), ValueChange::Plus(SCALER_EPS)))
         }
         ["scaler", ..] => Err(CALIBRATION),
         ["fuser", "tasks", task, rest @ ..] => template(task.trim_start_matches("template_"), rest, shape),
@@ -118,12 +119,12 @@ pub(super) fn places(name: &str, shape: &[u64], self_layers: usize) -> Result<Ve
     }
 }
 
-fn template(task: &str, rest: &[&str], shape: &[u64]) -> Result<Vec<Place>, &'static str> {
-    let own = |part: String| Ok(Place::whole(format!("fuser.{task}.{part}")));
+fn template(task: &str, rest: &[&str], shape: &[u64]) -> Result<Vec<Destination>, &'static str> {
+    let own = |part: String| Ok(Destination::whole(format!("fuser.{task}.{part}")));
     match rest {
         ["tokenizer", "weight"] => {
             let inputs = shape.get(1).copied().unwrap_or(1) as f64;
-            Ok(Place::changed(format!("fuser.{task}.tokeniser.weight"), Change::Times(inputs.sqrt())))
+            Ok(Destination::changed(format!("fuser.{task}.tokeniser.weight"), ValueChange::Times(inputs.sqrt())))
         }
         ["tokenizer", "bias"] => own("tokeniser.bias".into()),
         ["norm", part] => own(format!("norm.{part}")),
@@ -131,14 +132,14 @@ fn template(task: &str, rest: &[&str], shape: &[u64]) -> Result<Vec<Place>, &'st
         ["blocks", block, "norm2", part] => own(format!("block_{block}.norm_feed.{part}")),
         ["blocks", block, "retention", "msr", inner @ ..] => {
             let base = format!("fuser.{task}.block_{block}.retention");
-            let third = |slot| Ok(Place::part(format!("{base}.qvg.weight"), slot, 3));
+            let third = |slot| Ok(Destination::part(format!("{base}.qvg.weight"), slot, 3));
             match inner {
                 ["q_proj", "weight"] => third(0),
                 ["v_proj", "weight"] => third(1),
                 ["g_proj", "weight"] => third(2),
-                ["o_proj", "weight"] => Ok(Place::whole(format!("{base}.out.weight"))),
-                ["_beta"] => Ok(Place::whole(format!("{base}.beta"))),
-                ["norm", part] => Ok(Place::whole(format!("{base}.norm.{part}"))),
+                ["o_proj", "weight"] => Ok(Destination::whole(format!("{base}.out.weight"))),
+                ["_beta"] => Ok(Destination::whole(format!("{base}.beta"))),
+                ["norm", part] => Ok(Destination::whole(format!("{base}.norm.{part}"))),
                 _ => Err(NONE),
             }
         }
@@ -150,23 +151,23 @@ fn template(task: &str, rest: &[&str], shape: &[u64]) -> Result<Vec<Place>, &'st
     }
 }
 
-fn perceiver(rest: &[&str], shape: &[u64], self_layers: usize) -> Result<Vec<Place>, &'static str> {
-    let whole = |part: String| Ok(Place::whole(format!("fuser.perceiver.{part}")));
+fn perceiver(rest: &[&str], shape: &[u64], self_layers: usize) -> Result<Vec<Destination>, &'static str> {
+    let whole = |part: String| Ok(Destination::whole(format!("fuser.perceiver.{part}")));
     match rest {
         ["latents"] => whole("latents".into()),
         ["norm", part] => whole(format!("norm.{part}")),
         ["cross", round, "norm_ffn", part] => whole(format!("round_{round}.cross.norm_feed.{part}")),
         ["cross", _, "ffn", ..] | ["self_blocks", _, "ff", ..] => Err(FEED),
-        // Older files have the attention's parts directly in the block.
+        // Older files have the parts of the attention directly in the block.
         ["cross", round, "cross_attn", inner @ ..] | ["cross", round, inner @ ..] => {
             let base = format!("fuser.perceiver.round_{round}.cross");
             match inner {
-                ["norm_q", part] => Ok(Place::whole(format!("{base}.norm_query.{part}"))),
-                ["norm_kv", part] => Ok(Place::whole(format!("{base}.norm_key.{part}"))),
-                ["q_proj", part] => Ok(Place::whole(format!("{base}.attention.q.{part}"))),
-                ["k_proj", part] => Ok(Place::part(format!("{base}.attention.kv.{part}"), 0, 2)),
-                ["v_proj", part] => Ok(Place::part(format!("{base}.attention.kv.{part}"), 1, 2)),
-                ["out_proj", part] => Ok(Place::whole(format!("{base}.attention.out.{part}"))),
+                ["norm_q", part] => Ok(Destination::whole(format!("{base}.norm_query.{part}"))),
+                ["norm_kv", part] => Ok(Destination::whole(format!("{base}.norm_key.{part}"))),
+                ["q_proj", part] => Ok(Destination::whole(format!("{base}.attention.q.{part}"))),
+                ["k_proj", part] => Ok(Destination::part(format!("{base}.attention.kv.{part}"), 0, 2)),
+                ["v_proj", part] => Ok(Destination::part(format!("{base}.attention.kv.{part}"), 1, 2)),
+                ["out_proj", part] => Ok(Destination::whole(format!("{base}.attention.out.{part}"))),
                 _ => Err(NONE),
             }
         }
@@ -176,17 +177,17 @@ fn perceiver(rest: &[&str], shape: &[u64], self_layers: usize) -> Result<Vec<Pla
             let layer = block % self_layers.max(1);
             let base = format!("fuser.perceiver.round_{round}.self_{layer}");
             match inner {
-                ["norm2", part] => Ok(Place::whole(format!("{base}.norm_feed.{part}"))),
-                ["attn", "norm1", part] | ["norm1", part] => Ok(Place::whole(format!("{base}.norm.{part}"))),
+                ["norm2", part] => Ok(Destination::whole(format!("{base}.norm_feed.{part}"))),
+                ["attn", "norm1", part] | ["norm1", part] => Ok(Destination::whole(format!("{base}.norm.{part}"))),
                 ["attn", "out_proj", part] | ["out_proj", part] => {
-                    Ok(Place::whole(format!("{base}.attention.out.{part}")))
+                    Ok(Destination::whole(format!("{base}.attention.out.{part}")))
                 }
                 ["attn", "qkv", part] | ["qkv", part] => {
                     let rows =
                         shape.first().copied().filter(|rows| rows % 3 == 0).ok_or("its rows are not three parts")?;
                     let third = rows / 3;
                     let [mut q, mut kv] = [("q", 0..third), ("kv", third..rows)].map(|(name, rows)| {
-                        let mut place = Place::whole(format!("{base}.attention.{name}.{part}"));
+                        let mut place = Destination::whole(format!("{base}.attention.{name}.{part}"));
                         place.iter_mut().for_each(|place| place.rows = Some(rows.clone()));
                         place
                     });
@@ -205,7 +206,7 @@ mod tests {
     use super::*;
 
     fn ours(name: &str, shape: &[u64]) -> Vec<(String, usize, usize, Option<Range<u64>>)> {
-        let places = places(name, shape, 2).unwrap();
+        let places = destinations(name, shape, 2).unwrap();
         places.into_iter().map(|place| (place.name, place.slot, place.slots, place.rows)).collect()
     }
 
@@ -225,12 +226,12 @@ mod tests {
 
     #[test]
     fn numbers_are_changed_where_the_two_calculate_differently() {
-        let place = &places("fuser.tasks.template_spatial.tokenizer.weight", &[64, 9], 1).unwrap()[0];
-        assert_eq!((place.name.as_str(), place.change), ("fuser.spatial.tokeniser.weight", Change::Times(3.0)));
+        let place = &destinations("fuser.tasks.template_spatial.tokenizer.weight", &[64, 9], 1).unwrap()[0];
+        assert_eq!((place.name.as_str(), place.change), ("fuser.spatial.tokeniser.weight", ValueChange::Times(3.0)));
         let mut bytes = 2.0f32.to_le_bytes().to_vec();
         place.change.apply(&mut bytes);
         assert_eq!(bytes, 6.0f32.to_le_bytes());
-        let place = &places("scaler.y_std", &[4], 1).unwrap()[0];
+        let place = &destinations("scaler.y_std", &[4], 1).unwrap()[0];
         let mut bytes = 1.0f64.to_le_bytes().to_vec();
         place.change.apply(&mut bytes);
         assert_eq!(bytes, (1.0f64 + 1e-6).to_le_bytes());
@@ -247,7 +248,7 @@ mod tests {
             ("controller.backbone.norm.weight", COLLECTOR),
             ("something.else", NONE),
         ] {
-            assert_eq!(places(name, &[4, 4], 1), Err(why), "{name}");
+            assert_eq!(destinations(name, &[4, 4], 1), Err(why), "{name}");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Which setting of ENN for PyTorch is which of ENN's, and why the others are none.
+//! Maps settings of ENN for PyTorch to settings of ENN, with the reasons for those without a counterpart.
 
 use super::super::source::Source;
 use enn_common::{checkpoint::Value, config::model::ModelConfig};
 use serde_json::{Map, Value as Json};
 use std::collections::BTreeMap;
 
-/// Settings under `config.` that mean the same, and ENN's names of them below `model.`.
+/// Settings under `config.` with the same meaning, and ENN's names below `model.`.
 const SAME: [(&str, &str); 14] = [
     ("d_model", "d_model"),
     ("heads", "heads"),
@@ -23,7 +23,7 @@ const SAME: [(&str, &str); 14] = [
     ("use_linear_branch", "linear_branch"),
 ];
 
-/// Beginnings of settings that are none of ENN's, and why.
+/// Prefixes of settings that ENN does not have, and why.
 const OTHERS: [(&str, &str); 11] = [
     ("config.delta_gate_", "ENN's gate has no such setting"),
     ("config.unsup_", "a loss that ENN does not have"),
@@ -34,20 +34,20 @@ const OTHERS: [(&str, &str); 11] = [
     ("config.safety_margin_pow2", "fixed in ENN"),
     ("config.", "ENN has no such setting"),
     ("tasks.", "tasks beside the preset's are declared under [model.tasks]"),
-    ("extra.", "notes of whoever saved it"),
-    ("optimizer_state_dict.", "the optimizer begins anew"),
+    ("extra.", "notes of the person who saved it"),
+    ("optimizer_state_dict.", "the optimizer starts fresh"),
 ];
 
-/// Plain values that tell of the file itself.
+/// Plain values about the file itself.
 const OWN: [&str; 4] = ["version", "in_dim", "out_shape", "pytorch_version"];
 
-/// Setting there, setting of ENN, value.
-type Mapped = Vec<(String, String, Value)>;
-/// Name and reason.
-type Left = Vec<(String, String)>;
+/// The name in the file, the setting of ENN, and the value.
+type MappedSettings = Vec<(String, String, Value)>;
+/// Names with the reasons why they are not used.
+type Unmapped = Vec<(String, String)>;
 
-/// What maps, and what is left with the reason.
-pub(super) fn of(values: &BTreeMap<String, Value>) -> (Mapped, Left) {
+/// Returns the settings that ENN has, and the others with the reason.
+pub(super) fn of(values: &BTreeMap<String, Value>) -> (MappedSettings, Unmapped) {
     let mut mapped = Vec::new();
     let mut left = Vec::new();
     for (name, value) in values {
@@ -76,7 +76,7 @@ pub(super) fn of(values: &BTreeMap<String, Value>) -> (Mapped, Left) {
     (mapped, left)
 }
 
-/// A value as ENN has it.
+/// Converts a value to ENN's form.
 fn value_of(ours: &str, value: &Value, all: &BTreeMap<String, Value>) -> Result<Value, String> {
     let text = if let Value::Str(text) = value { text.trim().to_lowercase() } else { String::new() };
     let of = |known: &[(&str, &str)]| {
@@ -89,7 +89,7 @@ fn value_of(ours: &str, value: &Value, all: &BTreeMap<String, Value>) -> Result<
         }
         ("preset", Value::None) => Ok(Value::Str("none".into())),
         ("preset", _) => of(&[("spatial", "spatial"), ("temporal", "temporal"), ("spatiotemporal", "spatiotemporal")]),
-        // Where nothing is said there are as many rounds as the deeper template has blocks.
+        // By default there are as many rounds as the deeper template has blocks.
         ("fuser_rounds", Value::None) => {
             let depth = |name: &str| all.get(&format!("config.{name}")).cloned();
             let depths = [depth("spatial_depth"), depth("temporal_depth")].into_iter().flatten();
@@ -101,8 +101,8 @@ fn value_of(ours: &str, value: &Value, all: &BTreeMap<String, Value>) -> Result<
     }
 }
 
-/// The model with these settings; what they do not say is as in `base`.
-pub(super) fn model(settings: &Mapped, base: &ModelConfig) -> Result<ModelConfig, serde_json::Error> {
+/// Returns the model with these settings; missing settings come from `base`.
+pub(super) fn model(settings: &MappedSettings, base: &ModelConfig) -> Result<ModelConfig, serde_json::Error> {
     let mut all: Map<String, Json> = serde_json::from_value(serde_json::to_value(base)?)?;
     all.insert("by_rows".to_owned(), Json::Bool(false));
     for (_, ours, value) in settings {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    doctor::findings::{Limits, Surroundings},
+    doctor::findings::{DoctorInputs, ResourceLimits},
     libtorch::Libtorch,
 };
 use enn_common::exit::ExitCode;
@@ -10,7 +10,7 @@ use std::{path::PathBuf, time::Duration};
 
 fn good() -> Findings {
     Findings {
-        surroundings: Surroundings {
+        inputs: DoctorInputs {
             worker: Some("/opt/enn-worker".into()),
             libtorch: Ok(Libtorch { lib: "/opt/libtorch/lib".into(), from: "ENN_LIBTORCH".into(), note: None }),
             library_path: Some("/opt/libtorch/lib".into()),
@@ -38,40 +38,40 @@ fn good() -> Findings {
         memory_available: Some(16 * GIB),
         disk_free: Some(100 * GIB),
         shm_free: Some(GIB),
-        limits: Limits { nofile: Some(65_536), memlock: None, core: Some(0) },
+        limits: ResourceLimits { nofile: Some(65_536), memlock: None, core: Some(0) },
     }
 }
 
 fn with(change: impl FnOnce(&mut Findings)) -> Report {
     let mut findings = good();
     change(&mut findings);
-    judge(&findings)
+    check(&findings)
 }
 
-fn item<'a>(report: &'a Report, name: &str) -> &'a Item {
+fn item<'a>(report: &'a Report, name: &str) -> &'a Check {
     report.items.iter().find(|item| item.name == name).unwrap_or_else(|| panic!("no item {name}"))
 }
 
-fn mend(report: &Report, name: &str) -> String {
-    item(report, name).mend.clone().unwrap_or_else(|| panic!("{name} has nothing to mend"))
+fn fix(report: &Report, name: &str) -> String {
+    item(report, name).fix.clone().unwrap_or_else(|| panic!("{name} has no fix"))
 }
 
 #[test]
-fn a_good_machine_has_nothing_to_mend() {
-    let report = judge(&good());
+fn a_good_machine_needs_no_fix() {
+    let report = check(&good());
     assert_eq!(report.exit_code(), ExitCode::Success);
-    assert!(report.items.iter().all(|item| item.state == State::Ok && item.mend.is_none()), "{report}");
+    assert!(report.items.iter().all(|item| item.state == CheckState::Ok && item.fix.is_none()), "{report}");
 }
 
 #[test]
 fn a_missing_or_broken_worker_is_missing_and_says_how_to_get_one() {
-    let report = with(|f| (f.probe, f.surroundings.worker) = (Err(ProbeFailure::NoWorker), None));
+    let report = with(|f| (f.probe, f.inputs.worker) = (Err(ProbeFailure::NoWorker), None));
     assert_eq!(report.exit_code(), ExitCode::Machine);
-    assert!(mend(&report, "enn-worker").contains("make build"));
+    assert!(fix(&report, "enn-worker").contains("make build"));
     let line = "error while loading shared libraries: libtorch_cpu.so: cannot open shared object file";
     let report = with(|f| f.probe = Err(ProbeFailure::Failed(line.into())));
     assert!(item(&report, "enn-worker").found.contains(line));
-    assert!(mend(&report, "enn-worker").contains("make libtorch"));
+    assert!(fix(&report, "enn-worker").contains("make libtorch"));
     let report = with(|f| f.probe = Err(ProbeFailure::TimedOut(Duration::from_secs(60))));
     assert!(item(&report, "enn-worker").found.contains("60 s"));
     assert_eq!(report.exit_code(), ExitCode::Machine);
@@ -80,7 +80,7 @@ fn a_missing_or_broken_worker_is_missing_and_says_how_to_get_one() {
 #[test]
 fn another_libtorch_than_the_one_built_against_is_missing() {
     let report = with(|f| f.probe.as_mut().unwrap().libtorch = "2.12.0".into());
-    assert_eq!(item(&report, "libtorch").state, State::Missing);
+    assert_eq!(item(&report, "libtorch").state, CheckState::Missing);
     assert!(item(&report, "libtorch").found.contains("2.12.0") && item(&report, "libtorch").found.contains("2.11.0"));
     assert_eq!(report.exit_code(), ExitCode::Machine);
 }
@@ -89,20 +89,20 @@ fn another_libtorch_than_the_one_built_against_is_missing() {
 fn no_libtorch_says_all_that_was_tried_and_one_that_was_passed_over_is_a_note() {
     let report = with(|f| {
         f.probe = Err(ProbeFailure::Failed("libtorch_cpu.so: cannot open shared object file".into()));
-        f.surroundings.libtorch = Err("no libtorch 2.11 was found: a; b\nhint: `make libtorch`".into());
+        f.inputs.libtorch = Err("no libtorch 2.11 was found: a; b\nhint: `make libtorch`".into());
     });
     assert_eq!(item(&report, "libtorch").found, "no libtorch 2.11 was found: a; b");
-    assert_eq!(mend(&report, "libtorch"), "`make libtorch`");
+    assert_eq!(fix(&report, "libtorch"), "`make libtorch`");
     let passed_over = "the torch of python3 is passed over: /t is torch 2.5.1, expected 2.11";
-    let report = with(|f| f.surroundings.libtorch.as_mut().unwrap().note = Some(passed_over.into()));
-    assert!(mend(&report, "libtorch").starts_with(passed_over));
+    let report = with(|f| f.inputs.libtorch.as_mut().unwrap().note = Some(passed_over.into()));
+    assert!(fix(&report, "libtorch").starts_with(passed_over));
     assert_eq!(report.exit_code(), ExitCode::Success);
 }
 
 #[test]
 fn unused_gpus_are_noted_with_the_command_for_each_case() {
     let report = with(|f| f.gpu_devices = 4);
-    assert!(mend(&report, "CUDA").contains("make cuda"));
+    assert!(fix(&report, "CUDA").contains("make cuda"));
     assert_eq!(report.exit_code(), ExitCode::Success, "the CPU build still works");
     let cuda = |devices| {
         move |f: &mut Findings| {
@@ -114,23 +114,23 @@ fn unused_gpus_are_noted_with_the_command_for_each_case() {
         }
     };
     let report = with(cuda(0));
-    assert!(mend(&report, "CUDA").contains("CUDA_VISIBLE_DEVICES"));
-    assert!(mend(&report, "NCCL").contains("nvidia-nccl"));
+    assert!(fix(&report, "CUDA").contains("CUDA_VISIBLE_DEVICES"));
+    assert!(fix(&report, "NCCL").contains("nvidia-nccl"));
     let report = with(cuda(4));
-    assert_eq!(item(&report, "CUDA").state, State::Ok);
+    assert_eq!(item(&report, "CUDA").state, CheckState::Ok);
     assert!(item(&report, "CUDA").found.contains("4 of 4 GPUs"));
 }
 
 #[test]
 fn little_disk_is_missing_and_small_limits_are_notes() {
     let report = with(|f| f.disk_free = Some(10 * MIB));
-    assert_eq!(item(&report, "disk").state, State::Missing);
+    assert_eq!(item(&report, "disk").state, CheckState::Missing);
     assert!(item(&report, "disk").found.starts_with("10.0 MiB"));
     let report = with(|f| f.limits.nofile = Some(256));
-    assert!(mend(&report, "open files").contains("ulimit -n"));
+    assert!(fix(&report, "open files").contains("ulimit -n"));
     let report = with(|f| (f.gpu_devices, f.shm_free, f.limits.memlock) = (1, Some(64 * MIB), Some(8 * MIB)));
-    assert!(mend(&report, "/dev/shm").contains("--shm-size"));
-    assert!(mend(&report, "locked memory").contains("ulimit -l"));
+    assert!(fix(&report, "/dev/shm").contains("--shm-size"));
+    assert!(fix(&report, "locked memory").contains("ulimit -l"));
     assert_eq!(report.exit_code(), ExitCode::Success);
 }
 
@@ -142,8 +142,8 @@ fn text_and_json_say_the_same() {
     assert_eq!(json["ok"], false);
     for item in json["items"].as_array().unwrap() {
         assert!(text.contains(item["found"].as_str().unwrap()), "{item} is not in\n{text}");
-        if let Some(mend) = item["mend"].as_str() {
-            assert!(text.contains(mend));
+        if let Some(fix) = item["mend"].as_str() {
+            assert!(text.contains(fix));
         }
     }
     let set: Vec<_> = json["variables"].as_array().unwrap().iter().filter(|v| v["value"] == "debug").collect();
@@ -156,12 +156,12 @@ fn text_and_json_say_the_same() {
 fn scripts_that_cannot_be_forked_say_why() {
     let why = "no fork server: its Python has no torch; workers are executed";
     let report = with(|findings| findings.fork_server = Some(Ok(Trial::Executes(why.into()))));
-    assert_eq!(item(&report, "fork server").state, State::Note);
+    assert_eq!(item(&report, "fork server").state, CheckState::Note);
     assert!(
         item(&report, "fork server").found.contains("has no torch")
-            && mend(&report, "fork server").contains("PYTHON_EXEC")
+            && fix(&report, "fork server").contains("PYTHON_EXEC")
     );
     assert_eq!(report.exit_code(), ExitCode::Success, "executed workers are as good");
-    let report = with(|findings| findings.surroundings.python = None);
+    let report = with(|findings| findings.inputs.python = None);
     assert!(report.items.iter().all(|item| item.name != "fork server"));
 }

@@ -9,7 +9,7 @@ use super::{
 };
 use enn_common::{
     failure::Failure,
-    wire::node::{Card, NodeId},
+    wire::node::{NodeDescription, NodeId},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ fn of(nodes_min: u32, nodes_max: u32) -> Settings {
 }
 
 fn come(state: &mut State, now: Time, id: u64, settings: &Settings) {
-    let card = Card {
+    let card = NodeDescription {
         node: NodeId(id),
         host: format!("n{id}"),
         local_world: 1,

@@ -9,7 +9,7 @@ use super::{
     },
     *,
 };
-use enn_common::wire::node::Standby;
+use enn_common::wire::node::StandbyEndpoint;
 use proptest::prelude::*;
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -52,14 +52,14 @@ impl State {
     }
 }
 
-fn card(id: u64, settings: &Settings) -> Card {
-    Card {
+fn card(id: u64, settings: &Settings) -> NodeDescription {
+    NodeDescription {
         node: NodeId(id),
         host: format!("n{id}"),
         local_world: 1,
         role: "default".into(),
         node_rank: settings.node_rank.map(|_| u32::try_from(id).unwrap() % settings.nodes_max),
-        standby: Some(Standby { host: "10.0.0.1".into(), port: 1 }),
+        standby: Some(StandbyEndpoint { host: "10.0.0.1".into(), port: 1 }),
         terms: settings.terms(),
         last: None,
     }
@@ -445,7 +445,7 @@ impl World {
             return;
         }
         let last = agent.last.clone();
-        let heirs = last.as_ref().map_or(&[][..], |(roster, ..)| &roster.heirs);
+        let heirs = last.as_ref().map_or(&[][..], |(roster, ..)| &roster.successors);
         let next = heirs.get(heir).filter(|_| now < began + SUCCESSION_MAX);
         let (Some(next), Some((roster, ranks, own_rank))) = (next, &last) else {
             agent.seat = Seat::Out(RunEnd::HostLost { reason: "nobody".into() });

@@ -35,10 +35,10 @@ fn a_short_request_is_computed_between_the_parts_of_a_long_one() {
     let bench = bench.answering(7);
     assert_eq!((bench.rows(), bench.rows()), (2, 4), "those that are short, then the long one goes on");
     for (a, stream) in (1..=2).zip(short) {
-        assert!(told(stream).text.contains(&format!("[{}.0,", a + 10)));
+        assert!(receive(stream).text.contains(&format!("[{}.0,", a + 10)));
     }
-    let told: Value = serde_json::from_str(&told(long).text).unwrap();
-    let found: Vec<f64> = told["rows"].as_array().unwrap().iter().map(|row| row[0].as_f64().unwrap()).collect();
+    let reply: Value = serde_json::from_str(&receive(long).text).unwrap();
+    let found: Vec<f64> = reply["rows"].as_array().unwrap().iter().map(|row| row[0].as_f64().unwrap()).collect();
     assert_eq!(found, (0..22).map(f64::from).collect::<Vec<_>>(), "all of its rows, in their order");
 }
 
@@ -50,9 +50,9 @@ fn an_engine_that_ends_in_a_long_request_does_not_take_others_with_it() {
     let short = bench.send(&post(&row(1.0)));
     bench.until("enn_serve_queue 1");
     bench.acts.send(Act::Fail("killed by signal 9")).unwrap();
-    assert_eq!(told(long).status, 503);
+    assert_eq!(receive(long).status, 503);
     let _bench = bench.answering(1);
-    assert_eq!(told(short).status, 200);
+    assert_eq!(receive(short).status, 200);
 }
 
 #[test]
@@ -68,11 +68,11 @@ fn a_long_request_that_nobody_waits_for_is_not_computed_to_its_end() {
 #[test]
 fn rows_of_a_long_stream_do_not_hold_up_others() {
     let bench = Bench::of(subject(), (sums, 1), settings(Limits::default()));
-    let told_of: Value = serde_json::from_str(
+    let status_of: Value = serde_json::from_str(
         &bench.ask(b"POST /streams HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").text,
     )
     .unwrap();
-    let name = told_of["stream"].as_str().unwrap();
+    let name = status_of["stream"].as_str().unwrap();
     let body = rows_of(3);
     let long = bench.send(&Vec::from(format!(
         "POST /streams/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: \
@@ -86,8 +86,8 @@ fn rows_of_a_long_stream_do_not_hold_up_others() {
     std::thread::sleep(2 * policy::PART_TIME);
     let bench = bench.answering(4);
     assert_eq!(bench.rows(), 2, "the other request comes between two rows of the stream");
-    assert_eq!(told(short).status, 200);
-    assert!(told(long).text.contains("[[0.0,null],[1.0,null],[3.0,null]]"), "and the stream went on");
+    assert_eq!(receive(short).status, 200);
+    assert!(receive(long).text.contains("[[0.0,null],[1.0,null],[3.0,null]]"), "and the stream went on");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn idle_connections_make_room_for_those_who_ask() {
     // At once, only the health is told; nobody has been idle for long.
     assert_eq!(bench.get("/health/live").status, 200);
     assert_eq!(bench.get("/").status, 503);
-    std::thread::sleep(places::IDLE_MIN);
+    std::thread::sleep(connections::IDLE_MIN);
     assert_eq!(bench.post(&row(1.0)).status, 200);
     assert_eq!(bench.get("/health").status, 200);
     let mut closed = 0;
@@ -109,11 +109,11 @@ fn idle_connections_make_room_for_those_who_ask() {
 }
 
 #[test]
-fn those_whose_requests_are_computed_keep_their_places_and_the_health_is_told() {
+fn those_whose_requests_are_computed_keep_their_places_and_health_is_answered() {
     let bench = Bench::new(Limits { connections_max: 2, ..Limits::default() });
     let busy: Vec<TcpStream> = (0..2).map(|a| bench.send(&post(&row(f64::from(a))))).collect();
     bench.rows();
-    std::thread::sleep(places::IDLE_MIN);
+    std::thread::sleep(connections::IDLE_MIN);
     for path in ["/health/live", "/health", "/health/ready"] {
         let health = bench.get(path);
         assert!(health.status == 200 && health.text.contains("\"live\":true"), "{}", health.text);
@@ -121,7 +121,7 @@ fn those_whose_requests_are_computed_keep_their_places_and_the_health_is_told() 
     let away = bench.post(&row(1.0));
     assert!(away.status == 503 && away.error().contains("at most 2"), "{}", away.text);
     let _bench = bench.answering(2);
-    assert!(busy.into_iter().all(|stream| told(stream).status == 200));
+    assert!(busy.into_iter().all(|stream| receive(stream).status == 200));
 }
 
 #[test]
@@ -153,9 +153,9 @@ fn a_server_without_descriptors_serves_those_who_ask() {
     let asked = || {
         let stream = bench.try_send(&post(&row(1.0)))?;
         stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-        try_told(stream)
+        try_receive(stream)
     };
-    let is_served = || asked().is_ok_and(|told| told.status == 200);
+    let is_served = || asked().is_ok_and(|reply| reply.status == 200);
     let began = Instant::now();
     while !is_served() {
         drop(crowd.pop());

@@ -17,15 +17,15 @@ impl Bench {
         .into_bytes()
     }
 
-    fn on(&self, method: &str, path: &str, body: &str) -> Told {
+    fn on(&self, method: &str, path: &str, body: &str) -> HttpReply {
         self.ask(&Self::stream_request(method, path, body))
     }
 
     fn begin(&self) -> String {
-        let told = self.on("POST", "/streams", "");
-        assert_eq!(told.status, 201, "{}", told.text);
-        let told: Value = serde_json::from_str(&told.text).unwrap();
-        format!("/streams/{}", told["stream"].as_str().unwrap())
+        let reply = self.on("POST", "/streams", "");
+        assert_eq!(reply.status, 201, "{}", reply.text);
+        let reply: Value = serde_json::from_str(&reply.text).unwrap();
+        format!("/streams/{}", reply["stream"].as_str().unwrap())
     }
 }
 
@@ -35,10 +35,10 @@ fn rows(all: &[f64]) -> String {
     format!("{{\"rows\": [{}]}}", rows.join(", "))
 }
 
-fn answers(told: &Told) -> Vec<f64> {
-    assert_eq!(told.status, 200, "{}", told.text);
-    let told: Value = serde_json::from_str(&told.text).unwrap();
-    told["rows"].as_array().unwrap().iter().map(|row| row[0].as_f64().unwrap()).collect()
+fn answers(reply: &HttpReply) -> Vec<f64> {
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let reply: Value = serde_json::from_str(&reply.text).unwrap();
+    reply["rows"].as_array().unwrap().iter().map(|row| row[0].as_f64().unwrap()).collect()
 }
 
 #[test]
@@ -50,8 +50,8 @@ fn the_rows_of_a_stream_go_on_from_each_other_and_from_no_others() {
     assert_eq!(answers(&bench.on("POST", &two, &rows(&[5.0]))), [5.0]);
     assert_eq!(answers(&bench.on("POST", &one, &rows(&[4.0]))), [7.0]);
     assert_eq!(answers(&bench.post(&rows(&[4.0]))), [4.0], "what is no stream's begins anew");
-    let told: Value = serde_json::from_str(&bench.get(&one).text).unwrap();
-    assert_eq!((&told["rows"], &told["idle_max_s"]), (&3.into(), &3600.into()));
+    let reply: Value = serde_json::from_str(&bench.get(&one).text).unwrap();
+    assert_eq!((&reply["rows"], &reply["idle_max_s"]), (&3.into(), &3600.into()));
     let described: Value = serde_json::from_str(&bench.get("/").text).unwrap();
     assert_eq!((&described["streams"]["most"], &described["streams"]["bytes"]), (&1024.into(), &4.into()));
     assert!(bench.get("/metrics").text.contains("enn_serve_streams 2"));
@@ -75,8 +75,8 @@ fn rows_of_several_streams_are_computed_together() {
         .collect();
     bench.until("enn_serve_queue 3");
     let bench = bench.answering(3);
-    assert_eq!(told(held).status, 200);
-    let found: Vec<Vec<f64>> = asked.into_iter().map(|stream| answers(&told(stream))).collect();
+    assert_eq!(receive(held).status, 200);
+    let found: Vec<Vec<f64>> = asked.into_iter().map(|stream| answers(&receive(stream))).collect();
     assert_eq!(found, [vec![1.0, 11.0], vec![2.0], vec![3.0, 33.0]]);
     assert_eq!((bench.rows(), bench.rows()), (3, 2), "the first row of each, then the second of those that have one");
 }
@@ -93,7 +93,7 @@ fn a_stream_whose_engine_was_lost_is_as_it_was() {
     assert!(busy.status == 409 && busy.error().contains("one after the other"), "{}", busy.text);
     bench.acts.send(Act::Answer).unwrap();
     bench.acts.send(Act::Fail("killed by signal 9")).unwrap();
-    assert_eq!(told(lost).status, 503);
+    assert_eq!(receive(lost).status, 503);
     bench.until("enn_serve_workers_up 1");
     let bench = bench.answering(2);
     assert_eq!(answers(&bench.on("POST", &stream, &rows(&[2.0, 4.0]))), [3.0, 7.0]);
@@ -115,18 +115,18 @@ fn streams_are_bounded_in_number_age_and_rows() {
     bench.begin();
     // A model that carries nothing has none.
     let none = Bench::new(Limits::default()).on("POST", "/streams", "");
-    assert!(none.status == 404 && none.error().contains("keeps no streams"), "{}", none.text);
+    assert!(none.status == 404 && none.error().contains("has no streams"), "{}", none.text);
     let method = bench.on("PUT", "/streams/x", "");
     assert!(method.status == 405 && method.error().contains("POST, GET, HEAD, DELETE"), "{}", method.text);
 }
 
 #[test]
-fn an_engine_that_hangs_is_replaced_and_whoever_waited_is_told() {
+fn an_engine_that_hangs_is_replaced_and_waiting_requests_fail() {
     let bench = Bench::new(Limits::default());
     let hung = bench.send(&post(&row(1.0)));
     bench.rows();
     bench.acts.send(Act::Hang(Duration::from_secs(30))).unwrap();
-    let hung = told(hung);
+    let hung = receive(hung);
     assert_eq!(
         (hung.status, hung.error().as_str()),
         (504, "the worker gave no answer within 30 s and is replaced: send it again")

@@ -1,11 +1,11 @@
-//! Files of named arrays: .npy, .npz, safetensors. Rows of an array are read as numbers where they lie; the arrays of a zip are
-//! unpacked into a scratch file first.
+//! Files of named arrays: .npy, .npz, safetensors. Rows of an array are read in place; the arrays of a zip are unpacked into a scratch
+//! file first.
 
 use super::{
     Piece, Pieces, Request, Source,
     block::{Block, PieceError},
     clean::{Cell, Digits},
-    typed::{self, Cells, PIECE_ROWS},
+    typed::{self, CellSource, PIECE_ROWS},
 };
 use crate::stage::{
     bound::{self, BoundError},
@@ -18,7 +18,7 @@ use enn_common::{
     keys, panics,
     staged::{
         StagedError,
-        npy::{Element, HEADER_BYTES_MAX, Header},
+        npy::{HEADER_BYTES_MAX, Header, NpyElement},
     },
 };
 use safetensors::{Dtype, SafeTensors};
@@ -32,21 +32,21 @@ use std::{
 };
 use zip::ZipArchive;
 
-/// Formats, in messages.
+/// Names of formats in messages.
 const NPZ: &str = "a zip of NumPy arrays";
 const SAFETENSORS: &str = "safetensors";
 
-/// Entries of a zip, at most.
+/// Maximum entries of a zip.
 const ENTRIES_MAX: usize = 10_000;
 
-/// How an element is stored.
+/// Type of an array's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Npy(Element),
+enum ElementKind {
+    Npy(NpyElement),
     Bf16,
 }
 
-impl Kind {
+impl ElementKind {
     fn bytes(self) -> usize {
         match self {
             Self::Npy(element) => element.bytes(),
@@ -54,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// An element as a cell; integers stay exact.
+    /// Converts the bytes of an element to a cell; integers stay exact.
     fn cell(self, b: &[u8]) -> Cell<'static> {
         fn of<const N: usize>(bytes: &[u8]) -> [u8; N] {
             bytes.first_chunk().copied().unwrap_or([0; N])
@@ -63,100 +63,98 @@ impl Kind {
             return Cell::Short(f64::from(half::bf16::from_le_bytes(of(b))), Digits::Brain);
         };
         match element {
-            Element::F64 => Cell::Real(f64::from_le_bytes(of(b))),
-            Element::F32 => Cell::Short(f64::from(f32::from_le_bytes(of(b))), Digits::Single),
-            Element::F16 => Cell::Short(f64::from(half::f16::from_le_bytes(of(b))), Digits::Half),
-            Element::I64 => Cell::Integer(i64::from_le_bytes(of(b))),
-            Element::I32 => Cell::Integer(i64::from(i32::from_le_bytes(of(b)))),
-            Element::I16 => Cell::Integer(i64::from(i16::from_le_bytes(of(b)))),
-            Element::I8 => Cell::Integer(i64::from(i8::from_le_bytes(of(b)))),
-            Element::U64 => {
+            NpyElement::F64 => Cell::Real(f64::from_le_bytes(of(b))),
+            NpyElement::F32 => Cell::Short(f64::from(f32::from_le_bytes(of(b))), Digits::Single),
+            NpyElement::F16 => Cell::Short(f64::from(half::f16::from_le_bytes(of(b))), Digits::Half),
+            NpyElement::I64 => Cell::Integer(i64::from_le_bytes(of(b))),
+            NpyElement::I32 => Cell::Integer(i64::from(i32::from_le_bytes(of(b)))),
+            NpyElement::I16 => Cell::Integer(i64::from(i16::from_le_bytes(of(b)))),
+            NpyElement::I8 => Cell::Integer(i64::from(i8::from_le_bytes(of(b)))),
+            NpyElement::U64 => {
                 let value = u64::from_le_bytes(of(b));
                 i64::try_from(value).map_or(Cell::Wide(value.into()), Cell::Integer)
             }
-            Element::U32 => Cell::Integer(i64::from(u32::from_le_bytes(of(b)))),
-            Element::U16 => Cell::Integer(i64::from(u16::from_le_bytes(of(b)))),
-            Element::U8 => Cell::Integer(i64::from(b[0])),
-            Element::Bool => Cell::Truth(b[0] != 0),
+            NpyElement::U32 => Cell::Integer(i64::from(u32::from_le_bytes(of(b)))),
+            NpyElement::U16 => Cell::Integer(i64::from(u16::from_le_bytes(of(b)))),
+            NpyElement::U8 => Cell::Integer(i64::from(b[0])),
+            NpyElement::Bool => Cell::Truth(b[0] != 0),
         }
     }
 }
 
-/// Where the bytes lie.
+/// File that holds an array's bytes.
 #[derive(Debug, Clone)]
-enum Place {
+enum Storage {
     File(Arc<File>),
     Scratch(Arc<Scratch>),
 }
 
-/// One array of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct NamedArray {
-    /// Name: the key in an .npz or safetensors file, the stem of an .npy file.
+    /// Key in an .npz or safetensors file, or stem of an .npy file.
     pub name: String,
-    /// Shape; the first axis counts rows.
+    /// Sizes of the axes; the first axis counts rows.
     pub shape: Vec<u64>,
-    /// The file, for messages.
+    /// Path of the file, for messages.
     pub path: PathBuf,
-    kind: Kind,
-    place: Place,
+    kind: ElementKind,
+    place: Storage,
     at: u64,
 }
 
 impl NamedArray {
-    /// Whether there is something in its rows: of rows without a number there may be said to be any number.
+    /// Whether the array has any elements: without them the stated number of rows is unbounded.
     fn has_cells(&self) -> bool {
         !self.shape.contains(&0)
     }
 
-    /// Rows; 0 for a scalar.
+    /// Returns the number of rows; 0 for a scalar.
     pub(crate) fn rows(&self) -> u64 {
         self.shape.first().copied().unwrap_or(0)
     }
 
-    /// Elements of a row.
+    /// Returns the number of elements in a row.
     pub(crate) fn width(&self) -> usize {
         self.shape.iter().skip(1).product::<u64>() as usize
     }
 
     /// Whether all elements are integers.
     pub(crate) fn is_integer(&self) -> bool {
-        !matches!(self.kind, Kind::Bf16 | Kind::Npy(Element::F16 | Element::F32 | Element::F64))
+        !matches!(self.kind, ElementKind::Bf16 | ElementKind::Npy(NpyElement::F16 | NpyElement::F32 | NpyElement::F64))
     }
 
-    /// The bytes of some rows.
     pub(crate) fn read(&self, rows: Range<u64>) -> Result<RowBytes, StageError> {
         let row = self.width() * self.kind.bytes();
         let mut bytes = vec![0; (rows.end - rows.start) as usize * row];
         let at = self.at + rows.start * row as u64;
         match &self.place {
-            Place::File(file) => file.read_exact_at(&mut bytes, at).map_err(FileError::of("read", &self.path))?,
-            Place::Scratch(scratch) => scratch.read(at, &mut bytes)?,
+            Storage::File(file) => file.read_exact_at(&mut bytes, at).map_err(FileError::of("read", &self.path))?,
+            Storage::Scratch(scratch) => scratch.read(at, &mut bytes)?,
         }
         Ok(RowBytes { bytes, kind: self.kind })
     }
 }
 
-/// Some rows of an array.
+/// Bytes of some rows of an array.
 #[derive(Debug)]
 pub(crate) struct RowBytes {
     bytes: Vec<u8>,
-    kind: Kind,
+    kind: ElementKind,
 }
 
 impl RowBytes {
-    /// Element `index` of the rows, in C order.
+    /// Returns element `index` of the rows, in C order.
     pub(crate) fn cell(&self, index: usize) -> Cell<'static> {
         self.kind.cell(&self.bytes[index * self.kind.bytes()..])
     }
 
-    /// All elements, in C order.
+    /// Iterates over all elements, in C order.
     pub(crate) fn cells(&self) -> impl Iterator<Item = Cell<'static>> + '_ {
         self.bytes.chunks_exact(self.kind.bytes()).map(|bytes| self.kind.cell(bytes))
     }
 }
 
-/// The arrays of a file. Arrays of a zip are unpacked below `scratch`.
+/// Opens the arrays of a file. Arrays of a zip are unpacked below `scratch`.
 pub(crate) fn open(path: &Path, format: SourceFormat, scratch: &Path) -> Result<Vec<NamedArray>, StageError> {
     match format {
         SourceFormat::Npz => caught("zip", path, NPZ, || npz(path, scratch)),
@@ -165,7 +163,7 @@ pub(crate) fn open(path: &Path, format: SourceFormat, scratch: &Path) -> Result<
     }
 }
 
-/// A panic of the library that reads the format is an error like any other.
+/// Turns a panic of the library that reads the format into an error.
 fn caught<T>(
     library: &'static str,
     path: &Path,
@@ -198,8 +196,8 @@ fn npy(path: &Path) -> Result<NamedArray, StageError> {
     }
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let at = header.data_offset as u64;
-    let kind = Kind::Npy(header.element);
-    let place = Place::File(Arc::new(file));
+    let kind = ElementKind::Npy(header.element);
+    let place = Storage::File(Arc::new(file));
     Ok(NamedArray { name, shape: header.shape, path: path.to_path_buf(), kind, place, at })
 }
 
@@ -218,36 +216,36 @@ fn npz(path: &Path, scratch: &Path) -> Result<Vec<NamedArray>, StageError> {
         let Some(name) = name.strip_suffix(".npy").map(str::to_string) else { continue };
         let start = unpacked.bytes();
         let header = unpack(&mut entry, &mut unpacked, scratch).map_err(|error| match error {
-            Unpacked::Cause(cause) => unreadable(path, NPZ, format!("array {name:?}: {cause}")),
-            Unpacked::Stage(error) => error,
+            UnpackError::Cause(cause) => unreadable(path, NPZ, format!("array {name:?}: {cause}")),
+            UnpackError::Stage(error) => error,
         })?;
         headers.push((name, start + header.data_offset as u64, header));
     }
-    let place = Place::Scratch(Arc::new(unpacked));
+    let place = Storage::Scratch(Arc::new(unpacked));
     let array = |(name, at, header): (String, u64, Header)| NamedArray {
         name,
         shape: header.shape,
         path: path.to_path_buf(),
-        kind: Kind::Npy(header.element),
+        kind: ElementKind::Npy(header.element),
         place: place.clone(),
         at,
     };
     Ok(headers.into_iter().map(array).collect())
 }
 
-/// Why an array of a zip cannot be unpacked.
-enum Unpacked {
+/// Reasons why an array of a zip cannot be unpacked.
+enum UnpackError {
     Cause(String),
     Stage(StageError),
 }
 
-/// Unpacks an array: as many bytes as its shape asks for, and only where they have room.
-fn unpack(entry: &mut impl Read, to: &mut Scratch, scratch: &Path) -> Result<Header, Unpacked> {
-    let cause = |cause: io::Error| Unpacked::Cause(cause.to_string());
-    let stage = |error: StageError| Unpacked::Stage(error);
+/// Unpacks an array: exactly the bytes of its shape, if the disk has room for them.
+fn unpack(entry: &mut impl Read, to: &mut Scratch, scratch: &Path) -> Result<Header, UnpackError> {
+    let cause = |cause: io::Error| UnpackError::Cause(cause.to_string());
+    let stage = |error: StageError| UnpackError::Stage(error);
     let mut head = Vec::new();
     entry.by_ref().take(HEADER_BYTES_MAX as u64 + 12).read_to_end(&mut head).map_err(cause)?;
-    let header = Header::parse(&head).map_err(|kind| Unpacked::Cause(kind.to_string()))?;
+    let header = Header::parse(&head).map_err(|kind| UnpackError::Cause(kind.to_string()))?;
     let needed = header.data_offset as u64 + header.data_bytes();
     space::require(scratch, needed).map_err(|error| stage(error.into()))?;
     head.truncate(usize::try_from(needed).unwrap_or(usize::MAX));
@@ -256,18 +254,18 @@ fn unpack(entry: &mut impl Read, to: &mut Scratch, scratch: &Path) -> Result<Hea
     let copied = io::copy(&mut entry.by_ref().take(left), to).map_err(cause)?;
     if copied < left {
         let found = format!("it ends early: {} bytes for shape {:?}", head.len() as u64 + copied, header.shape);
-        return Err(Unpacked::Cause(found));
+        return Err(UnpackError::Cause(found));
     }
-    // What follows is not of the array; the checksum is behind it.
+    // The checksum is verified at the end of the entry.
     let more = io::copy(&mut entry.by_ref().take(1), &mut io::sink()).map_err(cause)?;
     if more > 0 {
-        return Err(Unpacked::Cause(format!("it has more bytes than shape {:?} asks for", header.shape)));
+        return Err(UnpackError::Cause(format!("it has more bytes than shape {:?} asks for", header.shape)));
     }
     Ok(header)
 }
 
 fn safetensors(path: &Path) -> Result<Vec<NamedArray>, StageError> {
-    // Mapped for its header only; the data are read where they are needed.
+    // The map serves the header only; the data are read later.
     let map = ReadMap::open(path)?;
     let names = keys::names_bytes(map.bytes());
     if names > keys::NAMES_BYTES_MAX {
@@ -280,11 +278,11 @@ fn safetensors(path: &Path) -> Result<Vec<NamedArray>, StageError> {
     if let Some(name) = keys::twice(map.bytes().get(8..8 + length).unwrap_or_default()) {
         return Err(unreadable(path, SAFETENSORS, format!("its header has {name:?} twice")));
     }
-    let place = Place::File(Arc::new(regular::open(path)?));
+    let place = Storage::File(Arc::new(regular::open(path)?));
     let mut arrays = Vec::new();
     for name in metadata.offset_keys() {
         let Some(info) = metadata.info(&name) else { continue };
-        // Types that no data set is kept in are passed over; asking for one says that the array is not there.
+        // Arrays of unsupported types are skipped, as if they did not exist.
         let Some(kind) = kind_of(info.dtype) else { continue };
         let shape = info.shape.iter().map(|size| *size as u64).collect();
         let at = (8 + length + info.data_offsets.0) as u64;
@@ -293,31 +291,31 @@ fn safetensors(path: &Path) -> Result<Vec<NamedArray>, StageError> {
     Ok(arrays)
 }
 
-fn kind_of(dtype: Dtype) -> Option<Kind> {
-    Some(Kind::Npy(match dtype {
-        Dtype::BF16 => return Some(Kind::Bf16),
-        Dtype::F64 => Element::F64,
-        Dtype::F32 => Element::F32,
-        Dtype::F16 => Element::F16,
-        Dtype::I64 => Element::I64,
-        Dtype::I32 => Element::I32,
-        Dtype::I16 => Element::I16,
-        Dtype::I8 => Element::I8,
-        Dtype::U64 => Element::U64,
-        Dtype::U32 => Element::U32,
-        Dtype::U16 => Element::U16,
-        Dtype::U8 => Element::U8,
-        Dtype::BOOL => Element::Bool,
+fn kind_of(dtype: Dtype) -> Option<ElementKind> {
+    Some(ElementKind::Npy(match dtype {
+        Dtype::BF16 => return Some(ElementKind::Bf16),
+        Dtype::F64 => NpyElement::F64,
+        Dtype::F32 => NpyElement::F32,
+        Dtype::F16 => NpyElement::F16,
+        Dtype::I64 => NpyElement::I64,
+        Dtype::I32 => NpyElement::I32,
+        Dtype::I16 => NpyElement::I16,
+        Dtype::I8 => NpyElement::I8,
+        Dtype::U64 => NpyElement::U64,
+        Dtype::U32 => NpyElement::U32,
+        Dtype::U16 => NpyElement::U16,
+        Dtype::U8 => NpyElement::U8,
+        Dtype::BOOL => NpyElement::Bool,
         _ => return None,
     }))
 }
 
 /// Arrays as a table: an array (N) is a column of its name, an array (N, k) the columns `name[0]` to `name[k-1]`. The first array
-/// says N; arrays with other lengths are no columns.
+/// determines N; arrays with other lengths are ignored.
 pub(crate) struct ArraySource {
     arrays: Arc<Vec<NamedArray>>,
     header: Vec<String>,
-    /// Array and element of a row for each column.
+    /// Index of the array and of the element in its row, for each column.
     places: Arc<Vec<(usize, usize)>>,
     rows: u64,
     bytes: u64,
@@ -434,7 +432,7 @@ struct ArrayCells<'a> {
     parts: Vec<Option<RowBytes>>,
 }
 
-impl Cells for ArrayCells<'_> {
+impl CellSource for ArrayCells<'_> {
     fn rows(&self) -> usize {
         (self.piece.rows.end - self.piece.rows.start) as usize
     }

@@ -1,14 +1,14 @@
 //! Arrow record batches, from Parquet files and from IPC files and streams.
 //!
-//! **Invariant:** only the wanted columns are read, unless rows are to be hashed. Batches are decoded by one thread at a time and
-//! cleaned in parallel. What a batch becomes is asked for before it does.
+//! **Invariant:** only the requested columns are read, unless rows are hashed. Batches are decoded by one thread at a time and cleaned in
+//! parallel. The memory of a batch is checked before it is allocated.
 
 use super::{
     Piece, Pieces, Request, Source,
-    block::{Block, Kind, PieceError},
+    block::{Block, ColumnKind, PieceError},
     clean::{Cell, Digits},
     pages,
-    typed::{self, Cells, PIECE_ROWS},
+    typed::{self, CellSource, PIECE_ROWS},
 };
 use crate::stage::{
     batches::{Batches, FileBatches, ample, text_bytes},
@@ -28,10 +28,10 @@ use std::{
     sync::Arc,
 };
 
-/// First bytes of an IPC file; a stream has none.
+/// First bytes of an IPC file; a stream has no magic.
 const FILE_MAGIC: &[u8; 6] = b"ARROW1";
 
-/// Where batches come from.
+/// Container format of the batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Container {
     Parquet,
@@ -60,10 +60,8 @@ pub(crate) struct ArrowSource {
     bytes: u64,
 }
 
-/// The boxed error that `StageError::Unreadable` keeps.
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Batches in order.
 type AllBatches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
 impl ArrowSource {
@@ -92,12 +90,12 @@ impl ArrowSource {
     fn new(path: &Path, container: Container, schema: SchemaRef, rows: Option<u64>) -> Result<Self, StageError> {
         let bytes = path.metadata().map_err(FileError::of("measure", path))?.len();
         let header: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
-        // IPC does not say; four bytes a cell is a guess that the disk check can live with.
+        // IPC does not state it; four bytes per cell are a sufficient estimate for the disk check.
         let rows = rows.unwrap_or(bytes / (4 * header.len().max(1) as u64));
         Ok(Self { path: path.to_path_buf(), container, schema, header, rows, bytes })
     }
 
-    /// Refuses pages of these columns that unpack to more than is read at once.
+    /// Refuses pages of these columns that unpack to more than the limit.
     fn check_pages(&self, columns: &[usize]) -> Result<(), StageError> {
         if self.container != Container::Parquet {
             return Ok(());
@@ -110,7 +108,7 @@ impl ArrowSource {
         Ok(checked.map_err(panicked)??)
     }
 
-    /// Begins to read the columns with these indices, ascending, from a row on.
+    /// Reads the columns with these ascending indices from row `from` on.
     fn batches(&self, columns: &[usize], from: u64) -> Result<AllBatches, Cause> {
         let file = open(&self.path)?;
         Ok(match self.container {
@@ -121,15 +119,15 @@ impl ArrowSource {
                 let builder = builder.with_offset(usize::try_from(from)?);
                 Box::new(Guarded(Some(guarded(|| Ok(builder.build()?))?)))
             }
-            Container::IpcFile => behind(FileBatches::open(file, Some(columns.to_vec()), ample)?, from as usize),
+            Container::IpcFile => skip_rows(FileBatches::open(file, Some(columns.to_vec()), ample)?, from as usize),
             Container::IpcStream => {
-                behind(Batches::open(BufReader::new(file), Some(columns.to_vec()), ample)?.alone(), from as usize)
+                skip_rows(Batches::open(BufReader::new(file), Some(columns.to_vec()), ample)?.alone(), from as usize)
             }
         })
     }
 }
 
-/// The format's own reader panics on some damaged files; here that is an error like any other.
+/// Turns a panic of the parquet reader on a damaged file into an error.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
     panics::caught("parquet", read).unwrap_or_else(|panic| Err(ArrowError::ParquetError(panic.to_string())))
 }
@@ -138,7 +136,7 @@ fn parquet(file: File) -> Result<ParquetRecordBatchReaderBuilder<File>, ArrowErr
     guarded(|| Ok(ParquetRecordBatchReaderBuilder::try_new(file)?))
 }
 
-/// Batches, of which none comes behind an error or a panic.
+/// Iterator that ends after an error or a panic.
 struct Guarded<I>(Option<I>);
 
 impl<I: Iterator<Item = Result<RecordBatch, ArrowError>>> Iterator for Guarded<I> {
@@ -152,8 +150,8 @@ impl<I: Iterator<Item = Result<RecordBatch, ArrowError>>> Iterator for Guarded<I
     }
 }
 
-/// What of the batches lies behind the first `rows` rows.
-fn behind(
+/// Skips the first `rows` rows of the batches.
+fn skip_rows(
     batches: impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send + 'static,
     mut rows: usize,
 ) -> AllBatches {
@@ -198,7 +196,7 @@ impl Source for ArrowSource {
         columns.dedup();
         for column in &request.columns {
             let field = self.schema.field(*column);
-            if !is_wanted(field.data_type(), &request, *column) {
+            if !fits_request(field.data_type(), &request, *column) {
                 let cause = format!(
                     "column {:?} holds {}, expected numbers, text, times or, for labels, lists of them",
                     field.name(),
@@ -230,9 +228,9 @@ struct ArrowPieces {
     path: PathBuf,
     container: Container,
     batches: AllBatches,
-    /// What is left of a batch longer than a piece.
+    /// Remainder of a batch that is longer than a piece.
     rest: Option<RecordBatch>,
-    /// Index in a batch of each column of the file.
+    /// Index in a batch for each column of the file.
     place: Arc<Vec<Option<usize>>>,
     row: u64,
     bytes_per_row: f64,
@@ -255,7 +253,7 @@ impl Pieces for ArrowPieces {
         }
         let bytes = (rows as f64 * self.bytes_per_row) as u64;
         let batch = batch.slice(0, rows);
-        // Where cells share a text, each may become a copy of it.
+        // Each cell of a dictionary column may become a copy of its text.
         ample(text_bytes(&batch)).map_err(|cause| unreadable(&self.path, self.container, cause.into()))?;
         let file = (self.path.clone(), self.container);
         let place = self.place.clone();
@@ -266,10 +264,11 @@ impl Pieces for ArrowPieces {
     }
 }
 
-/// A batch of somebody's as a block; the request names its columns by their place. `Err(column)`: one that is not read.
+/// Decodes a batch to a block; the request's columns are indices in the batch. `Err(column)` is the index of a column of an unsupported
+/// type.
 pub(crate) fn decode(batch: RecordBatch, request: Arc<Request>) -> Result<Result<Block, PieceError>, usize> {
-    let is_wanted = |column: usize| is_wanted(batch.column(column).data_type(), &request, column);
-    if let Some(column) = request.columns.iter().find(|column| !is_wanted(**column)) {
+    let fits_request = |column: usize| fits_request(batch.column(column).data_type(), &request, column);
+    if let Some(column) = request.columns.iter().find(|column| !fits_request(**column)) {
         return Err(*column);
     }
     let place = Arc::new((0..batch.num_columns()).map(Some).collect());
@@ -278,7 +277,7 @@ pub(crate) fn decode(batch: RecordBatch, request: Arc<Request>) -> Result<Result
 }
 
 struct ArrowPiece {
-    /// Where it is from, for messages.
+    /// Path and container, for messages.
     file: (PathBuf, Container),
     batch: RecordBatch,
     place: Arc<Vec<Option<usize>>>,
@@ -309,7 +308,7 @@ struct BatchCells<'a> {
     columns: Vec<Option<Column<'a>>>,
 }
 
-impl Cells for BatchCells<'_> {
+impl CellSource for BatchCells<'_> {
     fn rows(&self) -> usize {
         self.piece.batch.num_rows()
     }
@@ -321,17 +320,17 @@ impl Cells for BatchCells<'_> {
     fn cell(&self, row: usize, column: usize) -> Cell<'_> {
         match &self.columns[column] {
             Some(column) => column.cell(row),
-            // A column that cannot be compared makes every row its own: better no repetition found than a wrong one.
+            // A column that cannot be compared makes every row unique, so that no row is wrongly taken for a repetition.
             None => Cell::Integer((self.piece.first + row as u64) as i64),
         }
     }
 }
 
-/// An array, its type looked up once.
+/// A column with the accessor of its type.
 enum Column<'a> {
     Null,
     Typed(&'a dyn Array, Box<dyn Fn(usize) -> Cell<'a> + 'a>),
-    /// Labels of each row; `None` where there is no list.
+    /// Labels of each row; `None` where the list is null.
     Lists(Vec<Option<Vec<String>>>),
 }
 
@@ -343,7 +342,7 @@ impl<'a> Column<'a> {
         }
     }
 
-    /// A cell of a column that is none of lists.
+    /// Returns a cell of a column that does not hold lists.
     fn plain(&self, row: usize) -> Cell<'a> {
         match self {
             Self::Null | Self::Lists(_) => Cell::Missing,
@@ -352,7 +351,7 @@ impl<'a> Column<'a> {
         }
     }
 
-    /// `None` for a type that is not read.
+    /// Returns `None` for an unsupported type.
     fn of(array: &'a ArrayRef) -> Option<Self> {
         use types as t;
         let array: &dyn Array = array.as_ref();
@@ -425,18 +424,18 @@ impl<'a> Column<'a> {
     }
 }
 
-/// The cells of a column of f64.
+/// Returns the accessor of an f64 column.
 fn reals<'a>(array: &'a dyn Array) -> Box<dyn Fn(usize) -> Cell<'a> + 'a> {
     let values = array.as_primitive::<types::Float64Type>().values();
     Box::new(move |row| Cell::Real(values[row]))
 }
 
-/// An integer of any size.
+/// Converts an integer of any size to a cell.
 fn whole(value: i128) -> Cell<'static> {
     i64::try_from(value).map_or(Cell::Wide(value), Cell::Integer)
 }
 
-/// The labels of each row as texts, without those that are null; `None` for lists of something else.
+/// Returns the labels of each row as texts, without nulls; `None` for lists of an unsupported type.
 fn lists(array: &dyn Array) -> Option<Vec<Option<Vec<String>>>> {
     let of = |list: ArrayRef| {
         let labels = Column::of(&list)?;
@@ -451,19 +450,19 @@ fn lists(array: &dyn Array) -> Option<Vec<Option<Vec<String>>>> {
     (0..array.len()).map(each).collect()
 }
 
-/// Whether cells are lists of labels.
+/// Whether the type is a list of labels.
 fn is_list(kind: &DataType) -> bool {
     let (DataType::List(of) | DataType::LargeList(of)) = kind else { return false };
     is_read(of.data_type())
 }
 
-/// Whether a column of the file, of this type, is read as it is wanted.
-fn is_wanted(kind: &DataType, request: &Request, column: usize) -> bool {
-    let mut wants = request.wants.iter().zip(&request.columns).filter(|(_, own)| **own == column);
-    is_read(kind) || (is_list(kind) && wants.all(|(want, _)| matches!(want.kind, Kind::Labels(_))))
+/// Whether a column of this type can be read as all of its requests ask.
+fn fits_request(kind: &DataType, request: &Request, column: usize) -> bool {
+    let mut specs = request.specs.iter().zip(&request.columns).filter(|(_, own)| **own == column);
+    is_read(kind) || (is_list(kind) && specs.all(|(spec, _)| matches!(spec.kind, ColumnKind::Labels(_))))
 }
 
-/// Dates and time stamps as Unix seconds.
+/// Returns the accessor of dates and time stamps.
 fn moments<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> Cell<'a> + 'a>> {
     use crate::stage::timestamp::{DAY_S, SECOND_US};
     use types as t;
@@ -493,7 +492,7 @@ fn moments<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> Cell<'a> + '
     }))
 }
 
-/// Whether a column of this type can be read.
+/// Whether the type is supported.
 fn is_read(kind: &DataType) -> bool {
     match kind {
         DataType::Dictionary(_, values) => is_read(values),

@@ -1,4 +1,4 @@
-//! The common coin of all sources: a run of table rows, column by column, already cleaned cell by cell.
+//! The common output of all sources: a run of table rows, column by column, with cleaned cells.
 
 use super::super::error::{CellError, StageError};
 use enn_common::config::data::{Index, Labels};
@@ -7,77 +7,76 @@ use std::collections::HashMap;
 /// Index of a missing word.
 pub(crate) const NO_WORD: u32 = u32::MAX;
 
-/// A missing time.
+/// Value of a missing time.
 pub(crate) const NO_TIME: i64 = i64::MIN;
 
-/// How a column's cells are understood.
+/// Meaning of a column's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A real number; NaN where missing.
+pub(crate) enum ColumnKind {
+    /// Real numbers, NaN where missing.
     Number,
-    /// A word of few: category, entity, group.
+    /// Words with few distinct values: categories, entities, groups.
     Word,
-    /// An integer that is a row of a table; NaN where missing.
+    /// Integers that are rows of a lookup table, NaN where missing.
     Index(Index),
-    /// Labels, in one text.
+    /// Any number of labels in one text.
     Labels(Labels),
-    /// Microseconds since 1970.
+    /// Times, microseconds since 1970.
     Time,
-    /// Unix seconds whose day and hour count: what may be a year or a month is none.
+    /// Times with day and hour, Unix seconds: a bare year or month is invalid.
     Calendar,
-    /// What identifies the row.
+    /// Identifiers of rows.
     Key,
-    /// One of the words train, val and test.
+    /// The words train, val and test.
     Split,
 }
 
-/// A column that is wanted.
+/// Request for a column.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Want {
-    /// Name in the source.
+pub(crate) struct ColumnSpec {
+    /// Name of the column in the source.
     pub column: String,
-    /// Meaning.
-    pub kind: Kind,
-    /// Smallest and largest number that is believed; others count as missing.
+    pub kind: ColumnKind,
+    /// Smallest and largest number that is input_bounds; others count as missing.
     pub range: (f64, f64),
     /// A number that means "missing".
     pub sentinel: Option<f64>,
 }
 
-impl Want {
-    /// Every number that an f32 can hold.
+impl ColumnSpec {
+    /// Range of all finite f32 numbers.
     pub(crate) const ANY: (f64, f64) = (-(f32::MAX as f64), f32::MAX as f64);
 
-    /// A column without a declared range.
-    pub(crate) fn new(column: &str, kind: Kind) -> Self {
+    /// Creates a request without range and sentinel.
+    pub(crate) fn new(column: &str, kind: ColumnKind) -> Self {
         Self { column: column.to_string(), kind, range: Self::ANY, sentinel: None }
     }
 }
 
-/// Cells of one wanted column.
+/// Cells of one requested column.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Values {
-    /// Numbers, NaN where missing.
+    /// NaN stands for missing numbers.
     Numbers(Vec<f64>),
     /// Indices into the block's own list of words, `NO_WORD` where missing.
     Words(Words),
-    /// Unix seconds, or microseconds since 1970 where the kind says so; `NO_TIME` where missing.
+    /// Unix seconds, or microseconds since 1970, by the column's kind; `NO_TIME` where missing.
     Times(Vec<i64>),
     Keys(Vec<Key>),
 }
 
 impl Values {
-    /// An empty column with room for `rows` cells.
-    pub(crate) fn new(kind: Kind, rows: usize) -> Self {
+    /// Creates an empty column with capacity for `rows` cells.
+    pub(crate) fn new(kind: ColumnKind, rows: usize) -> Self {
         match kind {
-            Kind::Number | Kind::Index(_) => Self::Numbers(Vec::with_capacity(rows)),
-            Kind::Word | Kind::Labels(_) | Kind::Split => Self::Words(Words::default()),
-            Kind::Time | Kind::Calendar => Self::Times(Vec::with_capacity(rows)),
-            Kind::Key => Self::Keys(Vec::with_capacity(rows)),
+            ColumnKind::Number | ColumnKind::Index(_) => Self::Numbers(Vec::with_capacity(rows)),
+            ColumnKind::Word | ColumnKind::Labels(_) | ColumnKind::Split => Self::Words(Words::default()),
+            ColumnKind::Time | ColumnKind::Calendar => Self::Times(Vec::with_capacity(rows)),
+            ColumnKind::Key => Self::Keys(Vec::with_capacity(rows)),
         }
     }
 
-    /// Takes the cells from `rows` on away again.
+    /// Removes the cells from row `rows` on.
     pub(crate) fn truncate(&mut self, rows: usize) {
         match self {
             Self::Numbers(values) => values.truncate(rows),
@@ -87,22 +86,22 @@ impl Values {
         }
     }
 
-    /// The numbers; empty for another kind.
+    /// Returns the numbers; empty for another kind.
     pub(crate) fn numbers(&self) -> &[f64] {
         if let Self::Numbers(values) = self { values } else { &[] }
     }
 
-    /// The words, of a word column.
+    /// Returns the words; `None` for another kind.
     pub(crate) fn words(&self) -> Option<&Words> {
         if let Self::Words(words) = self { Some(words) } else { None }
     }
 
-    /// The times; empty for another kind.
+    /// Returns the times; empty for another kind.
     pub(crate) fn times(&self) -> &[i64] {
         if let Self::Times(values) = self { values } else { &[] }
     }
 
-    /// The keys; empty for another kind.
+    /// Returns the keys; empty for another kind.
     pub(crate) fn keys(&self) -> &[Key] {
         if let Self::Keys(values) = self { values } else { &[] }
     }
@@ -111,17 +110,17 @@ impl Values {
 /// A column of words, each stored once.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Words {
-    /// One index per row.
+    /// Index into `list`, one per row.
     pub ids: Vec<u32>,
-    /// The words, in order of first appearance in the block.
+    /// Distinct words in order of first appearance in the block.
     pub list: Vec<String>,
     index: HashMap<String, u32>,
 }
 
 impl Words {
-    /// Appends a cell.
+    /// Appends a cell with a word.
     pub(crate) fn push(&mut self, word: &str) {
-        // Runs of the same word are the rule in tables sorted by entity.
+        // Tables that are sorted by entity have long runs of one word.
         if let Some(last) = self.ids.last()
             && self.list.get(*last as usize).is_some_and(|text| text == word)
         {
@@ -142,40 +141,41 @@ impl Words {
     }
 }
 
-/// What identifies a row.
+/// Identifier of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
-    /// An integer: kept as the row's id.
+    /// An integer, which becomes the row's id.
     Integer(i64),
-    /// Any other text: rows are then numbered.
+    /// Any other text; rows are then numbered.
     Text(String),
 }
 
-/// Cells of a wanted column that are not taken as they are, and why: all but the last kind became missing.
+/// Cells of a requested column that were changed, by reason: all but the last kind became missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct CellCounts {
-    /// Missing tokens.
+    /// Number of missing tokens.
     pub missing: u64,
-    /// inf or nan as a number.
+    /// Number of cells with inf or nan.
     pub non_finite: u64,
-    /// Outside the declared range.
+    /// Number of cells outside the declared range.
     pub out_of_range: u64,
-    /// Beyond the rows of an index: these became the nearest instead.
+    /// Number of cells beyond the rows of an index, which became the nearest row.
     pub clamped: u64,
 }
 
 impl CellCounts {
-    /// As they are kept.
+    /// Converts the counts for a resume point.
     pub(crate) fn to_array(self) -> [u64; 4] {
         [self.missing, self.non_finite, self.out_of_range, self.clamped]
     }
 
-    /// As they were kept.
-    pub(crate) fn from_array([missing, non_finite, out_of_range, clamped]: &[u64; 4]) -> Self {
-        Self { missing: *missing, non_finite: *non_finite, out_of_range: *out_of_range, clamped: *clamped }
+    /// Restores the counts of a resume point.
+    pub(crate) fn from_array(counts: &[u64; 4]) -> Self {
+        let [missing, non_finite, out_of_range, clamped] = *counts;
+        Self { missing, non_finite, out_of_range, clamped }
     }
 
-    /// Adds another count.
+    /// Adds other counts.
     pub(crate) fn add(&mut self, other: &Self) {
         self.missing += other.missing;
         self.non_finite += other.non_finite;
@@ -187,39 +187,36 @@ impl CellCounts {
 /// A run of rows in reading order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Block {
-    /// File the rows are from, index into the configured files.
+    /// Index of the rows' file among the configured files.
     pub file: usize,
     pub rows: usize,
-    /// Lines (text) or rows (tables) the piece spans: the next piece of the file begins so many further on.
+    /// Number of lines (text) or rows (tables) that the piece spans.
     pub span: u64,
-    /// Bytes of the source the piece stands for.
+    /// Bytes of the source in the piece.
     pub bytes: u64,
-    /// One entry per wanted column.
+    /// One entry per requested column.
     pub columns: Vec<Values>,
-    /// One entry per wanted column.
+    /// One entry per requested column.
     pub counts: Vec<CellCounts>,
-    /// Hash of each whole row, when asked for.
+    /// Hash of each whole row, if requested.
     pub hashes: Vec<u128>,
-    /// Rows left out because they have more or fewer fields than the header.
+    /// Number of rows left out because they have more or fewer fields than the header.
     pub wrong_width: u64,
-    /// First of them, in lines from the beginning of the piece.
+    /// Line of the first such row, from the beginning of the piece.
     pub wrong_width_at: Option<u64>,
 }
 
-/// Why a piece could not be decoded.
+/// Reasons why a piece could not be decoded.
 #[derive(Debug)]
 pub(crate) enum PieceError {
-    /// One cell.
+    /// A cell is invalid.
     Cell {
-        /// File index.
         file: usize,
-        /// Lines or rows from the beginning of the piece.
+        /// Number of lines or rows from the beginning of the piece.
         at: u64,
         column: String,
-        /// What is wrong.
         kind: CellError,
     },
-    /// The whole piece.
     Stage(StageError),
 }
 

@@ -1,39 +1,39 @@
-//! Rules for single cells: which texts mean "missing", which numbers are believed. Pure.
+//! Rules for single cells: texts that mean "missing", and accepted numbers. Pure.
 
-use super::block::{CellCounts, Key, Kind, NO_TIME, Values, Want};
+use super::block::{CellCounts, ColumnKind, ColumnSpec, Key, NO_TIME, Values};
 use crate::stage::{error::CellError, multi_hot, timestamp};
 use enn_common::{
     config::data::{Index, Outside},
     staged::words,
 };
 
-/// Texts that mean "missing". The empty text always does.
+/// Texts that mean "missing", besides the empty text.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct MissingTokens {
     tokens: Vec<String>,
-    /// Values of the tokens that are numbers: they are compared as such, `-999` is `-999.0`.
+    /// Values of the numeric tokens, which are compared as numbers: `-999` is `-999.0`.
     numbers: Vec<f64>,
 }
 
 impl MissingTokens {
-    /// From the configuration.
+    /// Parses the tokens of the configuration.
     pub(crate) fn new(tokens: &[String]) -> Self {
         let tokens: Vec<String> = tokens.iter().map(|token| token.trim().to_string()).collect();
         let numbers = tokens.iter().filter_map(|token| token.parse().ok()).filter(|n: &f64| n.is_finite()).collect();
         Self { tokens, numbers }
     }
 
-    /// Whether a trimmed text means "missing": it is a token, or the same number as one.
+    /// Whether a trimmed text means "missing": it is a token, or the same number as a token.
     pub(crate) fn contains(&self, text: &str) -> bool {
         text.is_empty() || self.tokens.iter().any(|token| token == text) || self.is_number(text)
     }
 
-    /// Whether a text is a number that a token is. What is no number as a category, `007`, is none here.
+    /// Whether a text is the same number as a token. A text like `007`, which is not a number as a category, is not a number here.
     fn is_number(&self, text: &str) -> bool {
         self.has_numbers() && words::number(text).is_some_and(|text| text.parse().is_ok_and(|value| self.may_be(value)))
     }
 
-    /// The tokens that are numbers.
+    /// Returns the numeric tokens.
     pub(crate) fn numbers(&self) -> &[f64] {
         &self.numbers
     }
@@ -49,107 +49,104 @@ impl MissingTokens {
     }
 }
 
-/// What became of one cell, for counting.
+/// Outcome of cleaning one cell, for the counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// A value.
+pub(crate) enum CellOutcome {
     Valid,
-    /// A missing token.
     Missing,
-    /// inf or nan.
+    /// The cell was inf or nan.
     NonFinite,
-    /// Not believed.
+    /// The number was outside its range.
     OutOfRange,
-    /// Beyond the rows of an index, and the nearest of them now.
+    /// The number was outside the rows of an index and became the nearest row.
     Clamped,
 }
 
 impl CellCounts {
-    /// Counts one cell.
-    pub(crate) fn count(&mut self, found: Found) {
+    pub(crate) fn count(&mut self, found: CellOutcome) {
         match found {
-            Found::Valid => {}
-            Found::Missing => self.missing += 1,
-            Found::NonFinite => self.non_finite += 1,
-            Found::OutOfRange => self.out_of_range += 1,
-            Found::Clamped => self.clamped += 1,
+            CellOutcome::Valid => {}
+            CellOutcome::Missing => self.missing += 1,
+            CellOutcome::NonFinite => self.non_finite += 1,
+            CellOutcome::OutOfRange => self.out_of_range += 1,
+            CellOutcome::Clamped => self.clamped += 1,
         }
     }
 }
 
-/// Judges a number.
-pub(crate) fn number(value: f64, want: &Want) -> (f64, Found) {
-    if want.sentinel == Some(value) {
-        (f64::NAN, Found::Missing)
-    } else if value >= want.range.0 && value <= want.range.1 {
-        (value, Found::Valid)
+/// Checks a number against sentinel and range; NaN where it counts as missing.
+pub(crate) fn number(value: f64, spec: &ColumnSpec) -> (f64, CellOutcome) {
+    if spec.sentinel == Some(value) {
+        (f64::NAN, CellOutcome::Missing)
+    } else if value >= spec.range.0 && value <= spec.range.1 {
+        (value, CellOutcome::Valid)
     } else if value.is_finite() {
-        (f64::NAN, Found::OutOfRange)
+        (f64::NAN, CellOutcome::OutOfRange)
     } else {
-        (f64::NAN, Found::NonFinite)
+        (f64::NAN, CellOutcome::NonFinite)
     }
 }
 
-/// Judges a number, and makes the row of a table of it where it is an index.
-fn judged(value: f64, want: &Want) -> Result<(f64, Found), CellError> {
-    match (number(value, want), want.kind) {
-        ((value, Found::Valid), Kind::Index(index)) => row_of(value, index),
-        (judged, _) => Ok(judged),
+/// Checks a number, and converts it to its row where the column is an index.
+fn checked(value: f64, spec: &ColumnSpec) -> Result<(f64, CellOutcome), CellError> {
+    match (number(value, spec), spec.kind) {
+        ((value, CellOutcome::Valid), ColumnKind::Index(index)) => row_of(value, index),
+        (checked, _) => Ok(checked),
     }
 }
 
-/// The row of an index that an integer is; the unknown id is counted when all of them are known.
-fn row_of(value: f64, index: Index) -> Result<(f64, Found), CellError> {
+/// Returns the row of an integer in an index; unknown ids are counted later.
+fn row_of(value: f64, index: Index) -> Result<(f64, CellOutcome), CellError> {
     if value.fract() != 0.0 {
         return Err(CellError::NotAnInteger { found: value.to_string() });
     }
     let row = value - index.offset as f64;
     let last = index.rows.saturating_sub(1) as f64;
     Ok(match index.outside {
-        _ if (0.0..=last).contains(&row) => (row, Found::Valid),
-        Outside::Unknown => (index.rows as f64, Found::Valid),
-        Outside::Clamp => (row.clamp(0.0, last), Found::Clamped),
+        _ if (0.0..=last).contains(&row) => (row, CellOutcome::Valid),
+        Outside::Unknown => (index.rows as f64, CellOutcome::Valid),
+        Outside::Clamp => (row.clamp(0.0, last), CellOutcome::Clamped),
     })
 }
 
 /// Appends a cell given as trimmed text to its column.
 pub(crate) fn push_text(
     text: &str,
-    want: &Want,
+    spec: &ColumnSpec,
     missing: &MissingTokens,
     column: &mut Values,
-) -> Result<Found, CellError> {
-    let is_empty_set = matches!(want.kind, Kind::Labels(labels) if text.is_empty() && !labels.empty_is_missing);
+) -> Result<CellOutcome, CellError> {
+    let is_empty_set = matches!(spec.kind, ColumnKind::Labels(labels) if text.is_empty() && !labels.empty_is_missing);
     if missing.contains(text) && !is_empty_set {
-        return push_missing(want, column);
+        return push_missing(spec, column);
     }
     match column {
         Values::Numbers(values) => {
             let value =
                 fast_float2::parse::<f64, _>(text).map_err(|_| CellError::NotANumber { found: text.to_string() })?;
             if missing.may_be(value) {
-                return push_missing(want, column);
+                return push_missing(spec, column);
             }
-            let (value, found) = judged(value, want)?;
+            let (value, found) = checked(value, spec)?;
             values.push(value);
             return Ok(found);
         }
-        Values::Words(words) if want.kind == Kind::Split => words.push(split(text)?),
+        Values::Words(words) if spec.kind == ColumnKind::Split => words.push(split(text)?),
         Values::Words(words) => words.push(text),
         Values::Times(values) => {
-            let time = match want.kind {
-                Kind::Calendar if timestamp::is_year_or_month(text.as_bytes()) => None,
-                Kind::Calendar => timestamp::parse(text.as_bytes()),
+            let time = match spec.kind {
+                ColumnKind::Calendar if timestamp::is_year_or_month(text.as_bytes()) => None,
+                ColumnKind::Calendar => timestamp::parse(text.as_bytes()),
                 _ => timestamp::parse_micros(text.as_bytes()),
             };
             values.push(time.ok_or_else(|| CellError::NotATime { found: text.to_string() })?);
         }
         Values::Keys(values) => values.push(key(text)),
     }
-    Ok(Found::Valid)
+    Ok(CellOutcome::Valid)
 }
 
-/// The name of a split in one of its usual spellings.
+/// Parses the usual spellings of a split's name.
 fn split(text: &str) -> Result<&'static str, CellError> {
     match text.to_ascii_lowercase().as_str() {
         "train" | "training" => Ok("train"),
@@ -159,7 +156,7 @@ fn split(text: &str) -> Result<&'static str, CellError> {
     }
 }
 
-/// A text as a key: integers are kept, as long as they are written as we would write them. `007` is another name than `7`.
+/// Converts a text to a key: an integer in canonical spelling, otherwise a text, so that `007` differs from `7`.
 pub(crate) fn key(text: &str) -> Key {
     match text.parse::<i64>() {
         Ok(id) if id.to_string() == text => Key::Integer(id),
@@ -168,40 +165,42 @@ pub(crate) fn key(text: &str) -> Key {
 }
 
 /// Appends a missing cell to its column.
-pub(crate) fn push_missing(want: &Want, column: &mut Values) -> Result<Found, CellError> {
-    debug_assert_eq!(std::mem::discriminant(&Values::new(want.kind, 0)), std::mem::discriminant(column));
+pub(crate) fn push_missing(spec: &ColumnSpec, column: &mut Values) -> Result<CellOutcome, CellError> {
+    debug_assert_eq!(std::mem::discriminant(&Values::new(spec.kind, 0)), std::mem::discriminant(column));
     match column {
-        Values::Words(_) if want.kind == Kind::Split => return Err(CellError::NotASplit { found: String::new() }),
+        Values::Words(_) if spec.kind == ColumnKind::Split => {
+            return Err(CellError::NotASplit { found: String::new() });
+        }
         Values::Numbers(values) => values.push(f64::NAN),
         Values::Words(words) => words.push_missing(),
         Values::Times(values) => values.push(NO_TIME),
         Values::Keys(_) => return Err(CellError::NoKey),
     }
-    Ok(Found::Missing)
+    Ok(CellOutcome::Missing)
 }
 
-/// How precise a number is.
+/// Precision of a number's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Digits {
-    /// As an f32.
+    /// Type f32.
     Single,
-    /// As an IEEE half.
+    /// Type IEEE half.
     Half,
-    /// As a bfloat16.
+    /// Type bfloat16.
     Brain,
 }
 
 impl Digits {
-    /// The number that is compared with limits and with numbers that mean "missing": as people write it, so that 0.1 is 0.1.
-    pub(crate) fn judged(self, value: f64, want: &Want, has_tokens: bool) -> f64 {
-        let is_compared = has_tokens || want.sentinel.is_some() || want.range != Want::ANY;
+    /// Returns the number to compare with ranges and missing tokens: its shortest decimal, so that an f32 0.1 equals 0.1.
+    pub(crate) fn comparable(self, value: f64, spec: &ColumnSpec, has_tokens: bool) -> f64 {
+        let is_compared = has_tokens || spec.sentinel.is_some() || spec.range != ColumnSpec::ANY;
         match is_compared && value.fract() != 0.0 && value.is_finite() {
             true => self.text(value).parse().unwrap_or(value),
             false => value,
         }
     }
 
-    /// The shortest decimal of a number of this precision.
+    /// Returns the shortest decimal of a number of this precision.
     fn text(self, value: f64) -> String {
         match self {
             Self::Single => words::single(value as f32),
@@ -211,31 +210,30 @@ impl Digits {
     }
 }
 
-/// A cell of a source that knows types.
+/// A cell of a typed source.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Cell<'a> {
-    /// Nothing.
     Missing,
-    /// A real number.
+    /// A real number, f64.
     Real(f64),
-    /// A real number of fewer digits than an f64 has: as a word it has no more than these.
+    /// A real number of lower precision, whose text has only the digits of its type.
     Short(f64, Digits),
     Integer(i64),
-    /// An integer that may be larger: as a name or a key it keeps all its digits.
+    /// An integer beyond i64, whose text has all digits.
     Wide(i128),
-    /// True or false: a number where numbers are, else a word.
+    /// A truth value: 0 or 1 in a number column, otherwise a word.
     Truth(bool),
     Text(&'a str),
-    /// A moment, Unix seconds.
+    /// A time, Unix seconds.
     Time(i64),
-    /// A moment between two seconds, microseconds since 1970.
+    /// A time with a fraction of a second, microseconds since 1970.
     Moment(i64),
-    /// Labels.
+    /// A list of labels.
     List(&'a [String]),
 }
 
 impl Cell<'_> {
-    /// The cell as a text, where its column wants one.
+    /// Returns the cell as a text.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Missing => String::new(),
@@ -251,7 +249,7 @@ impl Cell<'_> {
         }
     }
 
-    /// Bytes that are equal for equal cells.
+    /// Appends bytes that are equal exactly for equal cells.
     pub(crate) fn fingerprint(&self, out: &mut Vec<u8>) {
         let (kind, number) = match self {
             Self::Missing => (0u8, 0),
@@ -271,7 +269,7 @@ impl Cell<'_> {
             Self::Text(text) => {
                 out.push(4);
                 out.extend_from_slice(text.as_bytes());
-                // No text holds this byte, so no two rows of texts run together.
+                // UTF-8 never contains this byte, so the end of a text is unambiguous.
                 return out.push(0xff);
             }
         };
@@ -281,51 +279,53 @@ impl Cell<'_> {
 }
 
 /// Appends a time to its column.
-fn push_time(time: i64, column: &mut Values) -> Found {
+fn push_time(time: i64, column: &mut Values) -> CellOutcome {
     if let Values::Times(times) = column {
         times.push(time);
     }
-    Found::Valid
+    CellOutcome::Valid
 }
 
 /// Appends a typed cell to its column.
 pub(crate) fn push_cell(
     cell: Cell<'_>,
-    want: &Want,
+    spec: &ColumnSpec,
     missing: &MissingTokens,
     column: &mut Values,
-) -> Result<Found, CellError> {
+) -> Result<CellOutcome, CellError> {
     let exact = if let Cell::Short(value, _) = cell { Some(value) } else { None };
-    let is_name = matches!(want.kind, Kind::Word | Kind::Labels(_) | Kind::Key);
+    let is_name = matches!(spec.kind, ColumnKind::Word | ColumnKind::Labels(_) | ColumnKind::Key);
     let cell = match cell {
-        Cell::Short(value, digits) if !is_name => Cell::Real(digits.judged(value, want, missing.has_numbers())),
+        Cell::Short(value, digits) if !is_name => Cell::Real(digits.comparable(value, spec, missing.has_numbers())),
         Cell::Short(value, _) if value.is_nan() => Cell::Real(value),
         cell => cell,
     };
-    let value = match (cell, want.kind) {
-        // Writers have no other way to say that a text is empty.
-        (Cell::Missing, Kind::Labels(_)) => return push_text("", want, missing, column),
-        (Cell::Real(value), Kind::Labels(_)) if value.is_nan() => return push_text("", want, missing, column),
-        (Cell::Missing, _) => return push_missing(want, column),
-        // A nan among words or times is how many writers say "nothing".
-        (Cell::Real(value), kind) if value.is_nan() && kind != Kind::Number => return push_missing(want, column),
-        (Cell::Real(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value) => value,
-        (Cell::Integer(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value as f64) => value as f64,
-        (Cell::Wide(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value as f64) => value as f64,
-        (Cell::Truth(value), Kind::Number | Kind::Index(_)) => f64::from(u8::from(value)),
-        (Cell::Time(seconds), Kind::Calendar) => return Ok(push_time(seconds, column)),
-        (Cell::Time(seconds), Kind::Time) => {
+    let value = match (cell, spec.kind) {
+        // Writers cannot distinguish an empty text from a missing one.
+        (Cell::Missing, ColumnKind::Labels(_)) => return push_text("", spec, missing, column),
+        (Cell::Real(value), ColumnKind::Labels(_)) if value.is_nan() => return push_text("", spec, missing, column),
+        (Cell::Missing, _) => return push_missing(spec, column),
+        // Many writers use nan for missing words and times.
+        (Cell::Real(value), kind) if value.is_nan() && kind != ColumnKind::Number => return push_missing(spec, column),
+        (Cell::Real(value), ColumnKind::Number | ColumnKind::Index(_)) if !missing.may_be(value) => value,
+        (Cell::Integer(value), ColumnKind::Number | ColumnKind::Index(_)) if !missing.may_be(value as f64) => {
+            value as f64
+        }
+        (Cell::Wide(value), ColumnKind::Number | ColumnKind::Index(_)) if !missing.may_be(value as f64) => value as f64,
+        (Cell::Truth(value), ColumnKind::Number | ColumnKind::Index(_)) => f64::from(u8::from(value)),
+        (Cell::Time(seconds), ColumnKind::Calendar) => return Ok(push_time(seconds, column)),
+        (Cell::Time(seconds), ColumnKind::Time) => {
             return Ok(push_time(seconds.saturating_mul(timestamp::SECOND_US), column));
         }
-        (Cell::Moment(micros), Kind::Calendar) => {
+        (Cell::Moment(micros), ColumnKind::Calendar) => {
             return Ok(push_time(micros.div_euclid(timestamp::SECOND_US), column));
         }
-        (Cell::Moment(micros), Kind::Time) => return Ok(push_time(micros, column)),
-        (Cell::Text(text), _) => return push_text(text.trim(), want, missing, column),
-        _ => return push_text(&cell.text(), want, missing, column),
+        (Cell::Moment(micros), ColumnKind::Time) => return Ok(push_time(micros, column)),
+        (Cell::Text(text), _) => return push_text(text.trim(), spec, missing, column),
+        _ => return push_text(&cell.text(), spec, missing, column),
     };
-    let (value, found) = judged(value, want)?;
-    let kept = exact.filter(|_| found == Found::Valid && want.kind == Kind::Number).unwrap_or(value);
+    let (value, found) = checked(value, spec)?;
+    let kept = exact.filter(|_| found == CellOutcome::Valid && spec.kind == ColumnKind::Number).unwrap_or(value);
     if let Values::Numbers(values) = column {
         values.push(kept);
     }
@@ -336,28 +336,31 @@ pub(crate) fn push_cell(
 mod tests {
     use super::*;
 
-    fn cell(text: &str, want: &Want, tokens: &[&str]) -> (Result<Found, CellError>, Values) {
+    fn cell(text: &str, spec: &ColumnSpec, tokens: &[&str]) -> (Result<CellOutcome, CellError>, Values) {
         let tokens: Vec<String> = tokens.iter().map(ToString::to_string).collect();
-        let mut column = Values::new(want.kind, 1);
-        (push_text(text, want, &MissingTokens::new(&tokens), &mut column), column)
+        let mut column = Values::new(spec.kind, 1);
+        (push_text(text, spec, &MissingTokens::new(&tokens), &mut column), column)
     }
 
     #[test]
     fn a_number_is_believed_missing_or_an_error() {
-        let mut want = Want::new("a", Kind::Number);
-        want.range = (0.0, 10.0);
-        assert_eq!(cell("3.5", &want, &["NA"]), (Ok(Found::Valid), Values::Numbers(vec![3.5])));
-        for (text, found) in
-            [("NA", Found::Missing), ("", Found::Missing), ("11", Found::OutOfRange), ("-inf", Found::NonFinite)]
-        {
-            let (result, column) = cell(text, &want, &["NA"]);
+        let mut spec = ColumnSpec::new("a", ColumnKind::Number);
+        spec.range = (0.0, 10.0);
+        assert_eq!(cell("3.5", &spec, &["NA"]), (Ok(CellOutcome::Valid), Values::Numbers(vec![3.5])));
+        for (text, found) in [
+            ("NA", CellOutcome::Missing),
+            ("", CellOutcome::Missing),
+            ("11", CellOutcome::OutOfRange),
+            ("-inf", CellOutcome::NonFinite),
+        ] {
+            let (result, column) = cell(text, &spec, &["NA"]);
             assert_eq!(result, Ok(found), "{text}");
             assert!(column.numbers()[0].is_nan());
         }
-        assert_eq!(cell("n/a", &want, &["NA"]).0, Err(CellError::NotANumber { found: "n/a".into() }));
-        assert_eq!(cell("nan", &want, &["nan"]).0, Ok(Found::Missing), "a declared token wins over its value");
-        let wide = Want::new("a", Kind::Number);
-        assert_eq!(cell("1e300", &wide, &[]).0, Ok(Found::OutOfRange), "more than an f32 holds");
+        assert_eq!(cell("n/a", &spec, &["NA"]).0, Err(CellError::NotANumber { found: "n/a".into() }));
+        assert_eq!(cell("nan", &spec, &["nan"]).0, Ok(CellOutcome::Missing), "a declared token wins over its value");
+        let wide = ColumnSpec::new("a", ColumnKind::Number);
+        assert_eq!(cell("1e300", &wide, &[]).0, Ok(CellOutcome::OutOfRange), "more than an f32 holds");
     }
 
     #[test]
@@ -366,34 +369,46 @@ mod tests {
         assert!(tokens.may_be(-999.0) && !tokens.may_be(0.0));
         assert!(["-999", "-999.0", "-9.99e2", "0.10"].into_iter().all(|text| tokens.contains(text)));
         assert!(!["-0999", "999", "-999.5", "x"].into_iter().any(|text| tokens.contains(text)));
-        for kind in [Kind::Number, Kind::Word] {
+        for kind in [ColumnKind::Number, ColumnKind::Word] {
             for text in ["-999.0", "0.10", "-999"] {
-                assert_eq!(cell(text, &Want::new("a", kind), &["-999", "0.1"]).0, Ok(Found::Missing), "{text}");
+                assert_eq!(
+                    cell(text, &ColumnSpec::new("a", kind), &["-999", "0.1"]).0,
+                    Ok(CellOutcome::Missing),
+                    "{text}"
+                );
             }
             let tenth = Cell::Short(f64::from(0.1f32), Digits::Single);
             for typed in [tenth, Cell::Real(-999.0), Cell::Integer(-999), Cell::Wide(-999), Cell::Real(0.1)] {
                 let mut column = Values::new(kind, 1);
-                let found = push_cell(typed, &Want::new("a", kind), &tokens, &mut column);
-                assert_eq!(found, Ok(Found::Missing), "{typed:?}");
+                let found = push_cell(typed, &ColumnSpec::new("a", kind), &tokens, &mut column);
+                assert_eq!(found, Ok(CellOutcome::Missing), "{typed:?}");
             }
         }
-        assert_eq!(cell("0999", &Want::new("a", Kind::Number), &["999"]).0, Ok(Found::Missing), "a number is a number");
-        assert_eq!(cell("0999", &Want::new("a", Kind::Word), &["999"]).0, Ok(Found::Valid), "and a text is a text");
+        assert_eq!(
+            cell("0999", &ColumnSpec::new("a", ColumnKind::Number), &["999"]).0,
+            Ok(CellOutcome::Missing),
+            "a number is a number"
+        );
+        assert_eq!(
+            cell("0999", &ColumnSpec::new("a", ColumnKind::Word), &["999"]).0,
+            Ok(CellOutcome::Valid),
+            "and a text is a text"
+        );
     }
 
     #[test]
     fn limits_of_an_f32_are_those_that_are_written() {
-        let mut want = Want::new("a", Kind::Number);
-        want.range = (0.0, 0.1);
+        let mut spec = ColumnSpec::new("a", ColumnKind::Number);
+        spec.range = (0.0, 0.1);
         let tenth = Cell::Short(f64::from(0.1f32), Digits::Single);
-        let push = |want: &Want| {
-            let mut column = Values::new(want.kind, 1);
-            let found = push_cell(tenth, want, &MissingTokens::default(), &mut column);
+        let push = |spec: &ColumnSpec| {
+            let mut column = Values::new(spec.kind, 1);
+            let found = push_cell(tenth, spec, &MissingTokens::default(), &mut column);
             (found, column.numbers()[0] as f32)
         };
-        assert_eq!(push(&want), (Ok(Found::Valid), 0.1));
-        want.sentinel = Some(0.1);
-        assert_eq!(push(&want).0, Ok(Found::Missing));
+        assert_eq!(push(&spec), (Ok(CellOutcome::Valid), 0.1));
+        spec.sentinel = Some(0.1);
+        assert_eq!(push(&spec).0, Ok(CellOutcome::Missing));
     }
 
     #[test]
@@ -401,32 +416,32 @@ mod tests {
         let tokens = MissingTokens::new(&["-1".to_string()]);
         let push = |cell, kind| {
             let mut column = Values::new(kind, 1);
-            (push_cell(cell, &Want::new("a", kind), &tokens, &mut column), column)
+            (push_cell(cell, &ColumnSpec::new("a", kind), &tokens, &mut column), column)
         };
-        assert_eq!(push(Cell::Integer(7), Kind::Word).1.words().unwrap().list, ["7"]);
-        assert_eq!(push(Cell::Integer(3600), Kind::Time).1.times(), [3_600_000_000]);
-        assert_eq!(push(Cell::Moment(1_100_000), Kind::Time).1.times(), [1_100_000]);
-        assert_eq!(push(Cell::Moment(-100_000), Kind::Calendar).1.times(), [-1]);
+        assert_eq!(push(Cell::Integer(7), ColumnKind::Word).1.words().unwrap().list, ["7"]);
+        assert_eq!(push(Cell::Integer(3600), ColumnKind::Time).1.times(), [3_600_000_000]);
+        assert_eq!(push(Cell::Moment(1_100_000), ColumnKind::Time).1.times(), [1_100_000]);
+        assert_eq!(push(Cell::Moment(-100_000), ColumnKind::Calendar).1.times(), [-1]);
         let large = u64::MAX;
-        assert_eq!(push(Cell::Wide(large.into()), Kind::Key).1.keys(), [Key::Text(large.to_string())]);
-        assert_eq!(push(Cell::Wide(large.into()), Kind::Number).1.numbers(), [large as f64]);
-        assert_eq!(push(Cell::Wide(7), Kind::Key).1.keys(), [Key::Integer(7)]);
-        assert_eq!(push(Cell::Truth(true), Kind::Word).1.words().unwrap().list, ["true"]);
-        assert_eq!(push(Cell::Truth(true), Kind::Number).1.numbers(), [1.0]);
-        assert!(push(Cell::Truth(true), Kind::Time).0.is_err(), "it is no second of 1970");
-        assert_eq!(push(Cell::Time(5), Kind::Time).1.times(), [5_000_000]);
-        assert_eq!(push(Cell::Integer(-1), Kind::Number).0, Ok(Found::Missing));
-        assert_eq!(push(Cell::Real(f64::NAN), Kind::Number).0, Ok(Found::NonFinite));
-        assert_eq!(push(Cell::Real(f64::NAN), Kind::Word).0, Ok(Found::Missing));
-        assert_eq!(push(Cell::Text(" 2.5 "), Kind::Number).1.numbers(), [2.5]);
-        assert!(push(Cell::Missing, Kind::Key).0.is_err());
-        assert!(push(Cell::Time(0), Kind::Number).0.is_err(), "a moment is no number");
+        assert_eq!(push(Cell::Wide(large.into()), ColumnKind::Key).1.keys(), [Key::Text(large.to_string())]);
+        assert_eq!(push(Cell::Wide(large.into()), ColumnKind::Number).1.numbers(), [large as f64]);
+        assert_eq!(push(Cell::Wide(7), ColumnKind::Key).1.keys(), [Key::Integer(7)]);
+        assert_eq!(push(Cell::Truth(true), ColumnKind::Word).1.words().unwrap().list, ["true"]);
+        assert_eq!(push(Cell::Truth(true), ColumnKind::Number).1.numbers(), [1.0]);
+        assert!(push(Cell::Truth(true), ColumnKind::Time).0.is_err(), "it is no second of 1970");
+        assert_eq!(push(Cell::Time(5), ColumnKind::Time).1.times(), [5_000_000]);
+        assert_eq!(push(Cell::Integer(-1), ColumnKind::Number).0, Ok(CellOutcome::Missing));
+        assert_eq!(push(Cell::Real(f64::NAN), ColumnKind::Number).0, Ok(CellOutcome::NonFinite));
+        assert_eq!(push(Cell::Real(f64::NAN), ColumnKind::Word).0, Ok(CellOutcome::Missing));
+        assert_eq!(push(Cell::Text(" 2.5 "), ColumnKind::Number).1.numbers(), [2.5]);
+        assert!(push(Cell::Missing, ColumnKind::Key).0.is_err());
+        assert!(push(Cell::Time(0), ColumnKind::Number).0.is_err(), "a moment is no number");
     }
 
     #[test]
     fn a_year_is_no_second_of_1970_where_day_and_hour_count() {
-        let calendar = Want::new("a", Kind::Calendar);
-        let time = Want::new("a", Kind::Time);
+        let calendar = ColumnSpec::new("a", ColumnKind::Calendar);
+        let time = ColumnSpec::new("a", ColumnKind::Time);
         for text in ["2019", "1000", "2999", "202401", "190012"] {
             assert_eq!(cell(text, &calendar, &[]).0, Err(CellError::NotATime { found: text.into() }));
             let micros = text.parse::<i64>().unwrap() * 1_000_000;
@@ -454,19 +469,19 @@ mod tests {
 
     #[test]
     fn an_index_is_a_row_and_what_is_none_is_unknown_or_the_nearest() {
-        let index = |outside| Want::new("a", Kind::Index(Index { offset: 10, rows: 3, outside }));
+        let index = |outside| ColumnSpec::new("a", ColumnKind::Index(Index { offset: 10, rows: 3, outside }));
         let unknown = index(Outside::Unknown);
         let clamp = index(Outside::Clamp);
-        for (text, row, found) in [("10", 0.0, Found::Valid), ("12.0", 2.0, Found::Valid)] {
-            for want in [&unknown, &clamp] {
-                assert_eq!(cell(text, want, &[]), (Ok(found), Values::Numbers(vec![row])));
+        for (text, row, found) in [("10", 0.0, CellOutcome::Valid), ("12.0", 2.0, CellOutcome::Valid)] {
+            for spec in [&unknown, &clamp] {
+                assert_eq!(cell(text, spec, &[]), (Ok(found), Values::Numbers(vec![row])));
             }
         }
         for (text, nearest) in [("9", 0.0), ("13", 2.0), ("-1e9", 0.0)] {
-            assert_eq!(cell(text, &unknown, &[]), (Ok(Found::Valid), Values::Numbers(vec![3.0])), "{text}");
-            assert_eq!(cell(text, &clamp, &[]), (Ok(Found::Clamped), Values::Numbers(vec![nearest])), "{text}");
+            assert_eq!(cell(text, &unknown, &[]), (Ok(CellOutcome::Valid), Values::Numbers(vec![3.0])), "{text}");
+            assert_eq!(cell(text, &clamp, &[]), (Ok(CellOutcome::Clamped), Values::Numbers(vec![nearest])), "{text}");
         }
-        assert_eq!(cell("NA", &clamp, &["NA"]).0, Ok(Found::Missing));
+        assert_eq!(cell("NA", &clamp, &["NA"]).0, Ok(CellOutcome::Missing));
         assert_eq!(cell("10.5", &clamp, &[]).0, Err(CellError::NotAnInteger { found: "10.5".into() }));
         let mut column = Values::new(clamp.kind, 1);
         push_cell(Cell::Integer(12), &clamp, &MissingTokens::default(), &mut column).unwrap();
@@ -476,18 +491,19 @@ mod tests {
     #[test]
     fn an_empty_cell_of_labels_has_none_unless_that_means_missing() {
         use enn_common::config::data::Labels;
-        let labels = |empty_is_missing| Want::new("a", Kind::Labels(Labels { separator: ';', empty_is_missing }));
-        for (empty_is_missing, found) in [(false, Found::Valid), (true, Found::Missing)] {
-            let want = labels(empty_is_missing);
-            assert_eq!(cell("", &want, &["NA"]).0, Ok(found));
-            assert_eq!(cell("NA", &want, &["NA"]).0, Ok(Found::Missing));
+        let labels =
+            |empty_is_missing| ColumnSpec::new("a", ColumnKind::Labels(Labels { separator: ';', empty_is_missing }));
+        for (empty_is_missing, found) in [(false, CellOutcome::Valid), (true, CellOutcome::Missing)] {
+            let spec = labels(empty_is_missing);
+            assert_eq!(cell("", &spec, &["NA"]).0, Ok(found));
+            assert_eq!(cell("NA", &spec, &["NA"]).0, Ok(CellOutcome::Missing));
             for empty in [Cell::Missing, Cell::Real(f64::NAN), Cell::Text(" ")] {
-                let mut column = Values::new(want.kind, 1);
-                assert_eq!(push_cell(empty, &want, &MissingTokens::default(), &mut column), Ok(found), "{empty:?}");
+                let mut column = Values::new(spec.kind, 1);
+                assert_eq!(push_cell(empty, &spec, &MissingTokens::default(), &mut column), Ok(found), "{empty:?}");
             }
-            let mut column = Values::new(want.kind, 1);
-            let none = push_cell(Cell::List(&[]), &want, &MissingTokens::default(), &mut column);
-            assert_eq!(none, Ok(Found::Valid), "a list without labels says so");
+            let mut column = Values::new(spec.kind, 1);
+            let none = push_cell(Cell::List(&[]), &spec, &MissingTokens::default(), &mut column);
+            assert_eq!(none, Ok(CellOutcome::Valid), "a list without labels says so");
         }
     }
 

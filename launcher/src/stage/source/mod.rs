@@ -1,4 +1,4 @@
-//! Sources: foreign files behind one streaming trait of column blocks. A table of formats; nothing else knows one.
+//! Sources: files of all formats behind one streaming trait of column blocks. Only this module knows the formats.
 //!
 //! ```text
 //! open(path) → Source ──start(request)──► Pieces ──next() in order──► Piece ──decode() in parallel──► Block
@@ -15,64 +15,62 @@ mod sheet;
 mod typed;
 
 use super::{bound, error::StageError};
-use block::{Block, PieceError, Want};
+use block::{Block, ColumnSpec, PieceError};
 use clean::MissingTokens;
 use enn_common::config::data::{DataConfig, SourceFormat};
 use std::{path::Path, sync::Arc};
 
-/// An open file.
+/// An open file with a table.
 pub(crate) trait Source: Send + Sync {
-    /// Column names, in file order.
+    /// Returns the column names in file order.
     fn header(&self) -> &[String];
 
-    /// About how many rows there are: exact where the format says so. For the disk check only.
+    /// Estimates the number of rows for the disk check; exact where the format states it.
     fn rows_estimate(&self) -> u64;
 
-    /// What people should know of the file, if there is anything.
+    /// Returns a warning about the file, if there is one.
     fn warning(&self) -> Option<String> {
         None
     }
 
-    /// Begins a pass over all rows, or over those from a place on that a piece ended at.
+    /// Starts a pass over all rows, or over the rows from `from` on, which is a [`Piece::end`].
     fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError>;
 }
 
 /// A pass over a file. `next` is called in order, one call at a time, and does as little as possible.
 pub(crate) trait Pieces: Send {
-    /// The next piece; `None` at the end.
+    /// Returns the next piece; `None` at the end.
     fn next(&mut self) -> Result<Option<Box<dyn Piece>>, StageError>;
 }
 
-/// A run of rows, not decoded yet.
+/// A run of rows that is not decoded yet.
 pub(crate) trait Piece: Send {
-    /// Decodes and cleans.
     fn decode(self: Box<Self>) -> Result<Block, PieceError>;
 
-    /// The place the next piece begins at, as the source counts.
+    /// Returns the position of the next piece, in the source's own unit.
     fn end(&self) -> u64;
 }
 
-/// What a pass shall deliver.
+/// Parameters of a pass over a file.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// File index, for the blocks.
+    /// Index of the file, for the blocks.
     pub file: usize,
-    /// Wanted columns.
-    pub wants: Vec<Want>,
-    /// For each wanted column its index in this file's header.
+    pub specs: Vec<ColumnSpec>,
+    /// For each requested column its index in this file's header.
     pub columns: Vec<usize>,
     /// Texts that mean "missing".
     pub missing: MissingTokens,
-    /// Whether every block carries a hash per row over all columns of the file.
+    /// Whether every block has a hash per row over all columns of the file.
     pub hash_rows: bool,
 }
 
-/// Whether a text means "missing" where these tokens do.
+/// Whether a text means "missing" for these tokens.
 pub(crate) fn means_missing(tokens: &[String], text: &str) -> bool {
     MissingTokens::new(tokens).contains(text.trim())
 }
 
-/// The format of a file, from the configuration or its extension.
+/// Returns the format of a file, from the configuration or its extension.
 pub(crate) fn format_of(path: &Path, format: Option<SourceFormat>) -> Result<SourceFormat, StageError> {
     if let Some(format) = format {
         return Ok(format);
@@ -91,7 +89,7 @@ pub(crate) fn format_of(path: &Path, format: Option<SourceFormat>) -> Result<Sou
     Ok(format)
 }
 
-/// Whether the name of a file says that it is a table of data.
+/// Whether a file's extension is that of a data format.
 pub fn is_data(path: &Path) -> bool {
     path.extension().is_some() && format_of(path, None).is_ok()
 }

@@ -1,33 +1,33 @@
-//! The pages of Parquet files: what each says that it unpacks to, before the format's own reader makes room for it.
+//! Size checks of the pages of Parquet files, before the parquet reader allocates what a page header states.
 //!
-//! A page begins with a header in Thrift's compact protocol, of which only the numbers are looked at that room is made for.
+//! A page begins with a header in Thrift's compact protocol, of which only the sizes and counts are parsed.
 
 use crate::stage::bound::BoundError;
 use parquet::file::metadata::ParquetMetaData;
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
-/// Bytes that a page unpacks to, at most; writers make pages of about one MiB.
+/// Maximum uncompressed bytes of a page; writers make pages of about one MiB.
 const PAGE_BYTES_MAX: u64 = 256 << 20;
-/// Bytes of the header of a page that are read at once; what it says of its smallest and largest value may be long.
+/// Bytes of a page header that are read, in successive attempts; its minimum and maximum values may be long.
 const HEADER_BYTES: [usize; 3] = [256, 64 << 10, 4 << 20];
-/// Structures in each other, at most.
+/// Maximum depth of nested structures.
 const DEPTH_MAX: u32 = 8;
-/// Rows that any file may say that it has, and rows for each of its bytes.
+/// Maximum stated rows of a file: this many plus `ROWS_PER_BYTE` per byte.
 const ROWS_FREE: u64 = 1 << 20;
 const ROWS_PER_BYTE: u64 = 4096;
 const HINT: &str = "the file is damaged or made to look small: write it anew, with pages of about one MiB";
 
-/// What a page says of itself.
+/// Sizes and counts in a page header.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Page {
     unpacked: u64,
     packed: u64,
     values: u64,
-    /// Of the header.
+    /// Length of the header.
     bytes: u64,
 }
 
-/// Refuses a file that says that it has more rows than its bytes can hold.
+/// Refuses a file that states more rows than its bytes can hold.
 pub(super) fn check_rows(path: &Path, rows: u64, bytes: u64) -> Result<(), BoundError> {
     let most = bytes.saturating_mul(ROWS_PER_BYTE).saturating_add(ROWS_FREE);
     if rows <= most {
@@ -36,7 +36,7 @@ pub(super) fn check_rows(path: &Path, rows: u64, bytes: u64) -> Result<(), Bound
     Err(BoundError::new(path, format!("{rows} rows in {bytes} bytes"), format!("at most {most}"), HINT))
 }
 
-/// Refuses pages of these columns that unpack to more than is read at once.
+/// Refuses pages of these columns that unpack to more than `PAGE_BYTES_MAX`.
 pub(super) fn check(path: &Path, file: &File, found: &ParquetMetaData, columns: &[usize]) -> Result<(), BoundError> {
     let roots = found.file_metadata().schema_descr();
     for (group, row_group) in found.row_groups().iter().enumerate() {
@@ -47,7 +47,7 @@ pub(super) fn check(path: &Path, file: &File, found: &ParquetMetaData, columns: 
             let (mut at, bytes) = chunk.byte_range();
             let end = at.saturating_add(bytes);
             let name = chunk.column_path().string();
-            // What cannot be understood is told by the reader.
+            // The parquet reader reports headers that cannot be parsed.
             while at < end
                 && let Ok(Some(page)) = page_at(file, at)
             {
@@ -68,7 +68,7 @@ pub(super) fn check(path: &Path, file: &File, found: &ParquetMetaData, columns: 
     Ok(())
 }
 
-/// The page that begins at a byte; `None` where there is no header.
+/// Parses the page header at an offset; `None` where there is none.
 fn page_at(file: &File, at: u64) -> io::Result<Option<Page>> {
     for bytes in HEADER_BYTES {
         let mut header = vec![0; bytes];
@@ -86,7 +86,7 @@ fn page_at(file: &File, at: u64) -> io::Result<Option<Page>> {
     Ok(None)
 }
 
-/// Bytes of Thrift's compact protocol; every answer is `None` where they end or say what cannot be.
+/// Parser of Thrift's compact protocol; methods return `None` at the end and for invalid bytes.
 struct Thrift<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -111,7 +111,7 @@ impl Thrift<'_> {
         None
     }
 
-    /// A number with a sign, none below zero.
+    /// Parses a zigzag-encoded number; `None` if it is negative.
     fn count(&mut self) -> Option<u64> {
         let number = self.number()?;
         (number & 1 == 0).then_some(number >> 1)
@@ -123,7 +123,7 @@ impl Thrift<'_> {
         (end <= self.bytes.len()).then_some(())
     }
 
-    /// The number and kind of the next field; `Some(None)` at the end of a structure.
+    /// Parses a field header: returns its kind and updates the field number `last`; `Some(None)` at the end of a structure.
     fn field(&mut self, last: &mut u64) -> Option<Option<u8>> {
         let byte = self.byte()?;
         if byte == 0 {
@@ -136,8 +136,8 @@ impl Thrift<'_> {
         Some(Some(byte & 0x0f))
     }
 
-    /// Passes over a value.
-    fn pass(&mut self, kind: u8, depth: u32) -> Option<()> {
+    /// Skips a value of this kind.
+    fn skip_value(&mut self, kind: u8, depth: u32) -> Option<()> {
         match kind {
             1 | 2 => Some(()),
             3 => self.skip(1),
@@ -148,15 +148,15 @@ impl Thrift<'_> {
                 let byte = self.byte()?;
                 let count = if byte >> 4 == 15 { self.number()? } else { u64::from(byte >> 4) };
                 (0..count).try_for_each(|_| match byte & 0x0f {
-                    // In lists they have a byte of their own.
+                    // In lists a truth value has its own byte.
                     1 | 2 => self.skip(1),
-                    kind => self.pass(kind, depth + 1),
+                    kind => self.skip_value(kind, depth + 1),
                 })
             }
             12 if depth < DEPTH_MAX => {
                 let mut last = 0;
                 while let Some(kind) = self.field(&mut last)? {
-                    self.pass(kind, depth + 1)?;
+                    self.skip_value(kind, depth + 1)?;
                 }
                 Some(())
             }
@@ -164,20 +164,20 @@ impl Thrift<'_> {
         }
     }
 
-    /// The number in the first field of a structure, which is passed over.
+    /// Returns the number in the first field of a structure and skips the others.
     fn first(&mut self) -> Option<u64> {
         let mut last = 0;
         let mut found = 0;
         while let Some(kind) = self.field(&mut last)? {
             match (last, kind) {
                 (1, 5) => found = self.count()?,
-                (_, kind) => self.pass(kind, 1)?,
+                (_, kind) => self.skip_value(kind, 1)?,
             }
         }
         Some(found)
     }
 
-    /// The header of a page: its sizes are fields 2 and 3; of the structures in it those of a page of values or a dictionary count these.
+    /// Parses a page header: the sizes are fields 2 and 3, the counts of values are in the structures 5, 7 and 8.
     fn page(&mut self) -> Option<Page> {
         let mut last = 0;
         let mut page = Page::default();
@@ -193,7 +193,7 @@ impl Thrift<'_> {
                     sizes += 1;
                 }
                 (5 | 7 | 8, 12) => page.values = self.first()?,
-                (_, kind) => self.pass(kind, 0)?,
+                (_, kind) => self.skip_value(kind, 0)?,
             }
         }
         page.bytes = self.at as u64;

@@ -1,4 +1,4 @@
-//! Blocks from sources that know types: cells are pushed column by column, hashes row by row.
+//! Blocks from typed sources: cells are pushed column by column, hashes row by row.
 
 use super::{
     Request,
@@ -7,41 +7,41 @@ use super::{
 };
 use twox_hash::XxHash3_128;
 
-/// Rows of a piece of a typed source.
+/// Maximum rows of a piece of a typed source.
 pub(crate) const PIECE_ROWS: usize = 8192;
 
-/// The columns of a piece: how to get at a cell.
-pub(crate) trait Cells {
-    /// Rows of the piece.
+/// Access to the cells of a piece.
+pub(crate) trait CellSource {
+    /// Returns the number of rows of the piece.
     fn rows(&self) -> usize;
-    /// Columns of the file; cells of columns that are not wanted are only asked for to hash a row.
+    /// Returns the number of columns of the file; cells of other than the requested columns are only read to hash rows.
     fn width(&self) -> usize;
     fn cell(&self, row: usize, column: usize) -> Cell<'_>;
-    /// Whether a row holds nothing at all and is to be passed over, like a blank line of a text.
+    /// Whether a row is empty and skipped, like a blank line of a text.
     fn is_blank(&self, _row: usize) -> bool {
         false
     }
 }
 
-/// Cleans a piece.
-pub(crate) fn block(request: &Request, cells: &dyn Cells, bytes: u64) -> Result<Block, PieceError> {
+/// Decodes and cleans a piece to a block.
+pub(crate) fn block(request: &Request, cells: &dyn CellSource, bytes: u64) -> Result<Block, PieceError> {
     let rows: Vec<usize> = (0..cells.rows()).filter(|row| !cells.is_blank(*row)).collect();
     let mut block = Block {
         file: request.file,
         rows: rows.len(),
         span: cells.rows() as u64,
         bytes,
-        counts: vec![CellCounts::default(); request.wants.len()],
+        counts: vec![CellCounts::default(); request.specs.len()],
         ..Block::default()
     };
-    for ((want, column), counts) in request.wants.iter().zip(&request.columns).zip(&mut block.counts) {
-        let mut values = Values::new(want.kind, rows.len());
+    for ((spec, column), counts) in request.specs.iter().zip(&request.columns).zip(&mut block.counts) {
+        let mut values = Values::new(spec.kind, rows.len());
         for row in &rows {
-            match clean::push_cell(cells.cell(*row, *column), want, &request.missing, &mut values) {
+            match clean::push_cell(cells.cell(*row, *column), spec, &request.missing, &mut values) {
                 Ok(found) => counts.count(found),
                 Err(kind) => {
                     let at = *row as u64;
-                    let column = want.column.clone();
+                    let column = spec.column.clone();
                     return Err(PieceError::Cell { file: request.file, at, column, kind });
                 }
             }

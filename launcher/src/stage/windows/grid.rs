@@ -1,16 +1,16 @@
 //! The dense grid of cells, filled in any order in bounded memory.
 //!
-//! A small grid is held. A large one is divided into buckets of neighbouring cells: rows wait in one spool file, in runs per
-//! bucket, and the buckets are then filled one after the other and written to the grid file in order. Where marks are kept, the spool
-//! has a name and is all that another attempt needs: of a small grid too, which is held beside it and filled from it again.
+//! A small grid is held in memory. A large grid is divided into buckets of neighbouring cells: rows are written to one spool file, in
+//! runs per bucket, and the buckets are then filled one after the other and written to the grid file in order. Where resume points are
+//! kept, the spool file has a name and holds all that another attempt needs, also for a small grid.
 //!
-//! **Invariant:** which of two rows for one cell stays depends on their reading order only, in both ways of filling.
+//! **Invariant:** which of two rows for one cell is kept depends on their reading order only, for small and large grids.
 
 use crate::stage::{bits::Bits, error::StageError, scratch::Scratch};
 use enn_common::{
     config::data::DuplicatePolicy,
     fs::{FileError, mmap},
-    staged::unfinished::{CELLS, Kept, Mark},
+    staged::unfinished::{CELLS, Kept, ResumePoint},
 };
 use std::{
     fs::File,
@@ -18,16 +18,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Bytes of a grid that is held, and of a bucket of one that is not.
-const HELD_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Maximum bytes of a grid in memory, and of a bucket of a larger grid.
+const MEMORY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Bytes of all rows that wait for a place in the spool.
+/// Maximum bytes of rows that are not yet in the spool.
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Bytes of one row in the spool beside its values: cell, row number and time.
 const RECORD_HEAD: usize = 24;
 
-/// Bytes on disk that grids of so many cells and rows may take while one after the other is made.
+/// Returns the maximum bytes on disk while grids of these numbers of cells and rows are made one after the other.
 pub(crate) fn disk_bytes(grids: impl Iterator<Item = (u64, u64)>, channels: usize) -> u64 {
     let mut largest = 0;
     let mut spooled = 0;
@@ -35,21 +35,21 @@ pub(crate) fn disk_bytes(grids: impl Iterator<Item = (u64, u64)>, channels: usiz
         largest = largest.max(cells * channels as u64 * 4);
         spooled += rows * (RECORD_HEAD + channels * 4) as u64;
     }
-    if largest <= HELD_BYTES_MAX { spooled } else { largest + spooled }
+    if largest <= MEMORY_BYTES_MAX { spooled } else { largest + spooled }
 }
 
-/// Where the rows of a source wait.
+/// Returns the path of a source's spool file.
 pub(crate) fn spool(dir: &Path, source: u32) -> PathBuf {
     dir.join(format!("{CELLS}{source}"))
 }
 
-/// Whether the rows are there that a mark tells of.
-pub(crate) fn has(spool: &Path, mark: &Mark) -> bool {
-    let Kept::Cells { bytes, .. } = mark.kept else { return true };
+/// Whether the spool holds all rows that a resume point counts.
+pub(crate) fn has(spool: &Path, point: &ResumePoint) -> bool {
+    let Kept::Cells { bytes, .. } = point.kept else { return true };
     std::fs::metadata(spool).map_or(0, |found| found.len()) >= bytes
 }
 
-/// Makes the rows durable that are in a spool.
+/// Makes the rows in a spool durable.
 pub(crate) fn sync(spool: &Path) -> Result<(), StageError> {
     Ok(File::open(spool).and_then(|file| file.sync_data()).map_err(FileError::of("sync", spool))?)
 }
@@ -59,16 +59,15 @@ pub(crate) fn sync(spool: &Path) -> Result<(), StageError> {
 pub(crate) struct GridWriter {
     fill: Fill,
     cells: u64,
-    /// Cells per bucket.
     bucket: u64,
-    /// Whether the only bucket is filled at once.
-    is_held: bool,
-    /// Rows per bucket that are not in the spool yet; none are where no mark will ask for them.
+    /// Whether the grid has a single bucket, filled as rows arrive.
+    is_in_memory: bool,
+    /// Rows per bucket that are not yet in the spool; empty for a grid in memory without resume points.
     waiting: Vec<Vec<u8>>,
     waiting_bytes: usize,
     /// Runs of the spool: bucket, offset and length.
     runs: Vec<(u64, u64, u64)>,
-    /// Runs that marks have.
+    /// Number of runs in resume points.
     kept_runs: usize,
     spool: Scratch,
     grid: Scratch,
@@ -79,57 +78,59 @@ pub(crate) struct GridWriter {
 struct Fill {
     values: Vec<f32>,
     channels: usize,
-    /// First cell of `values`.
+    /// Index of the first cell in `values`.
     first: u64,
     taken: Bits,
     policy: DuplicatePolicy,
     occupied: u64,
     repeats: u64,
     first_repeat: Option<(u64, u64)>,
-    /// The time of the first row of each cell of `values`.
+    /// Time of the first row of each cell in `values`.
     times: Vec<i64>,
     clashes: u64,
 }
 
-/// A filled grid.
 #[derive(Debug)]
 pub(crate) struct Grid {
-    held: Vec<f32>,
+    in_memory: Vec<f32>,
     file: Option<Scratch>,
     channels: usize,
-    /// Cells with a row.
+    /// Number of cells with a row.
     pub occupied: u64,
-    /// Rows for a cell that had one.
+    /// Number of rows for a cell that had one already.
     pub repeats: u64,
-    /// The earliest of them: row number and cell.
+    /// Row number and cell of the earliest repeated row.
     pub first_repeat: Option<(u64, u64)>,
-    /// Those of another time than the cell's first row.
+    /// Number of repeated rows whose time differs from that of the cell's first row.
     pub clashes: u64,
 }
 
 impl GridWriter {
-    /// An empty grid; scratch files are made below `dir`. With a spool that marks are kept of, it is as the last of them has it.
+    /// Creates a grid with scratch files below `dir`: empty, or as of the last resume point of the spool in `kept`.
     pub(crate) fn new(
         dir: &Path,
         cells: u64,
-        how: (usize, DuplicatePolicy),
-        kept: Option<(&Path, &[Mark])>,
+        channels: usize,
+        policy: DuplicatePolicy,
+        kept: Option<(&Path, &[ResumePoint])>,
     ) -> Result<Self, StageError> {
-        Self::with_bound(dir, cells, how, (kept, HELD_BYTES_MAX))
+        Self::with_bound(dir, cells, channels, policy, kept, MEMORY_BYTES_MAX)
     }
 
     fn with_bound(
         dir: &Path,
         cells: u64,
-        (channels, policy): (usize, DuplicatePolicy),
-        (kept, held_bytes): (Option<(&Path, &[Mark])>, u64),
+        channels: usize,
+        policy: DuplicatePolicy,
+        kept: Option<(&Path, &[ResumePoint])>,
+        memory_bytes: u64,
     ) -> Result<Self, StageError> {
-        let bucket = (held_bytes / (channels as u64 * 4 + 8)).clamp(1, cells.max(1));
+        let bucket = (memory_bytes / (channels as u64 * 4 + 8)).clamp(1, cells.max(1));
         let buckets = cells.div_ceil(bucket);
-        let is_held = buckets <= 1;
-        let held = if is_held { cells } else { 0 };
+        let is_in_memory = buckets <= 1;
+        let in_memory = if is_in_memory { cells } else { 0 };
         let fill = Fill {
-            values: vec![f32::NAN; held as usize * channels],
+            values: vec![f32::NAN; in_memory as usize * channels],
             channels,
             first: 0,
             taken: Bits::new(cells),
@@ -137,13 +138,13 @@ impl GridWriter {
             occupied: 0,
             repeats: 0,
             first_repeat: None,
-            times: vec![0; held as usize],
+            times: vec![0; in_memory as usize],
             clashes: 0,
         };
         let mut runs = Vec::new();
         let mut bytes = 0;
-        for mark in kept.map_or(&[][..], |(_, marks)| marks) {
-            if let Kept::Cells { runs: more, bytes: all } = &mark.kept {
+        for point in kept.map_or(&[][..], |(_, points)| points) {
+            if let Kept::Cells { runs: more, bytes: all } = &point.kept {
                 runs.extend(more);
                 bytes = *all;
             }
@@ -152,19 +153,20 @@ impl GridWriter {
             Some((path, _)) => Scratch::named(path.to_owned(), bytes)?,
             None => Scratch::new(dir),
         };
-        let waiting = vec![Vec::new(); if is_held && kept.is_none() { 0 } else { buckets.max(1) as usize }];
+        let waiting = vec![Vec::new(); if is_in_memory && kept.is_none() { 0 } else { buckets.max(1) as usize }];
         let kept_runs = runs.len();
         let grid = Scratch::new(dir);
-        let mut writer = Self { fill, cells, bucket, is_held, waiting, waiting_bytes: 0, runs, kept_runs, spool, grid };
-        if is_held {
+        let mut writer =
+            Self { fill, cells, bucket, is_in_memory, waiting, waiting_bytes: 0, runs, kept_runs, spool, grid };
+        if is_in_memory {
             writer.refill(0)?;
         }
         Ok(writer)
     }
 
-    /// Puts a row's values into a cell. Called in reading order.
+    /// Puts a row's values into a cell; must be called in reading order.
     pub(crate) fn put(&mut self, cell: u64, row: u64, time: i64, values: &[f32]) -> Result<(), StageError> {
-        if self.is_held {
+        if self.is_in_memory {
             self.fill.put(cell, row, time, values);
         }
         let Some(waiting) = self.waiting.get_mut((cell / self.bucket) as usize) else { return Ok(()) };
@@ -180,14 +182,14 @@ impl GridWriter {
     fn spill(&mut self) -> Result<(), StageError> {
         for (bucket, waiting) in (0..).zip(&mut self.waiting).filter(|(_, waiting)| !waiting.is_empty()) {
             self.runs.push((bucket, self.spool.append(waiting)?, waiting.len() as u64));
-            // The memory goes back too: the next rows may be for other buckets.
+            // The memory is freed, too: the next rows may be for other buckets.
             *waiting = Vec::new();
         }
         self.waiting_bytes = 0;
         Ok(())
     }
 
-    /// What it takes to go on from here, beside what was kept before.
+    /// Spills all rows and returns the state for a resume point.
     pub(crate) fn keep(&mut self) -> Result<Kept, StageError> {
         self.spill()?;
         let runs = self.runs[std::mem::replace(&mut self.kept_runs, self.runs.len())..].to_vec();
@@ -213,9 +215,9 @@ impl GridWriter {
         Ok(())
     }
 
-    /// Fills the rest.
+    /// Fills the buckets that are not filled yet.
     pub(crate) fn finish(mut self) -> Result<Grid, StageError> {
-        if !self.is_held {
+        if !self.is_in_memory {
             self.spill()?;
             for bucket in 0..self.waiting.len() as u64 {
                 let first = bucket * self.bucket;
@@ -229,8 +231,8 @@ impl GridWriter {
             }
         }
         let Fill { values, channels, occupied, repeats, first_repeat, clashes, .. } = self.fill;
-        let (held, file) = if self.is_held { (values, None) } else { (Vec::new(), Some(self.grid)) };
-        Ok(Grid { held, file, channels, occupied, repeats, first_repeat, clashes })
+        let (in_memory, file) = if self.is_in_memory { (values, None) } else { (Vec::new(), Some(self.grid)) };
+        Ok(Grid { in_memory, file, channels, occupied, repeats, first_repeat, clashes })
     }
 }
 
@@ -256,11 +258,11 @@ impl Fill {
 }
 
 impl Grid {
-    /// Values of a run of cells, cell by cell.
+    /// Reads the values of a run of cells, cell by cell.
     pub(crate) fn read(&self, cells: Range<u64>) -> Result<Vec<f32>, StageError> {
         let at = cells.start as usize * self.channels;
         let count = (cells.end - cells.start) as usize * self.channels;
-        let Some(file) = &self.file else { return Ok(self.held[at..at + count].to_vec()) };
+        let Some(file) = &self.file else { return Ok(self.in_memory[at..at + count].to_vec()) };
         let mut bytes = vec![0; count * 4];
         file.read(at as u64 * 4, &mut bytes)?;
         Ok(bytes.chunks_exact(4).map(|cell| f32::from_le_bytes([cell[0], cell[1], cell[2], cell[3]])).collect())
@@ -276,7 +278,7 @@ mod tests {
         for policy in [DuplicatePolicy::First, DuplicatePolicy::Last] {
             let dir = tempfile::tempdir().unwrap();
             let grids = [u64::MAX, 4 * 2 * 10].map(|bound| {
-                let mut writer = GridWriter::with_bound(dir.path(), 97, (2, policy), (None, bound)).unwrap();
+                let mut writer = GridWriter::with_bound(dir.path(), 97, 2, policy, None, bound).unwrap();
                 for row in 0..150u64 {
                     let cell = row * 41 % 97 % 90;
                     writer.put(cell, row, (row / 2) as i64, &[row as f32, -(row as f32)]).unwrap();
@@ -303,24 +305,26 @@ mod tests {
         for bound in [u64::MAX, 4 * 2 * 10] {
             let dir = tempfile::tempdir().unwrap();
             let path = spool(dir.path(), 0);
-            let how = (2, DuplicatePolicy::Last);
+            let resumed = |points: &[ResumePoint]| {
+                GridWriter::with_bound(dir.path(), 97, 2, DuplicatePolicy::Last, Some((&path, points)), bound).unwrap()
+            };
             let put = |writer: &mut GridWriter, rows: Range<u64>| {
                 rows.for_each(|row| {
                     writer.put(row * 41 % 97, row, (row / 2) as i64, &[row as f32, -(row as f32)]).unwrap()
                 });
             };
-            let mut whole = GridWriter::with_bound(dir.path(), 97, how, (None, bound)).unwrap();
+            let mut whole = GridWriter::with_bound(dir.path(), 97, 2, DuplicatePolicy::Last, None, bound).unwrap();
             put(&mut whole, 0..150);
-            let mut marks: Vec<Mark> = Vec::new();
+            let mut points: Vec<ResumePoint> = Vec::new();
             for (rows, lost) in [(0..50, 50..80), (50..51, 51..51), (51..120, 120..150)] {
-                assert!(marks.iter().all(|mark| has(&path, mark)));
-                let mut writer = GridWriter::with_bound(dir.path(), 97, how, (Some((&path, &marks)), bound)).unwrap();
+                assert!(points.iter().all(|point| has(&path, point)));
+                let mut writer = resumed(&points);
                 put(&mut writer, rows);
-                marks.push(Mark { kept: writer.keep().unwrap(), ..Mark::default() });
+                points.push(ResumePoint { kept: writer.keep().unwrap(), ..ResumePoint::default() });
                 put(&mut writer, lost);
                 writer.spill().unwrap();
             }
-            let mut last = GridWriter::with_bound(dir.path(), 97, how, (Some((&path, &marks)), bound)).unwrap();
+            let mut last = resumed(&points);
             put(&mut last, 120..150);
             sync(&path).unwrap();
             let [whole, last] = [whole, last].map(|writer| writer.finish().unwrap());
@@ -329,7 +333,7 @@ mod tests {
             let bits = |grid: &Grid| grid.read(0..97).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<u32>>();
             assert_eq!(bits(&whole), bits(&last));
             File::options().write(true).open(&path).unwrap().set_len(10).unwrap();
-            assert!(!has(&path, &marks[0]));
+            assert!(!has(&path, &points[0]));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Names of windows and steps, for people: `-1d`, `07h`. Pure.
+//! Names of windows and steps, such as `-1d` and `07h`. Pure.
 
 use enn_common::config::data::WindowsLayout;
 
@@ -6,12 +6,12 @@ const MINUTE_S: i64 = 60;
 const HOUR_S: i64 = 3600;
 const DAY_S: i64 = 86_400;
 
-/// How far a window of the history lies before the target's: `-1d`, `-6h`.
+/// Returns the offset of a history window from the target window, such as `-1d` or `-6h`.
 pub(crate) fn windows_back(layout: &WindowsLayout, back: usize) -> String {
     format!("-{}", length(layout.step_s * layout.steps as i64 * back as i64))
 }
 
-/// Names of the steps within a window: the hour of a day (`07h`, `07:30`), else the time since the window began.
+/// Returns the names of the steps within a window: the hour of a day (`07h`, `07:30`), else the time since the window began.
 pub(crate) fn steps(layout: &WindowsLayout) -> Vec<String> {
     let within_a_day = layout.step_s * layout.steps as i64 <= DAY_S;
     let name = |step: usize| {
@@ -27,7 +27,7 @@ pub(crate) fn steps(layout: &WindowsLayout) -> Vec<String> {
     (0..layout.steps).map(name).collect()
 }
 
-/// A length of time in its largest whole unit.
+/// Formats a length of time in its largest whole unit.
 fn length(seconds: i64) -> String {
     match seconds {
         s if s % DAY_S == 0 => format!("{}d", s / DAY_S),

@@ -7,7 +7,7 @@
 //! Each source has a time span, a grid and two passes of its own; their samples follow one another.
 //!
 //! The grid's order is the order of the inputs, so that the history of a sample is one run of the grid. Beyond a bound the grid
-//! lives in a file. Staging that was cut off goes on in either pass of any source; samples are cut anew.
+//! lives in a file. Interrupted staging resumes in either pass of any source; samples are cut again.
 
 mod grid;
 mod keys;
@@ -16,21 +16,20 @@ mod samples;
 mod steps;
 
 use super::{
-    Job, Progress,
-    believed::{self, Believed},
-    calendar,
+    Job, Progress, calendar,
     complete::{self, Draft, Input},
     duplicates,
     error::StageError,
-    implausible::Limits,
     input::lift_inputs,
-    keeper::Keeper,
+    input_bounds::{self, InputBounds},
+    outlier_limits::Limits,
     output::{Extras, Output},
+    resume_log::ResumeLog,
     source::{
-        block::{Block, Kind, NO_TIME, NO_WORD, Want},
+        block::{Block, ColumnKind, ColumnSpec, NO_TIME, NO_WORD},
         clean::MissingTokens,
     },
-    table::{Ask, Passes, Sink, Table, Tally},
+    table::{PassOptions, PassProgress, Sink, Table, Tally},
 };
 use enn_common::{
     config::data::{DataSource, DuplicatePolicy, SplitKind, WindowsLayout},
@@ -38,21 +37,21 @@ use enn_common::{
     staged::{
         StagedMeta, StagedWriter,
         meta::CleaningReport,
-        unfinished::{Kept, Mark},
+        unfinished::{Kept, ResumePoint},
     },
 };
 use grid::GridWriter;
-use keys::{Entities, Keys};
-use samples::Made;
+use keys::{Entities, Keys, TableKeys};
+use samples::{SampleCutter, WindowSamples};
 use std::collections::HashMap;
 
-/// Grid cells per table row beyond which the time stamps cannot be meant so; small tables may be sparser.
+/// Maximum grid cells per table row: beyond it the time stamps are implausible. Small tables may be sparser.
 const CELLS_PER_ROW_MAX: u64 = 256;
 
-/// Cells that are never too sparse.
+/// Maximum cells of a grid of any sparsity.
 const CELLS_FREE: u64 = 1_000_000;
 
-/// Stages a long table as windows, or one of each source: no window is of two, and all have the same entities.
+/// Stages a long table as windows. With several sources no window spans two of them, and all have the same entities.
 pub(crate) fn draft(
     job: &Job<'_>,
     layout: &WindowsLayout,
@@ -60,54 +59,58 @@ pub(crate) fn draft(
 ) -> Result<Draft, StageError> {
     check(job, layout)?;
     let table = Table::open(job)?;
-    let plan = Plan::new(job, layout);
-    table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
-    let mut passes = Passes::new(progress, table.bytes() * 2);
+    let plan = WindowsPlan::new(job, layout);
+    table.require(&plan.specs.iter().map(|spec| spec.column.clone()).collect::<Vec<String>>())?;
+    let mut passes = PassProgress::new(progress, table.bytes() * 2);
     let tables = table.by_source(job.config);
-    let (kept, marks) = begin(job)?;
+    let (kept, points) = begin(job)?;
     let mut keys = Vec::new();
     for (source, table) in (0..).zip(&tables) {
-        // What a mark of the first pass counts is in the mark.
-        let keeper = Keeper::new(&kept, &|| Ok(()), (first_pass(source), job.marking), &marks);
-        keys.push(keys::read(job, layout, (table, &keeper), &mut |now| passes.looks(now))?);
-        passes.ended(table.bytes());
+        // A point of the first pass holds all its state: there is nothing to sync.
+        let resume_log = ResumeLog::new(&kept, &|| Ok(()), first_pass(source), job.resume_policy, &points);
+        keys.push(keys::read(job, layout, table, &resume_log, &mut |now| passes.show_scan(now))?);
+        passes.end_scan(table.bytes());
     }
-    let (keys, all, spelt) = Entities::settle(job, keys);
-    all.check(layout)?;
-    keys.iter().try_for_each(|keys| keys.gaps.check(layout, keys.filled()))?;
-    let entities = entities(job, &all);
+    let keys = Entities::resolve(job, keys);
+    keys.all.check(layout)?;
+    keys.by_source.iter().try_for_each(|keys| keys.gaps.check(layout, keys.filled()))?;
+    let entities = entities(job, &keys.all);
     let span = |(table, keys): (&Table, &Keys)| Span::new(table, layout, keys, &entities);
-    let spans = tables.iter().zip(&keys).map(span).collect::<Result<Vec<Span>, StageError>>()?;
+    let spans = tables.iter().zip(&keys.by_source).map(span).collect::<Result<Vec<Span>, StageError>>()?;
     let channels = plan.channels.len();
     let width = plan.width(layout, &entities);
     let windows: u64 = spans.iter().map(|span| span.steps / layout.steps as u64 + 1).sum();
-    let grids = grid::disk_bytes(spans.iter().zip(&keys).map(|(span, keys)| (span.cells(), keys.rows)), channels);
+    let grids =
+        grid::disk_bytes(spans.iter().zip(&keys.by_source).map(|(span, keys)| (span.cells(), keys.rows)), channels);
     let needed = windows * Output::sample_bytes(width, entities.len() * layout.steps) + grids;
     space::require(job.out, needed.saturating_sub(kept.taken_bytes()))?;
     let out_shape = vec![entities.len(), layout.steps];
     let mut output = Output::create(kept, width, &out_shape, Extras { targets: true, weight: false })?;
-    let resumed = |source| marks.iter().filter(|mark| source_of(mark) == source).map(|mark| mark.rows).max();
+    let resumed = |source| points.iter().filter(|point| source_of(point) == source).map(|point| point.rows).max();
     output.resumed_rows = (0..tables.len() as u32).filter_map(resumed).sum();
-    let (mut made, mut tally, mut sources, mut found): (Made, Tally, Vec<u64>, CleaningReport) = Default::default();
+    let (mut made, mut tally, mut sources, mut found): (WindowSamples, Tally, Vec<u64>, CleaningReport) =
+        Default::default();
     for (source, (table, span)) in (0..).zip(tables.iter().zip(&spans)) {
         let spool = grid::spool(output.dir(), source);
         let sync = || grid::sync(&spool);
-        let keeper = Keeper::new(output.writer(), &sync, (first_pass(source) + 1, job.marking), &marks);
-        let kept = output.writer().is_kept().then(|| (spool.as_path(), keeper.marks()));
-        let writer = GridWriter::new(output.dir(), span.cells(), (channels, job.config.duplicates), kept)?;
-        let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads, keeper: Some(&keeper) };
-        let sink = Scatter { plan: &plan, layout, span, names: &spelt };
-        let (writer, own) = table.pass(ask, &sink, writer, &mut |now| passes.reads(now))?;
-        passes.read(own.rows, table.bytes());
+        let resume_log = ResumeLog::new(output.writer(), &sync, first_pass(source) + 1, job.resume_policy, &points);
+        let kept = output.writer().is_kept().then(|| (spool.as_path(), resume_log.points()));
+        let writer = GridWriter::new(output.dir(), span.cells(), channels, job.config.duplicates, kept)?;
+        let options =
+            PassOptions { specs: &plan.specs, hash_rows: false, threads: job.threads, resume_log: Some(&resume_log) };
+        let sink = Scatter { plan: &plan, layout, span, names: &keys.names };
+        let (writer, own) = table.pass(options, &sink, writer, &mut |now| passes.show_read(now))?;
+        passes.end_read(own.rows, table.bytes());
         tally.add(&own);
         let grid = writer.finish()?;
         let refused = grid.first_repeat.filter(|_| job.config.duplicates == DuplicatePolicy::Error);
-        refused.map_or(Ok(()), |(row, cell)| Err(span.repeated(layout, table, (row, cell))))?;
-        keys[source as usize].gaps.check_clashes(layout, grid.clashes, keys[source as usize].rows)?;
+        refused.map_or(Ok(()), |(row, cell)| Err(span.repeated(layout, table, row, cell)))?;
+        let own_keys = &keys.by_source[source as usize];
+        own_keys.gaps.check_clashes(layout, grid.clashes, own_keys.rows)?;
         found.duplicates += grid.repeats;
         found.absent_cells += span.observed_cells() - grid.occupied;
         let before = made.starts.len();
-        made = samples::cut((job, layout), (&plan, span), (&grid, &output), made)?;
+        made = SampleCutter { job, layout, plan: &plan, span, grid: &grid, output: &output }.run(made)?;
         sources.push((made.starts.len() - before) as u64);
     }
     output.rows = made.starts.len() as u64;
@@ -124,19 +127,19 @@ pub(crate) fn draft(
         starts: made.starts,
         times: Vec::new(),
         sources: if job.config.sources.is_empty() { Vec::new() } else { sources },
-        report: report(job, &plan, layout, found, (&keys, &all, &tally), &entities),
+        report: report(job, &plan, layout, found, &keys, &tally, &entities),
     })
 }
 
-/// Notes what of the tables became nothing, and what people should know of them.
-fn account(found: &mut CleaningReport, made: &Made, tables: &[Table]) {
-    let what = "windows of single series have no history, or too few valid targets: these targets count for nothing";
+/// Adds dropped windows and the warnings of the tables to the report.
+fn account(found: &mut CleaningReport, made: &WindowSamples, tables: &[Table]) {
+    let what = "windows of single series have no history, or too few valid targets: these targets are excluded";
     found.dropped_samples = made.dropped;
-    found.notes.extend((made.untaught > 0).then(|| format!("{} {what}", made.untaught)));
+    found.notes.extend((made.excluded_targets > 0).then(|| format!("{} {what}", made.excluded_targets)));
     found.warnings = tables.iter().flat_map(Table::warnings).collect();
 }
 
-/// When each sample begins, and of which source it is.
+/// Returns the name of each sample: its start, and its source where there are several.
 fn names(job: &Job<'_>, starts: &[i64], rows: &[u64]) -> Vec<String> {
     let mut starts = starts.iter().map(|start| super::timestamp::text(*start));
     if job.config.sources.is_empty() {
@@ -149,7 +152,7 @@ fn names(job: &Job<'_>, starts: &[i64], rows: &[u64]) -> Vec<String> {
     job.config.sources.iter().zip(rows).flat_map(of).collect()
 }
 
-/// The entities of the grid, in its order: when predicting, the model's.
+/// Returns the entities of the grid in their order; when predicting, those of the model.
 fn entities(job: &Job<'_>, all: &Keys) -> Vec<String> {
     match job.training {
         Some(meta) => meta.out_labels.first().cloned().unwrap_or_default(),
@@ -157,35 +160,37 @@ fn entities(job: &Job<'_>, all: &Keys) -> Vec<String> {
     }
 }
 
-/// The number of the first pass over a source in marks; that of the second follows.
+/// Returns the number of the first pass over a source in resume points; the second pass has the next number.
 fn first_pass(source: u32) -> u32 {
     source * 2
 }
 
-/// The source that a mark is of.
-fn source_of(mark: &Mark) -> u32 {
-    mark.pass / 2
+/// Returns the source of a resume point.
+fn source_of(point: &ResumePoint) -> u32 {
+    point.pass / 2
 }
 
-/// Where the samples are written, and how far that is.
-fn begin(job: &Job<'_>) -> Result<(StagedWriter, Vec<Mark>), StageError> {
-    let (mut kept, mut marks) = StagedWriter::resume(job.out, &job.digest)?;
-    if !marks.iter().all(|mark| grid::has(&grid::spool(kept.dir(), source_of(mark)), mark)) {
+/// Opens the unfinished directory with its resume points; without them where a spool is incomplete.
+fn begin(job: &Job<'_>) -> Result<(StagedWriter, Vec<ResumePoint>), StageError> {
+    let (mut kept, mut points) = StagedWriter::resume(job.out, &job.digest)?;
+    if !points.iter().all(|point| grid::has(&grid::spool(kept.dir(), source_of(point)), point)) {
         kept.start_over()?;
-        marks.clear();
+        points.clear();
     }
-    Ok((kept, marks))
+    Ok((kept, points))
 }
 
 fn report(
     job: &Job<'_>,
-    plan: &Plan,
+    plan: &WindowsPlan,
     layout: &WindowsLayout,
     found: CleaningReport,
-    (each, keys, tally): (&[Keys], &Keys, &Tally),
+    table_keys: &TableKeys,
+    tally: &Tally,
     entities: &[String],
 ) -> CleaningReport {
-    // Every row that repeats a cell is left out, or the one before it is.
+    let keys = &table_keys.all;
+    // Every row that repeats a cell is left out, or the earlier row is.
     let repeated = duplicates::warning(found.duplicates, keys.rows, "entity and time");
     let mut report = CleaningReport {
         warnings: found.warnings.iter().cloned().chain(repeated).collect(),
@@ -194,7 +199,7 @@ fn report(
         wrong_width_line: tally.wrong_width_line,
         ..found
     };
-    plan.wants.iter().zip(&tally.counts).for_each(|(want, counts)| complete::count(&mut report, &want.column, counts));
+    plan.specs.iter().zip(&tally.counts).for_each(|(spec, counts)| complete::count(&mut report, &spec.column, counts));
     let notes = [
         (keys.unkeyed, format!("rows without {} or {} were left out", layout.entity, layout.time)),
         (
@@ -202,19 +207,22 @@ fn report(
             format!("rows are not at a multiple of {} s and count for the step they fall in", layout.step_s),
         ),
         (
-            keys.strange,
-            format!("rows are of an entity the model does not know ({}) and were left out", keys.strangers.join(", ")),
+            keys.unknown_rows,
+            format!(
+                "rows are of an entity the model does not know ({}) and were left out",
+                keys.unknown_entities.join(", ")
+            ),
         ),
     ];
     report
         .notes
         .extend(notes.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
     let column = report.columns.entry(layout.entity.clone()).or_default();
-    column.words = keys.rows + keys.strange;
-    column.unseen_category = keys.strange;
-    column.strangers.clone_from(&keys.strangers);
+    column.words = keys.rows + keys.unknown_rows;
+    column.unseen_category = keys.unknown_rows;
+    column.strangers.clone_from(&keys.unknown_entities);
     let names = job.config.sources.iter().map(|source| format!(" of source {:?}", source.name));
-    for (keys, name) in each.iter().zip(names.chain(std::iter::once(String::new()))) {
+    for (keys, name) in table_keys.by_source.iter().zip(names.chain(std::iter::once(String::new()))) {
         let is_silent = |entity: &&String| !keys.entities.contains_key(*entity);
         let silent: Vec<&str> = entities.iter().filter(is_silent).map(String::as_str).collect();
         if !silent.is_empty() {
@@ -246,20 +254,19 @@ fn check(job: &Job<'_>, layout: &WindowsLayout) -> Result<(), StageError> {
     Ok(())
 }
 
-/// One number per step and entity of the grid.
+/// A series of numbers, one per step and entity of the grid.
 #[derive(Debug, Clone, PartialEq)]
 struct Channel {
-    /// Name, e.g. `wind_dir.sin`.
+    /// Name such as `wind_dir.sin`.
     name: String,
-    /// Wanted column.
-    want: usize,
-    turn: Turn,
+    /// Index into the requested columns.
+    spec: usize,
+    transform: ChannelTransform,
 }
 
-/// What is taken of a column's value.
+/// Map from a column's value to a channel's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    /// The value itself.
+enum ChannelTransform {
     None,
     /// Sine of an angle in degrees.
     Sin,
@@ -267,7 +274,7 @@ enum Turn {
     Cos,
 }
 
-impl Turn {
+impl ChannelTransform {
     fn of(self, value: f64) -> f32 {
         match self {
             Self::None => value as f32,
@@ -277,35 +284,36 @@ impl Turn {
     }
 }
 
-/// Which columns are read and what they become.
-struct Plan {
-    /// Entity, time, then numbers.
-    wants: Vec<Want>,
+/// Columns to read and the channels that they become.
+struct WindowsPlan {
+    /// Requested columns: entity, time, then numbers.
+    specs: Vec<ColumnSpec>,
     channels: Vec<Channel>,
     /// Channel of the target.
     target: usize,
     calendar: Vec<String>,
 }
 
-impl Plan {
+impl WindowsPlan {
     fn new(job: &Job<'_>, layout: &WindowsLayout) -> Self {
-        let mut wants = vec![Want::new(&layout.entity, Kind::Word), Want::new(&layout.time, Kind::Time)];
+        let mut specs =
+            vec![ColumnSpec::new(&layout.entity, ColumnKind::Word), ColumnSpec::new(&layout.time, ColumnKind::Time)];
         let mut channels: Vec<Channel> = Vec::new();
-        let mut add = |column: &String, turns: &[(Turn, &str)]| {
-            let known = wants.iter().position(|want| want.column == *column && want.kind == Kind::Number);
-            let want = known.unwrap_or_else(|| {
-                let mut want = Want::new(column, Kind::Number);
+        let mut add = |column: &String, transforms: &[(ChannelTransform, &str)]| {
+            let known = specs.iter().position(|spec| spec.column == *column && spec.kind == ColumnKind::Number);
+            let spec = known.unwrap_or_else(|| {
+                let mut spec = ColumnSpec::new(column, ColumnKind::Number);
                 if let Some(range) = job.config.ranges.iter().find(|range| range.column == *column) {
-                    want.range = (range.low, range.high);
+                    spec.range = (range.low, range.high);
                 }
                 if *column == layout.target {
-                    want.sentinel = job.config.mask.sentinel();
+                    spec.sentinel = job.config.mask.sentinel();
                 }
-                wants.push(want);
-                wants.len() - 1
+                specs.push(spec);
+                specs.len() - 1
             });
-            for (turn, suffix) in turns {
-                let channel = Channel { name: format!("{column}{suffix}"), want, turn: *turn };
+            for (transform, suffix) in transforms {
+                let channel = Channel { name: format!("{column}{suffix}"), spec, transform: *transform };
                 if !channels.contains(&channel) {
                     channels.push(channel);
                 }
@@ -313,18 +321,18 @@ impl Plan {
         };
         for column in layout.inputs.iter().chain(&layout.circular) {
             match layout.circular.contains(column) {
-                true => add(column, &[(Turn::Sin, ".sin"), (Turn::Cos, ".cos")]),
-                false => add(column, &[(Turn::None, "")]),
+                true => add(column, &[(ChannelTransform::Sin, ".sin"), (ChannelTransform::Cos, ".cos")]),
+                false => add(column, &[(ChannelTransform::None, "")]),
             }
         }
         // The history always holds the target itself, whether it was named or not.
-        add(&layout.target, &[(Turn::None, "")]);
-        let is_target = |channel: &Channel| channel.turn == Turn::None && channel.name == layout.target;
+        add(&layout.target, &[(ChannelTransform::None, "")]);
+        let is_target =
+            |channel: &Channel| channel.transform == ChannelTransform::None && channel.name == layout.target;
         let target = channels.iter().position(is_target).unwrap_or(0);
-        Self { wants, channels, target, calendar: calendar::names(&layout.calendar) }
+        Self { specs, channels, target, calendar: calendar::names(&layout.calendar) }
     }
 
-    /// Inputs per sample.
     fn width(&self, layout: &WindowsLayout, entities: &[String]) -> usize {
         layout.history * layout.steps * entities.len() * self.channels.len() + self.calendar.len()
     }
@@ -338,7 +346,7 @@ impl Plan {
                 for entity in entities {
                     inputs.extend(self.channels.iter().map(|channel| Input {
                         name: format!("{}[{entity},{window},{step}]", channel.name),
-                        source: self.wants[channel.want].column.clone(),
+                        source: self.specs[channel.spec].column.clone(),
                         ..Input::default()
                     }));
                 }
@@ -351,7 +359,7 @@ impl Plan {
         inputs
     }
 
-    /// For every target cell the input with the target's value one window earlier.
+    /// Returns for every target cell the input with the target's value one window earlier.
     fn persistence(&self, layout: &WindowsLayout, entities: &[String]) -> Vec<u32> {
         let entities = entities.len();
         let channels = self.channels.len();
@@ -363,9 +371,9 @@ impl Plan {
     }
 }
 
-/// Which numbers of a model's inputs are believed. An angle's rules are not among them: its sine and cosine do not show them.
-pub(crate) fn believed(job: &Job<'_>, layout: &WindowsLayout, training: &StagedMeta) -> Believed {
-    let plan = Plan::new(job, layout);
+/// Returns the valid ranges of a model's inputs. Rules of an angle cannot be applied to its sine and cosine: their columns are `unseen`.
+pub(crate) fn input_bounds(job: &Job<'_>, layout: &WindowsLayout, training: &StagedMeta) -> InputBounds {
+    let plan = WindowsPlan::new(job, layout);
     let tokens = MissingTokens::new(&job.config.missing);
     let inputs = plan.inputs(layout, &entities(job, &Keys::default()));
     let names: HashMap<&str, usize> = (0..).zip(&training.features).map(|(at, one)| (one.name.as_str(), at)).collect();
@@ -374,19 +382,22 @@ pub(crate) fn believed(job: &Job<'_>, layout: &WindowsLayout, training: &StagedM
     lift_inputs(&inputs, &job.config.ranges, &mut limits);
     let history = inputs.len() - plan.calendar.len();
     let channel = |at: usize| (at < history).then(|| &plan.channels[at % plan.channels.len()]);
-    let plain = |at: usize| channel(at).filter(|channel| channel.turn == Turn::None);
-    let want = |at: usize| plain(at).map(|channel| &plan.wants[channel.want]);
+    let plain = |at: usize| channel(at).filter(|channel| channel.transform == ChannelTransform::None);
+    let spec = |at: usize| plain(at).map(|channel| &plan.specs[channel.spec]);
     let kept = || (0..inputs.len()).filter(|at| places[*at].is_some());
-    let turned =
-        plan.channels.iter().filter(|channel| channel.turn != Turn::None).map(|channel| &plan.wants[channel.want]);
-    let hidden = turned.filter(|want| believed::has_rules(want, &tokens)).map(|want| want.column.as_str());
-    Believed {
-        bounds: kept().map(|at| believed::bounds((want(at), 0.0), &tokens, limits[at])).collect(),
-        unseen: believed::names(hidden),
+    let turned = plan
+        .channels
+        .iter()
+        .filter(|channel| channel.transform != ChannelTransform::None)
+        .map(|channel| &plan.specs[channel.spec]);
+    let hidden = turned.filter(|spec| input_bounds::has_rules(spec, &tokens)).map(|spec| spec.column.as_str());
+    InputBounds {
+        bounds: kept().map(|at| input_bounds::bounds(spec(at), 0.0, &tokens, limits[at])).collect(),
+        unseen: input_bounds::names(hidden),
     }
 }
 
-/// What the grid covers: whole windows, from the first to the last with a row.
+/// Time range of the grid: whole windows, from the first to the last window with a row.
 #[derive(Debug)]
 struct Span {
     entities: Vec<String>,
@@ -426,18 +437,18 @@ impl Span {
         self.steps * self.entities.len() as u64
     }
 
-    /// That a row names a cell which has one.
-    fn repeated(&self, layout: &WindowsLayout, table: &Table, (row, cell): (u64, u64)) -> StageError {
+    /// Returns the error of a row that repeats a cell.
+    fn repeated(&self, layout: &WindowsLayout, table: &Table, row: u64, cell: u64) -> StageError {
         let (entity, time) = self.name(layout, cell);
         StageError::RepeatedCell { path: table.path(), row: row + 1, entity, time }
     }
 
-    /// Cells between the first and the last row's step.
+    /// Returns the number of cells between the first and the last row's step.
     fn observed_cells(&self) -> u64 {
         self.observed * self.entities.len() as u64
     }
 
-    /// Entity and time of a cell, for people.
+    /// Returns entity and time of a cell for messages.
     fn name(&self, layout: &WindowsLayout, cell: u64) -> (String, String) {
         let count = self.entities.len() as u64;
         let seconds = (self.first + (cell / count) as i64) * layout.step_s - layout.time_offset_s;
@@ -445,30 +456,30 @@ impl Span {
     }
 }
 
-/// The second pass.
+/// Sink of the second pass: puts cells into the grid.
 struct Scatter<'a> {
-    plan: &'a Plan,
+    plan: &'a WindowsPlan,
     layout: &'a WindowsLayout,
     span: &'a Span,
     names: &'a Entities,
 }
 
 /// Cells of a block.
-struct Cells {
-    /// Cell and row within the block.
+struct GridCells {
+    /// Index of each cell in the grid, and its row within the block.
     places: Vec<(u64, u32)>,
-    /// The time of each.
+    /// Time of each cell, microseconds since 1970.
     times: Vec<i64>,
     /// Channel values, cell by cell.
     values: Vec<f32>,
 }
 
 impl Sink for Scatter<'_> {
-    type Work = Cells;
+    type Work = GridCells;
     type State = GridWriter;
 
-    fn work(&self, block: Block) -> Result<Cells, StageError> {
-        let mut cells = Cells { places: Vec::with_capacity(block.rows), times: Vec::new(), values: Vec::new() };
+    fn work(&self, block: Block) -> Result<GridCells, StageError> {
+        let mut cells = GridCells { places: Vec::with_capacity(block.rows), times: Vec::new(), values: Vec::new() };
         let Some(words) = block.columns[0].words() else { return Ok(cells) };
         let known = |word: &String| {
             let name = self.names.name(word);
@@ -488,24 +499,20 @@ impl Sink for Scatter<'_> {
         let width = self.plan.channels.len();
         cells.values = vec![f32::NAN; cells.places.len() * width];
         for (index, channel) in self.plan.channels.iter().enumerate() {
-            let numbers = block.columns[channel.want].numbers();
+            let numbers = block.columns[channel.spec].numbers();
             for (value, (_, row)) in cells.values.iter_mut().skip(index).step_by(width).zip(&cells.places) {
-                *value = channel.turn.of(numbers[*row as usize]);
+                *value = channel.transform.of(numbers[*row as usize]);
             }
         }
         Ok(cells)
     }
 
-    fn order(&self, grid: &mut GridWriter, first: u64, cells: &mut Cells) -> Result<(), StageError> {
+    fn order(&self, grid: &mut GridWriter, first: u64, cells: &mut GridCells) -> Result<(), StageError> {
         let width = self.plan.channels.len();
         let rows = cells.places.iter().zip(&cells.times);
         for (((cell, row), time), values) in rows.zip(cells.values.chunks_exact(width)) {
             grid.put(*cell, first + u64::from(*row), *time, values)?;
         }
-        Ok(())
-    }
-
-    fn after(&self, _: Cells) -> Result<(), StageError> {
         Ok(())
     }
 

@@ -1,71 +1,56 @@
-//! Cuts samples from the grid: the history before a window as input, the window as target.
+//! Cutting of samples from the grid: the history before a window is the input, the window is the target.
 
-use super::{Plan, Span, grid::Grid};
+use super::{Span, WindowsPlan, grid::Grid};
 use crate::stage::{
     Job, calendar,
-    crew::{self, Steps},
     error::StageError,
-    output::{self, Output, Samples},
+    ordered_pool::{self, PoolSteps},
+    output::{self, Output, PlacedSamples, Samples},
     split,
 };
 use enn_common::config::data::{SplitKind, WindowsLayout};
 use std::ops::Range;
 
-/// Bytes of the samples that are cut at once.
+/// Maximum bytes of the samples that are cut at once.
 const CUT_BYTES: u64 = 4 * 1024 * 1024;
 
-/// What was cut.
+/// Samples that were cut so far.
 #[derive(Debug, Default)]
-pub(crate) struct Made {
-    /// Begin of every sample's target window: Unix seconds with the offset added. Ascending within a source.
+pub(crate) struct WindowSamples {
+    /// Start of every sample's target window: Unix seconds with the offset added, ascending within a source.
     pub starts: Vec<i64>,
-    /// Windows that make no sample: too little valid target, or no valid history, of every series.
+    /// Number of windows in which no series has a valid history and enough valid targets.
     pub dropped: u64,
-    /// Windows of single series whose targets are left out of their samples for that.
-    pub untaught: u64,
+    /// Number of series in other windows whose targets are left out for the same reason.
+    pub excluded_targets: u64,
 }
 
-/// Writes all samples of a source to `output`, behind those that are `made`.
+/// Cuts the samples of one source from its grid.
 ///
-/// What a series needs is decided for each series: to train a target of which at least `target_valid_min` is valid, and a valid cell of
-/// history; to be predicted a valid cell of history only. A window makes a sample where a series has what it needs. Samples to predict go
+/// A window becomes a sample if at least one series qualifies. In training a series qualifies with a valid cell in its history and a
+/// target of which at least `target_valid_min` is valid; in prediction a valid cell in its history is enough. Samples to predict extend
 /// one window beyond the last row.
-pub(crate) fn cut(
-    (job, layout): (&Job<'_>, &WindowsLayout),
-    (plan, span): (&Plan, &Span),
-    (grid, output): (&Grid, &Output),
-    made: Made,
-) -> Result<Made, StageError> {
-    let whole = span.steps / layout.steps as u64;
-    let end = whole + u64::from(job.training.is_some());
-    let first = (layout.history as u64).min(end);
-    let sample = Output::sample_bytes(plan.width(layout, &span.entities), output.outputs);
-    let mut ranges = output::chunks(first..end, CUT_BYTES / sample.max(1));
-    let cutter = Cutter { job, layout, plan, span, grid, output };
-    crew::run(job.threads, || Ok(ranges.next()), &cutter, made, &mut |()| {})
+pub(super) struct SampleCutter<'a> {
+    pub job: &'a Job<'a>,
+    pub layout: &'a WindowsLayout,
+    pub plan: &'a WindowsPlan,
+    pub span: &'a Span,
+    pub grid: &'a Grid,
+    pub output: &'a Output,
 }
 
-struct Cutter<'a> {
-    job: &'a Job<'a>,
-    layout: &'a WindowsLayout,
-    plan: &'a Plan,
-    span: &'a Span,
-    grid: &'a Grid,
-    output: &'a Output,
-}
-
-/// Samples of some windows and the number of windows that make none.
-struct Cut {
+/// Samples of some windows, and what was left out of them.
+pub(super) struct Cut {
     samples: Samples,
     dropped: u64,
-    untaught: u64,
+    excluded_targets: u64,
 }
 
-impl Steps for Cutter<'_> {
+impl PoolSteps for SampleCutter<'_> {
     type Item = Range<u64>;
     type Work = Result<Cut, StageError>;
-    type State = Made;
-    type Placed = (u64, Samples);
+    type State = WindowSamples;
+    type Placed = PlacedSamples;
     type Report = ();
 
     fn work(&self, windows: Range<u64>) -> Result<Cut, StageError> {
@@ -76,37 +61,47 @@ impl Steps for Cutter<'_> {
         let entities = self.span.entities.len() as u64;
         let mut grid = self.grid.read(from * entities..to * entities)?;
         let per_step = self.span.entities.len() * self.plan.channels.len();
-        // The window to predict may lie behind the last row: nothing is known of it.
+        // The window to predict may lie after the last row, where all cells are missing.
         grid.resize((windows.end * steps - from) as usize * per_step, f32::NAN);
-        let mut cut = Cut { samples: Samples::default(), dropped: 0, untaught: 0 };
+        let mut cut = Cut { samples: Samples::default(), dropped: 0, excluded_targets: 0 };
         let window = self.layout.steps * per_step;
         for number in windows.clone() {
             let at = (number - windows.start) as usize * window;
             let (past, target) = grid[at..].split_at(self.layout.history * window);
             match self.add(number, past, &target[..window], &mut cut.samples) {
-                Some(untaught) => cut.untaught += untaught,
+                Some(excluded_targets) => cut.excluded_targets += excluded_targets,
                 None => cut.dropped += 1,
             }
         }
         Ok(cut)
     }
 
-    fn order(&self, made: &mut Made, work: Self::Work) -> Result<((u64, Samples), ()), StageError> {
+    fn order(&self, made: &mut WindowSamples, work: Self::Work) -> Result<(PlacedSamples, ()), StageError> {
         let cut = work?;
         let first = made.starts.len() as u64;
         made.starts.extend_from_slice(&cut.samples.ids);
         made.dropped += cut.dropped;
-        made.untaught += cut.untaught;
-        Ok(((first, cut.samples), ()))
+        made.excluded_targets += cut.excluded_targets;
+        Ok((PlacedSamples { first, samples: cut.samples }, ()))
     }
 
-    fn after(&self, (first, samples): (u64, Samples)) -> Result<(), StageError> {
-        self.output.put(first, &samples)
+    fn after(&self, placed: PlacedSamples) -> Result<(), StageError> {
+        self.output.put(placed.first, &placed.samples)
     }
 }
 
-impl Cutter<'_> {
-    /// Appends a sample, unless its window makes none; the series of it that have targets and are not taught.
+impl SampleCutter<'_> {
+    /// Writes all samples of the source to the output, behind the samples that are `made` already.
+    pub(super) fn run(&self, made: WindowSamples) -> Result<WindowSamples, StageError> {
+        let whole = self.span.steps / self.layout.steps as u64;
+        let end = whole + u64::from(self.job.training.is_some());
+        let first = (self.layout.history as u64).min(end);
+        let sample = Output::sample_bytes(self.plan.width(self.layout, &self.span.entities), self.output.outputs);
+        let mut ranges = output::chunks(first..end, CUT_BYTES / sample.max(1));
+        ordered_pool::run(self.job.threads, || Ok(ranges.next()), self, made, &mut |()| {})
+    }
+
+    /// Appends the sample of a window and returns the number of series whose targets were left out; `None` if the window has no sample.
     fn add(&self, window: u64, past: &[f32], target: &[f32], samples: &mut Samples) -> Option<u64> {
         let entities = self.span.entities.len();
         let channels = self.plan.channels.len();
@@ -125,19 +120,20 @@ impl Cutter<'_> {
         if !stays.contains(&true) {
             return None;
         }
-        let untaught = (0..entities).filter(|entity| is_training && !stays[*entity] && valid(entity) > 0).count();
+        let excluded_targets =
+            (0..entities).filter(|entity| is_training && !stays[*entity] && valid(entity) > 0).count();
         let step = self.span.first + (window * self.layout.steps as u64) as i64;
         let start = step * self.layout.step_s;
         samples.x.extend_from_slice(past);
         calendar::values(&self.layout.calendar, start, &mut samples.x);
-        let is_told = |entity: usize| !is_training || stays[entity];
-        let told = |(entity, step)| if is_told(entity) { cell(entity, step) } else { f32::NAN };
-        samples.y.extend(cells.map(told));
+        let has_target = |entity: usize| !is_training || stays[entity];
+        let target = |(entity, step)| if has_target(entity) { cell(entity, step) } else { f32::NAN };
+        samples.y.extend(cells.map(target));
         samples.ids.push(start);
         let config = &self.job.config.split;
         if is_training && config.kind == SplitKind::Random {
             samples.split.push(split::by_hash(config, &start.to_le_bytes()) as u8);
         }
-        Some(untaught as u64)
+        Some(excluded_targets as u64)
     }
 }

@@ -1,4 +1,4 @@
-//! Steps of a long table: which step a time falls in, how far apart the rows of an entity are, and whether the steps fit that.
+//! Steps of a long table: the step of a time, the time differences between rows of an entity, and whether the step fits them.
 
 use crate::stage::{
     error::StageError,
@@ -7,33 +7,33 @@ use crate::stage::{
 use enn_common::config::data::WindowsLayout;
 use std::collections::BTreeMap;
 
-/// Different distances that are counted, at most.
+/// Maximum number of distinct differences that are counted.
 const GAPS_MAX: usize = 1024;
 
-/// Fewest distances that say how far apart rows are.
+/// Minimum number of differences for an estimate of the usual difference.
 const GAPS_MIN: u64 = 8;
 
-/// How much a distance may differ from what it is taken for, in parts of it.
+/// Relative tolerance in the comparison of differences.
 const TOLERANCE: f64 = 0.1;
 
-/// Share of the distances that must be multiples of one for rows to count as regular.
+/// Minimum share of differences that are multiples of the usual one in regular rows.
 const REGULAR_MIN: f64 = 0.9;
 
-/// Rows of steps that are so many times as long as those given, for each of those steps, at most: one, and those of both ends.
+/// Maximum rows per usual difference in steps that are shorter than it: one, and the rows at both ends.
 const FILLED_MAX: f64 = 1.5;
 
-/// Rows in the step of another row's time, in percent of all, with which steps still fit.
+/// Maximum percentage of rows that share a step with a row of another time.
 const CLASHES_PERCENT_MAX: u64 = 1;
 
-/// Lengths that the calendar gives a name: the name, months, and the days that it has at least and at most.
+/// Calendar lengths: name, months, minimum and maximum days.
 const CALENDAR: [(&str, i64, i64, i64); 3] = [("month", 1, 28, 31), ("quarter", 3, 90, 92), ("year", 12, 365, 366)];
 
-/// The step a time, microseconds since 1970, falls in.
+/// Returns the step, counted from 1970, that contains a time in microseconds since 1970.
 pub(super) fn step_of(layout: &WindowsLayout, micros: i64) -> i64 {
     local(layout, micros).div_euclid(layout.step_s.saturating_mul(SECOND_US))
 }
 
-/// Whether a step begins at a time.
+/// Whether a time in microseconds since 1970 is the start of a step.
 pub(super) fn begins_at(layout: &WindowsLayout, micros: i64) -> bool {
     local(layout, micros).rem_euclid(layout.step_s.saturating_mul(SECOND_US)) == 0
 }
@@ -42,22 +42,22 @@ fn local(layout: &WindowsLayout, micros: i64) -> i64 {
     micros.saturating_add(layout.time_offset_s.saturating_mul(SECOND_US))
 }
 
-/// Distances between rows of an entity that follow each other, in microseconds, and how often each occurs.
+/// Histogram of time differences between consecutive rows of an entity, in microseconds.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Gaps(BTreeMap<i64, u64>);
 
 impl Gaps {
-    /// As they were kept.
+    /// Restores the histogram of a resume point.
     pub(super) fn kept(all: &[(i64, u64)]) -> Self {
         Self(all.iter().copied().collect())
     }
 
-    /// As they are kept.
-    pub(super) fn to_keep(&self) -> Vec<(i64, u64)> {
+    /// Returns the histogram for a resume point.
+    pub(super) fn to_kept(&self) -> Vec<(i64, u64)> {
         self.0.iter().map(|(gap, count)| (*gap, *count)).collect()
     }
 
-    /// Counts two times of an entity; the same time twice is no distance.
+    /// Counts the difference of two times of an entity, unless they are equal.
     pub(super) fn add(&mut self, from: i64, to: i64) {
         let gap = i64::try_from(to.abs_diff(from)).unwrap_or(i64::MAX);
         if gap > 0 {
@@ -65,7 +65,7 @@ impl Gaps {
         }
     }
 
-    /// Counts those of other rows.
+    /// Adds the histogram of other rows.
     pub(super) fn merge(&mut self, other: &Self) {
         other.0.iter().for_each(|(gap, count)| self.count(*gap, *count));
     }
@@ -76,7 +76,7 @@ impl Gaps {
         }
     }
 
-    /// How far apart rows usually are, where nearly all are as far apart or a multiple of it.
+    /// Returns the median difference, if nearly all differences are multiples of it.
     fn usual(&self) -> Option<i64> {
         let all: u64 = self.0.values().sum();
         let mut before = 0;
@@ -93,8 +93,8 @@ impl Gaps {
         (all >= GAPS_MIN && fit as f64 >= REGULAR_MIN * all as f64).then_some(median)
     }
 
-    /// Refuses steps much shorter or longer than what rows are apart, where that is always the same; `filled` is the share of the steps
-    /// from the first row to the last that have a row. Rows in another order than that of time are further apart in the file than they are.
+    /// Refuses steps much shorter or longer than the usual difference of regular rows. `filled` is the share of steps with a row between
+    /// the first and the last: rows that are not sorted by time have larger differences in the file than in time.
     pub(super) fn check(&self, layout: &WindowsLayout, filled: f64) -> Result<(), StageError> {
         let Some(usual) = self.usual() else { return Ok(()) };
         let ratio = usual as f64 / layout.step_s.saturating_mul(SECOND_US) as f64;
@@ -104,7 +104,7 @@ impl Gaps {
         Err(self.misfit(layout, format!("rows of one entity that are {} apart", self.distance(usual))))
     }
 
-    /// Refuses steps that hold rows of several times; `clashes` rows of `rows` fall in a step that has a row of another time.
+    /// Refuses steps that contain rows of several times: `clashes` of `rows` rows share a step with a row of another time.
     pub(super) fn check_clashes(&self, layout: &WindowsLayout, clashes: u64, rows: u64) -> Result<(), StageError> {
         if clashes * 100 <= rows * CLASHES_PERCENT_MAX {
             return Ok(());
@@ -134,13 +134,13 @@ impl Gaps {
         StageError::Steps { column: layout.time.clone(), step_s: layout.step_s, found, hint }
     }
 
-    /// The name of what all rows are apart, and how many months it has.
+    /// Returns the calendar length of the usual difference, with its number of months.
     fn calendar(&self) -> Option<(&'static str, i64)> {
         let usual = self.usual()?;
         let days = |gap: i64| gap as f64 / (DAY_S * SECOND_US) as f64;
         let has = |low: i64, high: i64, gap: i64| (low as f64..=high as f64).contains(&days(gap));
         let (name, months, ..) = CALENDAR.into_iter().find(|(_, _, low, high)| {
-            // A fixed length has one distance alone.
+            // A fixed length has a single difference.
             has(*low, *high, usual) && self.0.keys().filter(|gap| has(*low, *high, **gap)).count() > 1
         })?;
         Some((name, months))
@@ -158,7 +158,7 @@ impl Gaps {
     }
 }
 
-/// What to do about rows so far apart.
+/// Returns the hint for rows with this usual difference.
 fn fitting(usual: i64) -> String {
     match (usual % SECOND_US, usual >= SECOND_US) {
         (0, _) => format!("set data.windows.step_s = {}", usual / SECOND_US),

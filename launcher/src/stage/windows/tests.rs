@@ -69,7 +69,7 @@ fn sum(values: &[f32]) -> f64 {
     values.iter().filter(|value| !value.is_nan()).map(|value| f64::from(*value)).sum()
 }
 
-/// Figures of the same steps in pandas 3.0, without the first day of each month but January: its history is the last day of the month
+/// Statistics of the same steps in pandas 3.0, without the first day of each month but January: its history is the last day of the month
 /// before, which is tested.
 #[test]
 fn the_weather_example_equals_pandas() {

@@ -39,7 +39,7 @@ fn values_that_torch_lists_are_accepted() {
             return;
         }
         for value in flag["choices"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            let launch = desk.try_launch(&format!("{name} {value} train.py"), Manner::Torchrun);
+            let launch = desk.try_launch(&format!("{name} {value} train.py"), Dialect::Torchrun);
             // A machine without such CPUs or GPUs is another matter.
             let fits = matches!(&launch, Ok(_) | Err(RunError::Numa(_)));
             assert!(fits, "{release} {name} {value}: {}", launch.unwrap_err());

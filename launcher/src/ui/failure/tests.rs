@@ -28,8 +28,8 @@ pub(in crate::ui) fn raised() -> Failure {
     }
 }
 
-fn around() -> Around {
-    Around {
+fn context() -> FailureContext {
+    FailureContext {
         began: Some(1_790_000_000.0),
         nodes: 2,
         restarts: 2,
@@ -62,11 +62,11 @@ fn reports() {
     };
     let stacks = Some("/runs/x/stacks/0".to_owned());
     let cases = [
-        ("raised", report(&raised(), &around())),
-        ("killed", report(&killed(), &around())),
-        ("alone", report(&alone, &Around { nodes: 1, restarts: 0, restarts_max: Some(0), ..around() })),
-        ("shell", report(&shell, &Around { width: 60, ..Around::default() })),
-        ("hung", report(&hung, &Around { stacks, restarts: 0, restarts_max: Some(3), ..around() })),
+        ("raised", report(&raised(), &context())),
+        ("killed", report(&killed(), &context())),
+        ("alone", report(&alone, &FailureContext { nodes: 1, restarts: 0, restarts_max: Some(0), ..context() })),
+        ("shell", report(&shell, &FailureContext { width: 60, ..FailureContext::default() })),
+        ("hung", report(&hung, &FailureContext { stacks, restarts: 0, restarts_max: Some(3), ..context() })),
     ];
     let text: Vec<String> = cases.iter().map(|(name, text)| format!("--- {name}\n{text}")).collect();
     insta::assert_snapshot!(text.join("\n"));
@@ -74,9 +74,9 @@ fn reports() {
 
 #[test]
 fn the_stack_is_shown_once() {
-    let text = report(&raised(), &around());
+    let text = report(&raised(), &context());
     assert_eq!(text.matches("line 12, in step").count(), 1, "{text}");
-    let elsewhere = report(&Failure { stderr: "nothing of it".into(), ..raised() }, &around());
+    let elsewhere = report(&Failure { stderr: "nothing of it".into(), ..raised() }, &context());
     assert!(elsewhere.contains("its call stack:") && elsewhere.contains("line 12, in step"), "{elsewhere}");
 }
 
@@ -85,7 +85,7 @@ proptest! {
     #[test]
     fn any_output_is_tamed(stderr in "(?s).{0,3000}", message in "(?s).{0,600}", width in 0usize..200) {
         let failure = Failure { stderr, message: Some(message), ..raised() };
-        let text = report(&failure, &Around { width, run: None, ..around() });
+        let text = report(&failure, &FailureContext { width, run: None, ..context() });
         let width = if width == 0 { WIDTH } else { width.max(WIDTH_MIN) };
         prop_assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
         prop_assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");

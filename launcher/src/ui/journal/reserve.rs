@@ -6,19 +6,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Name in a run directory, while somebody works there.
+/// Name of the file in a run directory, while a launcher works there.
 const FILE: &str = ".events.reserve";
-/// Its bytes.
+/// Size of the file, bytes.
 pub(super) const BYTES: usize = 64 << 10;
 
-/// A file of which only the room counts. It goes with this.
+/// A file that only occupies disk space. It is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Reserve {
     path: PathBuf,
 }
 
 impl Reserve {
-    /// Takes the room; `None` where it cannot be had.
+    /// Allocates the space; `None` where that fails.
     pub(super) fn take(run_dir: &Path) -> Option<Self> {
         let reserve = Self { path: run_dir.join(FILE) };
         let file = File::create(&reserve.path).ok()?;

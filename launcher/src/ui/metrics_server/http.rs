@@ -3,8 +3,8 @@
 use crate::ui::openmetrics::CONTENT_TYPE;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// The metrics; `head`: without them.
+pub(super) enum HttpResponse {
+    /// The metrics; with `head` only the headers.
     Metrics { head: bool },
     /// There is nothing under this path.
     NotFound,
@@ -16,27 +16,27 @@ pub(super) enum Answer {
     TooLarge,
 }
 
-/// The answer to what has come so far; `None`: the request is not whole.
-pub(super) fn answer(request: &[u8], bytes_max: usize) -> Option<Answer> {
+/// Returns the response to the bytes received so far; `None` while the request is incomplete.
+pub(super) fn answer(request: &[u8], bytes_max: usize) -> Option<HttpResponse> {
     let head = memchr::memmem::find(request, b"\r\n\r\n");
-    let Some(head) = head else { return (request.len() > bytes_max).then_some(Answer::TooLarge) };
+    let Some(head) = head else { return (request.len() > bytes_max).then_some(HttpResponse::TooLarge) };
     let line = request[..head].split(|byte| *byte == b'\r').next().unwrap_or_default();
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-    let [method, target, version] = words[..] else { return Some(Answer::BadRequest) };
+    let [method, target, version] = words[..] else { return Some(HttpResponse::BadRequest) };
     if !version.starts_with(b"HTTP/1.") {
-        return Some(Answer::BadRequest);
+        return Some(HttpResponse::BadRequest);
     }
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
     Some(match (method, path) {
-        (b"GET", b"/metrics") => Answer::Metrics { head: false },
-        (b"HEAD", b"/metrics") => Answer::Metrics { head: true },
-        (b"GET" | b"HEAD", _) => Answer::NotFound,
-        _ => Answer::MethodNotAllowed,
+        (b"GET", b"/metrics") => HttpResponse::Metrics { head: false },
+        (b"HEAD", b"/metrics") => HttpResponse::Metrics { head: true },
+        (b"GET" | b"HEAD", _) => HttpResponse::NotFound,
+        _ => HttpResponse::MethodNotAllowed,
     })
 }
 
-impl Answer {
-    /// The bytes to send; `metrics` is asked only when they are told.
+impl HttpResponse {
+    /// Returns the bytes to send; `metrics` is called only when they are part of the response.
     pub(super) fn bytes(self, metrics: impl FnOnce() -> String) -> Vec<u8> {
         let (status, kind, body, more) = match self {
             Self::Metrics { .. } => ("200 OK", CONTENT_TYPE, metrics(), ""),
@@ -66,14 +66,14 @@ mod tests {
     #[test]
     fn requests_are_told_apart() {
         let of = |request: &str| answer(format!("{request}\r\nHost: x\r\n\r\n").as_bytes(), 100);
-        assert_eq!(of("GET /metrics HTTP/1.1"), Some(Answer::Metrics { head: false }));
-        assert_eq!(of("GET /metrics?x=1 HTTP/1.0"), Some(Answer::Metrics { head: false }));
-        assert_eq!(of("HEAD /metrics HTTP/1.1"), Some(Answer::Metrics { head: true }));
-        assert_eq!(of("GET / HTTP/1.1"), Some(Answer::NotFound));
-        assert_eq!(of("POST /metrics HTTP/1.1"), Some(Answer::MethodNotAllowed));
-        assert_eq!(of("GET /metrics"), Some(Answer::BadRequest));
+        assert_eq!(of("GET /metrics HTTP/1.1"), Some(HttpResponse::Metrics { head: false }));
+        assert_eq!(of("GET /metrics?x=1 HTTP/1.0"), Some(HttpResponse::Metrics { head: false }));
+        assert_eq!(of("HEAD /metrics HTTP/1.1"), Some(HttpResponse::Metrics { head: true }));
+        assert_eq!(of("GET / HTTP/1.1"), Some(HttpResponse::NotFound));
+        assert_eq!(of("POST /metrics HTTP/1.1"), Some(HttpResponse::MethodNotAllowed));
+        assert_eq!(of("GET /metrics"), Some(HttpResponse::BadRequest));
         assert_eq!(answer(b"GET /metrics HTTP/1.1\r\nHost", 100), None);
-        assert_eq!(answer(&[b'x'; 101], 100), Some(Answer::TooLarge));
+        assert_eq!(answer(&[b'x'; 101], 100), Some(HttpResponse::TooLarge));
     }
 
     proptest! {

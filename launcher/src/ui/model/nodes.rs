@@ -1,54 +1,51 @@
-//! What the fold knows of nodes: who is there, what the rendezvous waits for, what failed first, what hung.
+//! The part of the fold for nodes: members, waits of the rendezvous, first failures, hangs.
 
 use super::RunView;
 use enn_common::{
-    event::{NodeBrief, What},
+    event::{EventKind, NodeBrief},
     failure::Failure,
 };
 use std::{collections::HashMap, path::PathBuf};
 
-/// Nodes, failures and hangs that are remembered; of nodes the first, of the others the last.
+/// Maximum number of nodes, of which the first are kept; of failures and hangs the last are kept.
 const NODES_MAX: usize = 16_384;
 const FAILURES_MAX: usize = 256;
 
-/// One node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeView {
     pub host: String,
-    /// Workers it runs.
+    /// Number of workers on the node.
     pub workers: u32,
-    /// Rank in the last round it was part of.
+    /// Rank in the last round of which the node was part.
     pub rank: Option<u32>,
-    /// Where it stands.
     pub state: NodeState,
 }
 
-/// Where a node stands.
+/// The state of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeState {
-    /// It waits for a round.
+    /// The node waits for a round.
     Joined,
-    /// It is part of the current round.
+    /// The node is part of the current round.
     InRound,
-    /// It was part of an earlier round and has not joined the next one.
+    /// The node was part of an earlier round and has not joined the next one.
     Out,
-    /// It left or was lost, with the reason.
+    /// The node left or was lost, for this reason.
     Lost(String),
 }
 
-/// What the rendezvous waits for.
+/// A wait of the rendezvous.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WaitView {
     /// Since when, seconds since the Unix epoch.
     pub since: f64,
-    /// What for.
     pub reason: String,
 }
 
 /// The first failure of a round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FailureView {
-    /// When it was told, seconds since the Unix epoch.
+    /// Time of the report, seconds since the Unix epoch.
     pub time: f64,
     pub failure: Failure,
 }
@@ -60,16 +57,16 @@ pub struct HangView {
     pub round: u64,
     /// How long nothing had moved, seconds.
     pub seconds: f64,
-    /// What the workers were doing.
+    /// Directory of the workers' stacks.
     pub stacks: Option<PathBuf>,
 }
 
 impl RunView {
-    pub(super) fn apply_node(&mut self, time: f64, what: &What) {
+    pub(super) fn apply_node(&mut self, time: f64, what: &EventKind) {
         match what {
-            What::Waiting { reason } => self.waiting = Some(WaitView { since: time, reason: reason.clone() }),
-            What::NodeJoined { host, workers } => self.node_joined(host, *workers),
-            What::NodeLost { host, reason } => {
+            EventKind::Waiting { reason } => self.waiting = Some(WaitView { since: time, reason: reason.clone() }),
+            EventKind::NodeJoined { host, workers } => self.node_joined(host, *workers),
+            EventKind::NodeLost { host, reason } => {
                 let lost = NodeState::Lost(reason.clone());
                 let present = |node: &&mut NodeView| node.host == *host && !matches!(node.state, NodeState::Lost(_));
                 match self.nodes.iter_mut().rev().find(present) {
@@ -77,13 +74,13 @@ impl RunView {
                     None => self.add_node(NodeView { host: host.clone(), workers: 0, rank: None, state: lost }),
                 }
             }
-            What::FailureReported { failure } => {
+            EventKind::FailureReported { failure } => {
                 if self.failures.len() == FAILURES_MAX {
                     self.failures.remove(0);
                 }
                 self.failures.push(FailureView { time, failure: (**failure).clone() });
             }
-            What::HangDetected { round, seconds, stacks } => {
+            EventKind::HangDetected { round, seconds, stacks } => {
                 if self.hangs.len() == FAILURES_MAX {
                     self.hangs.remove(0);
                 }
@@ -96,7 +93,7 @@ impl RunView {
         }
     }
 
-    /// A host that comes again is the same node; two nodes of one host are two.
+    /// Adds a node that joined. A lost or waiting node of the same host is that node.
     fn node_joined(&mut self, host: &str, workers: u32) {
         let absent =
             |node: &&mut NodeView| node.host == host && matches!(node.state, NodeState::Lost(_) | NodeState::Out);
@@ -112,7 +109,7 @@ impl RunView {
         }
     }
 
-    /// Nodes of a round come first, in its order; then those that wait, are out or are lost.
+    /// Orders the nodes: those of the round first, in its order, then those that wait, are out or are lost.
     pub(super) fn place_nodes(&mut self, briefs: &[NodeBrief]) {
         let mut known: HashMap<&str, usize> = HashMap::new();
         let mut placed = Vec::with_capacity(briefs.len());
@@ -138,7 +135,7 @@ impl RunView {
         self.nodes = placed;
     }
 
-    /// When a round is over its nodes are out of it until they join again.
+    /// Marks the nodes of a round that is over as out, until they join again.
     pub(super) fn dismiss_nodes(&mut self) {
         for node in self.nodes.iter_mut().filter(|node| node.state == NodeState::InRound) {
             node.state = NodeState::Out;

@@ -32,18 +32,18 @@ pub(in crate::ui) fn epoch(epoch: u64, loss: f64, mae: f64, best: bool) -> Epoch
     }
 }
 
-fn stepped(step: u64, loss: f64) -> What {
-    What::Stepped { epoch: (step - 1) / 8 + 1, step, loss, lr: 1e-3, grad_norm: 0.9, samples_per_s: 781.0 }
+fn stepped(step: u64, loss: f64) -> EventKind {
+    EventKind::Stepped { epoch: (step - 1) / 8 + 1, step, loss, lr: 1e-3, grad_norm: 0.9, samples_per_s: 781.0 }
 }
 
-fn round(round: u64, resume_step: Option<u64>) -> Vec<(f64, What)> {
+fn round(round: u64, resume_step: Option<u64>) -> Vec<(f64, EventKind)> {
     let mut all =
-        vec![(0.1, What::RoundStarted { round: Round(round), world_size: 2, attempt: round as u32, resume_step })];
+        vec![(0.1, EventKind::RoundStarted { round: Round(round), world_size: 2, attempt: round as u32, resume_step })];
     for rank in 0..2 {
         let pid = 4_000 + 10 * round as u32 + rank;
         all.push((
             0.01,
-            What::WorkerStarted {
+            EventKind::WorkerStarted {
                 round: Round(round),
                 local_rank: LocalRank(rank),
                 rank: Rank(rank),
@@ -59,12 +59,12 @@ fn round(round: u64, resume_step: Option<u64>) -> Vec<(f64, What)> {
         let libtorch = "2.11.0".to_owned();
         all.push((
             0.4,
-            What::WorkerReady { round: Round(round), rank: Rank(rank), device, backend, libtorch, seconds: 0.81 },
+            EventKind::WorkerReady { round: Round(round), rank: Rank(rank), device, backend, libtorch, seconds: 0.81 },
         ));
     }
     all.push((
         0.1,
-        What::ModelBuilt {
+        EventKind::ModelBuilt {
             parameters: 412_345,
             program_hash: "9c1e77aa".into(),
             batch: 32,
@@ -75,9 +75,9 @@ fn round(round: u64, resume_step: Option<u64>) -> Vec<(f64, What)> {
     all
 }
 
-fn exited(round: u64, rank: u32, code: Option<i32>, signal: Option<i32>) -> What {
+fn exited(round: u64, rank: u32, code: Option<i32>, signal: Option<i32>) -> EventKind {
     let pid = 4_000 + 10 * round as u32 + rank;
-    What::WorkerExited { round: Round(round), rank: Rank(rank), pid, code, signal, seconds_to_notice: 0.0012 }
+    EventKind::WorkerExited { round: Round(round), rank: Rank(rank), pid, code, signal, seconds_to_notice: 0.0012 }
 }
 
 fn report() -> CleaningReport {
@@ -95,7 +95,7 @@ fn report() -> CleaningReport {
     }
 }
 
-fn preparation() -> Vec<(f64, What)> {
+fn preparation() -> Vec<(f64, EventKind)> {
     let baseline = |mae: f64| Metrics { mae, rmse: mae * 1.28, ..Metrics::default() };
     let all = |add: f64| {
         BTreeMap::from([
@@ -107,7 +107,7 @@ fn preparation() -> Vec<(f64, What)> {
     vec![
         (
             0.0,
-            What::RunStarted {
+            EventKind::RunStarted {
                 run: "weather-20260921-2f1c".into(),
                 mode: "train".into(),
                 dir: "/runs/weather-20260921-2f1c".into(),
@@ -116,10 +116,10 @@ fn preparation() -> Vec<(f64, What)> {
                 argv: vec!["enn".into(), "train".into(), "weather.toml".into()],
             },
         ),
-        (0.1, What::StageProgressed { rows: 12_000, bytes: 1_100_000, bytes_total: 2_300_000 }),
+        (0.1, EventKind::StageProgressed { rows: 12_000, bytes: 1_100_000, bytes_total: 2_300_000 }),
         (
             0.1,
-            What::Staged {
+            EventKind::Staged {
                 dir: "/runs/weather-20260921-2f1c/staged/ab12".into(),
                 rows: 363,
                 features: 652,
@@ -135,7 +135,7 @@ fn preparation() -> Vec<(f64, What)> {
         ),
         (
             0.2,
-            What::BaselinesComputed {
+            EventKind::BaselinesComputed {
                 split: BTreeMap::from([("val".to_owned(), all(0.0)), ("test".to_owned(), all(0.2))]),
                 notes: vec!["ridge: λ = 316 by generalised cross-validation".into()],
             },
@@ -148,10 +148,10 @@ pub(in crate::ui) fn events() -> Vec<Event> {
     let mut all = preparation();
     all.extend(round(0, None));
     all.extend((1..=8).map(|step| (0.04, stepped(step, 1.0 / step as f64))));
-    all.push((0.1, What::EpochEnded(Box::new(epoch(1, 0.41, 6.2, true)))));
+    all.push((0.1, EventKind::EpochEnded(Box::new(epoch(1, 0.41, 6.2, true)))));
     all.push((
         0.05,
-        What::CheckpointCommitted {
+        EventKind::CheckpointCommitted {
             step: 8,
             path: "/c/8".into(),
             bytes: 5_012_345,
@@ -164,15 +164,15 @@ pub(in crate::ui) fn events() -> Vec<Event> {
     all.push((0.01, exited(0, 1, None, Some(9))));
     all.push((0.02, exited(0, 0, Some(1), None)));
     let cause = "worker 1 was killed by SIGKILL".to_owned();
-    all.push((0.01, What::RoundFailed { round: Round(0), cause, restarting: true, restarts_left: 2 }));
+    all.push((0.01, EventKind::RoundFailed { round: Round(0), cause, restarting: true, restarts_left: 2 }));
     all.extend(round(1, Some(8)));
     all.extend((9..=24).map(|step| (0.04, stepped(step, 2.0 / step as f64))));
-    all.insert(all.len() - 8, (0.0, What::EpochEnded(Box::new(epoch(2, 0.2, 4.4, true)))));
-    all.push((0.1, What::EpochEnded(Box::new(epoch(3, 0.11, 4.5, false)))));
-    all.push((0.02, What::CheckpointFailed { step: 24, error: "rank 0: no space left on device".into() }));
+    all.insert(all.len() - 8, (0.0, EventKind::EpochEnded(Box::new(epoch(2, 0.2, 4.4, true)))));
+    all.push((0.1, EventKind::EpochEnded(Box::new(epoch(3, 0.11, 4.5, false)))));
+    all.push((0.02, EventKind::CheckpointFailed { step: 24, error: "rank 0: no space left on device".into() }));
     all.push((
         0.05,
-        What::CheckpointCommitted {
+        EventKind::CheckpointCommitted {
             step: 24,
             path: "/c/24".into(),
             bytes: 5_012_345,
@@ -186,7 +186,7 @@ pub(in crate::ui) fn events() -> Vec<Event> {
         .map(|(name, mae, n)| (name.to_owned(), Metrics { mae, rmse: mae * 1.3, r2: 0.91, n, ..Metrics::default() }));
     all.push((
         0.1,
-        What::Trained {
+        EventKind::Trained {
             epoch: 3,
             step: 24,
             stopped_early: false,
@@ -196,8 +196,8 @@ pub(in crate::ui) fn events() -> Vec<Event> {
         },
     ));
     all.extend((0..2).map(|rank| (0.02, exited(1, rank, Some(0), None))));
-    all.push((0.1, What::Warned { message: "wind_gust is all missing\n  hint: leave it out".into() }));
-    all.push((0.1, What::RunEnded { code: 0, seconds: 6.1, restarts: 1, rounds: 2, cause: None }));
+    all.push((0.1, EventKind::Warned { message: "wind_gust is all missing\n  hint: leave it out".into() }));
+    all.push((0.1, EventKind::RunEnded { code: 0, seconds: 6.1, restarts: 1, rounds: 2, cause: None }));
     timed(all)
 }
 
@@ -212,15 +212,15 @@ pub(in crate::ui) fn view_after(events: &[Event]) -> RunView {
 fn who_lost_its_seat_is_shown_as_ended_in_the_round_it_left() {
     let mut all = preparation();
     all.extend(round(0, None));
-    all.push((0.1, What::RoundLeft { round: Round(0), reason: "resized".into() }));
-    all.push((0.0, What::RoundStarted { round: Round(1), world_size: 1, attempt: 0, resume_step: Some(3) }));
+    all.push((0.1, EventKind::RoundLeft { round: Round(0), reason: "resized".into() }));
+    all.push((0.0, EventKind::RoundStarted { round: Round(1), world_size: 1, attempt: 0, resume_step: Some(3) }));
     let rank = Rank(0);
     let local_rank = LocalRank(0);
     all.push((
         0.0,
-        What::SeatTaken { round: Round(1), rank, local_rank, pid: 4_000, spare: false, host: String::new() },
+        EventKind::SeatTaken { round: Round(1), rank, local_rank, pid: 4_000, spare: false, host: String::new() },
     ));
-    let dismissed = What::WorkerDismissed { round: Round(0), rank: Rank(1), pid: 4_001 };
+    let dismissed = EventKind::WorkerDismissed { round: Round(0), rank: Rank(1), pid: 4_001 };
     all.push((0.1, dismissed.clone()));
     let view = view_after(&timed(all));
     let ended: Vec<(u32, u32)> =
@@ -234,32 +234,32 @@ fn who_lost_its_seat_is_shown_as_ended_in_the_round_it_left() {
 pub(in crate::ui) fn reform_events() -> Vec<Event> {
     let mut all = preparation();
     all.extend(round(0, None));
-    all.push((0.1, What::SpareStarted { pid: 4_900, local_rank: LocalRank(0), host: String::new() }));
-    all.push((0.1, What::SpareEnded { pid: 4_900, code: None, signal: Some(9) }));
-    all.push((1.0, What::SpareStarted { pid: 4_901, local_rank: LocalRank(0), host: String::new() }));
-    all.push((2.0, What::SpareReady { pid: 4_901, seconds: 2.0 }));
+    all.push((0.1, EventKind::SpareStarted { pid: 4_900, local_rank: LocalRank(0), host: String::new() }));
+    all.push((0.1, EventKind::SpareEnded { pid: 4_900, code: None, signal: Some(9) }));
+    all.push((1.0, EventKind::SpareStarted { pid: 4_901, local_rank: LocalRank(0), host: String::new() }));
+    all.push((2.0, EventKind::SpareReady { pid: 4_901, seconds: 2.0 }));
     all.extend((1..=3).map(|step| (0.04, stepped(step, 1.0 / step as f64))));
     all.push((0.0, exited(0, 1, None, Some(9))));
     let reason = "rank 1 was killed by SIGKILL".to_owned();
-    all.push((0.01, What::RoundLeft { round: Round(0), reason }));
-    all.push((0.0, What::RoundStarted { round: Round(1), world_size: 2, attempt: 0, resume_step: Some(3) }));
+    all.push((0.01, EventKind::RoundLeft { round: Round(0), reason }));
+    all.push((0.0, EventKind::RoundStarted { round: Round(1), world_size: 2, attempt: 0, resume_step: Some(3) }));
     let seat = |rank: u32, pid, spare| {
         let local_rank = LocalRank(rank);
         let rank = Rank(rank);
-        (0.0, What::SeatTaken { round: Round(1), rank, local_rank, pid, spare, host: String::new() })
+        (0.0, EventKind::SeatTaken { round: Round(1), rank, local_rank, pid, spare, host: String::new() })
     };
     all.extend([seat(0, 4_000, false), seat(1, 4_901, true)]);
     let rank = Rank(1);
     let from = Rank(0);
-    all.push((0.2, What::StateReceived { round: Round(1), rank, from, step: 3, bytes: 5_012_345, seconds: 0.02 }));
+    all.push((0.2, EventKind::StateReceived { round: Round(1), rank, from, step: 3, bytes: 5_012_345, seconds: 0.02 }));
     for rank in [0, 1].map(Rank) {
         let device = "cpu".to_owned();
         let backend = "gloo".to_owned();
         let libtorch = "2.11.0".to_owned();
-        all.push((0.0, What::WorkerReady { round: Round(1), rank, device, backend, libtorch, seconds: 0.2 }));
+        all.push((0.0, EventKind::WorkerReady { round: Round(1), rank, device, backend, libtorch, seconds: 0.2 }));
     }
     all.push((0.1, stepped(4, 0.2)));
-    all.push((0.0, What::Recovered { round: Round(1), seconds: 0.31, lost_steps: 0, from_rank: Some(Rank(0)) }));
+    all.push((0.0, EventKind::Recovered { round: Round(1), seconds: 0.31, lost_steps: 0, from_rank: Some(Rank(0)) }));
     timed(all)
 }
 
@@ -277,7 +277,7 @@ fn survivors_and_spares_are_workers_of_the_next_round() {
 /// A second story: any program on two nodes; a late node, a failure, a restart, a lost node, a hang, the end.
 pub(in crate::ui) fn gang_events() -> Vec<Event> {
     let node = |host: &str| NodeBrief { host: host.into(), workers: 2 };
-    let formed = |round, restart| What::RoundFormed {
+    let formed = |round, restart| EventKind::RoundFormed {
         round: Round(round),
         restart,
         master: "n1:29500".into(),
@@ -286,14 +286,14 @@ pub(in crate::ui) fn gang_events() -> Vec<Event> {
     let started = |round, restart, hosts: [&str; 2]| {
         let mut all = vec![
             (0.1, formed(round, restart)),
-            (0.0, What::RoundStarted { round: Round(round), world_size: 4, attempt: restart, resume_step: None }),
+            (0.0, EventKind::RoundStarted { round: Round(round), world_size: 4, attempt: restart, resume_step: None }),
         ];
         all.extend((0..4).map(|rank| {
             let host = hosts[rank as usize / 2].into();
             let pid = 4_000 + 10 * round as u32 + rank;
             let local_rank = LocalRank(rank % 2);
             let rank = Rank(rank);
-            (0.01, What::WorkerStarted { round: Round(round), local_rank, rank, pid, host, forked: false })
+            (0.01, EventKind::WorkerStarted { round: Round(round), local_rank, rank, pid, host, forked: false })
         }));
         all
     };
@@ -318,35 +318,38 @@ pub(in crate::ui) fn gang_events() -> Vec<Event> {
     let run = "train-20260921T101500Z-77aa".to_owned();
     let dir = PathBuf::from("/state/train-20260921T101500Z-77aa");
     let mut all = vec![
-        (0.0, What::RunStarted { run, mode: "run".into(), dir, host: "n1".into(), nproc: 2, argv }),
-        (0.1, What::NodeJoined { host: "n1".into(), workers: 2 }),
-        (0.0, What::Waiting { reason: "1 of 2 nodes joined".into() }),
-        (3.0, What::NodeJoined { host: "n2".into(), workers: 2 }),
+        (0.0, EventKind::RunStarted { run, mode: "run".into(), dir, host: "n1".into(), nproc: 2, argv }),
+        (0.1, EventKind::NodeJoined { host: "n1".into(), workers: 2 }),
+        (0.0, EventKind::Waiting { reason: "1 of 2 nodes joined".into() }),
+        (3.0, EventKind::NodeJoined { host: "n2".into(), workers: 2 }),
     ];
     all.extend(started(0, 0, ["", "n2"]));
     all.push((8.0, exited(0, 3, Some(1), None)));
-    all.push((0.0, What::FailureReported { failure: Box::new(raised) }));
+    all.push((0.0, EventKind::FailureReported { failure: Box::new(raised) }));
     all.extend([0, 1, 2].map(|rank| (0.01, exited(0, rank, None, Some(15)))));
     let cause = "rank 3 on n2 failed".to_owned();
-    all.push((0.0, What::RoundFailed { round: Round(0), cause, restarting: true, restarts_left: 0 }));
+    all.push((0.0, EventKind::RoundFailed { round: Round(0), cause, restarting: true, restarts_left: 0 }));
     all.extend(started(1, 1, ["", "n2"]));
-    all.push((1.0, What::NodeLost { host: "n2".into(), reason: "silent for 5 s".into() }));
+    all.push((1.0, EventKind::NodeLost { host: "n2".into(), reason: "silent for 5 s".into() }));
     let cause = "node n2 was lost: silent for 5 s".to_owned();
-    all.push((0.1, What::RoundFailed { round: Round(1), cause, restarting: true, restarts_left: 0 }));
-    all.push((0.1, What::Waiting { reason: "1 of 2 nodes joined".into() }));
-    all.push((2.0, What::NodeJoined { host: "n2".into(), workers: 2 }));
+    all.push((0.1, EventKind::RoundFailed { round: Round(1), cause, restarting: true, restarts_left: 0 }));
+    all.push((0.1, EventKind::Waiting { reason: "1 of 2 nodes joined".into() }));
+    all.push((2.0, EventKind::NodeJoined { host: "n2".into(), workers: 2 }));
     all.extend(started(2, 1, ["", "n2"]));
-    all.push((0.5, What::HangDetected { round: Round(2), seconds: 600.0, stacks: Some("/state/x/stacks/2".into()) }));
+    all.push((
+        0.5,
+        EventKind::HangDetected { round: Round(2), seconds: 600.0, stacks: Some("/state/x/stacks/2".into()) },
+    ));
     all.push((0.5, exited(2, 2, None, Some(9))));
-    all.push((0.0, What::FailureReported { failure: Box::new(killed) }));
+    all.push((0.0, EventKind::FailureReported { failure: Box::new(killed) }));
     all.extend([0, 1, 3].map(|rank| (0.01, exited(2, rank, None, Some(15)))));
     let cause = "rank 2 on n2 failed".to_owned();
-    all.push((0.0, What::RoundFailed { round: Round(2), cause, restarting: false, restarts_left: 0 }));
-    all.push((0.0, What::RunEnded { code: 1, seconds: 16.0, restarts: 1, rounds: 3, cause: None }));
+    all.push((0.0, EventKind::RoundFailed { round: Round(2), cause, restarting: false, restarts_left: 0 }));
+    all.push((0.0, EventKind::RunEnded { code: 1, seconds: 16.0, restarts: 1, rounds: 3, cause: None }));
     timed(all)
 }
 
-fn timed(all: Vec<(f64, What)>) -> Vec<Event> {
+fn timed(all: Vec<(f64, EventKind)>) -> Vec<Event> {
     let mut time = START;
     let at = |(after, what)| {
         time += after;
@@ -358,7 +361,7 @@ fn timed(all: Vec<(f64, What)>) -> Vec<Event> {
 #[test]
 fn nodes_wait_meet_fail_and_come_back() {
     let all = gang_events();
-    let after = |wanted: &dyn Fn(&What) -> bool| {
+    let after = |wanted: &dyn Fn(&EventKind) -> bool| {
         let index = all.iter().rposition(|event| wanted(&event.what)).unwrap();
         view_after(&all[..=index])
     };
@@ -370,11 +373,11 @@ fn nodes_wait_meet_fail_and_come_back() {
     let wait = first.waiting.clone().unwrap();
     assert_eq!((wait.reason.as_str(), wait.since), ("1 of 2 nodes joined", START + 0.1));
     assert_eq!(states(&first), [node("n1", NodeState::Joined)]);
-    let formed = after(&|what| matches!(what, What::RoundStarted { round: Round(1), .. }));
+    let formed = after(&|what| matches!(what, EventKind::RoundStarted { round: Round(1), .. }));
     assert_eq!(formed.waiting, None);
     assert_eq!(states(&formed), [node("n1", NodeState::InRound), node("n2", NodeState::InRound)]);
     assert_eq!((formed.rounds.len(), formed.rounds[1].world_size, formed.restarts()), (2, 4, 1));
-    let lost = after(&|what| matches!(what, What::NodeLost { .. }));
+    let lost = after(&|what| matches!(what, EventKind::NodeLost { .. }));
     assert_eq!(lost.nodes[1].state, NodeState::Lost("silent for 5 s".into()));
     let end = view_after(&all);
     assert_eq!(states(&end), [node("n1", NodeState::Out), node("n2", NodeState::Out)]);
@@ -384,9 +387,9 @@ fn nodes_wait_meet_fail_and_come_back() {
 
 #[test]
 fn two_nodes_of_one_host_are_two() {
-    let joined = What::NodeJoined { host: "n1".into(), workers: 1 };
+    let joined = EventKind::NodeJoined { host: "n1".into(), workers: 1 };
     let node = || NodeBrief { host: "n1".into(), workers: 1 };
-    let formed = |nodes| What::RoundFormed { round: Round(0), restart: 0, master: "n1:1".into(), nodes };
+    let formed = |nodes| EventKind::RoundFormed { round: Round(0), restart: 0, master: "n1:1".into(), nodes };
     let view = view_after(&timed(vec![(0.0, joined.clone()), (0.0, joined.clone())]));
     assert_eq!(view.nodes.len(), 2);
     let view = view_after(&timed(vec![(0.0, joined.clone()), (0.0, joined), (0.0, formed(vec![node(), node()]))]));
@@ -415,7 +418,7 @@ fn the_story_is_understood() {
 #[test]
 fn the_living_are_counted() {
     let all = events();
-    let killed = all.iter().position(|event| matches!(event.what, What::WorkerExited { .. })).unwrap();
+    let killed = all.iter().position(|event| matches!(event.what, EventKind::WorkerExited { .. })).unwrap();
     assert_eq!(view_after(&all[..killed]).alive(), (2, 2));
     assert_eq!(view_after(&all[..=killed]).alive(), (1, 2));
     assert_eq!(view_after(&all).alive(), (0, 2));
@@ -424,7 +427,7 @@ fn the_living_are_counted() {
 #[test]
 fn time_left_follows_the_pace_of_the_round() {
     let all = events();
-    let last = all.iter().rposition(|event| matches!(event.what, What::Stepped { step: 23, .. })).unwrap();
+    let last = all.iter().rposition(|event| matches!(event.what, EventKind::Stepped { step: 23, .. })).unwrap();
     let left = view_after(&all[..=last]).remaining_s().unwrap();
     assert!((left - 0.04).abs() < 1e-3, "one step of 40 ms is left, not {left}");
 }
@@ -436,7 +439,7 @@ proptest! {
         let all = [events(), gang_events()].concat();
         let chosen: Vec<Event> = order.iter().map(|index| index.get(&all).clone()).collect();
         let dir = tempfile::tempdir().unwrap();
-        let mut journal = journal::Writer::open(dir.path()).unwrap();
+        let mut journal = journal::JournalWriter::open(dir.path()).unwrap();
         chosen.iter().for_each(|event| journal.write(event).unwrap());
         let live = view_after(&chosen);
         prop_assert_eq!(RunView::read(dir.path()).unwrap(), live);

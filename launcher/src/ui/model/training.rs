@@ -1,44 +1,39 @@
-//! What the fold knows of the work: data, model, steps, epochs, checkpoints, result.
+//! The part of the fold for training: data, model, steps, epochs, checkpoints, result.
 
 use super::RunView;
 use enn_common::{
-    event::{EpochReport, SourceShare, What},
+    event::{EpochReport, EventKind, SourceShare},
     metrics::Metrics,
     staged::meta::CleaningReport,
 };
 use std::{collections::BTreeMap, path::PathBuf};
 
-/// The staged data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StagedView {
-    /// Staged directory.
     pub dir: PathBuf,
-    /// Samples.
     pub rows: u64,
-    /// Input columns.
     pub features: u64,
-    /// Output grid.
+    /// Shape of the output grid.
     pub out_shape: Vec<usize>,
     /// Samples per split: train, validation, test.
     pub split_rows: [u64; 3],
-    /// What there is of each source, and how often it is drawn; empty when there is only one.
+    /// Size of each source and the share with which it is drawn; empty when there is only one.
     pub sources: Vec<SourceShare>,
-    /// Unit of the target, empty when unknown.
+    /// Unit of the target; empty when unknown.
     pub units: String,
-    /// Whether it was found already staged.
+    /// Whether the data were staged before.
     pub reused: bool,
     /// Duration, seconds.
     pub seconds: f64,
-    /// What cleaning found.
     pub report: CleaningReport,
 }
 
 /// The model as built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelView {
-    /// Learned numbers.
+    /// Number of learned parameters.
     pub parameters: u64,
-    /// Identity of the recorded program.
+    /// Hash of the recorded program.
     pub program_hash: String,
     /// Samples per optimizer step over all workers.
     pub batch: u64,
@@ -48,16 +43,13 @@ pub struct ModelView {
     pub steps_total: u64,
 }
 
-/// One optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepView {
     /// Epoch, counted from 1.
     pub epoch: u64,
-    /// Steps done.
     pub step: u64,
     /// Loss, standardised target space.
     pub loss: f64,
-    /// Learning rate.
     pub lr: f64,
     /// Samples per second over all workers.
     pub samples_per_s: f64,
@@ -67,24 +59,20 @@ pub struct StepView {
 pub struct CheckpointView {
     /// Seconds since the Unix epoch.
     pub time: f64,
-    /// Steps done.
     pub step: u64,
     /// Size, bytes; 0 when it failed.
     pub bytes: u64,
     /// Duration, seconds; 0 when it failed.
     pub seconds: f64,
-    /// Validation MAE in it.
+    /// Validation MAE of the checkpoint's model.
     pub metric: Option<f64>,
-    /// Why it was abandoned.
+    /// The reason for which the checkpoint was abandoned.
     pub error: Option<String>,
 }
 
-/// Result of training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainedView {
-    /// Epochs done.
     pub epoch: u64,
-    /// Steps done.
     pub step: u64,
     /// Whether early stopping ended it.
     pub stopped_early: bool,
@@ -97,10 +85,12 @@ pub struct TrainedView {
 }
 
 impl RunView {
-    pub(super) fn apply_staging(&mut self, what: &What) {
+    pub(super) fn apply_staging(&mut self, what: &EventKind) {
         match what {
-            What::StageProgressed { rows, bytes, bytes_total } => self.staging = Some((*rows, *bytes, *bytes_total)),
-            What::Staged {
+            EventKind::StageProgressed { rows, bytes, bytes_total } => {
+                self.staging = Some((*rows, *bytes, *bytes_total))
+            }
+            EventKind::Staged {
                 dir,
                 rows,
                 features,
@@ -131,9 +121,9 @@ impl RunView {
         }
     }
 
-    pub(super) fn apply_training(&mut self, time: f64, what: &What) {
+    pub(super) fn apply_training(&mut self, time: f64, what: &EventKind) {
         match what {
-            What::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total } => {
+            EventKind::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total } => {
                 self.model = Some(ModelView {
                     parameters: *parameters,
                     program_hash: program_hash.clone(),
@@ -142,18 +132,18 @@ impl RunView {
                     steps_total: *steps_total,
                 });
             }
-            What::Stepped { epoch, step, loss, lr, samples_per_s, .. } => {
+            EventKind::Stepped { epoch, step, loss, lr, samples_per_s, .. } => {
                 self.pace.get_or_insert((time, *step));
                 self.epochs.retain(|report| report.step <= *step);
                 self.losses.push(*step, *loss);
                 let samples_per_s = *samples_per_s;
                 self.latest = Some(StepView { epoch: *epoch, step: *step, loss: *loss, lr: *lr, samples_per_s });
             }
-            What::EpochEnded(report) => {
+            EventKind::EpochEnded(report) => {
                 self.epochs.retain(|earlier| earlier.step < report.step);
                 self.epochs.push((**report).clone());
             }
-            What::Trained { epoch, step, stopped_early, split, samples_per_s, seconds } => {
+            EventKind::Trained { epoch, step, stopped_early, split, samples_per_s, seconds } => {
                 self.classes.clear();
                 self.trained = Some(TrainedView {
                     epoch: *epoch,
@@ -168,12 +158,12 @@ impl RunView {
         }
     }
 
-    pub(super) fn apply_checkpoint(&mut self, time: f64, what: &What) {
+    pub(super) fn apply_checkpoint(&mut self, time: f64, what: &EventKind) {
         let checkpoint = match what {
-            What::CheckpointCommitted { step, bytes, seconds, metric, .. } => {
+            EventKind::CheckpointCommitted { step, bytes, seconds, metric, .. } => {
                 CheckpointView { time, step: *step, bytes: *bytes, seconds: *seconds, metric: *metric, error: None }
             }
-            What::CheckpointFailed { step, error } | What::CheckpointDamaged { step, error, .. } => {
+            EventKind::CheckpointFailed { step, error } | EventKind::CheckpointDamaged { step, error, .. } => {
                 let error = Some(error.clone());
                 CheckpointView { time, step: *step, bytes: 0, seconds: 0.0, metric: None, error }
             }
@@ -182,17 +172,17 @@ impl RunView {
         self.checkpoints.push(checkpoint);
     }
 
-    /// Unit of the target, empty when unknown.
+    /// Unit of the target; empty when unknown.
     pub fn units(&self) -> &str {
         self.staged.as_ref().map_or("", |staged| &staged.units)
     }
 
-    /// The validation whose model would be kept.
+    /// Returns the epoch with the best validation so far.
     pub fn best(&self) -> Option<&EpochReport> {
         self.epochs.iter().rev().find(|report| report.best)
     }
 
-    /// Seconds until the last step at the pace of this round; `None` before its second step.
+    /// Returns the seconds until the last step at the pace of this round; `None` before its second step.
     pub fn remaining_s(&self) -> Option<f64> {
         let (since, first) = self.pace?;
         let step = self.latest?.step;

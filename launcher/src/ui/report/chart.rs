@@ -9,7 +9,7 @@ use std::fmt::Write;
 /// Space between two labels at the end of lines.
 const LABEL_GAP: f64 = 14.0;
 
-/// Points beyond which marks with tooltips are thinned.
+/// Number of points beyond which marks with tooltips are thinned.
 const MARKS_MAX: usize = 160;
 
 /// Space around the plotting area.
@@ -27,9 +27,7 @@ pub(super) struct Chart<'a> {
     pub(super) size: (f64, f64),
     /// Space around the plotting area.
     pub(super) margin: Margin,
-    /// Horizontal map.
     pub(super) x: Scale,
-    /// Vertical map.
     pub(super) y: Scale,
     /// Places and texts along the horizontal axis.
     pub(super) x_ticks: Vec<(f64, String)>,
@@ -37,7 +35,7 @@ pub(super) struct Chart<'a> {
     pub(super) y_ticks: usize,
     /// Name of the horizontal axis.
     pub(super) x_name: &'a str,
-    /// What the drawing shows, for those who cannot see it.
+    /// Text alternative of the drawing.
     pub(super) description: &'a str,
 }
 

@@ -1,4 +1,4 @@
-//! Classes: how well they are told apart, which is taken for which, and how honest the probabilities are.
+//! Metrics of classes: a table of classes, the confusion matrix, and the calibration of probabilities.
 
 use super::{
     chart::{Chart, Margin},
@@ -6,7 +6,7 @@ use super::{
     page::{figure, section},
     scale::Scale,
 };
-use crate::ui::{classes, figures};
+use crate::ui::{classes, format};
 use enn_common::artifact::classes::ClassFigures;
 
 const SIZE: (f64, f64) = (480.0, 290.0);
@@ -14,7 +14,7 @@ const MARGIN: Margin = Margin { left: 44.0, right: 24.0, top: 12.0, bottom: 40.0
 /// Classes of the tables.
 const CLASSES_MAX: usize = 40;
 
-/// The section; `rows` says over which rows.
+/// Writes the section; `rows` names the rows.
 pub(super) fn write(html: &mut Html, of: &ClassFigures, rows: &str) {
     section(html, "classes", "Classes", |html| {
         html.leaf("p", &[("class", &"note")], &format!("Over {rows}: {}.", classes::line(of)));
@@ -61,7 +61,7 @@ fn by_class(html: &mut Html, of: &ClassFigures) {
             let part = &of.classes[class];
             let auc = part.auc.map_or_else(|| "–".to_owned(), |auc| format!("{auc:.3}"));
             let shares = [classes::share(part.recall()), classes::share(part.precision()), auc];
-            let cells = [vec![figures::count(part.rows)], shares.to_vec()].concat();
+            let cells = [vec![format::count(part.rows)], shares.to_vec()].concat();
             row(html, &classes::name(of, class), &cells);
         }
     });
@@ -75,7 +75,7 @@ fn confusion(html: &mut Html, of: &ClassFigures) {
         let names = (0..of.confusion.len()).map(|class| classes::name(of, class));
         head(html, &std::iter::once(String::new()).chain(names).collect::<Vec<_>>());
         for (class, counts) in of.confusion.iter().enumerate() {
-            let cells: Vec<String> = counts.iter().map(|count| figures::count(*count)).collect();
+            let cells: Vec<String> = counts.iter().map(|count| format::count(*count)).collect();
             row(html, &classes::name(of, class), &cells);
         }
     });
@@ -109,7 +109,7 @@ fn calibration(html: &mut Html, of: &ClassFigures, rows: &str) {
                     let part = &of.calibration[at];
                     let probability = classes::share(Some(part.probability));
                     let right = classes::share(Some(part.right));
-                    format!("{} with {probability}: {right} right", figures::plural(part.rows, "row"))
+                    format!("{} with {probability}: {right} right", format::plural(part.rows, "row"))
                 };
                 chart.tooltips(html, &points, tip);
             },

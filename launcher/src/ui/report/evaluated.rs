@@ -11,9 +11,9 @@ use super::{
     page::{document, figure, section},
     scale::Scale,
 };
-use crate::ui::{figures, metrics};
+use crate::ui::{format, metrics};
 use enn_common::{
-    artifact::evaluation::{Evaluation, MODEL, Part},
+    artifact::evaluation::{Evaluation, EvaluationPart, MODEL},
     metrics::{Measure, Metrics},
     staged::StagedMeta,
 };
@@ -49,10 +49,10 @@ pub(super) fn page(evaluation: &Evaluation, meta: &StagedMeta) -> String {
             let (errors, floor): (Vec<f64>, Vec<f64>) =
                 cells.map(|errors| (mae(errors.get(MODEL)), mae(metrics::floor(errors)))).unzip();
             let floor = floor.iter().any(|mae| mae.is_finite()).then_some(&floor[..]);
-            heatmap::write(html, &Grid::new(meta), "these rows", (&errors, floor), &evaluation.units);
+            heatmap::write(html, &Grid::new(meta), "these rows", &errors, floor, &evaluation.units);
         }
-        if let Some(figures) = &evaluation.classes {
-            classes::write(html, figures, "these rows");
+        if let Some(class_scores) = &evaluation.classes {
+            classes::write(html, class_scores, "these rows");
         }
         lines(html, evaluation);
         bars(html, evaluation);
@@ -62,16 +62,16 @@ pub(super) fn page(evaluation: &Evaluation, meta: &StagedMeta) -> String {
     })
 }
 
-fn error(part: &Part, name: &str) -> f64 {
+fn error(part: &EvaluationPart, name: &str) -> f64 {
     part.errors.get(name).map_or(f64::NAN, Metrics::judged)
 }
 
 fn outcome(evaluation: &Evaluation) -> String {
     let unit = measure(evaluation).unit(&evaluation.units);
-    let error = figures::with_unit(evaluation.all.model().unwrap_or(f64::NAN), unit);
+    let error = format::with_unit(evaluation.all.model().unwrap_or(f64::NAN), unit);
     let beside = evaluation.all.model().zip(evaluation.all.best()).map(|(model, (name, best))| {
         let side = if model < best { "below" } else { "above" };
-        let name = figures::label(name);
+        let name = format::label(name);
         format!(", {:.1} % {side} the best baseline, {name}", 100.0 * (model / best - 1.0).abs())
     });
     let rows = crate::ui::evaluation::rows(evaluation);
@@ -81,7 +81,7 @@ fn outcome(evaluation: &Evaluation) -> String {
 fn contenders(html: &mut Html, evaluation: &Evaluation) {
     let mut all: Vec<_> = evaluation.all.errors.iter().collect();
     all.sort_by(|a, b| a.1.judged().total_cmp(&b.1.judged()));
-    let columns = figures::columns(measure(evaluation));
+    let columns = format::columns(measure(evaluation));
     section(html, "errors", "Errors beside the baselines", |html| {
         html.element("table", &[("class", &"errors")], |html| {
             html.element("tr", &[], |html| {
@@ -90,9 +90,9 @@ fn contenders(html: &mut Html, evaluation: &Evaluation) {
             });
             for (name, one) in all {
                 html.element("tr", &[("class", &if name == MODEL { "ours" } else { "" })], |html| {
-                    html.leaf("th", &[("scope", &"row")], &figures::label(name));
+                    html.leaf("th", &[("scope", &"row")], &format::label(name));
                     for value in columns.map(|(_, of)| of(one)) {
-                        html.leaf("td", &[("class", &"number")], &figures::measure(value));
+                        html.leaf("td", &[("class", &"number")], &format::measure(value));
                     }
                 });
             }
@@ -142,7 +142,7 @@ fn horizons(html: &mut Html, evaluation: &Evaluation) {
             |html| all.iter().for_each(|(name, points)| chart.line(html, class(name), points)),
             |html| {
                 let last = |(name, points): &(&String, Vec<(f64, f64)>)| {
-                    Some((points.last()?.1, class(name), figures::label(name)))
+                    Some((points.last()?.1, class(name), format::label(name)))
                 };
                 chart.end_labels(html, &all.iter().filter_map(last).collect::<Vec<_>>());
             },
@@ -200,10 +200,10 @@ fn unit(what: &str, evaluation: &Evaluation) -> String {
 
 /// Errors by group, and what shuffling each input does.
 fn bars(html: &mut Html, evaluation: &Evaluation) {
-    let group = |part: &Part| Some((part.name.clone(), part.model()?, figures::measure(part.model()?)));
+    let group = |part: &EvaluationPart| Some((part.name.clone(), part.model()?, format::measure(part.model()?)));
     let groups: Vec<Bar> = evaluation.groups.iter().filter_map(group).take(BARS_MAX).collect();
     let rise = |one: &enn_common::artifact::evaluation::Importance| {
-        let text = format!("{} ± {}", figures::measure(one.rise.mean), figures::brief(one.rise.std));
+        let text = format!("{} ± {}", format::measure(one.rise.mean), format::brief(one.rise.std));
         (one.input.clone(), one.rise.mean.max(0.0), text)
     };
     let inputs: Vec<Bar> = evaluation.importance.iter().map(rise).take(BARS_MAX).collect();

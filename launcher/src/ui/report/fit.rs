@@ -9,12 +9,11 @@ use enn_common::staged::Staged;
 /// Bins along each axis of the density, and of the histogram of errors.
 pub(super) const BINS: usize = 44;
 
-/// What the drawings need.
+/// Statistics of the forecasts of the test rows.
 #[derive(Debug)]
 pub(super) struct Fit {
     /// Mean absolute error of each forecast, with its number; those without a valid cell are left out. Ascending by error.
     pub(super) rows: Vec<(usize, f64)>,
-    /// Errors per cell.
     pub(super) cells: Scores,
     /// Range of targets and forecasts together.
     pub(super) range: (f64, f64),
@@ -26,12 +25,12 @@ pub(super) struct Fit {
     pub(super) histogram: Vec<u64>,
     /// Mean of forecast − actual.
     pub(super) bias: f64,
-    /// Valid cells.
+    /// Number of valid cells.
     pub(super) n: u64,
 }
 
 impl Fit {
-    /// `None` when no cell is valid.
+    /// Computes the statistics; `None` when no cell is valid.
     pub(super) fn new(staged: &Staged, predictions: &TestPredictions) -> Option<Self> {
         let mut rows = Vec::new();
         let mut cells = Scores::new(staged.meta());
@@ -52,7 +51,7 @@ impl Fit {
             let row = predictions.rows()[index];
             let weight = staged.weight().get(row).copied().map_or(1.0, f64::from);
             let forecast = predictions.forecast(index).iter().map(|value| f64::from(*value));
-            cells.add(forecast, (staged.y_row(row), staged.y_mask_row(row)), weight);
+            cells.add(forecast, staged.y_row(row), staged.y_mask_row(row), weight);
             if count > 0 {
                 rows.push((index, absolute / count as f64));
             }

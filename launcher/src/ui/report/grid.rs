@@ -7,7 +7,6 @@ use enn_common::staged::StagedMeta;
 pub(super) struct Grid {
     /// Names of the entities.
     pub(super) entities: Vec<String>,
-    /// Names along time.
     pub(super) times: Vec<String>,
     /// Step between two times in the flat output.
     stride: usize,

@@ -5,7 +5,8 @@ use super::{
     html::{Html, Px},
     page::{figure_wide, section},
 };
-use crate::ui::figures;
+use crate::ui::format;
+use std::ops::Range;
 
 const WIDTH: f64 = 1000.0;
 const RIGHT: f64 = 62.0;
@@ -19,15 +20,15 @@ const COLUMNS_MAX: usize = 96;
 const NUMBER_WIDTH_MIN: f64 = 30.0;
 
 /// Errors of the grid, possibly thinned.
-struct Map {
+struct ErrorMap {
     rows: Vec<String>,
     columns: Vec<String>,
     values: Vec<f64>,
     thinned: bool,
 }
 
-/// Draws the errors of every cell of `grid`; `of` says over which rows, `floor` are those of the cells' means.
-pub(super) fn write(html: &mut Html, grid: &Grid, of: &str, (mae, floor): (&[f64], Option<&[f64]>), unit: &str) {
+/// Draws the mean absolute error of every cell of `grid`; `of` names the rows, `floor` holds the errors of the cells' means.
+pub(super) fn write(html: &mut Html, grid: &Grid, of: &str, mae: &[f64], floor: Option<&[f64]>, unit: &str) {
     let map = map(grid, mae);
     let known = || map.values.iter().copied().filter(|v| v.is_finite());
     let (low, high) = known().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
@@ -44,13 +45,13 @@ pub(super) fn write(html: &mut Html, grid: &Grid, of: &str, (mae, floor): (&[f64
             subtitle.push_str("; neighbouring cells are averaged to fit");
         }
         figure_wide(html, "Error by place and time", &subtitle, |html| {
-            draw(html, &map, (low, high), floor.as_deref(), unit);
-            legend(html, (low, high));
+            draw(html, &map, low..high, floor.as_deref(), unit);
+            legend(html, low, high);
         });
     });
 }
 
-fn map(grid: &Grid, mae: &[f64]) -> Map {
+fn map(grid: &Grid, mae: &[f64]) -> ErrorMap {
     let rows = grid.entities.len();
     let columns = grid.times.len();
     let down = rows.div_ceil(ROWS_MAX).max(1);
@@ -75,15 +76,15 @@ fn map(grid: &Grid, mae: &[f64]) -> Map {
             values.push(sum / f64::from(n));
         }
     }
-    Map { rows: row_names, columns: column_names, values, thinned: down > 1 || across > 1 }
+    ErrorMap { rows: row_names, columns: column_names, values, thinned: down > 1 || across > 1 }
 }
 
-/// The shade of a value: 0 (least) to 8 (most).
-fn shade(value: f64, (low, high): (f64, f64)) -> usize {
-    (((value - low) / (high - low).max(f64::MIN_POSITIVE) * 9.0) as usize).min(8)
+/// Returns the shade of a value: 0 (lowest) to 8 (highest).
+fn shade(value: f64, limits: &Range<f64>) -> usize {
+    (((value - limits.start) / (limits.end - limits.start).max(f64::MIN_POSITIVE) * 9.0) as usize).min(8)
 }
 
-fn draw(html: &mut Html, map: &Map, limits: (f64, f64), floor: Option<&[f64]>, unit: &str) {
+fn draw(html: &mut Html, map: &ErrorMap, limits: Range<f64>, floor: Option<&[f64]>, unit: &str) {
     let longest = map.rows.iter().map(|name| name.chars().count()).max().unwrap_or(0) as f64;
     let left = (longest * 7.6 + 14.0).clamp(14.0, 160.0);
     let width = (WIDTH - left - RIGHT) / map.columns.len() as f64;
@@ -109,14 +110,14 @@ fn draw(html: &mut Html, map: &Map, limits: (f64, f64), floor: Option<&[f64]>, u
             let mean = known.iter().sum::<f64>() / known.len() as f64;
             let middle = Px(y + height / 2.0 + 4.0);
             html.leaf("text", &[("class", &"label"), ("x", &0), ("y", &middle)], name);
-            html.leaf("text", &[("class", &"label end"), ("x", &Px(WIDTH)), ("y", &middle)], &figures::measure(mean));
+            html.leaf("text", &[("class", &"label end"), ("x", &Px(WIDTH)), ("y", &middle)], &format::measure(mean));
             for (column, value) in values.iter().enumerate().filter(|(_, value)| value.is_finite()) {
                 let x = left + column as f64 * width;
-                let shade = shade(*value, limits);
+                let shade = shade(*value, &limits);
                 let beside =
                     floor.and_then(|floor| floor.get(row * map.columns.len() + column)).filter(|v| v.is_finite());
-                let beside = beside.map_or_else(String::new, |v| format!(" (cell mean {})", figures::measure(*v)));
-                let tooltip = format!("{name} {}: {}{beside}", map.columns[column], figures::with_unit(*value, unit));
+                let beside = beside.map_or_else(String::new, |v| format!(" (cell mean {})", format::measure(*v)));
+                let tooltip = format!("{name} {}: {}{beside}", map.columns[column], format::with_unit(*value, unit));
                 let class = format!("q{shade}");
                 let size = [Px(width - 1.5), Px(height - 1.5)];
                 html.mark(
@@ -149,14 +150,14 @@ fn short(value: f64) -> String {
     if value >= 9.95 { format!("{value:.0}") } else { format!("{value:.1}") }
 }
 
-fn legend(html: &mut Html, (low, high): (f64, f64)) {
+fn legend(html: &mut Html, low: f64, high: f64) {
     html.element("div", &[("class", &"ramp")], |html| {
-        html.leaf("span", &[], &figures::measure(low));
+        html.leaf("span", &[], &format::measure(low));
         html.element("span", &[("class", &"steps"), ("aria-hidden", &"true")], |html| {
             for class in ["q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "q8"] {
                 html.leaf("span", &[("class", &class)], "");
             }
         });
-        html.leaf("span", &[], &figures::measure(high));
+        html.leaf("span", &[], &format::measure(high));
     });
 }

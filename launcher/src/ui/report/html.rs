@@ -9,7 +9,7 @@ use std::fmt::{self, Display, Write};
 /// Attributes of an element: name and value.
 pub(super) type Attributes<'a> = &'a [(&'static str, &'a dyn Display)];
 
-/// A page in the making.
+/// HTML text under construction.
 #[derive(Debug, Default)]
 pub(super) struct Html {
     out: String,
@@ -42,10 +42,10 @@ impl Html {
         self.element(tag, attributes, |html| html.leaf("title", &[], tooltip));
     }
 
-    /// Text, escaped.
+    /// Appends text, escaped for HTML.
     pub(super) fn text(&mut self, text: &str) {
         // Writing to a String cannot fail.
-        let _ = Escaping(&mut self.out).write_str(text);
+        let _ = EscapedWriter(&mut self.out).write_str(text);
     }
 
     /// A constant of this crate that is markup already.
@@ -65,15 +65,15 @@ impl Html {
             self.out.push(' ');
             self.out.push_str(name);
             self.out.push_str("=\"");
-            let _ = write!(Escaping(&mut self.out), "{value}");
+            let _ = write!(EscapedWriter(&mut self.out), "{value}");
             self.out.push('"');
         }
     }
 }
 
-struct Escaping<'a>(&'a mut String);
+struct EscapedWriter<'a>(&'a mut String);
 
-impl Write for Escaping<'_> {
+impl Write for EscapedWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for character in text.chars() {
             match character {

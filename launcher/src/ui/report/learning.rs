@@ -6,7 +6,7 @@ use super::{
     page::{figure, section},
     scale::Scale,
 };
-use crate::ui::{figures, metrics, model::RunView};
+use crate::ui::{format, metrics, model::RunView};
 use enn_common::{
     event::{EpochReport, StepTimes},
     metrics::Measure,
@@ -22,9 +22,9 @@ const LOSS_MARGIN: Margin = Margin { right: 58.0, ..MARGIN };
 const WARM_UP_SHARE: f64 = 0.2;
 
 /// Parts of a step: name, class and how to find it.
-type Part = (&'static str, &'static str, fn(&StepTimes) -> f64);
+type StepPart = (&'static str, &'static str, fn(&StepTimes) -> f64);
 
-const PARTS: [Part; 5] = [
+const PARTS: [StepPart; 5] = [
     ("data", "q2", |t| t.data),
     ("forward", "q4", |t| t.forward),
     ("backward", "q6", |t| t.backward),
@@ -83,13 +83,13 @@ fn loss(html: &mut Html, view: &RunView) {
                 chart.line(html, "model", &epochs);
                 chart.tooltips(html, &epochs, |i| {
                     let report = &view.epochs[i];
-                    let rate = figures::measure(report.lr);
-                    format!("{}: loss {}, learning rate {rate}", report.name(), figures::measure(report.train_loss))
+                    let rate = format::measure(report.lr);
+                    format!("{}: loss {}, learning rate {rate}", report.name(), format::measure(report.train_loss))
                 });
             },
             |html| {
                 if let Some(last) = epochs.last() {
-                    chart.end_labels(html, &[(last.1, "model", figures::measure(last.1))]);
+                    chart.end_labels(html, &[(last.1, "model", format::measure(last.1))]);
                 }
             },
         );
@@ -107,7 +107,7 @@ fn validation(html: &mut Html, view: &RunView) {
         .get("val")
         .into_iter()
         .flatten()
-        .map(|(name, errors)| (figures::label(name), errors.judged()))
+        .map(|(name, errors)| (format::label(name), errors.judged()))
         .filter(|(_, error)| error.is_finite())
         .collect();
     let x = epochs_axis(view, MARGIN);
@@ -132,7 +132,7 @@ fn validation(html: &mut Html, view: &RunView) {
             "clip-validation",
             |html| {
                 for (name, mae) in &levels {
-                    let tooltip = format!("{name}: {}", figures::with_unit(*mae, measured(view).unit(view.units())));
+                    let tooltip = format!("{name}: {}", format::with_unit(*mae, measured(view).unit(view.units())));
                     chart.level(html, level_class(name), *mae, &tooltip);
                 }
                 chart.line(html, "model", &points);
@@ -150,10 +150,10 @@ fn validation(html: &mut Html, view: &RunView) {
             |html| {
                 let mut labels: Vec<(f64, &str, String)> = levels
                     .iter()
-                    .map(|(name, mae)| (*mae, level_class(name), format!("{name} {}", figures::measure(*mae))))
+                    .map(|(name, mae)| (*mae, level_class(name), format!("{name} {}", format::measure(*mae))))
                     .collect();
                 if let Some(last) = points.last() {
-                    labels.push((last.1, "model", format!("ENN {}", figures::measure(last.1))));
+                    labels.push((last.1, "model", format!("ENN {}", format::measure(last.1))));
                 }
                 chart.end_labels(html, &labels);
             },
@@ -165,11 +165,11 @@ fn validated(view: &RunView, point: (f64, f64)) -> String {
     format!(
         "epoch {}: {}",
         (point.0 * 100.0).round() / 100.0,
-        figures::with_unit(point.1, measured(view).unit(view.units()))
+        format::with_unit(point.1, measured(view).unit(view.units()))
     )
 }
 
-/// What forecasters are compared by.
+/// Returns the measure by which forecasters are compared.
 fn measured(view: &RunView) -> Measure {
     view.epochs.last().map_or(Measure::Mae, |report| report.val.measure())
 }
@@ -217,7 +217,7 @@ fn step_time(html: &mut Html, view: &RunView) {
     let subtitle = format!(
         "{} per optimizer step, mean of the last {}; on the host’s clock: a GPU’s work shows where the host waits for it",
         milliseconds(total),
-        figures::plural(settled.len() as u64, "validation")
+        format::plural(settled.len() as u64, "validation")
     );
     figure(html, "Where a step’s time goes", &subtitle, |html| {
         html.element(

@@ -49,8 +49,9 @@ pub enum ReportError {
 }
 
 impl ReportInputs {
-    /// Reads what `run_dir` holds. What is absent or damaged is left out, with a note; the events must be there.
-    /// `baselines` are those of the staged data when they are at hand; without them the quick ones are computed.
+    /// Reads the inputs from `run_dir`. Absent or damaged files are left out, with a note; only the journal is
+    /// required. `baselines` are those of the staged data when they are known; without them the quick ones are
+    /// computed.
     ///
     /// # Errors
     /// The journal is missing or cannot be read.

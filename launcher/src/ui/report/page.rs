@@ -3,7 +3,7 @@
 use super::{
     classes,
     fit::Fit,
-    forecasts::{self, Shown},
+    forecasts::{self, ForecastPlots},
     grid::Grid,
     heatmap,
     html::Html,
@@ -14,34 +14,31 @@ use super::{
 use crate::{
     baselines::{self, Baselines, Forecaster},
     ui::{
-        figures, metrics,
+        format, metrics,
         model::{RunView, SessionView},
     },
 };
 use enn_common::{artifact::classes::ClassFigures, exit::ExitCode, metrics::Measure, staged::Staged};
 use serde_json::Value;
 
-/// The style sheet.
 const STYLE: &str = include_str!("report.css");
 
-/// What a report is made from. Everything but the view may be absent: its sections are then left out.
+/// The inputs of a report. All but the view may be absent, and their sections are then left out.
 #[derive(Debug)]
 pub struct ReportInputs {
-    /// The events.
     pub view: RunView,
-    /// run.json.
+    /// The content of run.json.
     pub config: Option<Value>,
-    /// The staged data.
     pub staged: Option<Staged>,
     /// Baselines, for the plots; their errors come from the events.
     pub baselines: Option<Baselines>,
     /// Forecasts of the test rows.
     pub predictions: Option<TestPredictions>,
-    /// What could not be read, told at the end of the report.
+    /// Notes on inputs that could not be read, shown at the end of the report.
     pub notes: Vec<String>,
 }
 
-/// The whole page.
+/// Returns the page of a run.
 pub(super) fn page(inputs: &ReportInputs) -> String {
     document(&format!("{} – ENN report", inputs.view.name()), |html| body(html, inputs))
 }
@@ -83,23 +80,23 @@ fn body(html: &mut Html, inputs: &ReportInputs) {
 }
 
 fn test_split(html: &mut Html, inputs: &ReportInputs) {
-    if let Some(figures) = of_classes(inputs) {
-        return classes::write(html, &figures, "the test rows");
+    if let Some(class_scores) = of_classes(inputs) {
+        return classes::write(html, &class_scores, "the test rows");
     }
-    let (Some(staged), Some(predictions)) = (&inputs.staged, &inputs.predictions) else { return };
+    let Some(staged) = &inputs.staged else { return };
+    let Some(predictions) = &inputs.predictions else { return };
     let Some(fit) = Fit::new(staged, predictions) else { return };
     let grid = Grid::new(staged.meta());
-    let rival = inputs.baselines.as_ref().and_then(|baselines| rival(baselines));
-    forecasts::write(html, &Shown { staged, predictions, fit: &fit, grid: &grid, rival });
+    let best_baseline = inputs.baselines.as_ref().and_then(|baselines| best_baseline(baselines));
+    forecasts::write(html, &ForecastPlots { staged, predictions, fit: &fit, grid: &grid, best_baseline });
     let floor = inputs.baselines.as_ref().and_then(|b| Some(metrics::floor(b.cells.get("test")?)?.mae()));
-    let errors = (&fit.cells.mae()[..], floor.as_deref());
-    heatmap::write(html, &grid, "the test split", errors, &staged.meta().units);
+    heatmap::write(html, &grid, "the test split", &fit.cells.mae(), floor.as_deref(), &staged.meta().units);
 }
 
-/// What predictions of classes are worth: as training told it, else by the forecasts that are kept.
+/// Returns the metrics of predicted classes: those that training recorded, or else those of the stored forecasts.
 fn of_classes(inputs: &ReportInputs) -> Option<ClassFigures> {
-    let told = inputs.view.classes.get("test").cloned();
-    told.or_else(|| {
+    let recorded = inputs.view.classes.get("test").cloned();
+    recorded.or_else(|| {
         let staged = inputs.staged.as_ref()?;
         let predictions = inputs.predictions.as_ref()?;
         baselines::classes(staged, predictions.each())
@@ -107,7 +104,7 @@ fn of_classes(inputs: &ReportInputs) -> Option<ClassFigures> {
 }
 
 /// The baseline with the least test error.
-fn rival(baselines: &Baselines) -> Option<&Forecaster> {
+fn best_baseline(baselines: &Baselines) -> Option<&Forecaster> {
     let errors = baselines.split.get("test")?;
     let error = |one: &Forecaster| errors.get(one.name()).map_or(f64::INFINITY, |errors| errors.judged());
     baselines.forecasters.iter().filter(|one| error(one).is_finite()).min_by(|a, b| error(a).total_cmp(&error(b)))
@@ -117,7 +114,7 @@ fn header(html: &mut Html, view: &RunView) {
     html.element("header", &[], |html| {
         html.leaf("p", &[("class", &"run")], view.name());
         html.leaf("h1", &[], &outcome(view));
-        html.leaf("p", &[("class", &"lede")], &lede(view));
+        html.leaf("p", &[("class", &"lede")], &summary(view));
         html.element("dl", &[("class", &"tiles")], |html| {
             for (name, value, unit) in tiles(view) {
                 html.element("div", &[], |html| {
@@ -138,9 +135,9 @@ fn header(html: &mut Html, view: &RunView) {
 fn outcome(view: &RunView) -> String {
     let contenders = metrics::contenders(view);
     let ours = contenders.iter().find(|one| one.ours);
-    let split = metrics::judged_split(&contenders);
+    let split = metrics::compared_split(&contenders);
     let error = ours.and_then(metrics::Contender::compared).map(|one| {
-        format!("{} {}", figures::brief(one.judged()), one.measure().unit(view.units())).trim_end().to_owned()
+        format!("{} {}", format::brief(one.judged()), one.measure().unit(view.units())).trim_end().to_owned()
     });
     let beside = metrics::margin(&contenders).map(|(difference, name)| {
         let side = if difference < 0.0 { "below" } else { "above" };
@@ -169,32 +166,32 @@ fn stopped(code: u8) -> String {
     }
 }
 
-/// What was done, in two or three sentences.
-fn lede(view: &RunView) -> String {
+/// Describes the run in two or three sentences.
+fn summary(view: &RunView) -> String {
     let mut text = String::new();
     let workers = view.rounds.last().map_or(0, |round| u64::from(round.world_size));
-    let on = if workers > 0 { format!(" on {}", figures::plural(workers, "worker")) } else { String::new() };
+    let on = if workers > 0 { format!(" on {}", format::plural(workers, "worker")) } else { String::new() };
     if let Some(trained) = &view.trained {
         let early = if trained.stopped_early { ", until the validation error stood still" } else { "" };
         text = format!(
             "Trained for {} ({}) in {}{on}{early}.",
-            figures::plural(trained.epoch, "epoch"),
-            figures::plural(trained.step, "step"),
-            figures::seconds(trained.seconds)
+            format::plural(trained.epoch, "epoch"),
+            format::plural(trained.step, "step"),
+            format::seconds(trained.seconds)
         );
     } else if let Some(step) = view.latest {
-        text = format!("{} of epoch {}{on}.", figures::plural(step.step, "step"), step.epoch);
+        text = format!("{} of epoch {}{on}.", format::plural(step.step, "step"), step.epoch);
     }
     if let Some(staged) = &view.staged {
-        let samples = figures::plural(staged.rows, "sample");
-        let features = figures::plural(staged.features, "input");
-        let told = match split_is_of_classes(view) {
+        let samples = format::plural(staged.rows, "sample");
+        let features = format::plural(staged.features, "input");
+        let target = match split_is_of_classes(view) {
             true => {
-                format!("telling {} apart", figures::plural(staged.out_shape.iter().product::<usize>() as u64, "class"))
+                format!("telling {} apart", format::plural(staged.out_shape.iter().product::<usize>() as u64, "class"))
             }
-            false => format!("forecasting a grid of {}", figures::shape(&staged.out_shape)),
+            false => format!("forecasting a grid of {}", format::shape(&staged.out_shape)),
         };
-        text.push_str(&format!(" {samples} of {features} each, {told}."));
+        text.push_str(&format!(" {samples} of {features} each, {target}."));
     }
     match view.restarts() {
         0 => {}
@@ -204,12 +201,12 @@ fn lede(view: &RunView) -> String {
     text.trim().to_owned()
 }
 
-/// Whether the model tells classes.
+/// Returns whether the target is a class.
 fn split_is_of_classes(view: &RunView) -> bool {
     metrics::split(view).values().any(|metrics| metrics.measure() == Measure::LogLoss)
 }
 
-/// The figures below the outcome: name, value, unit.
+/// Returns the metrics below the outcome: name, value, unit.
 fn tiles(view: &RunView) -> Vec<(String, String, String)> {
     let mut tiles = Vec::new();
     let split = metrics::split(view);
@@ -217,20 +214,20 @@ fn tiles(view: &RunView) -> Vec<(String, String, String)> {
     let judged = named.iter().find_map(|(key, name)| Some((*name, split.get(*key).filter(|m| m.n > 0)?)));
     let mut tile = |name: &str, value: String, unit: &str| tiles.push((name.to_owned(), value, unit.to_owned()));
     if let Some((name, metrics)) = judged {
-        for (column, of) in figures::columns(metrics.measure()) {
-            let unit = if figures::has_unit(column) { view.units() } else { "" };
-            tile(&format!("{name} {column}"), figures::measure(of(metrics)), unit);
+        for (column, of) in format::columns(metrics.measure()) {
+            let unit = if format::has_unit(column) { view.units() } else { "" };
+            tile(&format!("{name} {column}"), format::measure(of(metrics)), unit);
         }
     }
     if let Some(model) = &view.model {
-        tile("parameters", figures::count(model.parameters), "");
+        tile("parameters", format::count(model.parameters), "");
     }
     let rate = view.trained.as_ref().map(|trained| trained.samples_per_s);
     if let Some(rate) = rate.or(view.epochs.last().map(|report| report.samples_per_s)) {
-        tile("throughput", figures::rate(rate), "samples/s");
+        tile("throughput", format::rate(rate), "samples/s");
     }
     if let Some(seconds) = view.session().and_then(|session: &SessionView| session.ended).map(|end| end.seconds) {
-        tile("whole run", figures::seconds(seconds), "");
+        tile("whole run", format::seconds(seconds), "");
     }
     tiles
 }

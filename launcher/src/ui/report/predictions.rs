@@ -6,7 +6,7 @@
 //!   rows.npy   (n)             i64   staged row of each forecast
 //! ```
 
-use enn_common::staged::{Staged, StagedError, npy::Element, reader::NpyMap};
+use enn_common::staged::{Staged, StagedError, npy::NpyElement, reader::NpyMap};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -29,14 +29,7 @@ pub enum PredictionsError {
     Array(#[from] StagedError),
     /// The arrays do not fit the staged data or each other.
     #[error("{}: {what} is {found}, expected {expected}", path.display())]
-    Mismatch {
-        path: PathBuf,
-        /// What differs.
-        what: &'static str,
-        found: String,
-        /// What it should be.
-        expected: String,
-    },
+    Mismatch { path: PathBuf, what: &'static str, found: String, expected: String },
 }
 
 impl TestPredictions {
@@ -51,8 +44,8 @@ impl TestPredictions {
         if !(values.exists() && rows.exists()) {
             return Ok(None);
         }
-        let values = open(&values, Element::F32, "f32")?;
-        let rows = open(&rows, Element::I64, "i64")?;
+        let values = open(&values, NpyElement::F32, "f32")?;
+        let rows = open(&rows, NpyElement::I64, "i64")?;
         let numbers: &[i64] = rows.1.numbers().unwrap_or(&[]);
         let mut shape = vec![numbers.len() as u64];
         shape.extend(staged.meta().out_shape.iter().map(|size| *size as u64));
@@ -92,7 +85,7 @@ impl TestPredictions {
     }
 }
 
-fn open(path: &Path, element: Element, expected: &str) -> Result<(PathBuf, NpyMap), PredictionsError> {
+fn open(path: &Path, element: NpyElement, expected: &str) -> Result<(PathBuf, NpyMap), PredictionsError> {
     let array = NpyMap::open(path)?;
     if array.header().element != element {
         let what = "element type";

@@ -32,7 +32,7 @@ impl Scale {
         }
     }
 
-    /// The same map with its domain widened to round numbers.
+    /// Widens the domain to round numbers.
     pub(super) fn rounded(mut self, ticks: usize) -> Self {
         if !self.logarithmic {
             let step = step(self.domain, ticks);

@@ -5,7 +5,7 @@ use super::{
     page::{ReportInputs, section},
 };
 use crate::ui::{
-    figures,
+    format,
     metrics::{self, Contender},
     model::{RunView, StagedView},
 };
@@ -47,14 +47,14 @@ fn error_table(html: &mut Html, contenders: &[Contender], unit: &str) {
         .filter(|(i, _)| contenders.iter().any(|c| c.errors[*i].is_some()))
         .collect();
     let measure = contenders.iter().find_map(|one| Some(one.compared()?.measure())).unwrap_or(Measure::Mae);
-    let columns = &figures::columns(measure)[..2];
+    let columns = &format::columns(measure)[..2];
     let largest = contenders.iter().filter_map(Contender::judged).filter(|v| v.is_finite()).fold(0.0, f64::max);
     html.element("thead", &[], |html| {
         html.element("tr", &[], |html| {
             html.leaf("th", &[], "");
             for (_, split) in &splits {
                 for (name, _) in columns {
-                    let unit = if figures::has_unit(name) { unit } else { "" };
+                    let unit = if format::has_unit(name) { unit } else { "" };
                     html.leaf("th", &[("class", &"number")], &format!("{split} {name}{unit}"));
                 }
             }
@@ -68,7 +68,7 @@ fn error_table(html: &mut Html, contenders: &[Contender], unit: &str) {
                 html.leaf("th", &[("scope", &"row")], &one.name);
                 for (index, _) in &splits {
                     for (_, of) in columns {
-                        let figure = one.errors[*index].as_ref().map(|errors| figures::measure(of(errors)));
+                        let figure = one.errors[*index].as_ref().map(|errors| format::measure(of(errors)));
                         html.leaf("td", &[("class", &"number")], &figure.unwrap_or_else(|| "–".into()));
                     }
                 }
@@ -107,13 +107,12 @@ fn per_split(html: &mut Html, view: &RunView) {
                 for (name, metrics) in rows {
                     let name = if *name == "val" { "validation" } else { name };
                     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-                    let mut cells =
-                        [metrics.mae, metrics.rmse, metrics.r2, metrics.loss].map(figures::measure).to_vec();
+                    let mut cells = [metrics.mae, metrics.rmse, metrics.r2, metrics.loss].map(format::measure).to_vec();
                     if let Some(interval) = metrics.interval {
-                        cells.extend([percent(interval.coverage), figures::measure(interval.width)]);
+                        cells.extend([percent(interval.coverage), format::measure(interval.width)]);
                     }
                     cells.extend(metrics.accuracy.map(percent));
-                    cells.push(figures::count(metrics.n));
+                    cells.push(format::count(metrics.n));
                     row(html, name, &cells);
                 }
             });
@@ -157,27 +156,27 @@ fn fact(name: &str, value: impl Into<String>) -> (String, String) {
 }
 
 pub(super) fn data(html: &mut Html, staged: &StagedView) {
-    let [train, val, test] = staged.split_rows.map(figures::count);
+    let [train, val, test] = staged.split_rows.map(format::count);
     let how = if staged.reused {
         "found already staged".to_owned()
     } else {
-        format!("staged in {}", figures::seconds(staged.seconds))
+        format!("staged in {}", format::seconds(staged.seconds))
     };
     section(html, "data", "Data", |html| {
         facts(
             html,
             &[
-                fact("samples", figures::count(staged.rows)),
+                fact("samples", format::count(staged.rows)),
                 fact("training", train),
                 fact("validation", val),
                 fact("test", test),
-                fact("inputs", figures::count(staged.features)),
+                fact("inputs", format::count(staged.features)),
                 fact(
                     "outputs",
                     format!(
                         "{} = {}",
-                        figures::shape(&staged.out_shape),
-                        figures::count(staged.out_shape.iter().product::<usize>() as u64)
+                        format::shape(&staged.out_shape),
+                        format::count(staged.out_shape.iter().product::<usize>() as u64)
                     ),
                 ),
                 fact("unit", if staged.units.is_empty() { "not given".to_owned() } else { staged.units.clone() }),
@@ -194,14 +193,14 @@ fn sources(html: &mut Html, sources: &[SourceShare]) {
         return;
     }
     html.leaf("h3", &[], "Sources");
-    let rows: Vec<_> = sources.iter().map(|one| fact(&one.name, figures::source(one))).collect();
+    let rows: Vec<_> = sources.iter().map(|one| fact(&one.name, format::source(one))).collect();
     facts(html, &rows);
 }
 
 fn cleaning(html: &mut Html, report: &CleaningReport) {
     html.leaf("h3", &[], "Cleaning");
     let mut totals =
-        vec![fact("rows read", figures::count(report.rows_read)), fact("samples made", figures::count(report.samples))];
+        vec![fact("rows read", format::count(report.rows_read)), fact("samples made", format::count(report.samples))];
     let counted = [
         ("duplicate rows", report.duplicates),
         ("rows of a wrong width", report.wrong_width),
@@ -209,9 +208,9 @@ fn cleaning(html: &mut Html, report: &CleaningReport) {
         ("cells absent from the table", report.absent_cells),
         ("samples dropped", report.dropped_samples),
     ];
-    totals.extend(counted.iter().map(|(name, n)| fact(name, figures::count(*n))));
+    totals.extend(counted.iter().map(|(name, n)| fact(name, format::count(*n))));
     if let Some(line) = report.wrong_width_line {
-        totals.push(fact("first wrong width at line", figures::count(line)));
+        totals.push(fact("first wrong width at line", format::count(line)));
     }
     facts(html, &totals);
     let counts = |column: &ColumnReport| {
@@ -240,7 +239,7 @@ fn cleaning(html: &mut Html, report: &CleaningReport) {
                     for (name, column) in dirty.iter().take(COLUMNS_MAX) {
                         let mut cells: Vec<String> = counts(column)
                             .iter()
-                            .map(|n| if *n == 0 { "·".to_owned() } else { figures::count(*n) })
+                            .map(|n| if *n == 0 { "·".to_owned() } else { format::count(*n) })
                             .collect();
                         cells.push(if column.constant { "yes".to_owned() } else { "·".to_owned() });
                         row(html, name, &cells);
@@ -363,7 +362,7 @@ pub(super) fn surroundings(html: &mut Html, inputs: &ReportInputs) {
                 &[("class", &"note")],
                 &format!(
                     "{} on this run: {}.",
-                    figures::plural(earlier.len() as u64, "launch").replace("launchs", "launches"),
+                    format::plural(earlier.len() as u64, "launch").replace("launchs", "launches"),
                     earlier.join(", ")
                 ),
             );
@@ -386,5 +385,5 @@ pub(super) fn surroundings(html: &mut Html, inputs: &ReportInputs) {
 fn utc(seconds: f64) -> String {
     let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
     let time = OffsetDateTime::from_unix_timestamp(seconds as i64);
-    time.ok().and_then(|time| time.format(&format).ok()).unwrap_or_else(|| figures::ABSENT.to_owned())
+    time.ok().and_then(|time| time.format(&format).ok()).unwrap_or_else(|| format::ABSENT.to_owned())
 }

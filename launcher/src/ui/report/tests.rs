@@ -9,9 +9,9 @@ use crate::{
     },
 };
 use enn_common::{
-    event::{Event, What},
+    event::{Event, EventKind},
     fs::mmap::bytes_of,
-    staged::{ArrayWriter, meta::FeatureMeta, npy::Element},
+    staged::{ArrayWriter, meta::FeatureMeta, npy::NpyElement},
 };
 
 const AIRPORTS: [&str; 3] = ["EWR", "JFK", "<LGA> & co"];
@@ -72,8 +72,8 @@ fn run(dir: &Path) -> PathBuf {
     std::fs::create_dir_all(&out).unwrap();
     let numbers: Vec<i64> = rows.iter().map(|row| *row as i64).collect();
     for (file, element, inner, bytes) in [
-        ("pred.npy", Element::F32, &[3, 24][..], bytes_of(&forecasts)),
-        ("rows.npy", Element::I64, &[][..], bytes_of(&numbers)),
+        ("pred.npy", NpyElement::F32, &[3, 24][..], bytes_of(&forecasts)),
+        ("rows.npy", NpyElement::I64, &[][..], bytes_of(&numbers)),
     ] {
         let array = ArrayWriter::create(&out.join(file), element, inner).unwrap();
         array.write_rows(0, bytes).unwrap();
@@ -95,17 +95,17 @@ fn run(dir: &Path) -> PathBuf {
 
 /// The story of the fold's tests, with 40 epochs and the staged data's own baselines.
 fn journal_of(dir: &Path, staged: &Path, computed: &Baselines) {
-    let mut writer = journal::Writer::open(dir).unwrap();
+    let mut writer = journal::JournalWriter::open(dir).unwrap();
     let mut shift = 0.0;
     for mut event in events() {
         event.time += shift;
         match &mut event.what {
-            What::Staged { dir, .. } => *dir = staged.to_path_buf(),
-            What::BaselinesComputed { split, notes } => {
+            EventKind::Staged { dir, .. } => *dir = staged.to_path_buf(),
+            EventKind::BaselinesComputed { split, notes } => {
                 split.clone_from(&computed.split);
                 notes.clone_from(&computed.notes);
             }
-            What::Trained { epoch, step, split, .. } => {
+            EventKind::Trained { epoch, step, split, .. } => {
                 *epoch = 40;
                 *step = 320;
                 for (name, mae) in [("train", 1.41), ("val", 1.82), ("test", 1.79)] {
@@ -115,12 +115,12 @@ fn journal_of(dir: &Path, staged: &Path, computed: &Baselines) {
                     metrics.r2 = 0.971;
                 }
             }
-            What::EpochEnded(report) => {
+            EventKind::EpochEnded(report) => {
                 (report.val.mae, report.train_loss) = (14.0 / report.epoch as f64, 0.5 / report.epoch as f64)
             }
             _ => {}
         }
-        let last = matches!(&event.what, What::EpochEnded(report) if report.epoch == 3);
+        let last = matches!(&event.what, EventKind::EpochEnded(report) if report.epoch == 3);
         writer.write(&event).unwrap();
         if last {
             for number in 4..=40u64 {
@@ -129,13 +129,21 @@ fn journal_of(dir: &Path, staged: &Path, computed: &Baselines) {
                 for step in (number - 1) * 8 + 1..=number * 8 {
                     shift += 0.01;
                     let loss = (0.03 + 0.3 * decay) * (1.0 + 0.4 * noise(step as usize, 3));
-                    let what =
-                        What::Stepped { epoch: number, step, loss, lr: 1e-3, grad_norm: 0.7, samples_per_s: 781.0 };
+                    let what = EventKind::Stepped {
+                        epoch: number,
+                        step,
+                        loss,
+                        lr: 1e-3,
+                        grad_norm: 0.7,
+                        samples_per_s: 781.0,
+                    };
                     writer.write(&Event { time: event.time + shift, what }).unwrap();
                 }
                 let report =
                     epoch(number, 0.03 + 0.3 * decay, (1.8 + 5.0 * decay) * wave, number % 9 == 1 || number == 38);
-                writer.write(&Event { time: event.time + shift, what: What::EpochEnded(Box::new(report)) }).unwrap();
+                writer
+                    .write(&Event { time: event.time + shift, what: EventKind::EpochEnded(Box::new(report)) })
+                    .unwrap();
             }
         }
     }
@@ -185,7 +193,7 @@ fn every_prefix_of_a_run_has_a_report() {
     let all = events();
     for count in 0..=all.len() {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = journal::Writer::open(dir.path()).unwrap();
+        let mut writer = journal::JournalWriter::open(dir.path()).unwrap();
         all[..count].iter().for_each(|event| writer.write(event).unwrap());
         let html = std::fs::read_to_string(build(dir.path()).unwrap()).unwrap();
         check_balanced(&html);

@@ -6,7 +6,7 @@ use super::{
     scale::Scale,
 };
 use crate::ui::{
-    figures,
+    format,
     model::{RoundView, RunView, WorkerView},
     signal,
 };
@@ -21,8 +21,8 @@ const TOP: f64 = 24.0;
 /// Lanes drawn; larger worlds show their first ranks.
 const LANES_MAX: u32 = 48;
 
-/// What is drawn: one launch.
-struct Span<'a> {
+/// The launch that is drawn.
+struct LaunchSpan<'a> {
     rounds: Vec<&'a RoundView>,
     workers: Vec<&'a WorkerView>,
     start: f64,
@@ -31,15 +31,22 @@ struct Span<'a> {
     x: Scale,
 }
 
+impl LaunchSpan<'_> {
+    /// Returns the horizontal position of a time, which is clamped to the launch.
+    fn at(&self, time: f64) -> f64 {
+        self.x.at((time - self.start).clamp(0.0, self.end - self.start))
+    }
+}
+
 pub(super) fn write(html: &mut Html, view: &RunView) {
     let Some(span) = span(view) else { return };
     section(html, "timeline", "The run", |html| {
         let failed = span.rounds.iter().filter(|round| round.failure.is_some()).count() as u64;
         let mut subtitle = format!(
             "{} in {}, {}",
-            figures::plural(span.rounds.len() as u64, "round"),
-            figures::seconds(span.end - span.start),
-            if failed == 0 { "none failed".to_owned() } else { format!("{} failed", figures::count(failed)) }
+            format::plural(span.rounds.len() as u64, "round"),
+            format::seconds(span.end - span.start),
+            if failed == 0 { "none failed".to_owned() } else { format!("{} failed", format::count(failed)) }
         );
         if span.lanes == LANES_MAX {
             subtitle.push_str(&format!("; the first {LANES_MAX} ranks are shown"));
@@ -60,7 +67,7 @@ pub(super) fn write(html: &mut Html, view: &RunView) {
 }
 
 /// The launch that trained last; `None` when it started no worker.
-fn span(view: &RunView) -> Option<Span<'_>> {
+fn span(view: &RunView) -> Option<LaunchSpan<'_>> {
     let session = view.session()?;
     let start = session.started;
     let until = view.sessions.iter().map(|other| other.started).find(|time| *time > start).unwrap_or(f64::INFINITY);
@@ -70,7 +77,7 @@ fn span(view: &RunView) -> Option<Span<'_>> {
     let lanes = workers.iter().map(|worker| worker.rank + 1).max()?.min(LANES_MAX);
     let end = session.ended.map_or(view.now, |end| end.time).max(start + 1e-3);
     let x = Scale::linear((0.0, end - start), (LEFT, WIDTH - RIGHT));
-    Some(Span { rounds, workers, start, end, lanes, x })
+    Some(LaunchSpan { rounds, workers, start, end, lanes, x })
 }
 
 /// Whether a worker ended otherwise than with code 0.
@@ -79,20 +86,20 @@ fn broken(worker: &WorkerView) -> bool {
 }
 
 /// The worker whose end failed its round: the first that broke. Those after it were stopped because of it.
-fn first_death<'a>(span: &Span<'a>, round: &RoundView) -> Option<&'a WorkerView> {
+fn first_death<'a>(span: &LaunchSpan<'a>, round: &RoundView) -> Option<&'a WorkerView> {
     round.failure.as_ref()?;
     let time = |worker: &WorkerView| worker.exit.map_or(f64::INFINITY, |exit| exit.time);
     let broken = span.workers.iter().copied().filter(|worker| worker.round == round.round && broken(worker));
     broken.min_by(|a, b| time(a).total_cmp(&time(b)))
 }
 
-fn draw(html: &mut Html, view: &RunView, span: &Span) {
+fn draw(html: &mut Html, view: &RunView, span: &LaunchSpan) {
     let bottom = TOP + LANE * f64::from(span.lanes) + LANE;
     let view_box = format!("0 0 {WIDTH} {}", Px(bottom + 34.0));
     html.element("svg", &[("viewBox", &view_box), ("role", &"img"), ("aria-label", &"workers over time")], |html| {
-        let at = |time: f64| span.x.at((time - span.start).clamp(0.0, span.end - span.start));
+        let at = |time: f64| span.at(time);
         for (index, round) in span.rounds.iter().enumerate() {
-            band(html, span, round, index, (at(round.started), at(round.ended.unwrap_or(span.end)), bottom));
+            band(html, span, round, index, bottom);
         }
         for (seconds, label) in span.x.ticks(8) {
             let x = Px(span.x.at(seconds));
@@ -123,21 +130,23 @@ fn draw(html: &mut Html, view: &RunView, span: &Span) {
         for worker in span.rounds.iter().filter_map(|round| first_death(span, round)) {
             death(html, worker, at);
         }
-        checkpoints(html, view, span, (bottom - LANE / 2.0, at));
+        checkpoints(html, view, span, bottom - LANE / 2.0);
     });
 }
 
-fn band(html: &mut Html, span: &Span, round: &RoundView, index: usize, (left, right, bottom): (f64, f64, f64)) {
+fn band(html: &mut Html, span: &LaunchSpan, round: &RoundView, index: usize, bottom: f64) {
+    let left = span.at(round.started);
+    let right = span.at(round.ended.unwrap_or(span.end));
     let class = if index.is_multiple_of(2) { "band" } else { "band other" };
     let ended = round.ended.unwrap_or(span.end);
     let mut tooltip = format!(
         "round {}: {}, {}",
         round.round,
-        figures::plural(u64::from(round.world_size), "worker"),
-        figures::seconds(ended - round.started)
+        format::plural(u64::from(round.world_size), "worker"),
+        format::seconds(ended - round.started)
     );
     if let Some(step) = round.resume_step {
-        tooltip.push_str(&format!(", from step {}", figures::count(step)));
+        tooltip.push_str(&format!(", from step {}", format::count(step)));
     }
     if let Some((cause, _)) = &round.failure {
         tooltip.push_str(&format!("; failed: {cause}"));
@@ -158,7 +167,7 @@ fn band(html: &mut Html, span: &Span, round: &RoundView, index: usize, (left, ri
     }
 }
 
-fn process(html: &mut Html, span: &Span, worker: &WorkerView, at: impl Fn(f64) -> f64) {
+fn process(html: &mut Html, span: &LaunchSpan, worker: &WorkerView, at: impl Fn(f64) -> f64) {
     let top = TOP + LANE * f64::from(worker.rank) + (LANE - BAR) / 2.0;
     let end = worker.exit.map_or(span.end, |exit| exit.time);
     let ready = worker.ready.as_ref().map_or(end, |ready| ready.time);
@@ -167,7 +176,7 @@ fn process(html: &mut Html, span: &Span, worker: &WorkerView, at: impl Fn(f64) -
         if to > from {
             let x = at(from);
             let width = (at(to) - at(from)).max(0.8);
-            let tooltip = format!("{who}: {class} for {}; {}", figures::seconds(to - from), cause(worker));
+            let tooltip = format!("{who}: {class} for {}; {}", format::seconds(to - from), cause(worker));
             html.mark(
                 "rect",
                 &[
@@ -213,21 +222,21 @@ fn cause(worker: &WorkerView) -> String {
     };
     let noticed = worker
         .exit
-        .map_or_else(String::new, |exit| format!(", noticed in {}", figures::seconds(exit.seconds_to_notice)));
+        .map_or_else(String::new, |exit| format!(", noticed in {}", format::seconds(exit.seconds_to_notice)));
     let said = worker.error.as_ref().map_or_else(String::new, |error| format!("; it said: {error}"));
     format!("{how}{noticed}{said}")
 }
 
-fn checkpoints(html: &mut Html, view: &RunView, span: &Span, (y, at): (f64, impl Fn(f64) -> f64)) {
+fn checkpoints(html: &mut Html, view: &RunView, span: &LaunchSpan, y: f64) {
     html.leaf("text", &[("class", &"label"), ("x", &0), ("y", &Px(y + 4.0))], "checkpoints");
     for checkpoint in view.checkpoints.iter().filter(|c| c.time >= span.start && c.time <= span.end) {
-        let x = at(checkpoint.time);
-        let step = figures::count(checkpoint.step);
+        let x = span.at(checkpoint.time);
+        let step = format::count(checkpoint.step);
         let (class, tooltip) = match &checkpoint.error {
             Some(error) => ("commit failed", format!("step {step}: abandoned, {error}")),
             None => {
-                let bytes = figures::bytes(checkpoint.bytes);
-                let seconds = figures::seconds(checkpoint.seconds);
+                let bytes = format::bytes(checkpoint.bytes);
+                let seconds = format::seconds(checkpoint.seconds);
                 ("commit", format!("step {step}: {bytes} in {seconds}"))
             }
         };
@@ -237,7 +246,7 @@ fn checkpoints(html: &mut Html, view: &RunView, span: &Span, (y, at): (f64, impl
 }
 
 /// The failures in words below the drawing, for print and for those who cannot hover.
-fn failures(html: &mut Html, span: &Span) {
+fn failures(html: &mut Html, span: &LaunchSpan) {
     let failed: Vec<_> = span.rounds.iter().filter(|round| round.failure.is_some()).collect();
     if failed.is_empty() {
         return;
@@ -251,7 +260,7 @@ fn failures(html: &mut Html, span: &Span) {
                 let then = if *restarting { "; started again from the last checkpoint" } else { "; not started again" };
                 html.text(&format!(" {why}{then}."));
                 if let Some(exit) = first_death(span, round).and_then(|worker| worker.exit) {
-                    html.text(&format!(" Noticed in {}.", figures::seconds(exit.seconds_to_notice)));
+                    html.text(&format!(" Noticed in {}.", format::seconds(exit.seconds_to_notice)));
                 }
             });
         }

@@ -3,13 +3,13 @@
 //! `state` takes keys and `view` draws, both pure; `sample` reads the load of processes and GPUs, `tail` the logs, and
 //! `screen` owns the terminal and the loop. **Invariant:** nothing here touches the run; it only looks.
 
+mod event_log;
 mod panels;
 mod rows;
 mod sample;
 mod screen;
 mod state;
-mod story;
 mod tail;
 mod view;
 
-pub use screen::{Means, run};
+pub use screen::{TopOptions, run};

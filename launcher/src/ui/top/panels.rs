@@ -1,15 +1,15 @@
 //! The parts of the screen as lines: overview, nodes, workers, log, reasons, footer. Pure.
 
 use super::{
-    rows::{self, Row},
-    state::{Filter, Pane},
+    rows::{self, WorkerRow},
+    state::{Pane, WorkerFilter},
     view::Scene,
 };
 use crate::ui::{
-    figures,
-    lines::Weight,
+    format,
+    lines::LineLevel,
     model::NodeState,
-    standing::{Standing, WorkerStanding},
+    run_status::{RunStatus, WorkerStatus},
     status::{moment, node_state, regroupings},
 };
 use enn_common::shown;
@@ -27,7 +27,7 @@ const GPUS_MAX: usize = 8;
 /// Columns of a time before a sentence.
 pub(super) const STAMP: usize = 13;
 
-/// What the keys do.
+/// The text that explains the keys.
 pub(super) const HELP: [&str; 13] = [
     "",
     "  up down j k      select a worker",
@@ -52,39 +52,39 @@ fn dim() -> Style {
     Style::new().add_modifier(Modifier::DIM)
 }
 
-fn colour(standing: &Standing) -> Color {
-    match standing {
-        Standing::Running | Standing::Finished => Color::Green,
-        Standing::Failed(_) | Standing::Gone => Color::Red,
+fn colour(status: &RunStatus) -> Color {
+    match status {
+        RunStatus::Running | RunStatus::Finished => Color::Green,
+        RunStatus::Failed(_) | RunStatus::Gone => Color::Red,
         _ => Color::Yellow,
     }
 }
 
-/// Name, standing, time, round; what it waits for; step; GPUs.
+/// Name, status, time, round; what it waits for; step; GPUs.
 pub(super) fn overview(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
-    let view = &scene.story.view;
-    let standing = Standing::of(view, scene.glance.living);
-    let now = moment(&scene.glance, view);
+    let view = &scene.event_log.view;
+    let status = RunStatus::of(view, scene.context.living);
+    let now = moment(&scene.context, view);
     let since = view.sessions.last().map_or(now, |session| session.started);
-    let restarts = figures::plural(view.restarts(), "restart");
-    let mut parts = vec![figures::seconds((now - since).max(0.0))];
+    let restarts = format::plural(view.restarts(), "restart");
+    let mut parts = vec![format::seconds((now - since).max(0.0))];
     if let Some(round) = view.rounds.last() {
         let left = round.restarts_left.map_or_else(String::new, |left| format!(" ({left} left)"));
         parts.push(format!("round {}, {restarts}{left}{}", round.round, regroupings(view)));
-        parts.push(figures::plural(u64::from(round.world_size), "worker"));
+        parts.push(format::plural(u64::from(round.world_size), "worker"));
     }
-    let word = Span::styled(standing.word().to_uppercase(), bold().fg(colour(&standing)));
+    let word = Span::styled(status.word().to_uppercase(), bold().fg(colour(&status)));
     let name = Span::styled(shortened(view.name(), width / 2), bold());
     let room = width.saturating_sub(name.width() + word.width() + 4);
     let mut parts = fitted(&parts, room, width).into_iter();
     let first = parts.next().unwrap_or_default();
     let mut lines = vec![Line::from(vec![name, "  ".into(), word, "  ".into(), first.into()])];
     lines.extend(parts.map(Line::from));
-    lines.extend(reason(scene, &standing, now));
+    lines.extend(reason(scene, &status, now));
     lines.extend(fitted(&step(scene), width, width).into_iter().filter(|line| !line.is_empty()).map(Line::from));
     let gpus = scene.samples.gpus.iter().take(GPUS_MAX).map(|gpu| {
-        let used = figures::bytes(gpu.used_bytes);
-        let total = figures::bytes(gpu.total_bytes);
+        let used = format::bytes(gpu.used_bytes);
+        let total = format::bytes(gpu.total_bytes);
         format!("GPU {} {} % {used} of {total}", gpu.index, gpu.percent)
     });
     let gpus: Vec<String> = gpus.collect();
@@ -94,44 +94,44 @@ pub(super) fn overview(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// Why the run is not simply running.
-fn reason(scene: &Scene<'_>, standing: &Standing, now: f64) -> Option<Line<'static>> {
-    let view = &scene.story.view;
-    let text = match standing {
-        Standing::Waiting => {
+/// Returns the reason for a status other than running.
+fn reason(scene: &Scene<'_>, status: &RunStatus, now: f64) -> Option<Line<'static>> {
+    let view = &scene.event_log.view;
+    let text = match status {
+        RunStatus::Waiting => {
             let waiting = view.waiting.as_ref()?;
-            format!("waiting: {}, for {}", waiting.reason, figures::seconds((now - waiting.since).max(0.0)))
+            format!("waiting: {}, for {}", waiting.reason, format::seconds((now - waiting.since).max(0.0)))
         }
-        Standing::Paused => "paused: enn continue goes on".to_owned(),
-        Standing::Stopping => format!("stopping: {} came", view.stops.last()?.1),
-        Standing::Failed(_) | Standing::Restarting => {
+        RunStatus::Paused => "paused: enn continue goes on".to_owned(),
+        RunStatus::Stopping => format!("stopping: {} came", view.stops.last()?.1),
+        RunStatus::Failed(_) | RunStatus::Restarting => {
             let (cause, _) = view.rounds.iter().rev().find_map(|round| round.failure.as_ref())?;
-            format!("{}: {}", standing, cause.lines().next().unwrap_or_default())
+            format!("{}: {}", status, cause.lines().next().unwrap_or_default())
         }
-        Standing::Gone | Standing::Stopped(_) => standing.to_string(),
+        RunStatus::Gone | RunStatus::Stopped(_) => status.to_string(),
         _ => return None,
     };
-    Some(Line::styled(text, Style::new().fg(colour(standing))))
+    Some(Line::styled(text, Style::new().fg(colour(status))))
 }
 
 /// How far training is, in parts.
 fn step(scene: &Scene<'_>) -> Vec<String> {
-    let view = &scene.story.view;
+    let view = &scene.event_log.view;
     let Some(step) = view.latest else { return Vec::new() };
     let total =
-        view.model.as_ref().map_or_else(String::new, |model| format!(" of {}", figures::count(model.steps_total)));
+        view.model.as_ref().map_or_else(String::new, |model| format!(" of {}", format::count(model.steps_total)));
     let mut parts = vec![
-        format!("step {}{total}", figures::count(step.step)),
+        format!("step {}{total}", format::count(step.step)),
         format!("epoch {}", step.epoch),
-        format!("loss {}", figures::measure(step.loss)),
-        format!("{} samples/s", figures::rate(step.samples_per_s)),
+        format!("loss {}", format::measure(step.loss)),
+        format!("{} samples/s", format::rate(step.samples_per_s)),
     ];
     if let Some(best) = view.best().filter(|report| report.val.n > 0) {
-        parts.push(format!("best val {}", figures::judged(&best.val, view.units())));
+        parts.push(format!("best val {}", format::judged(&best.val, view.units())));
     }
-    let under_way = view.trained.is_none() && scene.glance.living;
+    let under_way = view.trained.is_none() && scene.context.living;
     if let Some(seconds) = view.remaining_s().filter(|_| under_way) {
-        parts.push(format!("ETA {}", figures::countdown(seconds)));
+        parts.push(format!("ETA {}", format::countdown(seconds)));
     }
     parts
 }
@@ -156,7 +156,7 @@ fn fitted(parts: &[String], first: usize, width: usize) -> Vec<String> {
 
 /// The nodes, those that are not well first when not all can be seen; empty when the launcher is the only one.
 pub(super) fn nodes(scene: &Scene<'_>) -> Vec<Line<'static>> {
-    let all = &scene.story.view.nodes;
+    let all = &scene.event_log.view.nodes;
     if all.len() < 2 && all.iter().all(|node| matches!(node.state, NodeState::InRound | NodeState::Out)) {
         return Vec::new();
     }
@@ -180,11 +180,11 @@ pub(super) fn nodes(scene: &Scene<'_>) -> Vec<Line<'static>> {
 }
 
 /// The table of workers.
-pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, scene: &Scene<'_>, rows: &[Row]) {
+pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, scene: &Scene<'_>, rows: &[WorkerRow]) {
     let which = match scene.state.filter {
-        Filter::All => "",
-        Filter::Failed => " failed",
-        Filter::Here => " here",
+        WorkerFilter::All => "",
+        WorkerFilter::Failed => " failed",
+        WorkerFilter::Here => " here",
     };
     let head = ["RANK", "HOST", "PID", "STATE", "CPU %", "RSS", "GPU", "GPU MEM"].map(str::to_owned);
     let head = TableRow::new(head).style(dim());
@@ -211,34 +211,32 @@ pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, scene: &Scene<'_>, rows
     frame.render_stateful_widget(table, table_area, &mut place);
 }
 
-fn worker(row: &Row) -> TableRow<'static> {
+fn worker(row: &WorkerRow) -> TableRow<'static> {
     let absent = || "-".to_owned();
     let load = row.load.unwrap_or_default();
     let gpu = load.gpu.map_or_else(absent, |gpu| format!("{}: {} %", gpu.index, gpu.percent));
-    let gpu_memory = load.gpu.and_then(|gpu| gpu.used_bytes).map_or_else(absent, figures::bytes);
+    let gpu_memory = load.gpu.and_then(|gpu| gpu.used_bytes).map_or_else(absent, format::bytes);
     let cells = [
         row.rank.to_string(),
         shown::line(&row.host).into_owned(),
         row.process.map_or_else(absent, |(pid, _)| pid.to_string()),
-        row.process.map_or_else(|| "of its node".to_owned(), |(_, standing)| standing.to_string()),
+        row.process.map_or_else(|| "of its node".to_owned(), |(_, status)| status.to_string()),
         load.cpu_percent.map_or_else(absent, |percent| format!("{percent:.0}")),
-        row.load.map_or_else(absent, |load| figures::bytes(load.rss_bytes)),
+        row.load.map_or_else(absent, |load| format::bytes(load.rss_bytes)),
         gpu,
         gpu_memory,
     ];
-    let style = match row.process.map(|(_, standing)| standing) {
-        Some(WorkerStanding::Failed(_)) => Style::new().fg(Color::Red),
-        Some(WorkerStanding::Ended(_) | WorkerStanding::Gone) | None => dim(),
-        Some(WorkerStanding::Starting | WorkerStanding::Paused | WorkerStanding::Stopping) => {
-            Style::new().fg(Color::Yellow)
-        }
-        Some(WorkerStanding::Running | WorkerStanding::Done) => Style::new(),
+    let style = match row.process.map(|(_, status)| status) {
+        Some(WorkerStatus::Failed(_)) => Style::new().fg(Color::Red),
+        Some(WorkerStatus::Ended(_) | WorkerStatus::Gone) | None => dim(),
+        Some(WorkerStatus::Starting | WorkerStatus::Paused | WorkerStatus::Stopping) => Style::new().fg(Color::Yellow),
+        Some(WorkerStatus::Running | WorkerStatus::Done) => Style::new(),
     };
     TableRow::new(cells).style(style)
 }
 
 /// Title and lines of the selected worker's log.
-pub(super) fn log(scene: &Scene<'_>, rows: &[Row]) -> (String, Vec<Line<'static>>) {
+pub(super) fn log(scene: &Scene<'_>, rows: &[WorkerRow]) -> (String, Vec<Line<'static>>) {
     let stream = if scene.state.pane == Pane::Stdout { "standard output" } else { "standard error" };
     let Some(row) = rows::selected(rows, scene.state).and_then(|index| rows.get(index)) else {
         return (stream.to_owned(), vec![Line::styled("no worker is selected", dim())]);
@@ -255,15 +253,15 @@ pub(super) fn log(scene: &Scene<'_>, rows: &[Row]) -> (String, Vec<Line<'static>
     (title, scene.tail.lines.iter().map(|line| Line::from(line.clone())).collect())
 }
 
-/// The story with times since the launch began; what alarms is red.
+/// Returns the log of events with times since the launch began; alerts are red.
 pub(super) fn reasons(scene: &Scene<'_>) -> Vec<Line<'static>> {
-    let started = scene.story.view.sessions.last().map_or(0.0, |session| session.started);
+    let started = scene.event_log.view.sessions.last().map_or(0.0, |session| session.started);
     let mut all = Vec::new();
-    for (time, weight, text) in &scene.story.lines {
-        let style = match weight {
-            Weight::Alert => Style::new().fg(Color::Red),
-            Weight::Notable => Style::new(),
-            Weight::Detail => dim(),
+    for (time, level, text) in &scene.event_log.lines {
+        let style = match level {
+            LineLevel::Alert => Style::new().fg(Color::Red),
+            LineLevel::Notable => Style::new(),
+            LineLevel::Detail => dim(),
         };
         for (index, line) in text.lines().enumerate() {
             let stamp = if index == 0 { format!("{:>9.1} s  ", time - started) } else { " ".repeat(STAMP) };

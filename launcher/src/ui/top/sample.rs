@@ -17,12 +17,12 @@ const NVML: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
 /// Load of one worker and of all processes in its group.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Load {
+pub(super) struct ProcessLoad {
     /// Hundredths of a core; `None` at the first look.
     pub(super) cpu_percent: Option<f64>,
     /// Resident memory, bytes; what processes share counts for each.
     pub(super) rss_bytes: u64,
-    /// Its GPU, when it uses one.
+    /// Use of a GPU, if any.
     pub(super) gpu: Option<GpuUse>,
 }
 
@@ -44,25 +44,25 @@ pub(super) struct Gpu {
     pub(super) percent: u32,
     pub(super) used_bytes: u64,
     pub(super) total_bytes: u64,
-    /// Process, memory.
+    /// Processes on the GPU: process id, memory in bytes.
     pub(super) processes: Vec<(u32, Option<u64>)>,
 }
 
-/// One measurement.
+/// The result of one measurement.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Samples {
-    pub(super) loads: BTreeMap<u32, Load>,
+    pub(super) loads: BTreeMap<u32, ProcessLoad>,
     pub(super) gpus: Vec<Gpu>,
 }
 
 impl Samples {
     /// Load of the worker with this process id.
-    pub(super) fn of(&self, pid: u32) -> Option<Load> {
+    pub(super) fn of(&self, pid: u32) -> Option<ProcessLoad> {
         self.loads.get(&pid).copied()
     }
 }
 
-/// Measures on request.
+/// Measures the load in a thread, on request.
 #[derive(Debug)]
 pub(super) struct Sampler {
     ask: Sender<BTreeSet<u32>>,
@@ -102,7 +102,7 @@ impl Sampler {
 
 fn measure(asked: &Receiver<BTreeSet<u32>>, answer: &Sender<Samples>, wake: &mut PipeWriter) {
     let nvml = NVML.iter().find_map(|name| Nvml::builder().lib_path(OsStr::new(name)).init().ok());
-    let mut before = Before::default();
+    let mut before = PreviousSample::default();
     while let Ok(pids) = asked.recv() {
         let processes = processes();
         let mut samples = before.loads(&pids, &processes, Instant::now());
@@ -116,7 +116,7 @@ fn measure(asked: &Receiver<BTreeSet<u32>>, answer: &Sender<Samples>, wake: &mut
 
 /// One process of this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Process {
+struct ProcessSample {
     pid: u32,
     group: u32,
     /// User and system time, clock ticks.
@@ -124,20 +124,20 @@ struct Process {
     rss_pages: u64,
 }
 
-/// What was measured last.
+/// The previous measurement, from which CPU use is computed.
 #[derive(Debug, Default)]
-struct Before {
+struct PreviousSample {
     when: Option<Instant>,
     ticks: HashMap<u32, u64>,
 }
 
-impl Before {
+impl PreviousSample {
     /// Sums over the groups that `pids` lead.
-    fn loads(&mut self, pids: &BTreeSet<u32>, processes: &[Process], now: Instant) -> Samples {
+    fn loads(&mut self, pids: &BTreeSet<u32>, processes: &[ProcessSample], now: Instant) -> Samples {
         let ticks_per_s = sysconf(nix::unistd::SysconfVar::CLK_TCK, 100);
         let page = sysconf(nix::unistd::SysconfVar::PAGE_SIZE, 4096);
         let passed = self.when.map(|when| now.duration_since(when).as_secs_f64()).filter(|seconds| *seconds > 0.0);
-        let mut loads: BTreeMap<u32, (u64, Load)> = BTreeMap::new();
+        let mut loads: BTreeMap<u32, (u64, ProcessLoad)> = BTreeMap::new();
         for process in processes.iter().filter(|process| pids.contains(&process.group)) {
             let (ticks, load) = loads.entry(process.group).or_default();
             // A process that was not there before did all its work since.
@@ -161,18 +161,18 @@ fn sysconf(which: nix::unistd::SysconfVar, otherwise: u64) -> u64 {
 }
 
 /// All processes of this host that may be read.
-fn processes() -> Vec<Process> {
+fn processes() -> Vec<ProcessSample> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(|pid: u32| stat(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)).collect()
 }
 
 /// Reads a line of /proc/<pid>/stat. The name, in brackets, may hold anything.
-fn stat(pid: u32, text: &str) -> Option<Process> {
+fn stat(pid: u32, text: &str) -> Option<ProcessSample> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
     let group = u32::try_from(number(2)?).ok()?;
-    Some(Process { pid, group, ticks: number(11)? + number(12)?, rss_pages: number(21)? })
+    Some(ProcessSample { pid, group, ticks: number(11)? + number(12)?, rss_pages: number(21)? })
 }
 
 fn gpus(nvml: &Nvml) -> Vec<Gpu> {
@@ -198,7 +198,7 @@ fn gpus(nvml: &Nvml) -> Vec<Gpu> {
 }
 
 /// Gives each worker the GPU that a process of its group uses.
-fn assign(samples: &mut Samples, processes: &[Process]) {
+fn assign(samples: &mut Samples, processes: &[ProcessSample]) {
     let groups: HashMap<u32, u32> = processes.iter().map(|process| (process.pid, process.group)).collect();
     for gpu in &samples.gpus {
         for (pid, used_bytes) in &gpu.processes {
@@ -217,14 +217,14 @@ mod tests {
     fn a_line_of_proc_is_read() {
         let line =
             "42 (a) b (c) S 1 40 42 0 -1 4194560 1 0 0 0 120 30 0 0 20 0 1 0 99 1000000 250 18446744073709551615";
-        assert_eq!(stat(42, line), Some(Process { pid: 42, group: 40, ticks: 150, rss_pages: 250 }));
+        assert_eq!(stat(42, line), Some(ProcessSample { pid: 42, group: 40, ticks: 150, rss_pages: 250 }));
         assert_eq!(stat(42, "42 (x"), None);
     }
 
     #[test]
     fn load_is_that_of_the_group_since_the_last_look() {
-        let process = |pid, group, ticks| Process { pid, group, ticks, rss_pages: 10 };
-        let mut before = Before::default();
+        let process = |pid, group, ticks| ProcessSample { pid, group, ticks, rss_pages: 10 };
+        let mut before = PreviousSample::default();
         let start = Instant::now();
         let pids = BTreeSet::from([10]);
         let first = before.loads(&pids, &[process(10, 10, 500), process(11, 10, 70), process(99, 99, 1)], start);
@@ -241,10 +241,10 @@ mod tests {
 
     #[test]
     fn a_gpu_belongs_to_the_group_that_uses_it() {
-        let process = Process { pid: 11, group: 10, ticks: 0, rss_pages: 0 };
+        let process = ProcessSample { pid: 11, group: 10, ticks: 0, rss_pages: 0 };
         let gpu =
             Gpu { index: 1, percent: 93, used_bytes: 7, total_bytes: 9, processes: vec![(11, Some(5)), (70, None)] };
-        let mut samples = Samples { loads: BTreeMap::from([(10, Load::default())]), gpus: vec![gpu] };
+        let mut samples = Samples { loads: BTreeMap::from([(10, ProcessLoad::default())]), gpus: vec![gpu] };
         assign(&mut samples, &[process]);
         assert_eq!(samples.of(10).unwrap().gpu, Some(GpuUse { index: 1, percent: 93, used_bytes: Some(5) }));
     }

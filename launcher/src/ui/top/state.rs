@@ -5,72 +5,61 @@ const PAGE: usize = 10;
 /// Longest text to search for.
 const SEARCH_MAX: usize = 64;
 
-/// A key that means something.
+/// A key that options something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
-    /// One up.
     Up,
-    /// One down.
     Down,
-    /// A page up.
     PageUp,
     PageDown,
-    /// To the first.
     Home,
-    /// To the last.
     End,
-    /// Return.
     Enter,
     Escape,
     Backspace,
-    /// Ctrl-C.
     Interrupt,
-    /// Any other character.
     Char(char),
 }
 
 /// Which workers are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Filter {
+pub(super) enum WorkerFilter {
     #[default]
     All,
-    /// Those that failed.
+    /// Only workers that failed.
     Failed,
-    /// Those of this host.
+    /// Only workers of this host.
     Here,
 }
 
-/// What the lower part shows.
+/// The content of the lower part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Pane {
     /// Standard error of the selected worker.
     #[default]
     Stderr,
-    /// Its standard output.
     Stdout,
-    /// What happened, in sentences.
+    /// The log of events.
     Reasons,
 }
 
-/// What a key leads to.
+/// The effect of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// Draw again.
+pub(super) enum KeyOutcome {
     Stay,
-    /// Leave.
     Quit,
 }
 
-/// The choices.
+/// The choices made with the keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct State {
+pub(super) struct TopState {
     /// Rank of the selected worker; `None` until one was chosen: the one that failed, else the first.
     pub(super) selected: Option<u32>,
     /// Which workers are listed.
-    pub(super) filter: Filter,
-    /// What the lower part shows.
+    pub(super) filter: WorkerFilter,
+    /// The content of the lower part.
     pub(super) pane: Pane,
-    /// Whether a key chose that; until then it is what has something to show.
+    /// Whether a key chose the pane; until then [`Self::suggest`] does.
     pub(super) chosen: bool,
     /// Only lines with this text are shown in the lower part; empty: all.
     pub(super) search: String,
@@ -82,7 +71,7 @@ pub(super) struct State {
     pub(super) help: bool,
 }
 
-impl State {
+impl TopState {
     /// Shows `pane`, unless a key chose another one.
     pub(super) fn suggest(&mut self, pane: Pane) {
         if !self.chosen && self.pane != pane {
@@ -92,22 +81,22 @@ impl State {
     }
 
     /// Takes a key; `ranks` are those listed, `shown` the one that is selected now.
-    pub(super) fn press(&mut self, key: Key, ranks: &[u32], shown: Option<u32>) -> Outcome {
+    pub(super) fn press(&mut self, key: Key, ranks: &[u32], shown: Option<u32>) -> KeyOutcome {
         if key == Key::Interrupt {
-            return Outcome::Quit;
+            return KeyOutcome::Quit;
         }
         if self.typing {
             self.type_search(key);
-            return Outcome::Stay;
+            return KeyOutcome::Stay;
         }
         if self.help {
             self.help = false;
-            return Outcome::Stay;
+            return KeyOutcome::Stay;
         }
         match key {
-            Key::Char('q') => return Outcome::Quit,
+            Key::Char('q') => return KeyOutcome::Quit,
             Key::Escape if !self.search.is_empty() => self.search.clear(),
-            Key::Escape => return Outcome::Quit,
+            Key::Escape => return KeyOutcome::Quit,
             Key::Up | Key::Char('k') => self.select(ranks, shown, |index, _| index.saturating_sub(1)),
             Key::Down | Key::Char('j') => self.select(ranks, shown, |index, last| (index + 1).min(last)),
             Key::Home | Key::Char('g') => self.select(ranks, shown, |_, _| 0),
@@ -116,9 +105,9 @@ impl State {
             Key::PageDown => self.scroll = self.scroll.saturating_sub(PAGE),
             Key::Char('f') => {
                 self.filter = match self.filter {
-                    Filter::All => Filter::Failed,
-                    Filter::Failed => Filter::Here,
-                    Filter::Here => Filter::All,
+                    WorkerFilter::All => WorkerFilter::Failed,
+                    WorkerFilter::Failed => WorkerFilter::Here,
+                    WorkerFilter::Here => WorkerFilter::All,
                 }
             }
             Key::Char('l') => self.turn(if self.pane == Pane::Stderr { Pane::Stdout } else { Pane::Stderr }),
@@ -130,7 +119,7 @@ impl State {
             Key::Char('?' | 'h') => self.help = true,
             _ => {}
         }
-        Outcome::Stay
+        KeyOutcome::Stay
     }
 
     fn turn(&mut self, pane: Pane) {
@@ -171,9 +160,9 @@ mod tests {
     const RANKS: [u32; 4] = [3, 5, 8, 9];
 
     /// The state after some keys, with the selection as it is shown.
-    fn after(keys: &[Key]) -> (State, Outcome) {
-        let mut state = State::default();
-        let mut outcome = Outcome::Stay;
+    fn after(keys: &[Key]) -> (TopState, KeyOutcome) {
+        let mut state = TopState::default();
+        let mut outcome = KeyOutcome::Stay;
         for key in keys {
             let shown = state.selected.or(Some(RANKS[0]));
             outcome = state.press(*key, &RANKS, shown);
@@ -187,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_has_something_to_show_is_shown_until_a_key_chooses() {
-        let mut state = State::default();
+        let mut state = TopState::default();
         for pane in [Pane::Reasons, Pane::Stdout, Pane::Stderr] {
             state.suggest(pane);
             assert_eq!(state.pane, pane);
@@ -203,7 +192,7 @@ mod tests {
         assert_eq!(after(&[Key::Down; 9]).0.selected, Some(9));
         assert_eq!(after(&typed("Gk")).0.selected, Some(8));
         assert_eq!(after(&[Key::End, Key::Home, Key::Up]).0.selected, Some(3));
-        let mut gone = State { selected: Some(77), ..State::default() };
+        let mut gone = TopState { selected: Some(77), ..TopState::default() };
         gone.press(Key::Down, &RANKS, Some(77));
         assert_eq!(gone.selected, Some(5));
         gone.press(Key::Down, &[], None);
@@ -212,8 +201,8 @@ mod tests {
 
     #[test]
     fn filters_and_panes_go_round() {
-        let filters: Vec<Filter> = (0..4).map(|n| after(&typed(&"f".repeat(n))).0.filter).collect();
-        assert_eq!(filters, [Filter::All, Filter::Failed, Filter::Here, Filter::All]);
+        let filters: Vec<WorkerFilter> = (0..4).map(|n| after(&typed(&"f".repeat(n))).0.filter).collect();
+        assert_eq!(filters, [WorkerFilter::All, WorkerFilter::Failed, WorkerFilter::Here, WorkerFilter::All]);
         let panes: Vec<Pane> = ["", "l", "ll", "r", "rl"].map(|keys| after(&typed(keys)).0.pane).to_vec();
         assert_eq!(panes, [Pane::Stderr, Pane::Stdout, Pane::Stderr, Pane::Reasons, Pane::Stderr]);
     }
@@ -221,19 +210,19 @@ mod tests {
     #[test]
     fn a_search_takes_letters_that_are_keys_elsewhere() {
         let (state, outcome) = after(&typed("/quit"));
-        assert_eq!((state.search.as_str(), state.typing, outcome), ("quit", true, Outcome::Stay));
+        assert_eq!((state.search.as_str(), state.typing, outcome), ("quit", true, KeyOutcome::Stay));
         let keys = [typed("/quit"), vec![Key::Backspace, Key::Enter]].concat();
-        assert_eq!(after(&keys).0, State { search: "qui".into(), ..State::default() });
-        assert_eq!(after(&[keys.clone(), vec![Key::Escape]].concat()).0, State::default());
-        assert_eq!(after(&[keys, typed("q")].concat()).1, Outcome::Quit);
+        assert_eq!(after(&keys).0, TopState { search: "qui".into(), ..TopState::default() });
+        assert_eq!(after(&[keys.clone(), vec![Key::Escape]].concat()).0, TopState::default());
+        assert_eq!(after(&[keys, typed("q")].concat()).1, KeyOutcome::Quit);
     }
 
     #[test]
     fn help_closes_with_any_key_and_control_c_always_leaves() {
         assert!(after(&typed("?")).0.help);
-        assert_eq!(after(&typed("?q")), (State::default(), Outcome::Stay));
+        assert_eq!(after(&typed("?q")), (TopState::default(), KeyOutcome::Stay));
         for before in ["", "?", "/x"] {
-            assert_eq!(after(&[typed(before), vec![Key::Interrupt]].concat()).1, Outcome::Quit);
+            assert_eq!(after(&[typed(before), vec![Key::Interrupt]].concat()).1, KeyOutcome::Quit);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The end of a worker's log, as the file grows.
 
-use super::{rows::Row, state::Pane};
+use super::{rows::WorkerRow, state::Pane};
 use crate::ui::plain;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use std::{
@@ -17,17 +17,16 @@ const FOLDERS_MAX: usize = 256;
 
 /// The log that is shown.
 #[derive(Debug, Default)]
-pub(super) struct Tail {
+pub(super) struct LogTail {
     /// The file, when there is one.
     pub(super) path: Option<PathBuf>,
-    /// Its last lines.
     pub(super) lines: Vec<String>,
     watch: Option<Inotify>,
     read: Option<(u64, std::time::SystemTime)>,
 }
 
-impl Tail {
-    /// Looks at this log from now on and reads what is new.
+impl LogTail {
+    /// Switches to this log, or reads what is new in it.
     pub(super) fn look(&mut self, path: Option<PathBuf>) {
         if self.path != path {
             *self = Self { path, ..Self::default() };
@@ -75,7 +74,7 @@ fn end_of(path: &Path) -> io::Result<String> {
 
 /// The file of a worker's output below `logs`: `<round>/<rank>/` of ENN's own workers, `attempt_<round>/<local rank>/` of
 /// other programs, there or in a folder below.
-pub(super) fn path(logs: &[PathBuf], row: &Row, pane: Pane) -> Option<PathBuf> {
+pub(super) fn path(logs: &[PathBuf], row: &WorkerRow, pane: Pane) -> Option<PathBuf> {
     let name = match pane {
         Pane::Stdout => "stdout.log",
         Pane::Stderr | Pane::Reasons => "stderr.log",
@@ -88,8 +87,9 @@ pub(super) fn path(logs: &[PathBuf], row: &Row, pane: Pane) -> Option<PathBuf> {
     near.chain(below.iter().map(|dir| dir.join(&attempt))).find(|path| path.is_file())
 }
 
-/// What of a worker there is to show: standard error if it wrote any, else standard output, else what happened to the run.
-pub(super) fn telling(logs: &[PathBuf], row: Option<&Row>) -> Pane {
+/// Returns the pane that has content: standard error if the worker wrote any, else standard output, else the log of
+/// events.
+pub(super) fn default_pane(logs: &[PathBuf], row: Option<&WorkerRow>) -> Pane {
     let wrote = |pane: &Pane| {
         let log = row.and_then(|row| path(logs, row, *pane));
         log.and_then(|log| fs::metadata(log).ok()).is_some_and(|found| found.len() > 0)
@@ -98,7 +98,7 @@ pub(super) fn telling(logs: &[PathBuf], row: Option<&Row>) -> Pane {
 }
 
 #[cfg(test)]
-impl Tail {
+impl LogTail {
     /// A log without a file.
     pub(super) fn showing(path: &str, lines: Vec<String>) -> Self {
         Self { path: Some(path.into()), lines, ..Self::default() }
@@ -110,8 +110,8 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    fn row() -> Row {
-        Row { rank: 3, local_rank: 1, host: "n".into(), round: 2, process: None, load: None, here: true }
+    fn row() -> WorkerRow {
+        WorkerRow { rank: 3, local_rank: 1, host: "n".into(), round: 2, process: None, load: None, here: true }
     }
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
     fn a_log_that_is_empty_is_not_what_is_shown_first() {
         let dir = tempfile::tempdir().unwrap();
         let logs = [dir.path().to_owned()];
-        assert_eq!(telling(&logs, None), Pane::Reasons);
+        assert_eq!(default_pane(&logs, None), Pane::Reasons);
         let folder = dir.path().join("attempt_2/1");
         fs::create_dir_all(&folder).unwrap();
         for (name, text, expected) in [
@@ -140,7 +140,7 @@ mod tests {
             ("stderr.log", "warning\n", Pane::Stderr),
         ] {
             fs::write(folder.join(name), text).unwrap();
-            assert_eq!(telling(&logs, Some(&row())), expected, "after {name}");
+            assert_eq!(default_pane(&logs, Some(&row())), expected, "after {name}");
         }
     }
 
@@ -152,7 +152,7 @@ mod tests {
         for line in 0..60_000 {
             writeln!(file, "line {line}").unwrap();
         }
-        let mut tail = Tail::default();
+        let mut tail = LogTail::default();
         tail.look(Some(path.clone()));
         assert!(tail.lines.len() > 10_000 && tail.lines.len() < 60_000);
         assert!(tail.lines[0].starts_with("line ") && tail.lines.last().is_some_and(|line| line == "line 59999"));

@@ -1,14 +1,14 @@
 //! The screen, drawn from values: what stands where. Pure.
 
 use super::{
+    event_log::EventLog,
     panels,
-    rows::{self, Place, Row},
+    rows::{self, RowContext, WorkerRow},
     sample::Samples,
-    state::{Pane, State},
-    story::Story,
-    tail::Tail,
+    state::{Pane, TopState},
+    tail::LogTail,
 };
-use crate::ui::{plain, status::Glance};
+use crate::ui::{plain, status::StatusContext};
 use enn_common::shown;
 use ratatui::{
     Frame,
@@ -28,24 +28,22 @@ const HELP_SIZE: (u16, u16) = (62, 15);
 /// Everything that is drawn.
 #[derive(Debug)]
 pub(super) struct Scene<'a> {
-    pub(super) story: &'a Story,
-    pub(super) glance: Glance,
-    /// This host.
+    pub(super) event_log: &'a EventLog,
+    pub(super) context: StatusContext,
     pub(super) host: &'a str,
     pub(super) samples: &'a Samples,
-    pub(super) state: &'a State,
-    pub(super) tail: &'a Tail,
+    pub(super) state: &'a TopState,
+    pub(super) tail: &'a LogTail,
 }
 
 impl Scene<'_> {
     /// The workers that are listed.
-    pub(super) fn rows(&self) -> Vec<Row> {
-        let place = Place { living: self.glance.living, host: self.host };
-        rows::rows(&self.story.view, self.samples, place, self.state.filter)
+    pub(super) fn rows(&self) -> Vec<WorkerRow> {
+        let place = RowContext { living: self.context.living, host: self.host };
+        rows::rows(&self.event_log.view, self.samples, place, self.state.filter)
     }
 }
 
-/// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
     let rows = scene.rows();
     let area = frame.area();
@@ -86,8 +84,8 @@ fn heights(height: u16, overview: usize, nodes: usize, workers: usize) -> [Const
     ]
 }
 
-fn lower_part(frame: &mut Frame<'_>, area: Rect, scene: &Scene<'_>, rows: &[Row]) {
-    let State { pane, search, scroll, .. } = scene.state;
+fn lower_part(frame: &mut Frame<'_>, area: Rect, scene: &Scene<'_>, rows: &[WorkerRow]) {
+    let TopState { pane, search, scroll, .. } = scene.state;
     let (title, lines) = match pane {
         Pane::Reasons => ("what happened".to_owned(), panels::reasons(scene)),
         Pane::Stderr | Pane::Stdout => panels::log(scene, rows),

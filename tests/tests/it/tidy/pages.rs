@@ -23,7 +23,7 @@ const FILE_ENDINGS: [&str; 4] = ["rs", "py", "csv", "pt"];
 /// Sections of a page from which on it lists them.
 const SECTIONS_LISTED_MIN: usize = 3;
 /// Methods of `Section` whose first argument is a key.
-const READERS: [&str; 13] = [
+const READERS: [&str; 14] = [
     "integer",
     "integers",
     "number",
@@ -35,6 +35,7 @@ const READERS: [&str; 13] = [
     "texts",
     "columns",
     "name",
+    "name_or_old",
     "node",
     "free",
 ];

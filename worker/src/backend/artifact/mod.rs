@@ -1,6 +1,6 @@
 //! Exported artifacts run by libtorch itself: PT2 archives node by node, packages of AOTInductor as the code they hold.
 //!
-//! **Invariant:** an archive is what was checked before it comes here: libtorch follows what it says without looking.
+//! **Invariant:** an archive must be checked before it comes here, since libtorch executes it without validation.
 
 mod result;
 mod sys;

@@ -15,12 +15,12 @@ use std::{
 use tch::{Device, Tensor};
 use torch_sys::C_tensor;
 
-/// Outputs an artifact may have.
+/// Most outputs of an artifact.
 const OUTPUTS_MAX: usize = 64;
-/// A library called libtorch.so with nothing in it.
+/// An empty shared library named libtorch.so, which satisfies the dependency of compiled packages.
 const STAND_IN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libtorch.so"));
 
-/// A loaded artifact.
+/// A loaded artifact, which the shim owns.
 #[derive(Debug)]
 pub struct Artifact(*mut c_void);
 
@@ -28,7 +28,7 @@ impl Artifact {
     /// Loads a PT2 archive, which runs on the CPU.
     ///
     /// # Errors
-    /// libtorch's sentence.
+    /// Errors of libtorch.
     pub fn archive(path: &Path) -> Result<Self, ShimError> {
         let path = nul(path)?;
         let mut out = ptr::null_mut();
@@ -40,7 +40,7 @@ impl Artifact {
     /// Loads a package of AOTInductor onto the device it was compiled for.
     ///
     /// # Errors
-    /// libtorch's sentence, or the system's about the library that stands in for libtorch.so.
+    /// Errors of libtorch, or of loading the library that stands in for libtorch.so.
     pub fn package(path: &Path, device: Device) -> Result<Self, ShimError> {
         stand_in()?;
         let path = nul(path)?;
@@ -51,10 +51,10 @@ impl Artifact {
         Ok(Self(out))
     }
 
-    /// Its outputs, contiguous, for all its inputs.
+    /// Runs the artifact on all of its inputs and returns its outputs, which are contiguous.
     ///
     /// # Errors
-    /// libtorch's sentence.
+    /// Errors of libtorch.
     pub fn run(&mut self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, ShimError> {
         let inputs: Vec<*const C_tensor> = inputs.iter().map(|tensor| tensor.as_ptr()).collect();
         let mut outs = [ptr::null_mut(); OUTPUTS_MAX];
@@ -75,10 +75,10 @@ impl Drop for Artifact {
     }
 }
 
-/// What a package of AOTInductor says of itself; its code is not loaded.
+/// Returns the metadata of an AOTInductor package without loading its code.
 ///
 /// # Errors
-/// libtorch's sentence.
+/// Errors of libtorch.
 pub fn about(path: &Path) -> Result<BTreeMap<String, String>, ShimError> {
     let path = nul(path)?;
     let mut text = ptr::null();
@@ -94,7 +94,7 @@ fn nul(path: &Path) -> Result<CString, ShimError> {
         .map_err(|_| ShimError { message: format!("{} holds a zero byte", path.display()) })
 }
 
-/// Sees to it that a libtorch.so is loaded.
+/// Loads the empty library that stands in for libtorch.so.
 fn stand_in() -> Result<(), ShimError> {
     let failed =
         |message: String| ShimError { message: format!("the library that stands in for libtorch.so: {message}") };

@@ -1,6 +1,6 @@
-//! Copies that a CUDA device makes beside its computation, out of its memory to page-locked memory of the host.
+//! Asynchronous copies from a CUDA device to page-locked memory of the host, on a stream of their own.
 
 mod result;
 mod sys;
 
-pub use result::{Copier, Copying};
+pub use result::{Copier, PendingCopy};

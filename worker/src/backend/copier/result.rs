@@ -1,54 +1,58 @@
-//! A device's stream of copies, with owners: what is copied, from where and to where, stays until the device has done it.
+//! A device's copy stream with owners: source and destination of a copy stay alive until the device has completed it.
 
 use super::sys;
 use crate::backend::{
-    locked::Locked,
+    pinned::PinnedBuffer,
     torch::{ShimError, check},
 };
 use std::{ffi::c_void, ops::Range, ptr, rc::Rc};
 use tch::Tensor;
 
-/// A stream beside the one that computes.
+/// A copy stream, separate from the one that computes.
 #[derive(Debug, Clone)]
-pub struct Copier(Rc<Stream>);
+pub struct Copier(Rc<CopierStream>);
 
 #[derive(Debug)]
-struct Stream(*mut c_void);
+struct CopierStream(*mut c_void);
 
-/// Copies under way.
+/// Copies in flight.
 #[derive(Debug)]
-pub struct Copying {
+pub struct PendingCopy {
     copier: Copier,
-    /// Where the bytes go; taken at the end.
-    into: Option<Locked>,
-    /// What they are copied from.
+    /// Destination of the copies; taken at the end.
+    into: Option<PinnedBuffer>,
+    /// Sources of the copies.
     _from: Vec<Tensor>,
 }
 
 impl Copier {
-    /// Of the CUDA device with this number.
+    /// Returns a copy stream of the CUDA device with this index.
     ///
     /// # Errors
-    /// Without CUDA, or what the device says.
+    /// Without CUDA, or on errors of the device.
     pub fn new(device: usize) -> Result<Self, ShimError> {
         let mut copier = ptr::null_mut();
         // SAFETY: `copier` is writable.
         check(unsafe { sys::enn_copier_new(device as i32, &raw mut copier) })?;
-        Ok(Self(Rc::new(Stream(copier))))
+        Ok(Self(Rc::new(CopierStream(copier))))
     }
 
-    /// Begins to copy tensors of the device, elements in order, to the bytes of `into` that are named beside each: as they are once the
-    /// current stream has done what it was given so far. Whoever changes them later on that stream calls [`Copier::hold`] first.
+    /// Begins to copy each tensor, elements in order, to the given byte range of `into`. The copies see the tensors as they are after all work
+    /// launched so far on the current stream. A caller that changes the tensors later on that stream must call [`Copier::hold`] first.
     ///
     /// # Errors
-    /// The memory comes back with what the device says; nothing copies to it any more.
-    pub fn begin(&self, jobs: Vec<(Tensor, Range<usize>)>, mut into: Locked) -> Result<Copying, (Locked, ShimError)> {
+    /// Returns the memory together with the device's error; no copy writes to it any more.
+    pub fn begin(
+        &self,
+        jobs: Vec<(Tensor, Range<usize>)>,
+        mut into: PinnedBuffer,
+    ) -> Result<PendingCopy, (PinnedBuffer, ShimError)> {
         let asked = self.ask(&jobs, into.bytes_mut());
         let from = jobs.into_iter().map(|(tensor, _)| tensor).collect();
-        let copying = Copying { copier: self.clone(), into: Some(into), _from: from };
+        let copying = PendingCopy { copier: self.clone(), into: Some(into), _from: from };
         match asked {
             Ok(()) => Ok(copying),
-            // What was asked for before it failed may be under way.
+            // Copies begun before the failure may be in flight.
             Err(error) => Err((copying.finish().0, error)),
         }
     }
@@ -61,40 +65,40 @@ impl Copier {
             let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
             let to = &mut into[range.clone()];
             assert!(to.len() == bytes && tensor.is_contiguous(), "elements in order, and room for just these");
-            // SAFETY: both places have so many bytes, by the line above; `Copying` holds both until the device has done it.
+            // SAFETY: both places have so many bytes, by the line above; `PendingCopy` holds both until the device has done it.
             check(unsafe { sys::enn_copier_copy(stream, tensor.data_ptr(), to.as_mut_ptr().cast(), bytes) })?;
         }
         // SAFETY: as above.
         check(unsafe { sys::enn_copier_end(stream) })
     }
 
-    /// Lets what is launched on the current stream from now on wait for what was asked for; the host goes on.
+    /// Makes later work on the current stream wait for the copies begun so far, without blocking the host.
     ///
     /// # Errors
-    /// What the device says.
+    /// Errors of the device.
     pub fn hold(&self) -> Result<(), ShimError> {
         // SAFETY: the stream lives as long as `self`.
         check(unsafe { sys::enn_copier_hold(self.0.0) })
     }
 }
 
-impl Copying {
-    /// The stream, to hold for.
+impl PendingCopy {
+    /// The copy stream, to call [`Copier::hold`] on.
     pub fn copier(&self) -> &Copier {
         &self.copier
     }
 
-    /// Whether [`Copying::finish`] will not wait.
+    /// Whether [`PendingCopy::finish`] will not wait.
     pub fn is_done(&self) -> bool {
         let mut done = 0;
         // SAFETY: the stream lives as long as `self`, and the number is writable.
         let asked = check(unsafe { sys::enn_copier_done(self.copier.0.0, &raw mut done) });
-        // What went wrong is told at the end.
+        // An error is reported by `finish`.
         asked.is_err() || done != 0
     }
 
-    /// Waits for the device. The memory comes back, and whether all is in it.
-    pub fn finish(mut self) -> (Locked, Result<(), ShimError>) {
+    /// Waits for the device. Returns the memory, and whether all copies succeeded.
+    pub fn finish(mut self) -> (PinnedBuffer, Result<(), ShimError>) {
         let done = self.wait();
         let into = self.into.take();
         (into.unwrap_or_else(|| unreachable!("it is taken here only, once")), done)
@@ -106,7 +110,7 @@ impl Copying {
     }
 }
 
-impl Drop for Copying {
+impl Drop for PendingCopy {
     fn drop(&mut self) {
         if self.into.is_some() {
             let _lost_with_the_device = self.wait();
@@ -114,7 +118,7 @@ impl Drop for Copying {
     }
 }
 
-impl Drop for Stream {
+impl Drop for CopierStream {
     fn drop(&mut self) {
         // SAFETY: the only owner frees once; whoever copied has waited.
         unsafe { sys::enn_copier_free(self.0) }

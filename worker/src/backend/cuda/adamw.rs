@@ -1,7 +1,7 @@
-//! What an optimizer step does to many flat arrays at once: AdamW, the numbers of its step, the norm of all gradients, the
-//! average of the weights, zeros. Nothing is read back.
+//! Optimizer kernels over many flat arrays at once: AdamW, the scalars of its step, the norm of all gradients, the
+//! average of the weights, and clearing. No result is read back to the host.
 
-use super::call::{Call, grid};
+use super::call::{KernelCall, grid};
 use super::check::{Check, PACK_BYTES, ceil};
 use super::error::CudaError;
 use super::source::{Element, Source, Variant};
@@ -11,22 +11,22 @@ pub(super) static SOURCE: Source =
     Source { name: "adamw", text: include_str!("src/adamw.cu"), numbers: &["VEC", "HALF_SHADOW"], shared_bytes_max: 0 };
 
 const THREADS: u32 = 256;
-/// Elements a block takes; the source's PER_BLOCK.
+/// Elements per block; the source's PER_BLOCK.
 const PER_BLOCK: i64 = 4096;
-/// Arrays of one launch; the source's ARRAYS_MAX.
+/// Most arrays of one launch; the source's ARRAYS_MAX.
 const ARRAYS_MAX: usize = 56;
 /// 64-bit words of an array's entry in the table.
 const ARRAY_WORDS: usize = 9;
-/// Of these, pointers: weights, moments, gradient, copy, average.
+/// Pointers among the words of an entry: weights, two moments, gradient, low-precision copy, average.
 const POINTERS: usize = 6;
-/// Elements of a pack.
+/// Elements per vector load.
 const PACK: i64 = 4;
-/// Numbers of a step.
+/// Scalars of a step, see [`step_scalars`].
 const NUMBERS: i64 = 6;
 
 /// One flat array of weights with its gradient and moments.
 #[derive(Debug, Clone, Copy)]
-pub struct Array<'a> {
+pub struct FlatArray<'a> {
     /// Master weights, f32; written.
     pub p: &'a Tensor,
     /// First moment, f32; written.
@@ -35,32 +35,32 @@ pub struct Array<'a> {
     pub v: &'a Tensor,
     /// Gradient: f32, bf16 or f16, the same for all arrays.
     pub grad: &'a Tensor,
-    /// Receives the weights in bf16 or f16, in the same kind for all arrays.
+    /// Low-precision copy of the weights, written: bf16 or f16, the same for all arrays.
     pub shadow: Option<&'a Tensor>,
-    /// Moves by the step's share to the new weights, f32; written.
+    /// Moving average of the weights, f32; written.
     pub average: Option<&'a Tensor>,
-    /// Whether the weights decay.
+    /// Whether weight decay applies.
     pub decays: bool,
 }
 
-/// Constants of the step's numbers.
+/// Constants of the step's scalars.
 #[derive(Debug, Clone, Copy)]
 pub struct Constants {
     pub betas: (f64, f64),
-    /// Decay of the arrays that decay.
+    /// Weight decay of the arrays that decay.
     pub decay: f64,
     /// Global-norm clip; 0 switches it off.
     pub clip: f64,
 }
 
-/// One launch's table in the making.
-struct Table {
+/// Builder of the array table of one launch.
+struct LaunchTable {
     words: Vec<u64>,
     arrays: usize,
     blocks: i64,
 }
 
-impl Table {
+impl LaunchTable {
     fn new() -> Self {
         Self { words: vec![0; 2], arrays: 0, blocks: 0 }
     }
@@ -72,7 +72,7 @@ impl Table {
         self.blocks += ceil(count, PER_BLOCK);
     }
 
-    /// The bytes of the kernel's parameter: always the whole table.
+    /// Returns the words of the kernel's parameter, always of the full table's size.
     fn finish(&self) -> Vec<u64> {
         let mut words = self.words.clone();
         words[0] = self.arrays as u64;
@@ -82,7 +82,7 @@ impl Table {
     }
 }
 
-/// Whether all of `tensors`, of `count` elements, can be taken four elements at a time.
+/// Whether all of `tensors`, of `count` elements each, allow vector loads of four elements.
 fn packs(tensors: [Option<&Tensor>; POINTERS], count: i64) -> bool {
     let fits = |tensor: &Tensor| {
         let bytes = PACK * Element::of(tensor.kind()).map_or(PACK_BYTES, Element::bytes);
@@ -91,14 +91,14 @@ fn packs(tensors: [Option<&Tensor>; POINTERS], count: i64) -> bool {
     count % PACK == 0 && tensors.into_iter().flatten().all(fits)
 }
 
-/// Tables for arrays of one kind of gradient: those that can be packed, then the others, in order.
-fn tables(arrays: &[([Option<&Tensor>; POINTERS], i64, bool)]) -> Vec<(u32, Table)> {
-    let mut tables: Vec<(u32, Table)> = Vec::new();
+/// Builds the tables for arrays of one gradient kind: first those with vector loads, then the others, in order.
+fn tables(arrays: &[([Option<&Tensor>; POINTERS], i64, bool)]) -> Vec<(u32, LaunchTable)> {
+    let mut tables: Vec<(u32, LaunchTable)> = Vec::new();
     for packed in [true, false] {
         let vec = if packed { PACK as u32 } else { 1 };
         for (pointers, count, decays) in arrays.iter().filter(|(p, n, _)| *n > 0 && packs(*p, *n) == packed) {
             if tables.last().is_none_or(|(v, table)| *v != vec || table.arrays == ARRAYS_MAX) {
-                tables.push((vec, Table::new()));
+                tables.push((vec, LaunchTable::new()));
             }
             if let Some((_, table)) = tables.last_mut() {
                 table.add(*pointers, *count, *decays);
@@ -127,16 +127,16 @@ pub fn step_scalars(ins: [&Tensor; 5], constants: &Constants) -> Result<[Tensor;
     let (b1, b2) = constants.betas;
     let settings = [b1, b2, constants.decay, constants.clip].map(f64::to_bits);
     let variant = Variant::new(&SOURCE, Element::F32, &[1]);
-    let call = ins.into_iter().fold(Call::new(&variant, "step_scalars"), Call::tensor);
+    let call = ins.into_iter().fold(KernelCall::new(&variant, "step_scalars"), KernelCall::tensor);
     call.tensor(&numbers).tensor(&mean).tensor(&taken).structure(&settings).launch(ins[0], grid(1, 1))?;
     Ok([numbers, mean, taken])
 }
 
-/// One step over all arrays with the six numbers of `op::optim`, and `share` by which averages move; a refused step writes nothing.
+/// Runs one step over all arrays with the six scalars of `op::optim`; averages move by `share`. A refused step writes nothing.
 ///
 /// # Errors
 /// When the kernel is not written for the operands, or is not launched.
-pub fn adamw(arrays: &[Array<'_>], numbers: &Tensor, share: Option<&Tensor>, eps: f64) -> Result<(), CudaError> {
+pub fn adamw(arrays: &[FlatArray<'_>], numbers: &Tensor, share: Option<&Tensor>, eps: f64) -> Result<(), CudaError> {
     let check = Check { kernel: "adamw" };
     let Some(first) = arrays.first() else { return Ok(()) };
     let element = check.element("grad", first.grad)?;
@@ -161,24 +161,24 @@ pub fn adamw(arrays: &[Array<'_>], numbers: &Tensor, share: Option<&Tensor>, eps
         entries.push((pointers, count, array.decays));
     }
     check.numbers("numbers", numbers, Kind::Float, NUMBERS, first.p)?;
-    // Without averages nobody reads it.
+    // The kernel does not read the share without averages.
     let share = share.unwrap_or(numbers);
     check.that(share.kind() == Kind::Float, "share", share, "f32")?;
     let tables = tables(&entries);
     let variant = |vec: u32| Variant::new(&SOURCE, element, &[vec, u32::from(copies == Kind::Half)]);
     for (vec, _) in &tables {
-        Call::new(&variant(*vec), "adamw").make_ready(first.p)?;
+        KernelCall::new(&variant(*vec), "adamw").make_ready(first.p)?;
     }
     for (vec, table) in tables {
         let variant = variant(vec);
         let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
-        let call = Call::new(&variant, "adamw").structure(&table.finish()).tensor(numbers).tensor(share);
+        let call = KernelCall::new(&variant, "adamw").structure(&table.finish()).tensor(numbers).tensor(share);
         call.float(eps).launch(first.p, grid(blocks, THREADS))?;
     }
     Ok(())
 }
 
-/// Norm of all gradients together, and of those whose norm is known `before`; f64 of 0 axes; not finite if an element is not.
+/// Returns the joint norm of all gradients, combined with the known norm `before`; f64 of 0 axes; not finite if an element is not.
 ///
 /// # Errors
 /// As [`adamw`].
@@ -207,33 +207,37 @@ pub fn norm(before: Option<&Tensor>, grads: &[&Tensor]) -> Result<Tensor, CudaEr
         let variant = Variant::new(&SOURCE, element, &[*vec]);
         let part = partial.f_narrow(0, done, table.blocks)?;
         let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
-        Call::new(&variant, "squares").structure(&table.finish()).tensor(&part).launch(first, grid(blocks, THREADS))?;
+        KernelCall::new(&variant, "squares")
+            .structure(&table.finish())
+            .tensor(&part)
+            .launch(first, grid(blocks, THREADS))?;
         done += table.blocks;
     }
     let norm = Tensor::f_empty([0_i64; 0], (Kind::Double, device))?;
     let variant = Variant::new(&SOURCE, element, &[1]);
-    let call = Call::new(&variant, "norm_of").tensor(&partial).int(total).maybe(before).tensor(&norm);
+    let call = KernelCall::new(&variant, "norm_of").tensor(&partial).int(total).maybe(before).tensor(&norm);
     call.launch(first, grid(1, THREADS))?;
     Ok(norm)
 }
 
-/// Counts an update (`updates`, f64 of 0 axes, written); the share that averages move by, f32: 0 where `taken` (f64 of 0 axes) is not 1.
+/// Counts an update in `updates` (f64 of 0 axes, written). Returns the share by which averages move, f32: 0 where `taken` (f64 of 0
+/// axes) is not 1.
 ///
 /// # Errors
 /// As [`adamw`].
-pub fn average_share([updates, taken]: [&Tensor; 2], decay: f64) -> Result<Tensor, CudaError> {
+pub fn average_share(updates: &Tensor, taken: &Tensor, decay: f64) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "average_share" };
     check.device("updates", updates)?;
     check.numbers("updates", updates, Kind::Double, 1, updates)?;
     check.numbers("taken", taken, Kind::Double, 1, updates)?;
     let share = Tensor::f_empty([1], (Kind::Float, updates.device()))?;
     let variant = Variant::new(&SOURCE, Element::F32, &[1]);
-    let call = Call::new(&variant, "average_share").tensor(updates).tensor(taken).tensor(&share);
+    let call = KernelCall::new(&variant, "average_share").tensor(updates).tensor(taken).tensor(&share);
     call.structure(&[decay.to_bits()]).launch(updates, grid(1, 1))?;
     Ok(share)
 }
 
-/// Moves averages (written) by a share, each to its weights: all f32.
+/// Moves each average (written) towards its weights by a share; all f32.
 ///
 /// # Errors
 /// As [`adamw`].
@@ -249,12 +253,12 @@ pub fn average(pairs: &[[&Tensor; 2]], share: &Tensor) -> Result<(), CudaError> 
     }
     let tables = tables(&entries);
     for (vec, _) in &tables {
-        Call::new(&Variant::new(&SOURCE, Element::F32, &[*vec]), "average").make_ready(share)?;
+        KernelCall::new(&Variant::new(&SOURCE, Element::F32, &[*vec]), "average").make_ready(share)?;
     }
     for (vec, table) in tables {
         let variant = Variant::new(&SOURCE, Element::F32, &[vec]);
         let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
-        let call = Call::new(&variant, "average").structure(&table.finish()).tensor(share);
+        let call = KernelCall::new(&variant, "average").structure(&table.finish()).tensor(share);
         call.launch(share, grid(blocks, THREADS))?;
     }
     Ok(())
@@ -278,7 +282,7 @@ pub fn zero(arrays: &[&Tensor]) -> Result<(), CudaError> {
     for (vec, table) in tables(&entries) {
         let variant = Variant::new(&SOURCE, element, &[vec]);
         let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
-        Call::new(&variant, "zero").structure(&table.finish()).launch(first, grid(blocks, THREADS))?;
+        KernelCall::new(&variant, "zero").structure(&table.finish()).launch(first, grid(blocks, THREADS))?;
     }
     Ok(())
 }

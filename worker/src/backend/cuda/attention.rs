@@ -1,10 +1,10 @@
-//! Attention with a key bias, a structural mask and modified scores, in tiles: memory grows with the tokens, not with their square.
+//! Tiled attention with a key bias, a structural mask and modified scores. Memory is linear in the number of tokens.
 
-use super::call::{Call, grid};
+use super::call::{KernelCall, grid};
 use super::check::{Check, PACK_BYTES, aligned, blocks, ceil};
 use super::engine;
 use super::error::CudaError;
-use super::result::Grid;
+use super::result::LaunchGrid;
 use super::source::{Element, Source, Variant};
 use tch::{Kind, Tensor};
 
@@ -15,19 +15,19 @@ pub(super) static SOURCE: Source = Source {
     shared_bytes_max: 128 << 10,
 };
 
-/// Widest head.
+/// Largest head width in elements.
 pub const HEAD_MAX: i64 = 128;
-/// Rows a block owns; the source's ROWS.
+/// Rows per block; the source's ROWS.
 const ROWS: i64 = 64;
 const THREADS: u32 = 128;
 /// Queries of a block of `attention_delta`.
 const DELTA_ROWS: i64 = 4;
-/// A window of any size beyond hides nothing; the kernel adds positions to it.
+/// Largest window: a larger one hides nothing, and the kernel adds positions to the window.
 const WINDOW_MAX: i64 = u32::MAX as i64;
 
-/// Which keys a query sees.
+/// Selects the keys that a query sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mask {
+pub struct AttentionMask {
     /// Keys up to the query only.
     pub causal: bool,
     /// Keys up to this distance only.
@@ -36,8 +36,8 @@ pub struct Mask {
     pub dilation: i64,
 }
 
-impl Mask {
-    /// Every key.
+impl AttentionMask {
+    /// The mask that hides no key.
     pub const NONE: Self = Self { causal: false, window: None, dilation: 1 };
 
     fn words(self) -> [u64; 3] {
@@ -46,9 +46,9 @@ impl Mask {
     }
 }
 
-/// Operands of attention.
+/// Operands and settings of attention.
 #[derive(Debug, Clone, Copy)]
-pub struct Attention<'a> {
+pub struct AttentionInputs<'a> {
     /// Queries (B, H, Nq, D).
     pub q: &'a Tensor,
     /// Keys (B, H, Nk, D).
@@ -57,37 +57,37 @@ pub struct Attention<'a> {
     pub v: &'a Tensor,
     /// Added to the scores of a key: (Nk) or (B, Nk).
     pub bias: Option<&'a Tensor>,
-    /// Which keys a query sees.
-    pub mask: Mask,
-    /// Factor on q·k.
+    /// Selects the keys that a query sees.
+    pub mask: AttentionMask,
+    /// Factor on the scores q·k.
     pub scale: f64,
     /// Soft cap of the scaled scores, before the bias.
     pub cap: Option<f64>,
-    /// Whether each head's slope times the distance is taken off.
+    /// Whether each head's slope times the distance is subtracted (ALiBi).
     pub alibi: bool,
 }
 
-impl Attention<'_> {
-    /// The kernels' last two arguments.
-    fn finish<'a>(&self, call: Call<'a>) -> Call<'a> {
+impl AttentionInputs<'_> {
+    /// Appends the kernels' last two arguments.
+    fn finish<'a>(&self, call: KernelCall<'a>) -> KernelCall<'a> {
         call.float(self.scale).float(self.cap.unwrap_or(0.0))
     }
 }
 
-/// Operands made ready, and the kernel for them.
-struct Ready {
+/// Operands in the layout of the kernels, and the kernel variant for them.
+struct AttentionOperands {
     variant: Variant,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     bias: Option<Tensor>,
-    /// 0 for one bias of all batch rows.
+    /// Batch stride of the bias; 0 for one bias of all batch rows.
     bias_stride: i64,
     sizes: [i64; 4],
     head: i64,
 }
 
-/// The tensor itself if each row's elements are neighbours, else a copy.
+/// Returns the tensor itself if each row is contiguous, else a copy.
 fn rows_of(x: &Tensor) -> Result<Tensor, CudaError> {
     Ok(if x.stride()[3] == 1 && x.stride()[2] > 0 { x.shallow_clone() } else { x.f_contiguous()? })
 }
@@ -97,7 +97,7 @@ fn packs(vec: i64, tensors: &[&Tensor]) -> bool {
     aligned(tensors) && tensors.iter().all(|x| x.stride()[..3].iter().all(|stride| stride % vec == 0))
 }
 
-fn ready(check: Check, a: &Attention<'_>, others: &[&Tensor]) -> Result<Ready, CudaError> {
+fn ready(check: Check, a: &AttentionInputs<'_>, others: &[&Tensor]) -> Result<AttentionOperands, CudaError> {
     let element = check.element("q", a.q)?;
     check.device("q", a.q)?;
     let [batch, heads, queries, head] = shape(check, "q", a.q)?;
@@ -113,7 +113,7 @@ fn ready(check: Check, a: &Attention<'_>, others: &[&Tensor]) -> Result<Ready, C
         check.that(other.kind() == a.q.kind() && other.device() == a.q.device(), name, other, "as q")?;
     }
     check.that(a.mask.dilation >= 1, "mask", a.q, "a dilation of at least 1")?;
-    // A larger or smaller one would be 0 or infinite in f32.
+    // Other caps would be 0 or infinite in f32.
     let cap = a.cap.is_none_or(|cap| cap > 0.0 && (cap as f32).is_normal());
     check.that(cap, "cap", a.q, "a positive number that f32 holds")?;
     let bias = a.bias.map(Tensor::f_contiguous).transpose()?;
@@ -130,20 +130,20 @@ fn ready(check: Check, a: &Attention<'_>, others: &[&Tensor]) -> Result<Ready, C
     let score = [u32::from(a.cap.is_some()), u32::from(a.alibi)];
     let variant = Variant::new(&SOURCE, element, &[head as u32, vec as u32, score[0], score[1]]);
     let sizes = [batch, heads, queries, keys];
-    Ok(Ready { variant, q, k, v, bias, bias_stride: if per_row { keys } else { 0 }, sizes, head })
+    Ok(AttentionOperands { variant, q, k, v, bias, bias_stride: if per_row { keys } else { 0 }, sizes, head })
 }
 
 fn shape(check: Check, name: &'static str, x: &Tensor) -> Result<[i64; 4], CudaError> {
     <[i64; 4]>::try_from(x.size()).map_err(|_| check.refuse(name, x, "(batch, heads, tokens, width)"))
 }
 
-/// The kernels' View.
+/// Words of the kernels' `View` structure: address and three strides.
 fn view(x: &Tensor) -> [u64; 4] {
     let stride = x.stride();
     [x.data_ptr() as u64, stride[0].cast_unsigned(), stride[1].cast_unsigned(), stride[2].cast_unsigned()]
 }
 
-/// A result of the shape of `x`, with tokens outside heads where `x` has them so: what follows reads it in that order.
+/// Returns an uninitialised result of the shape of `x` with the same order of token and head axes, in which later operations read it.
 fn empty_like(x: &Tensor) -> Result<Tensor, CudaError> {
     let size = x.size();
     let stride = x.stride();
@@ -154,7 +154,7 @@ fn empty_like(x: &Tensor) -> Result<Tensor, CudaError> {
     Ok(Tensor::f_empty(size, options)?)
 }
 
-impl Ready {
+impl AttentionOperands {
     fn problem(&self) -> [u64; 4] {
         self.sizes.map(i64::cast_unsigned)
     }
@@ -163,8 +163,9 @@ impl Ready {
         self.sizes.contains(&0)
     }
 
-    /// A block per ROWS of `rows` and head, with `own` tiles of ROWS rows and `passing` of the other side's.
-    fn grid(&self, check: Check, rows: i64, own: i64, passing: i64) -> Result<Grid, CudaError> {
+    /// Returns the grid with one block per ROWS of `rows` and head, with shared memory for `own` tiles of ROWS rows and two tiles of
+    /// `passing` rows of the other side.
+    fn grid(&self, check: Check, rows: i64, own: i64, passing: i64) -> Result<LaunchGrid, CudaError> {
         let element_bytes = if self.variant.element == Element::F32 { 4 } else { 2 };
         let pitch = ceil(self.head, 16) * 16 + 8;
         let shared = ((own * ROWS + 2 * passing) * pitch * element_bytes) as u32;
@@ -172,32 +173,32 @@ impl Ready {
         let fits = shared <= device.shared_bytes_max.min(SOURCE.shared_bytes_max);
         check.that(fits, "q", &self.q, "narrow enough for this device's shared memory")?;
         let blocks = blocks(self.sizes[0] * self.sizes[1] * ceil(rows, ROWS), 1);
-        Ok(Grid { blocks, threads: (THREADS, 1), shared })
+        Ok(LaunchGrid { blocks, threads: (THREADS, 1), shared })
     }
 
-    fn call(&self, entry: &'static str) -> Call<'_> {
-        let call = Call::new(&self.variant, entry).structure(&view(&self.q)).structure(&view(&self.k));
+    fn call(&self, entry: &'static str) -> KernelCall<'_> {
+        let call = KernelCall::new(&self.variant, entry).structure(&view(&self.q)).structure(&view(&self.k));
         call.structure(&view(&self.v)).maybe(self.bias.as_ref()).int(self.bias_stride)
     }
 
-    /// Rows of a passing tile: in the forward pass twice those of the backward pass.
+    /// Rows of a streamed tile in the forward pass, twice those in the backward pass.
     fn passing(&self) -> i64 {
         if self.variant.element == Element::F32 { 32 } else { 64 }
     }
 }
 
-/// Result (B, H, Nq, D) and the log-sum-exp of each query's scores (B, H, Nq), f32.
+/// Returns the result (B, H, Nq, D) and the log-sum-exp of each query's scores (B, H, Nq), f32.
 ///
 /// # Errors
 /// When the kernel is not written for the operands, or is not launched.
-pub fn attention(a: &Attention<'_>) -> Result<(Tensor, Tensor), CudaError> {
+pub fn attention(a: &AttentionInputs<'_>) -> Result<(Tensor, Tensor), CudaError> {
     let check = Check { kernel: "attention" };
     let r = ready(check, a, &[])?;
     let [batch, heads, queries, keys] = r.sizes;
     let out = empty_like(&r.q)?;
     let lse = Tensor::f_empty([batch, heads, queries], (Kind::Float, a.q.device()))?;
     if r.is_empty() {
-        // Queries without keys: a softmax over nothing.
+        // The softmax of queries without keys is undefined.
         check.that(keys > 0 || lse.numel() == 0, "k", a.k, "at least one key")?;
         return Ok((out, lse));
     }
@@ -210,22 +211,19 @@ pub fn attention(a: &Attention<'_>) -> Result<(Tensor, Tensor), CudaError> {
 /// Gradients of queries, keys, values and bias.
 #[derive(Debug)]
 pub struct AttentionGrads {
-    /// Of the queries.
     pub dq: Tensor,
-    /// Of the keys.
     pub dk: Tensor,
-    /// Of the values.
     pub dv: Tensor,
-    /// Of the bias, if it was asked for.
+    /// Gradient of the bias, if it was asked for.
     pub dbias: Option<Tensor>,
 }
 
-/// Gradients from `g`, that of the result, the result `out` and its log-sum-exp.
+/// Computes the gradients from `g`, the gradient of the result, the result `out` and its log-sum-exp.
 ///
 /// # Errors
 /// As [`attention`].
 pub fn attention_backward(
-    a: &Attention<'_>,
+    a: &AttentionInputs<'_>,
     g: &Tensor,
     out: &Tensor,
     lse: &Tensor,
@@ -253,11 +251,12 @@ pub fn attention_backward(
         return Ok(AttentionGrads { dq, dk, dv, dbias });
     }
     let delta = float([batch, heads, queries])?;
-    let call = Call::new(&r.variant, "attention_delta").structure(&view(&g)).structure(&view(&out)).tensor(&delta);
+    let call =
+        KernelCall::new(&r.variant, "attention_delta").structure(&view(&g)).structure(&view(&out)).tensor(&delta);
     let rows = blocks(batch * heads * queries, DELTA_ROWS);
     call.structure(&r.problem()).launch(&r.q, grid(rows, THREADS))?;
     let given = |entry| r.call(entry).structure(&view(&g)).tensor(&lse).tensor(&delta);
-    let finish = |call: Call<'_>, rows: i64| {
+    let finish = |call: KernelCall<'_>, rows: i64| {
         let call = a.finish(call.structure(&r.problem()).structure(&a.mask.words()));
         call.launch(&r.q, r.grid(check, rows, 2, r.passing() / 2)?)
     };

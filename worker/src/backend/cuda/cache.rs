@@ -1,7 +1,7 @@
-//! Compiled modules on disk, by everything that went into them.
+//! A disk cache of compiled modules, keyed by a hash of everything that went into them.
 //!
-//! **Invariant:** what comes out is what was put in, or nothing: a torn, foreign or changed file is compiled again. The
-//! cache never fails a launch; what goes wrong here is told to the log.
+//! **Invariant:** the cache returns exactly what was stored, or nothing: a torn, foreign or changed file is compiled again.
+//! Errors of the cache never fail a launch; they are logged.
 
 use std::{
     fs, io,
@@ -10,15 +10,15 @@ use std::{
     sync::OnceLock,
 };
 
-/// First bytes of a file of the cache.
+/// First bytes of a cache file.
 const MAGIC: &[u8; 8] = b"ENNCUBN1";
 const HASH_BYTES: usize = 32;
-/// Larger files are not read: no module of ours comes near.
+/// Largest file that is read; our modules are far smaller.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// Names the folder for this process, once; a second call changes nothing. Without it, nothing is kept on disk.
+/// Sets the cache folder of this process, once; a second call changes nothing. Without a folder nothing is kept on disk.
 pub fn set_folder(folder: PathBuf) {
     let _ = FOLDER.set(folder);
 }
@@ -27,7 +27,7 @@ pub(super) fn folder() -> Option<&'static Path> {
     FOLDER.get().map(PathBuf::as_path)
 }
 
-/// Name of the file for a module.
+/// Returns the cache key of a module, which is the stem of its file.
 pub fn key(text: &str, options: &[String], compiler: (i32, i32)) -> String {
     let mut hasher = blake3::Hasher::new();
     // Lengths first, so that no two lists of parts give the same bytes.
@@ -44,7 +44,7 @@ fn path(folder: &Path, key: &str) -> PathBuf {
     folder.join(format!("{key}.cubin"))
 }
 
-/// The module kept under `key`, if it is whole.
+/// Returns the module stored under `key`, if its file is intact.
 pub fn read(folder: &Path, key: &str) -> Option<Vec<u8>> {
     let path = path(folder, key);
     if fs::metadata(&path).ok()?.len() > FILE_BYTES_MAX {
@@ -62,13 +62,13 @@ pub fn read(folder: &Path, key: &str) -> Option<Vec<u8>> {
     Some(bytes.split_off(head))
 }
 
-/// Keeps `cubin` under `key`.
+/// Stores `cubin` under `key`.
 ///
 /// # Errors
 /// When the folder cannot be written.
 pub fn write(folder: &Path, key: &str, cubin: &[u8]) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    // Ranks of one node compile the same module at once: each writes its own file, the last name wins.
+    // Ranks of one node may compile the same module at once: each writes a file of its own, and the last rename wins.
     let torn = folder.join(format!("{key}.{}.tmp", std::process::id()));
     let put = || {
         let mut file = fs::File::create(&torn)?;

@@ -1,4 +1,4 @@
-//! What a kernel asks of its operands before it is given their addresses.
+//! Checks of a kernel's operands before their addresses are passed to it.
 
 use super::error::CudaError;
 use super::source::Element;
@@ -22,7 +22,7 @@ fn describe(tensor: &Tensor) -> String {
 }
 
 impl Check {
-    /// The refusal of an operand.
+    /// Returns the error for an operand that the kernel does not take.
     pub(super) fn refuse(self, operand: &'static str, tensor: &Tensor, expected: &'static str) -> CudaError {
         CudaError::Operand { kernel: self.kernel, operand, found: describe(tensor), expected }
     }
@@ -37,7 +37,7 @@ impl Check {
         if holds { Ok(()) } else { Err(self.refuse(operand, tensor, expected)) }
     }
 
-    /// Index of the CUDA device a tensor lives on.
+    /// Returns the index of the tensor's CUDA device.
     pub(super) fn device(self, operand: &'static str, tensor: &Tensor) -> Result<usize, CudaError> {
         match tensor.device() {
             Device::Cuda(index) => Ok(index),
@@ -45,25 +45,25 @@ impl Check {
         }
     }
 
-    /// Element type of a tensor.
+    /// Returns the element type of a tensor.
     pub(super) fn element(self, operand: &'static str, tensor: &Tensor) -> Result<Element, CudaError> {
         Element::of(tensor.kind()).ok_or_else(|| self.refuse(operand, tensor, "f32, bf16 or f16"))
     }
 
-    /// A dense tensor of one kind, with the device and shape of `like`.
+    /// Checks that a tensor is dense and has the kind, device and shape of `like`.
     pub(super) fn same(self, operand: &'static str, tensor: &Tensor, like: &Tensor) -> Result<(), CudaError> {
         self.that(tensor.kind() == like.kind(), operand, tensor, "of the kind of the first operand")?;
         self.that(tensor.size() == like.size(), operand, tensor, "of the shape of the first operand")?;
         self.dense(operand, tensor, like)
     }
 
-    /// A dense tensor on the device of `like`.
+    /// Checks that a tensor is dense and on the device of `like`.
     pub(super) fn dense(self, operand: &'static str, tensor: &Tensor, like: &Tensor) -> Result<(), CudaError> {
         self.that(tensor.device() == like.device(), operand, tensor, "on the device of the first operand")?;
         self.that(tensor.is_contiguous(), operand, tensor, "contiguous")
     }
 
-    /// A dense tensor of `kind` with `count` elements on the device of `like`.
+    /// Checks that a tensor is dense, of `kind`, with `count` elements, and on the device of `like`.
     pub(super) fn numbers(
         self,
         operand: &'static str,
@@ -78,22 +78,22 @@ impl Check {
     }
 }
 
-/// Whether every tensor begins where a load of 16 bytes may.
+/// Whether every tensor's address is aligned for loads of 16 bytes.
 pub(super) fn aligned(tensors: &[&Tensor]) -> bool {
     tensors.iter().all(|tensor| (tensor.data_ptr() as usize).is_multiple_of(PACK_BYTES as usize))
 }
 
-/// The quotient, rounded up; neither is negative.
+/// Returns the quotient, rounded up; neither number may be negative.
 pub(super) fn ceil(count: i64, by: i64) -> i64 {
     (count + by - 1) / by
 }
 
-/// Blocks of `per_block` that cover `count`; the kernels stride over the rest.
+/// Returns the number of blocks of `per_block` elements that cover `count`, at most [`BLOCKS_MAX`]; the kernels stride over the rest.
 pub(super) fn blocks(count: i64, per_block: i64) -> u32 {
     u32::try_from(ceil(count, per_block).min(BLOCKS_MAX)).unwrap_or(0)
 }
 
-/// Elements per load for rows of `width`: 16 bytes of them, or 1 where rows do not divide.
+/// Returns the elements per load for rows of `width`: 16 bytes' worth, or 1 where the width is no multiple of that.
 pub(super) fn pack(element: Element, width: i64) -> u32 {
     let widest = PACK_BYTES / element.bytes();
     if width > 0 && width % widest == 0 { widest as u32 } else { 1 }

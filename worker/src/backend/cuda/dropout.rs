@@ -1,6 +1,6 @@
 //! Dropout of elements and of rows, with the mask of `op::random`.
 
-use super::call::{Call, grid};
+use super::call::{KernelCall, grid};
 use super::check::{Check, PACK_BYTES, blocks};
 use super::error::CudaError;
 use super::source::{Source, Variant};
@@ -10,19 +10,18 @@ pub(super) static SOURCE: Source =
     Source { name: "dropout", text: include_str!("src/dropout.cu"), numbers: &["PACKED"], shared_bytes_max: 0 };
 
 const THREADS: u32 = 256;
-/// Elements of a block of the generator.
+/// Words per block of the random generator.
 const WORDS: i64 = 4;
-/// Elements a thread of the row kernel takes.
+/// Elements per thread of the row kernel.
 const ROW_ELEMENTS: i64 = 8;
 
-/// One dropout.
+/// Operands and settings of a dropout.
 #[derive(Debug, Clone, Copy)]
 pub struct Dropout<'a> {
-    /// What is dropped.
     pub x: &'a Tensor,
     /// int64 (seed, step, first row, rows) on the device of `x`.
     pub key: &'a Tensor,
-    /// The operation's number.
+    /// Number of the operation in the step's random stream.
     pub site: u32,
     /// Words below this are kept.
     pub threshold: u32,
@@ -51,15 +50,16 @@ pub fn dropout(d: &Dropout<'_>) -> Result<Tensor, CudaError> {
     let packed = [&x, &y].iter().all(|tensor| tensor.data_ptr() as i64 % pack_bytes.min(PACK_BYTES) == 0);
     let variant = Variant::new(&SOURCE, element, &[u32::from(packed)]);
     if !d.rows {
-        // One block of words more than needed: the stream need not begin with a whole one.
+        // One block of words more than needed, as the stream may begin in the middle of a block.
         let count = blocks(elements / WORDS + 2, i64::from(THREADS));
-        let call = Call::new(&variant, "dropout").tensor(&x).tensor(&y).tensor(d.key).int(elements);
+        let call = KernelCall::new(&variant, "dropout").tensor(&x).tensor(&y).tensor(d.key).int(elements);
         call.word(d.site).word(d.threshold).float(d.scale).launch(&x, grid(count, THREADS))?;
         return Ok(y);
     }
     let rows = x.size().first().copied().unwrap_or(1);
     let count = blocks(elements, ROW_ELEMENTS * i64::from(THREADS));
-    let call = Call::new(&variant, "drop_rows").tensor(&x).tensor(&y).tensor(d.key).int(rows).int(elements / rows);
+    let call =
+        KernelCall::new(&variant, "drop_rows").tensor(&x).tensor(&y).tensor(d.key).int(rows).int(elements / rows);
     call.word(d.site).word(d.threshold).float(d.scale).launch(&x, grid(count, THREADS))?;
     Ok(y)
 }

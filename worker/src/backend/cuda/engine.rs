@@ -1,6 +1,6 @@
-//! From a variant to a kernel that can be launched: cache on disk, compiler, driver.
+//! Turns a variant into a loaded kernel: disk cache, compiler, driver.
 //!
-//! Each device has its own modules; each is made ready once per process, and a failure is remembered too.
+//! Each device has its own modules. Each module is built once per process, and a failure is remembered, too.
 
 use super::cache;
 use super::driver::{self, Context};
@@ -13,13 +13,13 @@ use std::ffi::CString;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-/// Dynamic shared memory a kernel has without asking for more, in bytes.
+/// Dynamic shared memory that a kernel has without a special attribute, in bytes.
 const SHARED_BYTES_DEFAULT: u32 = 48 << 10;
 
-/// What our kernels declare of static shared memory where they ask for more of the dynamic kind, in bytes, at most.
+/// Most static shared memory, in bytes, of our kernels that raise the limit of dynamic shared memory.
 const SHARED_BYTES_STATIC: u32 = 1 << 10;
 
-/// Facts of a device.
+/// Properties of a device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeviceFacts {
     context: Context,
@@ -35,7 +35,7 @@ pub fn is_present() -> bool {
     driver::is_present() && result::nvrtc_is_present()
 }
 
-/// Machine code of `variant` for `arch`, e.g. `sm_90`: from `folder` if it is there, else compiled and put there.
+/// Returns the machine code of `variant` for `arch`, e.g. `sm_90`: from `folder` if it is cached there, else compiled and cached.
 ///
 /// # Errors
 /// NVRTC is missing or refuses the source.
@@ -67,7 +67,7 @@ fn failed<'a>(what: &'static str, name: &'a str, device: usize) -> impl Fn(Strin
     move |status| BuildError::Driver { what, name: name.to_owned(), device, status }
 }
 
-/// Facts of a device, read once.
+/// Returns the properties of a device, which are read once.
 pub(super) fn facts(device: usize) -> Result<DeviceFacts, BuildError> {
     static FACTS: OnceLock<Mutex<HashMap<usize, DeviceFacts>>> = OnceLock::new();
     if !driver::is_present() {
@@ -97,7 +97,7 @@ pub(super) fn facts(device: usize) -> Result<DeviceFacts, BuildError> {
 type FunctionKey = (usize, (&'static str, Element, [u32; NUMBERS_MAX]), &'static str);
 type ModuleKey = (usize, (&'static str, Element, [u32; NUMBERS_MAX]));
 
-/// The kernel `entry` of `variant` on a device, made ready at its first call.
+/// Returns the kernel `entry` of `variant` on a device, which is built at the first call.
 pub(super) fn function(device: usize, variant: &Variant, entry: &'static str) -> Result<Function, BuildError> {
     static READY: OnceLock<RwLock<HashMap<FunctionKey, Result<Function, BuildError>>>> = OnceLock::new();
     let ready = READY.get_or_init(RwLock::default);
@@ -119,15 +119,15 @@ fn make(device: usize, variant: &Variant, entry: &'static str) -> Result<Functio
     result::function(facts.context, module, &name, shared).map_err(failed)
 }
 
-type Slot = Arc<OnceLock<Result<result::Module, BuildError>>>;
+type ModuleSlot = Arc<OnceLock<Result<result::Module, BuildError>>>;
 
 fn module(device: usize, variant: &Variant, facts: &DeviceFacts) -> Result<result::Module, BuildError> {
-    static LOADED: OnceLock<Mutex<HashMap<ModuleKey, Slot>>> = OnceLock::new();
+    static LOADED: OnceLock<Mutex<HashMap<ModuleKey, ModuleSlot>>> = OnceLock::new();
     let key = (device, variant.identity());
     let mut loaded = LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let slot = loaded.entry(key).or_default().clone();
     drop(loaded);
-    // Two threads do not compile one module twice, but they compile two at once.
+    // The map's lock is released, so that two threads can compile different modules at once.
     let build = || {
         let arch = format!("sm_{}{}", facts.capability.0, facts.capability.1);
         let cubin = compile(variant, &arch, cache::folder())?;

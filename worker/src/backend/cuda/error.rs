@@ -1,9 +1,9 @@
-//! What can go wrong between a kernel's source and its launch.
+//! Errors of building and launching kernels.
 
 use crate::backend::torch::ShimError;
 use tch::TchError;
 
-/// Why a module could not be made ready. Kept, so that the next call fails at once with the same words.
+/// Why a module could not be built. The error is kept, so that the next call fails at once with the same message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
     /// A library that is opened at run time is not there.
@@ -15,17 +15,17 @@ pub enum BuildError {
     /// NVRTC refused the source.
     #[error("NVRTC did not compile {name} for {arch} ({status}): {log}")]
     Compile {
-        /// Module and what it was specialised for.
+        /// Name of the variant, i.e. the module and its specialisation.
         name: String,
-        /// Architecture, e.g. `sm_90`.
+        /// Target architecture, e.g. `sm_90`.
         arch: String,
         status: String,
         log: String,
     },
-    /// The driver refused.
+    /// An error of the driver.
     #[error("the driver failed to {what} for {name} on CUDA device {device}: {status}")]
     Driver {
-        /// What was asked of it.
+        /// The attempted action, e.g. "load a module".
         what: &'static str,
         name: String,
         /// Index of the device.
@@ -34,7 +34,7 @@ pub enum BuildError {
     },
 }
 
-/// Reasons an own kernel did not run.
+/// Why one of our own kernels did not run.
 #[derive(Debug, thiserror::Error)]
 pub enum CudaError {
     /// The module could not be made ready.
@@ -56,15 +56,15 @@ pub enum CudaError {
         kernel: &'static str,
         /// Name of the operand.
         operand: &'static str,
-        /// Its kind, shape, strides and device.
+        /// Kind, shape, strides and device of the operand.
         found: String,
-        /// What the kernel takes, in words.
+        /// Description of a valid operand.
         expected: &'static str,
     },
-    /// libtorch refused, e.g. no memory for a result.
+    /// An error of libtorch, e.g. no memory for a result.
     #[error("libtorch: {0}")]
     Torch(#[from] TchError),
-    /// The shim refused.
+    /// An error of the C++ shim.
     #[error("libtorch's CUDA runtime: {0}")]
     Shim(#[from] ShimError),
 }

@@ -1,10 +1,10 @@
-//! silu(a) · b and its reverse, for SwiGLU's one tensor and for two.
+//! silu(a) · b and its gradient, with a and b in one tensor (SwiGLU) or in two.
 
-use super::call::{Call, grid};
+use super::call::{KernelCall, grid};
 use super::check::{Check, PACK_BYTES, aligned, blocks};
 use super::error::CudaError;
 use super::source::{Element, Source, Variant};
-use crate::backend::lined;
+use crate::backend::aligned_rows;
 use tch::{TchError, Tensor};
 
 pub(super) static SOURCE: Source =
@@ -12,9 +12,9 @@ pub(super) static SOURCE: Source =
 
 const THREADS: u32 = 256;
 
-/// Rows of a result, their width, and the distances between rows: of a and b, of y or g, of da and db.
+/// Row layout: number and width of rows, and the row distances of a and b (`stride`), of y or g (`narrow`), of da and db (`wide`).
 #[derive(Debug, Clone, Copy)]
-struct Rows {
+struct GateRows {
     rows: i64,
     width: i64,
     stride: i64,
@@ -22,13 +22,13 @@ struct Rows {
     wide: i64,
 }
 
-impl Rows {
-    /// Two tensors that lie densely are one row.
+impl GateRows {
+    /// Returns the layout of dense tensors, which are one row.
     fn one(width: i64) -> Self {
         Self { rows: 1, width, stride: 0, narrow: 0, wide: 0 }
     }
 
-    /// Numbers per load: 16 bytes of them, or fewer where rows do not divide.
+    /// Returns the elements per load: 16 bytes' worth, or fewer where the sizes are no multiples of that.
     fn pack(self, element: Element) -> u32 {
         let mut pack = PACK_BYTES / element.bytes();
         while [self.width, self.stride, self.narrow, self.wide].iter().any(|numbers| numbers % pack != 0) {
@@ -38,17 +38,17 @@ impl Rows {
     }
 }
 
-fn variant(check: Check, x: &Tensor, rows: Rows, all: &[&Tensor]) -> Result<Variant, CudaError> {
+fn variant(check: Check, x: &Tensor, rows: GateRows, all: &[&Tensor]) -> Result<Variant, CudaError> {
     let element = check.element("0", x)?;
     check.device("0", x)?;
     Ok(Variant::new(&SOURCE, element, &[if aligned(all) { rows.pack(element) } else { 1 }]))
 }
 
-fn cover(variant: &Variant, rows: Rows) -> u32 {
+fn cover(variant: &Variant, rows: GateRows) -> u32 {
     blocks(rows.rows * rows.width / i64::from(variant.numbers[0]), i64::from(THREADS))
 }
 
-/// silu(a) · b, elementwise.
+/// Computes silu(a) · b elementwise.
 ///
 /// # Errors
 /// When the kernel is not written for the operands, or is not launched.
@@ -58,13 +58,13 @@ pub fn silu_mul(a: &Tensor, b: &Tensor) -> Result<Tensor, CudaError> {
     let a = a.f_contiguous()?;
     check.same("b", &b, &a)?;
     let y = a.f_empty_like()?;
-    let rows = Rows::one(a.numel() as i64);
+    let rows = GateRows::one(a.numel() as i64);
     let variant = variant(check, &a, rows, &[&a, &b, &y])?;
-    forward(&variant, [&a, &b, &y], rows)?;
+    forward(&variant, &a, &b, &y, rows)?;
     Ok(y)
 }
 
-/// Gradients of a and b.
+/// Computes the gradients of a and b.
 ///
 /// # Errors
 /// As [`silu_mul`].
@@ -77,20 +77,20 @@ pub fn silu_mul_backward(g: &Tensor, a: &Tensor, b: &Tensor) -> Result<[Tensor; 
     check.same("g", &g, &a)?;
     let da = a.f_empty_like()?;
     let db = a.f_empty_like()?;
-    let rows = Rows::one(a.numel() as i64);
+    let rows = GateRows::one(a.numel() as i64);
     let variant = variant(check, &a, rows, &[&g, &a, &b, &da, &db])?;
-    backward(&variant, [&g, &a, &b, &da, &db], rows)?;
+    backward(&variant, &g, &a, &b, &da, &db, rows)?;
     Ok([da, db])
 }
 
-/// The width of the halves of `x`'s rows.
+/// Returns the width of the halves of `x`'s rows.
 fn half(check: Check, x: &Tensor) -> Result<i64, CudaError> {
     let whole = x.size().last().copied().unwrap_or(1);
     check.that(whole % 2 == 0, "x", x, "an even last axis: gate and value side by side")?;
     Ok(whole / 2)
 }
 
-/// The second half of the first row of `x`: an address to count from.
+/// Returns the second half of the first row of `x`, whose address is the base of b.
 fn second(x: &Tensor, width: i64) -> Result<Tensor, TchError> {
     x.f_select(0, 0)?.f_narrow(0, width, 1)
 }
@@ -106,20 +106,20 @@ pub fn swiglu(x: &Tensor) -> Result<Tensor, CudaError> {
     if let Some(last) = shape.last_mut() {
         *last = width;
     }
-    let y = lined::large(&shape, x.kind(), x.device())?;
+    let y = aligned_rows::large(&shape, x.kind(), x.device())?;
     if y.numel() == 0 {
         return Ok(y);
     }
-    let x = lined::rows(x)?;
-    let to = lined::rows(&y)?;
-    let rows = Rows { rows: x.size()[0], width, stride: x.stride()[0], narrow: to.stride()[0], wide: 0 };
+    let x = aligned_rows::rows(x)?;
+    let to = aligned_rows::rows(&y)?;
+    let rows = GateRows { rows: x.size()[0], width, stride: x.stride()[0], narrow: to.stride()[0], wide: 0 };
     let b = second(&x, width)?;
     let variant = variant(check, &x, rows, &[&x, &to])?;
-    forward(&variant, [&x, &b, &to], rows)?;
+    forward(&variant, &x, &b, &to, rows)?;
     Ok(y)
 }
 
-/// Gradient of x.
+/// Computes the gradient of x.
 ///
 /// # Errors
 /// As [`silu_mul`].
@@ -128,30 +128,39 @@ pub fn swiglu_backward(g: &Tensor, x: &Tensor) -> Result<Tensor, CudaError> {
     let width = half(check, x)?;
     let fits = g.kind() == x.kind() && g.device() == x.device() && g.numel() * 2 == x.numel();
     check.that(fits, "g", g, "of half the numbers of x, of its kind and on its device")?;
-    let dx = lined::large(&x.size(), x.kind(), x.device())?;
+    let dx = aligned_rows::large(&x.size(), x.kind(), x.device())?;
     if dx.numel() == 0 {
         return Ok(dx);
     }
-    let g = lined::rows(g)?;
-    let x = lined::rows(x)?;
-    let to = lined::rows(&dx)?;
+    let g = aligned_rows::rows(g)?;
+    let x = aligned_rows::rows(x)?;
+    let to = aligned_rows::rows(&dx)?;
     check.that(g.size() == [x.size()[0], width], "g", &g, "rows of half the width of x")?;
-    let rows = Rows { rows: x.size()[0], width, stride: x.stride()[0], narrow: g.stride()[0], wide: to.stride()[0] };
+    let rows =
+        GateRows { rows: x.size()[0], width, stride: x.stride()[0], narrow: g.stride()[0], wide: to.stride()[0] };
     let b = second(&x, width)?;
     let db = second(&to, width)?;
     let variant = variant(check, &x, rows, &[&g, &x, &to])?;
-    backward(&variant, [&g, &x, &b, &to, &db], rows)?;
+    backward(&variant, &g, &x, &b, &to, &db, rows)?;
     Ok(dx)
 }
 
-fn forward(variant: &Variant, [a, b, y]: [&Tensor; 3], rows: Rows) -> Result<(), CudaError> {
-    let call = Call::new(variant, "gate").tensor(a).tensor(b).tensor(y);
+fn forward(variant: &Variant, a: &Tensor, b: &Tensor, y: &Tensor, rows: GateRows) -> Result<(), CudaError> {
+    let call = KernelCall::new(variant, "gate").tensor(a).tensor(b).tensor(y);
     let call = call.int(rows.rows).int(rows.width).int(rows.stride).int(rows.narrow);
     call.launch(y, grid(cover(variant, rows), THREADS))
 }
 
-fn backward(variant: &Variant, [g, a, b, da, db]: [&Tensor; 5], rows: Rows) -> Result<(), CudaError> {
-    let call = Call::new(variant, "gate_back").tensor(g).tensor(a).tensor(b).tensor(da).tensor(db);
+fn backward(
+    variant: &Variant,
+    g: &Tensor,
+    a: &Tensor,
+    b: &Tensor,
+    da: &Tensor,
+    db: &Tensor,
+    rows: GateRows,
+) -> Result<(), CudaError> {
+    let call = KernelCall::new(variant, "gate_back").tensor(g).tensor(a).tensor(b).tensor(da).tensor(db);
     let call = call.int(rows.rows).int(rows.width).int(rows.stride).int(rows.narrow).int(rows.wide);
     call.launch(g, grid(cover(variant, rows), THREADS))
 }

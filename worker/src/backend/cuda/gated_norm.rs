@@ -1,24 +1,24 @@
-//! silu(gate) · norm(q · s) and its reverse, in the source of the norms.
+//! silu(gate) · norm(q · s) and its gradient; the kernels are in the source of the norms.
 
-use super::call::Call;
+use super::call::KernelCall;
 use super::check::Check;
 use super::error::CudaError;
-use super::norm::{Form, HELD_BACKWARD, HELD_FORWARD, branch, columns, layout, partial, saved, stats_of, sum};
-use crate::backend::lined;
+use super::norm::{HELD_BACKWARD, HELD_FORWARD, NormVariant, branch, columns, layout, partial, saved, stats_of, sum};
+use crate::backend::aligned_rows;
 use tch::{Kind, Tensor};
 
-/// Operands; s, q and gate have one shape.
+/// Operands of a gated norm; s, q and gate have one shape.
 #[derive(Debug, Clone, Copy)]
 pub struct GatedNorm<'a> {
-    /// Sums.
+    /// The running sums s.
     pub s: &'a Tensor,
-    /// Their factors; rows may lie apart.
+    /// Factors q of the sums; rows may be strided.
     pub q: &'a Tensor,
-    /// The gate, before silu; rows may lie apart.
+    /// The gate before silu; rows may be strided.
     pub gate: &'a Tensor,
-    /// Factor per column.
+    /// Scale per column.
     pub weight: &'a Tensor,
-    /// Summand per column: a layer norm, else an RMS norm.
+    /// Shift per column; with a shift the norm is a layer norm, else an RMS norm.
     pub bias: Option<&'a Tensor>,
     /// Kind of q, gate and the result, when it is not that of `s`.
     pub low: Option<Kind>,
@@ -27,38 +27,35 @@ pub struct GatedNorm<'a> {
 #[derive(Debug)]
 pub struct GatedNormGrads {
     pub ds: Tensor,
-    /// Of q.
     pub dq: Tensor,
     pub dgate: Tensor,
-    /// Of the weight.
     pub dw: Tensor,
-    /// Of the bias.
     pub db: Option<Tensor>,
 }
 
-/// Operands as the kernels read them.
-struct Ready {
+/// Operands in the layout of the kernels.
+struct GatedNormOperands {
     s: Tensor,
     q: Tensor,
     gate: Tensor,
     weight: Tensor,
     bias: Option<Tensor>,
-    form: Form,
+    form: NormVariant,
 }
 
-impl Ready {
+impl GatedNormOperands {
     fn new(check: Check, n: &GatedNorm<'_>, held: i64) -> Result<Self, CudaError> {
         let s = n.s.f_contiguous()?;
         for (name, t) in [("q", n.q), ("gate", n.gate)] {
             check.that(t.kind() == n.low.unwrap_or(s.kind()), name, t, "of the low kind")?;
             check.that(t.size() == s.size() && t.device() == s.device(), name, t, "of the shape and device of s")?;
         }
-        let q = lined::rows(n.q)?;
-        let gate = lined::rows(n.gate)?;
+        let q = aligned_rows::rows(n.q)?;
+        let gate = aligned_rows::rows(n.gate)?;
         let weight = columns(check, "weight", n.weight, &s)?;
         let bias = n.bias.map(|b| columns(check, "bias", b, &s)).transpose()?;
         let strides = [q.stride()[0], gate.stride()[0]];
-        let form = Form { centred: n.bias.is_some(), low: n.low, gated: true, strides, held };
+        let form = NormVariant { centred: n.bias.is_some(), low: n.low, gated: true, strides, held };
         Ok(Self { s, q, gate, weight, bias, form })
     }
 
@@ -70,29 +67,29 @@ impl Ready {
             .collect()
     }
 
-    fn call<'a>(&self, call: Call<'a>) -> Call<'a> {
+    fn call<'a>(&self, call: KernelCall<'a>) -> KernelCall<'a> {
         let [q, gate] = self.form.strides;
         call.tensor(&self.s).tensor(&self.q).int(q).tensor(&self.gate).int(gate)
     }
 }
 
-/// The gated norm, the means (layer norm only) and 1/σ, or 1/rms, both in f32.
+/// Computes the gated norm. Returns it with the means (layer norm only) and 1/σ or 1/rms, both f32.
 ///
 /// # Errors
 /// When the kernel is not written for the operands, or is not launched.
 pub fn gated_norm(n: &GatedNorm<'_>, eps: f64) -> Result<(Tensor, Option<Tensor>, Tensor), CudaError> {
     let check = Check { kernel: "gated_norm" };
-    let r = Ready::new(check, n, HELD_FORWARD)?;
+    let r = GatedNormOperands::new(check, n, HELD_FORWARD)?;
     let y = Tensor::f_empty(r.s.size(), (n.gate.kind(), r.s.device()))?;
     let (mean, rstd) = stats_of(&r.s, r.form.centred)?;
     let l = layout(check, &r.s, &r.all(&[&y]), r.form)?;
-    let call = r.call(Call::new(&l.variant, "gated_norm")).tensor(&r.weight).maybe(r.bias.as_ref());
+    let call = r.call(KernelCall::new(&l.variant, "gated_norm")).tensor(&r.weight).maybe(r.bias.as_ref());
     let call = call.tensor(&y).maybe(mean.as_ref()).tensor(&rstd).int(l.rows).float(eps);
     call.launch(&r.s, l.grid(l.cover()))?;
     Ok((y, mean, rstd))
 }
 
-/// Gradients for that of the result, `g`, and the statistics.
+/// Computes the gradients from `g`, the gradient of the result, and the saved statistics.
 ///
 /// # Errors
 /// As [`gated_norm`].
@@ -103,16 +100,16 @@ pub fn gated_norm_backward(
     rstd: &Tensor,
 ) -> Result<GatedNormGrads, CudaError> {
     let check = Check { kernel: "gated_norm_backward" };
-    let r = Ready::new(check, n, HELD_BACKWARD)?;
+    let r = GatedNormOperands::new(check, n, HELD_BACKWARD)?;
     let g = g.f_contiguous()?;
-    branch(check, "g", &g, (&r.s, n.low))?;
+    branch(check, "g", &g, &r.s, n.low)?;
     let ds = r.s.f_empty_like()?;
     let dq = g.f_empty_like()?;
     let dgate = g.f_empty_like()?;
     let l = layout(check, &r.s, &r.all(&[&g, &ds, &dq, &dgate]), r.form)?;
-    let (mean, rstd) = saved(check, (mean, rstd), &r.s, &l)?;
+    let (mean, rstd) = saved(check, mean, rstd, &r.s, &l)?;
     let (groups, shares) = partial(check, &r.s, &l, 1 + i64::from(r.bias.is_some()))?;
-    let call = r.call(Call::new(&l.variant, "gated_norm_back").tensor(&g)).maybe(mean.as_ref()).tensor(&rstd);
+    let call = r.call(KernelCall::new(&l.variant, "gated_norm_back").tensor(&g)).maybe(mean.as_ref()).tensor(&rstd);
     let call = call.tensor(&r.weight).maybe(r.bias.as_ref()).tensor(&ds).tensor(&dq).tensor(&dgate);
     call.tensor(&shares).int(l.rows).launch(&r.s, l.grid(groups))?;
     let (dw, db) = sum(&l, &shares, &r.weight, r.bias.is_some())?;

@@ -1,7 +1,7 @@
-//! Own CUDA kernels, compiled at run time by NVRTC for the device at hand and launched on libtorch's current stream.
+//! Our own CUDA kernels, compiled at run time by NVRTC for the present device and launched on libtorch's current stream.
 //!
 //! One Rust file per family, beside one file of CUDA C++ in `src/`. A function here takes tensors and returns tensors; it
-//! refuses operands it was not written for, and leaves the choice between kernels to others.
+//! refuses operands it was not written for. The choice between kernels is made elsewhere.
 //!
 //! **Invariant:** no launch waits for the device or allocates but through libtorch, so that every launch can be captured
 //! in a graph once its module is loaded; results do not depend on the order in which blocks run.
@@ -17,7 +17,7 @@ mod engine;
 mod error;
 pub mod gated;
 pub mod gated_norm;
-pub(in crate::backend) mod lane;
+pub(in crate::backend) mod graph_stream;
 pub mod norm;
 pub mod quantize;
 mod result;
@@ -33,7 +33,7 @@ pub use error::{BuildError, CudaError};
 pub(in crate::backend) use safe as driver;
 pub use source::{Element, Source, Variant};
 
-/// Every source for every element type, specialised so that each of its loops is there: what a test compiles.
+/// Returns variants of every source for every element type that cover all of its loops, for a test that compiles them.
 pub fn examples() -> Vec<Variant> {
     let numbers: [(&'static Source, &'static [&'static [u32]]); 10] = [
         (&adamw::SOURCE, &[&[1, 0], &[4, 1]]),

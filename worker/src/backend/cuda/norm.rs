@@ -1,10 +1,10 @@
-//! Layer norm and RMS norm over the last axis, with the sum of a residual branch taken along.
+//! Layer norm and RMS norm over the last axis, fused with the addition of a residual branch.
 
-use super::call::{Call, grid};
+use super::call::{KernelCall, grid};
 use super::check::{Check, PACK_BYTES, aligned, blocks, ceil, pack};
 use super::engine;
 use super::error::CudaError;
-use super::result::Grid;
+use super::result::LaunchGrid;
 use super::source::{Source, Variant};
 use tch::{Kind, Tensor};
 
@@ -15,32 +15,32 @@ pub(super) static SOURCE: Source = Source {
     shared_bytes_max: 0,
 };
 
-/// Widest row.
+/// Largest row width in elements.
 pub const WIDTH_MAX: i64 = 16384;
-/// Numbers of a row a thread of the forward pass holds.
+/// Most elements of a row that a thread of the forward pass holds.
 pub(super) const HELD_FORWARD: i64 = 32;
-/// The same in the backward pass, which holds four arrays of them.
+/// Most elements of a row that a thread of the backward pass holds, in four arrays each.
 pub(super) const HELD_BACKWARD: i64 = 16;
-/// Threads of a block in the backward pass that one multiprocessor runs at once, about.
+/// Approximate number of threads of the backward pass that one multiprocessor runs at once.
 const RESIDENT_THREADS: u32 = 512;
 /// Rows of a block whose rows are one warp each.
 const WARP_ROWS: u32 = 4;
-/// Side of the blocks that add up partial sums.
+/// Side of the thread blocks that add up partial sums.
 const SUM_SIDE: u32 = 32;
 
-/// [`Form::strides`] where no rows lie apart.
+/// [`NormVariant::strides`] of dense rows.
 const DENSE: [i64; 2] = [0; 2];
 
 /// Operands of a norm.
 #[derive(Debug, Clone, Copy)]
 pub struct Norm<'a> {
-    /// Rows to normalise.
+    /// Rows to normalise, along the last axis.
     pub x: &'a Tensor,
-    /// Added to `x` first.
+    /// Residual that is added to `x` first.
     pub residual: Option<&'a Tensor>,
-    /// Factor per column.
+    /// Scale per column, if there is one.
     pub weight: Option<&'a Tensor>,
-    /// Summand per column; layer norm only.
+    /// Shift per column; layer norm only.
     pub bias: Option<&'a Tensor>,
     /// Layer norm rather than RMS norm.
     pub centred: bool,
@@ -55,28 +55,27 @@ pub struct Norm<'a> {
 pub struct Normed {
     /// x + residual, if there is a residual.
     pub sum: Option<Tensor>,
-    /// The normalised rows.
     pub y: Tensor,
     /// Means; layer norm only.
     pub mean: Option<Tensor>,
-    /// 1/σ, or 1/rms.
+    /// 1/σ of each row, or 1/rms.
     pub rstd: Tensor,
 }
 
-/// Operands of the reverse.
+/// Operands of the backward pass of a norm.
 #[derive(Debug, Clone, Copy)]
 pub struct NormBackward<'a> {
     /// Gradient of the normalised rows.
     pub g: &'a Tensor,
     /// Gradient that reaches the sum by the residual branch; added to the result.
     pub gsum: Option<&'a Tensor>,
-    /// What was normalised: the operand, or its sum with the residual.
+    /// The tensor that was normalised: the operand, or its sum with the residual.
     pub x: &'a Tensor,
     /// Means; layer norm only.
     pub mean: Option<&'a Tensor>,
-    /// 1/σ, or 1/rms.
+    /// 1/σ of each row, or 1/rms.
     pub rstd: &'a Tensor,
-    /// Factor per column.
+    /// Scale per column, if there is one.
     pub weight: Option<&'a Tensor>,
     /// Whether the gradient of a bias is wanted; only with a weight.
     pub bias: bool,
@@ -84,22 +83,19 @@ pub struct NormBackward<'a> {
     pub low: Option<Kind>,
 }
 
-/// Gradients; that of the residual is `dx` too, in its own kind.
+/// Gradients of a norm; `dx` is the gradient of the residual, too.
 #[derive(Debug)]
 pub struct NormGrads {
-    /// Of the operand.
     pub dx: Tensor,
-    /// Of the weight.
     pub dw: Option<Tensor>,
-    /// Of the bias.
     pub db: Option<Tensor>,
-    /// Of a residual of another kind.
+    /// Gradient of a residual of another kind.
     pub dbranch: Option<Tensor>,
 }
 
-/// How rows are laid onto threads.
+/// Assignment of rows to threads.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Layout {
+pub(super) struct RowLayout {
     pub(super) variant: Variant,
     pub(super) rows: i64,
     width: i64,
@@ -107,35 +103,35 @@ pub(super) struct Layout {
     per_block: u32,
 }
 
-/// What a variant is made for.
+/// Properties that determine the kernel variant.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Form {
+pub(super) struct NormVariant {
     /// Layer norm rather than RMS norm.
     pub(super) centred: bool,
-    /// The 16-bit kind beside that of the rows.
+    /// The 16-bit kind of the branch, if it is not that of the rows.
     pub(super) low: Option<Kind>,
-    /// Behind a gate.
+    /// Whether the norm is multiplied with a gate.
     pub(super) gated: bool,
-    /// Distances between rows that lie apart.
+    /// Distances between rows of strided operands.
     pub(super) strides: [i64; 2],
-    /// Numbers that a thread holds.
+    /// Most elements of a row that a thread holds.
     pub(super) held: i64,
 }
 
-impl Layout {
-    /// The grid of one row per block, or per warp of it, over `count` blocks.
-    pub(super) fn grid(&self, blocks: u32) -> Grid {
-        Grid { blocks, threads: (self.threads, self.per_block), shared: 0 }
+impl RowLayout {
+    /// Returns the grid of `blocks` blocks with one row per block or per warp.
+    pub(super) fn grid(&self, blocks: u32) -> LaunchGrid {
+        LaunchGrid { blocks, threads: (self.threads, self.per_block), shared: 0 }
     }
 
-    /// Blocks that cover all rows.
+    /// Returns the number of blocks that cover all rows.
     pub(super) fn cover(&self) -> u32 {
         blocks(self.rows, i64::from(self.per_block))
     }
 }
 
-/// How the rows of `x` are laid onto threads, where all of `all` are read and written.
-pub(super) fn layout(check: Check, x: &Tensor, all: &[&Tensor], form: Form) -> Result<Layout, CudaError> {
+/// Chooses the assignment of the rows of `x` to threads; `all` are the tensors that are read and written.
+pub(super) fn layout(check: Check, x: &Tensor, all: &[&Tensor], form: NormVariant) -> Result<RowLayout, CudaError> {
     let element = check.element("x", x)?;
     check.device("x", x)?;
     let width = x.size().last().copied().unwrap_or(0);
@@ -148,17 +144,17 @@ pub(super) fn layout(check: Check, x: &Tensor, all: &[&Tensor], form: Form) -> R
     let numbers = [width as u32, threads, vec, u32::from(form.centred), low, u32::from(form.gated)];
     let per_block = if threads == 32 { WARP_ROWS } else { 1 };
     let variant = Variant::new(&SOURCE, element, &numbers);
-    Ok(Layout { variant, rows: x.numel() as i64 / width, width, threads, per_block })
+    Ok(RowLayout { variant, rows: x.numel() as i64 / width, width, threads, per_block })
 }
 
-/// One number per column, dense.
+/// Returns a dense vector with one number per column.
 pub(super) fn columns(check: Check, operand: &'static str, w: &Tensor, x: &Tensor) -> Result<Tensor, CudaError> {
     let dense = w.f_contiguous()?;
     check.numbers(operand, &dense, x.kind(), x.size().last().copied().unwrap_or(0), x)?;
     Ok(dense)
 }
 
-/// What the source calls the kind of a branch.
+/// Returns the source's code for the kind of a branch.
 fn low_code(check: Check, x: &Tensor, low: Option<Kind>) -> Result<u32, CudaError> {
     match low {
         None => Ok(0),
@@ -168,19 +164,20 @@ fn low_code(check: Check, x: &Tensor, low: Option<Kind>) -> Result<u32, CudaErro
     }
 }
 
-/// Dense, of the branch's kind, and of the shape of `x`.
+/// Checks that a tensor is dense, of the branch's kind, and of the shape of `x`.
 pub(super) fn branch(
     check: Check,
     name: &'static str,
     t: &Tensor,
-    (x, low): (&Tensor, Option<Kind>),
+    x: &Tensor,
+    low: Option<Kind>,
 ) -> Result<(), CudaError> {
     check.that(t.kind() == low.unwrap_or(x.kind()), name, t, "of the branch's kind")?;
     check.that(t.size() == x.size(), name, t, "of the shape of the first operand")?;
     check.dense(name, t, x)
 }
 
-/// Memory for the means, which only a layer norm has, and 1/σ, or 1/rms.
+/// Memory for the means, which only a layer norm has, and 1/σ of each row, or 1/rms.
 pub(super) fn stats_of(x: &Tensor, centred: bool) -> Result<(Option<Tensor>, Tensor), CudaError> {
     let mut shape = x.size();
     if let Some(last) = shape.last_mut() {
@@ -190,12 +187,13 @@ pub(super) fn stats_of(x: &Tensor, centred: bool) -> Result<(Option<Tensor>, Ten
     Ok((centred.then(stats).transpose()?, stats()?))
 }
 
-/// Saved statistics, dense and in f32.
+/// Returns the saved statistics, dense and in f32.
 pub(super) fn saved(
     check: Check,
-    (mean, rstd): (Option<&Tensor>, &Tensor),
+    mean: Option<&Tensor>,
+    rstd: &Tensor,
     x: &Tensor,
-    l: &Layout,
+    l: &RowLayout,
 ) -> Result<(Option<Tensor>, Tensor), CudaError> {
     let dense = |name, stats: &Tensor| -> Result<Tensor, CudaError> {
         let stats = stats.f_to_kind(Kind::Float)?.f_contiguous()?;
@@ -214,7 +212,7 @@ pub fn norm(n: &Norm<'_>) -> Result<Normed, CudaError> {
     let x = n.x.f_contiguous()?;
     let residual = n.residual.map(Tensor::f_contiguous).transpose()?;
     if let Some(residual) = &residual {
-        branch(check, "residual", residual, (&x, n.low))?;
+        branch(check, "residual", residual, &x, n.low)?;
     }
     let weight = n.weight.map(|w| columns(check, "weight", w, &x)).transpose()?;
     let bias = n.bias.map(|b| columns(check, "bias", b, &x)).transpose()?;
@@ -225,9 +223,9 @@ pub fn norm(n: &Norm<'_>) -> Result<Normed, CudaError> {
         .into_iter()
         .flatten()
         .collect();
-    let form = Form { centred: n.centred, low: n.low, gated: false, strides: DENSE, held: HELD_FORWARD };
+    let form = NormVariant { centred: n.centred, low: n.low, gated: false, strides: DENSE, held: HELD_FORWARD };
     let l = layout(check, &x, &all, form)?;
-    let call = Call::new(&l.variant, "norm_forward").tensor(&x).maybe(residual.as_ref());
+    let call = KernelCall::new(&l.variant, "norm_forward").tensor(&x).maybe(residual.as_ref());
     let call = call
         .maybe(weight.as_ref())
         .maybe(bias.as_ref())
@@ -241,7 +239,7 @@ pub fn norm(n: &Norm<'_>) -> Result<Normed, CudaError> {
     Ok(Normed { sum, y, mean, rstd })
 }
 
-/// Gradients of a norm.
+/// Computes the gradients of a norm.
 ///
 /// # Errors
 /// As [`norm`].
@@ -250,7 +248,7 @@ pub fn norm_backward(n: &NormBackward<'_>) -> Result<NormGrads, CudaError> {
     let g = n.g.f_contiguous()?;
     let x = n.x.f_contiguous()?;
     let gsum = n.gsum.map(Tensor::f_contiguous).transpose()?;
-    branch(check, "g", &g, (&x, n.low))?;
+    branch(check, "g", &g, &x, n.low)?;
     if let Some(gsum) = &gsum {
         check.same("gsum", gsum, &x)?;
     }
@@ -261,13 +259,14 @@ pub fn norm_backward(n: &NormBackward<'_>) -> Result<NormGrads, CudaError> {
         .into_iter()
         .flatten()
         .collect();
-    let form = Form { centred: n.mean.is_some(), low: n.low, gated: false, strides: DENSE, held: HELD_BACKWARD };
+    let form = NormVariant { centred: n.mean.is_some(), low: n.low, gated: false, strides: DENSE, held: HELD_BACKWARD };
     let l = layout(check, &x, &all, form)?;
-    let (mean, rstd) = saved(check, (n.mean, n.rstd), &x, &l)?;
+    let (mean, rstd) = saved(check, n.mean, n.rstd, &x, &l)?;
     let bias = n.bias && n.weight.is_some();
     let weights = i64::from(n.weight.is_some()) + i64::from(bias);
     let (groups, partial) = partial(check, &x, &l, weights)?;
-    let call = Call::new(&l.variant, "norm_backward").tensor(&g).maybe(gsum.as_ref()).tensor(&x).maybe(mean.as_ref());
+    let call =
+        KernelCall::new(&l.variant, "norm_backward").tensor(&g).maybe(gsum.as_ref()).tensor(&x).maybe(mean.as_ref());
     let call = call.tensor(&rstd).maybe(weight.as_ref()).tensor(&dx).maybe(dbranch.as_ref());
     let call = call.tensor(&partial).int(l.rows).word(u32::from(bias));
     call.launch(&x, l.grid(groups))?;
@@ -276,15 +275,15 @@ pub fn norm_backward(n: &NormBackward<'_>) -> Result<NormGrads, CudaError> {
     Ok(NormGrads { dx, dw: Some(dw), db, dbranch })
 }
 
-/// Blocks of the backward pass, and their partial sums of `weights` gradients.
-pub(super) fn partial(check: Check, x: &Tensor, l: &Layout, weights: i64) -> Result<(u32, Tensor), CudaError> {
+/// Returns the number of blocks of the backward pass, and memory for their partial sums of `weights` gradients.
+pub(super) fn partial(check: Check, x: &Tensor, l: &RowLayout, weights: i64) -> Result<(u32, Tensor), CudaError> {
     let groups = groups(check, x, l)?;
     Ok((groups, Tensor::f_empty([weights * i64::from(groups), l.width], (Kind::Float, x.device()))?))
 }
 
-/// The gradients of the weight, and with `bias` of the bias, from partial sums.
+/// Adds up partial sums. Returns the gradients of the weight and, with `bias`, of the bias.
 pub(super) fn sum(
-    l: &Layout,
+    l: &RowLayout,
     partial: &Tensor,
     weight: &Tensor,
     bias: bool,
@@ -294,13 +293,13 @@ pub(super) fn sum(
     let weights = 1 + u32::from(bias);
     let groups = partial.size()[0] / i64::from(weights);
     let across = blocks(l.width, i64::from(SUM_SIDE)) * weights;
-    let call = Call::new(&l.variant, "norm_sum").tensor(partial).tensor(&dw).maybe(db.as_ref()).int(groups);
-    call.launch(partial, Grid { threads: (SUM_SIDE, SUM_SIDE), ..grid(across, 1) })?;
+    let call = KernelCall::new(&l.variant, "norm_sum").tensor(partial).tensor(&dw).maybe(db.as_ref()).int(groups);
+    call.launch(partial, LaunchGrid { threads: (SUM_SIDE, SUM_SIDE), ..grid(across, 1) })?;
     Ok((dw, db))
 }
 
-/// Blocks of the backward pass: enough to fill the device, each with one row of partial sums.
-fn groups(check: Check, x: &Tensor, l: &Layout) -> Result<u32, CudaError> {
+/// Returns the number of blocks of the backward pass: enough to fill the device, each with one row of partial sums.
+fn groups(check: Check, x: &Tensor, l: &RowLayout) -> Result<u32, CudaError> {
     let facts = engine::facts(check.device("x", x)?)?;
     let resident = facts.processors * (RESIDENT_THREADS / (l.threads * l.per_block)).max(1);
     Ok(resident.min(blocks(l.rows, i64::from(l.per_block))))

@@ -1,6 +1,6 @@
-//! A matrix as 8-bit numbers, by rows and transposed, with one multiplier that the host never reads.
+//! Quantises a matrix to 8-bit floats, by rows and transposed, with one scale that stays on the device.
 
-use super::call::{Call, grid};
+use super::call::{KernelCall, grid};
 use super::check::{Check, aligned, ceil, pack};
 use super::engine;
 use super::error::CudaError;
@@ -15,29 +15,29 @@ pub(super) static SOURCE: Source = Source {
 };
 
 const THREADS: u32 = 256;
-/// Packs a thread of the first kernel loads at once; the source's UNROLL.
+/// Vector loads in flight per thread of the first kernel; the source's UNROLL.
 const UNROLL: i64 = 4;
-/// Side of a tile; the source's SIDE.
+/// Side of a square tile; the source's SIDE.
 const SIDE: i64 = 128;
-/// What both sizes of a matrix are multiples of.
+/// Required divisor of both sizes of a matrix.
 const ALIGN: i64 = 16;
-/// Blocks of the first kernel one multiprocessor runs at once: 32 registers a thread.
+/// Blocks of the first kernel that one multiprocessor runs at once, with 32 registers per thread.
 const READING_BLOCKS: i64 = 8;
-/// The same of the second: 64 registers a thread.
+/// Blocks of the second kernel that one multiprocessor runs at once, with 64 registers per thread.
 const WRITING_BLOCKS: i64 = 4;
 
-/// An 8-bit matrix.
+/// An 8-bit matrix with its transpose and scale.
 #[derive(Debug)]
 pub struct Quantized {
-    /// rows × columns.
+    /// The matrix, rows × columns.
     pub q: Tensor,
-    /// columns × rows.
+    /// The transpose, columns × rows.
     pub transposed: Tensor,
-    /// x ≈ q·scale; f32 of 0 axes.
+    /// Scale with x ≈ q·scale; f32 of 0 axes.
     pub scale: Tensor,
 }
 
-/// `x`, seen as a matrix over its last axis, as numbers of `to`: e4m3 or e5m2.
+/// Quantises `x`, seen as a matrix over its last axis, to `to`: e4m3 or e5m2.
 ///
 /// # Errors
 /// When the kernel is not written for the operands, or is not launched.
@@ -66,9 +66,9 @@ pub fn quantize(x: &Tensor, to: Kind) -> Result<Quantized, CudaError> {
     let q = Tensor::f_empty([rows, columns], (to, on))?;
     let transposed = Tensor::f_empty([columns, rows], (to, on))?;
     let scale = Tensor::f_empty([0_i64; 0], (Kind::Float, on))?;
-    let call = Call::new(&variant, "largest").tensor(&x).int(packs).tensor(&partial);
+    let call = KernelCall::new(&variant, "largest").tensor(&x).int(packs).tensor(&partial);
     call.launch(&x, grid(u32::try_from(reading).unwrap_or(0), THREADS))?;
-    let call = Call::new(&variant, "quantize").tensor(&x).tensor(&partial).int(reading);
+    let call = KernelCall::new(&variant, "quantize").tensor(&x).tensor(&partial).int(reading);
     let call = call.tensor(&q).tensor(&transposed).tensor(&scale).int(rows).int(columns);
     call.launch(&x, grid(u32::try_from(writing).unwrap_or(0), THREADS))?;
     Ok(Quantized { q, transposed, scale })

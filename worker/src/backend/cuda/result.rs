@@ -1,8 +1,8 @@
-//! NVRTC, and what the driver does with machine code, with `Result`.
+//! NVRTC, and the driver's calls for modules and launches, with `Result`.
 //!
-//! **Invariant:** nothing is called before the library was seen to be there: cudarc panics on a missing one.
+//! **Invariant:** the library is checked to be present before any call, as cudarc panics without it.
 
-use super::driver::{Context, Stream, inside, status};
+use super::driver::{Context, CudaStream, inside, status};
 use cudarc::driver::sys as cu;
 use cudarc::nvrtc::{result as nvrtc, sys as rtc};
 use smallvec::SmallVec;
@@ -17,7 +17,7 @@ pub(super) fn nvrtc_is_present() -> bool {
     *PRESENT.get_or_init(|| unsafe { rtc::is_culib_present() })
 }
 
-/// Version of NVRTC. The caller has seen that it is present.
+/// Returns the version of NVRTC, which must be present.
 pub(super) fn nvrtc_version() -> (i32, i32) {
     let mut major = 0;
     let mut minor = 0;
@@ -29,31 +29,34 @@ pub(super) fn nvrtc_version() -> (i32, i32) {
 }
 
 /// Status and log of a compilation that failed.
-pub(super) struct Refusal {
+pub(super) struct CompileFailure {
     pub(super) status: String,
     pub(super) log: String,
 }
 
-struct Program(rtc::nvrtcProgram);
+struct NvrtcProgram(rtc::nvrtcProgram);
 
-impl Drop for Program {
+impl Drop for NvrtcProgram {
     fn drop(&mut self) {
         // SAFETY: made by create_program, destroyed only here.
         let _ = unsafe { nvrtc::destroy_program(self.0) };
     }
 }
 
-/// Compiles `text` to machine code. The caller has seen that NVRTC is present.
-pub(super) fn cubin(text: &CString, name: &CString, options: &[String]) -> Result<Vec<u8>, Refusal> {
-    let plain = |error: nvrtc::NvrtcError| Refusal { status: error.to_string(), log: String::new() };
-    let program = Program(nvrtc::create_program(text, Some(name)).map_err(plain)?);
+/// Compiles `text` to machine code. NVRTC must be present.
+pub(super) fn cubin(text: &CString, name: &CString, options: &[String]) -> Result<Vec<u8>, CompileFailure> {
+    let plain = |error: nvrtc::NvrtcError| CompileFailure { status: error.to_string(), log: String::new() };
+    let program = NvrtcProgram(nvrtc::create_program(text, Some(name)).map_err(plain)?);
     // SAFETY: the program is alive; `text` and `name` outlive it.
     let compiled = unsafe { nvrtc::compile_program(program.0, options) };
     if let Err(error) = compiled {
         // SAFETY: the program is alive.
         let log = unsafe { nvrtc::get_program_log(program.0) }.unwrap_or_default();
         let bytes: Vec<u8> = log.iter().map(|&c| c.cast_unsigned()).take_while(|&c| c != 0).collect();
-        return Err(Refusal { status: error.to_string(), log: String::from_utf8_lossy(&bytes).trim().to_owned() });
+        return Err(CompileFailure {
+            status: error.to_string(),
+            log: String::from_utf8_lossy(&bytes).trim().to_owned(),
+        });
     }
     let mut size = 0_usize;
     // SAFETY: the program is compiled, `size` is writable.
@@ -64,11 +67,11 @@ pub(super) fn cubin(text: &CString, name: &CString, options: &[String]) -> Resul
     Ok(image)
 }
 
-/// A loaded module; never unloaded.
+/// A loaded module, which is never unloaded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Module(usize);
 
-/// Puts machine code on the device.
+/// Loads machine code onto the device.
 pub(super) fn load(context: Context, image: &[u8]) -> Result<Module, String> {
     inside(context, || {
         let mut module = ptr::null_mut();
@@ -85,7 +88,7 @@ pub(super) struct Function {
     context: Context,
 }
 
-/// Finds a kernel and allows it `shared` bytes of dynamic shared memory, 0 for the default.
+/// Finds a kernel and sets its limit of dynamic shared memory to `shared` bytes, 0 for the default.
 pub(super) fn function(context: Context, module: Module, name: &CStr, shared: u32) -> Result<Function, String> {
     inside(context, || {
         let mut raw = ptr::null_mut();
@@ -100,21 +103,21 @@ pub(super) fn function(context: Context, module: Module, name: &CStr, shared: u3
     })
 }
 
-/// Blocks, threads of a block, bytes of dynamic shared memory.
+/// Blocks, threads per block, and bytes of dynamic shared memory of a launch.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Grid {
+pub(super) struct LaunchGrid {
     pub(super) blocks: u32,
     pub(super) threads: (u32, u32),
     pub(super) shared: u32,
 }
 
-/// Launches on `stream`. `slots` holds the arguments' bytes, `starts` where each begins.
+/// Launches on `stream`. `slots` holds the arguments' bytes, `starts` the position of each argument.
 ///
-/// The caller's arguments have the number, types and order of the kernel's parameters.
+/// The arguments must have the number, types and order of the kernel's parameters.
 pub(super) fn launch(
     function: Function,
-    grid: Grid,
-    stream: Stream,
+    grid: LaunchGrid,
+    stream: CudaStream,
     slots: &mut [u64],
     starts: &[u16],
 ) -> Result<(), String> {
@@ -131,14 +134,14 @@ pub(super) fn launch(
     })
 }
 
-/// Where each argument begins.
+/// Returns a pointer to each argument.
 fn pointers(slots: &mut [u64], starts: &[u16]) -> SmallVec<[*mut c_void; 32]> {
     starts.iter().map(|&at| (&raw mut slots[usize::from(at)]).cast::<c_void>()).collect()
 }
 
 /// A graph of one kernel.
 #[derive(Debug)]
-pub(super) struct Single {
+pub(super) struct SingleKernelGraph {
     function: Function,
     graph: cu::CUgraph,
     node: cu::CUgraphNode,
@@ -146,11 +149,11 @@ pub(super) struct Single {
 }
 
 // SAFETY: the driver's handles, which any thread may use, one at a time.
-unsafe impl Send for Single {}
+unsafe impl Send for SingleKernelGraph {}
 
-impl Single {
-    /// With these arguments, as for [`launch`].
-    pub(super) fn new(function: Function, grid: Grid, slots: &mut [u64], starts: &[u16]) -> Result<Self, String> {
+impl SingleKernelGraph {
+    /// Builds the graph with the arguments of [`launch`].
+    pub(super) fn new(function: Function, grid: LaunchGrid, slots: &mut [u64], starts: &[u16]) -> Result<Self, String> {
         let mut pointers = pointers(slots, starts);
         let kernel = described(function, grid, &mut pointers);
         inside(function.context, || {
@@ -165,8 +168,8 @@ impl Single {
         })
     }
 
-    /// From the next launch on, with other arguments.
-    pub(super) fn change(&self, grid: Grid, slots: &mut [u64], starts: &[u16]) -> Result<(), String> {
+    /// Sets the arguments for later launches.
+    pub(super) fn change(&self, grid: LaunchGrid, slots: &mut [u64], starts: &[u16]) -> Result<(), String> {
         let mut pointers = pointers(slots, starts);
         let kernel = described(self.function, grid, &mut pointers);
         inside(self.function.context, || {
@@ -175,13 +178,13 @@ impl Single {
         })
     }
 
-    pub(super) fn launch(&self, stream: Stream) -> Result<(), String> {
+    pub(super) fn launch(&self, stream: CudaStream) -> Result<(), String> {
         // SAFETY: the graph lives as long as `self`, and the driver keeps what is not done for longer.
         inside(self.function.context, || status(unsafe { cu::cuGraphLaunch(self.ready, stream.raw()) }))
     }
 }
 
-fn described(function: Function, grid: Grid, pointers: &mut [*mut c_void]) -> cu::CUDA_KERNEL_NODE_PARAMS {
+fn described(function: Function, grid: LaunchGrid, pointers: &mut [*mut c_void]) -> cu::CUDA_KERNEL_NODE_PARAMS {
     let (x, y) = grid.threads;
     cu::CUDA_KERNEL_NODE_PARAMS {
         func: function.raw as cu::CUfunction,
@@ -199,7 +202,7 @@ fn described(function: Function, grid: Grid, pointers: &mut [*mut c_void]) -> cu
     }
 }
 
-impl Drop for Single {
+impl Drop for SingleKernelGraph {
     fn drop(&mut self) {
         // SAFETY: made in `new`, each once; what is not done yet is freed when it is.
         let _ = inside(self.function.context, || unsafe {

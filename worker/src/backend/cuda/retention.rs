@@ -1,6 +1,6 @@
-//! The retention scan and its reverse, in chunks of positions.
+//! The retention scan and its gradient, in chunks of positions.
 
-use super::call::{Call, grid};
+use super::call::{KernelCall, grid};
 use super::check::{Check, blocks, ceil};
 use super::engine;
 use super::error::CudaError;
@@ -12,31 +12,31 @@ pub(super) static SOURCE: Source =
 
 const THREADS: u32 = 128;
 const THREADS_SUM: u32 = 256;
-/// Positions a thread holds at once; chunks are multiples of it. The source's SUB.
+/// Positions that a thread holds at once, of which chunks are multiples; the source's SUB.
 const SUB: i64 = 16;
 /// Longest chunk of a two-way scan; the source's SUB · SUBS_MAX.
 const TWO_WAY_MAX: i64 = 256;
-/// Shortest chunk: what comes before and after shorter ones takes longer than they gain.
+/// Shortest chunk: with shorter ones the carries take longer than the chunks gain.
 const CHUNK_MIN: i64 = 128;
-/// Threads that keep one multiprocessor busy.
+/// Number of threads that keep one multiprocessor busy.
 const THREADS_WANTED: i64 = 1024;
 
-/// A scan: v (B, N, H, D), λ (H), the incoming state (B, H, D).
+/// Operands of a scan: v (B, N, H, D), λ (H), the incoming state (B, H, D).
 #[derive(Debug, Clone, Copy)]
-pub struct Scan<'a> {
-    /// What is added at each position.
+pub struct RetentionScan<'a> {
+    /// Summands, one per position.
     pub v: &'a Tensor,
-    /// Decay per head.
+    /// Decay λ per head.
     pub lambda: &'a Tensor,
-    /// Incoming state; causal only.
+    /// Incoming state; only for the causal scan.
     pub state: Option<&'a Tensor>,
-    /// Both directions.
+    /// Whether the scan runs in both directions.
     pub both: bool,
 }
 
 /// Sizes and chunks of a scan.
 #[derive(Debug, Clone, Copy)]
-struct Plan {
+struct ScanPlan {
     variant: Variant,
     batch: i64,
     positions: i64,
@@ -46,12 +46,12 @@ struct Plan {
     chunks: i64,
 }
 
-impl Plan {
+impl ScanPlan {
     fn columns(&self) -> i64 {
         self.heads * self.head
     }
 
-    /// The kernels' Shape.
+    /// Words of the kernels' `Shape` structure.
     fn shape(&self) -> [u64; 6] {
         [self.batch, self.positions, self.columns(), self.head, self.length, self.chunks].map(i64::cast_unsigned)
     }
@@ -69,7 +69,7 @@ impl Plan {
     }
 }
 
-/// Length of the chunks: short enough to fill the device, long enough to be worth a carry.
+/// Returns the length of the chunks: short enough to fill the device, long enough to be worth a carry.
 fn chunk_length(threads: i64, positions: i64, both: bool, processors: u32) -> i64 {
     let wanted = ceil(THREADS_WANTED * i64::from(processors), threads.max(1));
     let length = ceil((positions / wanted.max(1)).max(CHUNK_MIN), SUB) * SUB;
@@ -77,7 +77,7 @@ fn chunk_length(threads: i64, positions: i64, both: bool, processors: u32) -> i6
     length.min(most).min(ceil(positions.max(1), SUB) * SUB)
 }
 
-fn plan(check: Check, s: &Scan<'_>) -> Result<Plan, CudaError> {
+fn plan(check: Check, s: &RetentionScan<'_>) -> Result<ScanPlan, CudaError> {
     let element = check.element("v", s.v)?;
     let facts = engine::facts(check.device("v", s.v)?)?;
     let [batch, positions, heads, head] = s.v.size()[..] else {
@@ -89,10 +89,10 @@ fn plan(check: Check, s: &Scan<'_>) -> Result<Plan, CudaError> {
     check.that(!s.both || s.state.is_none(), "v", s.v, "without a state, both ways")?;
     let length = chunk_length(batch * heads * head, positions, s.both, facts.processors);
     let chunks = ceil(positions, length).max(1);
-    Ok(Plan { variant: Variant::new(&SOURCE, element, &[]), batch, positions, heads, head, length, chunks })
+    Ok(ScanPlan { variant: Variant::new(&SOURCE, element, &[]), batch, positions, heads, head, length, chunks })
 }
 
-/// The tensor itself if each position's numbers are dense, else a copy.
+/// Returns the tensor itself if each position is dense, else a copy.
 fn rows_of(x: &Tensor) -> Result<Tensor, CudaError> {
     let size = x.size();
     let stride = x.stride();
@@ -100,7 +100,7 @@ fn rows_of(x: &Tensor) -> Result<Tensor, CudaError> {
     Ok(if dense { x.shallow_clone() } else { x.f_contiguous()? })
 }
 
-/// The kernels' Rows.
+/// Words of the kernels' `Rows` structure: address and two strides.
 fn rows(x: &Tensor) -> [u64; 3] {
     let stride = x.stride();
     [x.data_ptr() as u64, stride[0].cast_unsigned(), stride[1].cast_unsigned()]
@@ -110,7 +110,7 @@ fn state(
     check: Check,
     name: &'static str,
     state: Option<&Tensor>,
-    p: &Plan,
+    p: &ScanPlan,
     like: &Tensor,
 ) -> Result<Option<Tensor>, CudaError> {
     let dense = state.map(Tensor::f_contiguous).transpose()?;
@@ -120,31 +120,37 @@ fn state(
     Ok(dense)
 }
 
-/// Which carries to make.
+/// Directions of the carries to compute, with their initial values.
 #[derive(Debug, Clone, Copy)]
-struct Ways<'a> {
+struct ScanDirections<'a> {
     up: bool,
     down: bool,
-    /// Value before the first position going up.
+    /// Value before the first position, for the upward carry.
     state: Option<&'a Tensor>,
-    /// What is added at the last position, going down.
+    /// Value added at the last position, for the downward carry.
     gstate: Option<&'a Tensor>,
 }
 
-/// Carries of `x` up and down; none where one chunk holds all.
-fn carries(p: &Plan, x: &Tensor, lambda: &Tensor, ways: Ways<'_>) -> Result<[Option<Tensor>; 2], CudaError> {
+/// Computes the upward and downward carries of `x`; `None` where one chunk holds all positions.
+fn carries(
+    p: &ScanPlan,
+    x: &Tensor,
+    lambda: &Tensor,
+    ways: ScanDirections<'_>,
+) -> Result<[Option<Tensor>; 2], CudaError> {
     if p.chunks == 1 {
         return Ok([None, None]);
     }
     let up = ways.up.then(|| p.carry(x)).transpose()?;
     let down = ways.down.then(|| p.carry(x)).transpose()?;
-    let call = Call::new(&p.variant, "ends").structure(&rows(x)).tensor(lambda).maybe(up.as_ref()).maybe(down.as_ref());
+    let call =
+        KernelCall::new(&p.variant, "ends").structure(&rows(x)).tensor(lambda).maybe(up.as_ref()).maybe(down.as_ref());
     call.structure(&p.shape()).launch(x, grid(p.blocks(), THREADS))?;
     let across = blocks(p.batch * p.columns(), i64::from(THREADS));
     let first = [(&up, ways.state, true, false), (&down, ways.gstate, false, true)];
     for (ends, first, scaled, is_down) in first {
         if let Some(ends) = ends {
-            let call = Call::new(&p.variant, "carries").tensor(ends).tensor(lambda).maybe(first);
+            let call = KernelCall::new(&p.variant, "carries").tensor(ends).tensor(lambda).maybe(first);
             let call = call.word(u32::from(scaled)).word(u32::from(is_down)).structure(&p.shape());
             call.launch(x, grid(across, THREADS))?;
         }
@@ -152,14 +158,14 @@ fn carries(p: &Plan, x: &Tensor, lambda: &Tensor, ways: Ways<'_>) -> Result<[Opt
     Ok([up, down])
 }
 
-/// The scan, and for the causal one the outgoing state.
+/// Computes the scan. Returns it and, for the causal scan, the outgoing state.
 ///
 /// # Errors
 /// When the kernel is not written for the operands, or is not launched.
-pub fn scan(s: &Scan<'_>) -> Result<(Tensor, Option<Tensor>), CudaError> {
+pub fn scan(s: &RetentionScan<'_>) -> Result<(Tensor, Option<Tensor>), CudaError> {
     let check = Check { kernel: "retention" };
     let lambda = s.lambda.f_contiguous()?;
-    let s = &Scan { lambda: &lambda, ..*s };
+    let s = &RetentionScan { lambda: &lambda, ..*s };
     let p = plan(check, s)?;
     let first = state(check, "state", s.state, &p, s.v)?;
     let options = (s.v.kind(), s.v.device());
@@ -173,26 +179,26 @@ pub fn scan(s: &Scan<'_>) -> Result<(Tensor, Option<Tensor>), CudaError> {
         return Ok((y, last));
     }
     let v = rows_of(s.v)?;
-    let ways = Ways { up: true, down: s.both, state: first.as_ref(), gstate: None };
+    let ways = ScanDirections { up: true, down: s.both, state: first.as_ref(), gstate: None };
     let [up, down] = carries(&p, &v, s.lambda, ways)?;
     if s.both {
-        let call = Call::new(&p.variant, "both").structure(&rows(&v)).tensor(s.lambda).maybe(up.as_ref());
+        let call = KernelCall::new(&p.variant, "both").structure(&rows(&v)).tensor(s.lambda).maybe(up.as_ref());
         let call = call.maybe(down.as_ref()).tensor(&y).structure(&p.shape());
         call.launch(&v, grid(p.blocks(), THREADS))?;
         return Ok((y, None));
     }
     let last = Tensor::f_empty([p.batch, p.heads, p.head], options)?;
-    let call = Call::new(&p.variant, "scan_up").structure(&rows(&v)).tensor(s.lambda).maybe(up.as_ref());
+    let call = KernelCall::new(&p.variant, "scan_up").structure(&rows(&v)).tensor(s.lambda).maybe(up.as_ref());
     let call = call.maybe(first.as_ref()).tensor(&y).tensor(&last).structure(&p.shape());
     call.launch(&v, grid(p.blocks(), THREADS))?;
     Ok((y, Some(last)))
 }
 
-/// Operands of the reverse.
+/// Operands of the backward pass of a scan.
 #[derive(Debug, Clone, Copy)]
-pub struct ScanBackward<'a> {
-    pub scan: Scan<'a>,
-    /// Its result.
+pub struct RetentionScanBackward<'a> {
+    pub scan: RetentionScan<'a>,
+    /// Result of the scan.
     pub y: &'a Tensor,
     /// Gradient of the result.
     pub g: &'a Tensor,
@@ -200,14 +206,14 @@ pub struct ScanBackward<'a> {
     pub gstate: Option<&'a Tensor>,
 }
 
-/// Gradients of v, λ and the incoming state; the last is there even if no state came in, for the causal scan.
+/// Computes the gradients of v, λ and the incoming state. The causal scan returns the last even if there was no incoming state.
 ///
 /// # Errors
 /// As [`scan`].
-pub fn scan_backward(r: &ScanBackward<'_>) -> Result<(Tensor, Tensor, Option<Tensor>), CudaError> {
+pub fn scan_backward(r: &RetentionScanBackward<'_>) -> Result<(Tensor, Tensor, Option<Tensor>), CudaError> {
     let check = Check { kernel: "retention_backward" };
     let lambda = r.scan.lambda.f_contiguous()?;
-    let s = &Scan { lambda: &lambda, ..r.scan };
+    let s = &RetentionScan { lambda: &lambda, ..r.scan };
     let p = plan(check, s)?;
     check.that(r.g.size() == s.v.size() && r.g.kind() == s.v.kind(), "g", r.g, "of the shape and kind of v")?;
     let gstate = state(check, "gstate", r.gstate, &p, s.v)?;
@@ -225,31 +231,37 @@ pub fn scan_backward(r: &ScanBackward<'_>) -> Result<(Tensor, Tensor, Option<Ten
     let g = rows_of(r.g)?;
     let share = p.carry(&g)?;
     let dfirst = if s.both {
-        two_way_backward(&p, s, &g, [&dv, &share])?;
+        two_way_backward(&p, s, &g, &dv, &share)?;
         None
     } else {
         let y = r.y.f_contiguous()?;
         check.same("y", &y, &dv)?;
         let dfirst = Tensor::f_empty(carried, options)?;
-        let ways = Ways { up: false, down: true, state: None, gstate: gstate.as_ref() };
+        let ways = ScanDirections { up: false, down: true, state: None, gstate: gstate.as_ref() };
         let [_, down] = carries(&p, &g, s.lambda, ways)?;
-        let call = Call::new(&p.variant, "scan_down").structure(&rows(&g)).tensor(s.lambda).maybe(down.as_ref());
+        let call = KernelCall::new(&p.variant, "scan_down").structure(&rows(&g)).tensor(s.lambda).maybe(down.as_ref());
         let call = call.tensor(&y).maybe(first.as_ref()).maybe(gstate.as_ref()).tensor(&dv).tensor(&dfirst);
         call.tensor(&share).structure(&p.shape()).launch(&g, grid(p.blocks(), THREADS))?;
         Some(dfirst)
     };
     let dlambda = s.lambda.f_empty_like()?;
-    let call = Call::new(&p.variant, "lambda_sum").tensor(&share).tensor(&dlambda).structure(&p.shape());
+    let call = KernelCall::new(&p.variant, "lambda_sum").tensor(&share).tensor(&dlambda).structure(&p.shape());
     call.launch(&g, grid(blocks(p.heads, 1), THREADS_SUM))?;
     Ok((dv, dlambda, dfirst))
 }
 
-fn two_way_backward(p: &Plan, s: &Scan<'_>, g: &Tensor, [dv, share]: [&Tensor; 2]) -> Result<(), CudaError> {
+fn two_way_backward(
+    p: &ScanPlan,
+    s: &RetentionScan<'_>,
+    g: &Tensor,
+    dv: &Tensor,
+    share: &Tensor,
+) -> Result<(), CudaError> {
     let v = rows_of(s.v)?;
-    let ways = Ways { up: true, down: true, state: None, gstate: None };
+    let ways = ScanDirections { up: true, down: true, state: None, gstate: None };
     let [g_up, g_down] = carries(p, g, s.lambda, ways)?;
     let [v_up, v_down] = carries(p, &v, s.lambda, ways)?;
-    let call = Call::new(&p.variant, "both_back").structure(&rows(g)).structure(&rows(&v)).tensor(s.lambda);
+    let call = KernelCall::new(&p.variant, "both_back").structure(&rows(g)).structure(&rows(&v)).tensor(s.lambda);
     let call = call.maybe(g_up.as_ref()).maybe(g_down.as_ref()).maybe(v_up.as_ref()).maybe(v_down.as_ref());
     call.tensor(dv).tensor(share).structure(&p.shape()).launch(g, grid(p.blocks(), THREADS))
 }

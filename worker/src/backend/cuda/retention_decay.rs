@@ -1,6 +1,6 @@
-//! λ = 1 − 2^(−β) and its reverse, for a number per head.
+//! λ = 1 − 2^(−β) and its gradient, with one number per head.
 
-use super::call::{Call, grid};
+use super::call::{KernelCall, grid};
 use super::check::{Check, blocks};
 use super::error::CudaError;
 use super::source::{Source, Variant};
@@ -11,7 +11,7 @@ pub(super) static SOURCE: Source =
 
 const THREADS: u32 = 128;
 
-/// λ of β, which is kept within `bounds`.
+/// Computes λ of β, which is clamped to `bounds`.
 ///
 /// # Errors
 /// When the kernel is not written for the operand, or is not launched.
@@ -23,7 +23,7 @@ pub fn forward(beta: &Tensor, bounds: (f64, f64)) -> Result<Tensor, CudaError> {
     Ok(lambda)
 }
 
-/// Gradient of β.
+/// Computes the gradient of β.
 ///
 /// # Errors
 /// As [`forward`].
@@ -37,13 +37,13 @@ pub fn backward(g: &Tensor, beta: &Tensor, bounds: (f64, f64)) -> Result<Tensor,
     Ok(to)
 }
 
-/// The last of the tensors is written.
-fn launch(check: Check, entry: &'static str, tensors: &[&Tensor], (lo, hi): (f64, f64)) -> Result<(), CudaError> {
+/// Launches a kernel on `tensors`, of which the last is written.
+fn launch(check: Check, entry: &'static str, tensors: &[&Tensor], bounds: (f64, f64)) -> Result<(), CudaError> {
     let Some(to) = tensors.last().filter(|to| to.numel() > 0) else { return Ok(()) };
     let element = check.element("beta", to)?;
     check.device("beta", to)?;
     let variant = Variant::new(&SOURCE, element, &[]);
     let count = to.numel() as i64;
-    let call = tensors.iter().fold(Call::new(&variant, entry), |call, tensor| call.tensor(tensor));
-    call.int(count).float(lo).float(hi).launch(to, grid(blocks(count, i64::from(THREADS)), THREADS))
+    let call = tensors.iter().fold(KernelCall::new(&variant, entry), |call, tensor| call.tensor(tensor));
+    call.int(count).float(bounds.0).float(bounds.1).launch(to, grid(blocks(count, i64::from(THREADS)), THREADS))
 }

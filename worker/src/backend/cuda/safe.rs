@@ -1,6 +1,6 @@
-//! The driver with `Result`: devices, their contexts, libtorch's streams.
+//! Driver calls with `Result`: devices, their contexts, libtorch's streams.
 //!
-//! **Invariant:** nothing is called before the library was seen to be there: cudarc panics on a missing one.
+//! **Invariant:** the library is checked to be present before any call, as cudarc panics without it.
 
 use super::sys;
 use crate::backend::torch::{ShimError, check};
@@ -15,7 +15,7 @@ pub(in crate::backend) fn is_present() -> bool {
     *PRESENT.get_or_init(|| unsafe { cu::is_culib_present() })
 }
 
-/// A device's primary context, the one libtorch uses. Retained for the life of the process.
+/// A device's primary context, which libtorch uses, too. It is retained for the life of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::backend) struct Context(usize);
 
@@ -23,7 +23,7 @@ fn text(error: driver::DriverError) -> String {
     error.error_name().map_or_else(|_| format!("{:?}", error.0), |name| name.to_string_lossy().into_owned())
 }
 
-/// The driver's name for what was wrong.
+/// Converts a status of the driver; the error is the driver's name for it.
 pub(in crate::backend) fn status(result: cu::CUresult) -> Result<(), String> {
     result.result().map_err(text)
 }
@@ -32,7 +32,7 @@ fn device(index: usize) -> Result<cu::CUdevice, String> {
     driver::device::get(i32::try_from(index).unwrap_or(-1)).map_err(text)
 }
 
-/// The primary context of a device. The caller has seen that the driver is present.
+/// Returns the primary context of a device. The driver must be present.
 pub(in crate::backend) fn primary(index: usize) -> Result<Context, String> {
     driver::init().map_err(text)?;
     let id = device(index)?;
@@ -42,20 +42,20 @@ pub(in crate::backend) fn primary(index: usize) -> Result<Context, String> {
     Ok(Context(context as usize))
 }
 
-/// A number of the device.
+/// Returns an attribute of a device.
 pub(in crate::backend) fn attribute(index: usize, which: cu::CUdevice_attribute) -> Result<i32, String> {
     let id = device(index)?;
     // SAFETY: the device exists.
     unsafe { driver::device::get_attribute(id, which) }.map_err(text)
 }
 
-/// How many devices this process sees.
+/// Returns the number of devices that are visible to this process.
 pub(in crate::backend) fn count() -> Result<usize, String> {
     let count = driver::device::get_count().map_err(text)?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// A number of the way from one device to another.
+/// Returns a peer-to-peer attribute of two devices.
 pub(in crate::backend) fn between(from: usize, to: usize, which: cu::CUdevice_P2PAttribute) -> Result<i32, String> {
     let from = device(from)?;
     let to = device(to)?;
@@ -65,7 +65,7 @@ pub(in crate::backend) fn between(from: usize, to: usize, which: cu::CUdevice_P2
     Ok(number)
 }
 
-/// Runs `body` with `context` current, and puts back what was current before.
+/// Runs `body` with `context` current, and restores the previous context.
 pub(in crate::backend) fn inside<T>(context: Context, body: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let mut before = ptr::null_mut();
     // SAFETY: `before` is writable.
@@ -83,9 +83,9 @@ pub(in crate::backend) fn inside<T>(context: Context, body: impl FnOnce() -> Res
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::backend) struct Stream(usize);
+pub(in crate::backend) struct CudaStream(usize);
 
-impl Stream {
+impl CudaStream {
     pub(in crate::backend) fn of(stream: cu::CUstream) -> Self {
         Self(stream as usize)
     }
@@ -95,10 +95,10 @@ impl Stream {
     }
 }
 
-/// The stream libtorch launches on now.
-pub(in crate::backend) fn current_stream(device: usize) -> Result<Stream, ShimError> {
+/// Returns libtorch's current stream.
+pub(in crate::backend) fn current_stream(device: usize) -> Result<CudaStream, ShimError> {
     let mut out = ptr::null_mut();
     // SAFETY: `out` is writable.
     check(unsafe { sys::enn_cuda_current_stream(i32::try_from(device).unwrap_or(-1), &raw mut out) })?;
-    Ok(Stream(out as usize))
+    Ok(CudaStream(out as usize))
 }

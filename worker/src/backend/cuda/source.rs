@@ -1,42 +1,42 @@
-//! Sources of the kernels, and what one of them is specialised for.
+//! Sources of the kernels, and their specialisations.
 //!
-//! A kernel is compiled once per element type and per number that decides its loops (a row's width, say): the compiler
-//! then sees constants.
+//! A kernel is compiled once per element type and per number that determines its loops, e.g. a row's width, so that the compiler
+//! sees constants.
 
 use std::fmt::Write as _;
 use tch::Kind;
 
-/// What all sources begin with: element types, conversions, reductions, Philox.
+/// Common beginning of all sources: element types, conversions, reductions, Philox.
 const PRELUDE: &str = include_str!("src/prelude.cu");
 
-/// Most numbers a source is specialised by.
+/// Most numbers that a source is specialised by.
 pub(super) const NUMBERS_MAX: usize = 6;
 
 /// One file of CUDA C++.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Name in messages, also the file's.
+    /// Name in messages, and stem of the file.
     pub name: &'static str,
     pub text: &'static str,
-    /// Names of the numbers it is specialised by.
+    /// Names of the numbers that the source is specialised by.
     pub numbers: &'static [&'static str],
-    /// Bytes of dynamic shared memory its kernels may ask for beyond the 48 KiB that need no asking; 0 for none.
+    /// Most dynamic shared memory of its kernels in bytes, if that is above the default of 48 KiB; otherwise 0.
     pub shared_bytes_max: u32,
 }
 
-/// Element type of the operands.
+/// Element type of a kernel's operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Element {
-    /// 32-bit float.
+    /// IEEE single precision, 32 bits.
     F32,
-    /// bfloat16.
+    /// bfloat16, 16 bits.
     Bf16,
-    /// 16-bit float.
+    /// IEEE half precision, 16 bits.
     F16,
 }
 
 impl Element {
-    /// The element type of a tensor's kind, if kernels exist for it.
+    /// Returns the element type of a tensor's kind, if kernels exist for it.
     pub fn of(kind: Kind) -> Option<Self> {
         match kind {
             Kind::Float => Some(Self::F32),
@@ -51,7 +51,7 @@ impl Element {
         if self == Self::F32 { 4 } else { 2 }
     }
 
-    /// Its name in the sources.
+    /// Name in the sources.
     fn name(self) -> &'static str {
         match self {
             Self::F32 => "float",
@@ -61,11 +61,11 @@ impl Element {
     }
 }
 
-/// A source with its specialisation.
+/// A source with a specialisation.
 #[derive(Debug, Clone, Copy)]
 pub struct Variant {
     pub source: &'static Source,
-    /// Element type.
+    /// Element type of the operands.
     pub element: Element,
     /// One number per name in the source; the rest are 0.
     pub numbers: [u32; NUMBERS_MAX],
@@ -80,12 +80,12 @@ impl Variant {
         Self { source, element, numbers: all }
     }
 
-    /// What the compiler reads.
+    /// Returns the text to compile, with the prelude.
     pub fn text(&self) -> String {
         format!("{PRELUDE}\n#line 1 \"{}.cu\"\n{}", self.source.name, self.source.text)
     }
 
-    /// Options for the compiler.
+    /// Returns the options for the compiler.
     pub fn options(&self, arch: &str) -> Vec<String> {
         let mut options = vec![
             format!("--gpu-architecture={arch}"),
@@ -98,7 +98,7 @@ impl Variant {
         options
     }
 
-    /// Name in messages.
+    /// Returns the name used in messages.
     pub fn name(&self) -> String {
         let mut name = format!("{}<{}", self.source.name, self.element.name());
         for (what, number) in self.source.numbers.iter().zip(self.numbers) {
@@ -108,7 +108,7 @@ impl Variant {
         name
     }
 
-    /// What tells it from other variants.
+    /// Returns a key that identifies the variant.
     pub fn identity(&self) -> (&'static str, Element, [u32; NUMBERS_MAX]) {
         (self.source.name, self.element, self.numbers)
     }

@@ -1,4 +1,4 @@
-//! Moments on a CUDA stream, for measuring what ran between them.
+//! CUDA events with timing, which measure the work between them.
 
 mod result;
 mod sys;

@@ -4,15 +4,15 @@ use super::sys;
 use crate::backend::torch::{ShimError, check};
 use std::{ffi::c_void, ptr};
 
-/// A moment on the stream that was current when it was recorded.
+/// An event on the stream that was current when it was recorded.
 #[derive(Debug)]
 pub struct Event(*mut c_void);
 
 impl Event {
-    /// The moment when the current stream has done what was launched so far.
+    /// Records an event after all work launched so far on the current stream.
     ///
     /// # Errors
-    /// Without CUDA, or what the device says.
+    /// Without CUDA, or on errors of the device.
     pub fn record() -> Result<Self, ShimError> {
         let mut event = ptr::null_mut();
         // SAFETY: `event` is writable.
@@ -23,10 +23,10 @@ impl Event {
         Ok(event)
     }
 
-    /// Nanoseconds from `self` to `later`; waits for both.
+    /// Returns the nanoseconds from `self` to `later`. Waits for both.
     ///
     /// # Errors
-    /// What the device says.
+    /// Errors of the device.
     pub fn nanoseconds_to(&self, later: &Self) -> Result<u64, ShimError> {
         let mut milliseconds = 0.0;
         // SAFETY: both events live during the call, and the number is writable.

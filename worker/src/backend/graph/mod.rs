@@ -1,7 +1,7 @@
-//! CUDA graphs: a run of launches captured once and launched again as one.
+//! CUDA graphs: a sequence of launches that is captured once and replayed as a unit.
 //!
-//! **Invariant:** a graph holds addresses. Whoever replays it keeps every tensor that was bound outside its capture, and never
-//! gives it another storage.
+//! **Invariant:** a graph holds addresses. The owner keeps every tensor that was bound outside the capture alive, and never
+//! changes its storage.
 
 mod result;
 mod sys;
@@ -10,7 +10,7 @@ use super::torch::ShimError;
 pub use result::{Capture, Graph, Pool};
 use tch::{TchError, Tensor};
 
-/// Makes a stream of its own the current one of this thread on CUDA device `device`; the default one cannot be captured.
+/// Makes a new stream the current one of this thread on CUDA device `device`, as the default stream cannot be captured.
 ///
 /// # Errors
 /// Without CUDA.
@@ -18,23 +18,24 @@ pub fn use_own_stream(device: usize) -> Result<(), ShimError> {
     result::use_own_stream(device)
 }
 
-/// Whether what this thread launches on its CUDA device is captured instead of run.
+/// Whether launches of this thread on its CUDA device are captured instead of run.
 ///
 /// # Errors
-/// What the device says.
+/// Errors of the device.
 pub fn records() -> Result<bool, ShimError> {
     result::records()
 }
 
-/// The memory that `tensor` has now, whatever its storage is given later. For as long as a graph holds that memory.
+/// Returns a tensor over the memory that `tensor` has now, even if its storage is replaced later. It is valid as long as a graph holds
+/// that memory.
 ///
 /// # Errors
-/// What libtorch says.
+/// Errors of libtorch.
 pub fn at_its_address(tensor: &Tensor) -> Result<Tensor, TchError> {
     result::at_its_address(tensor)
 }
 
-/// Free and total bytes of a device's memory.
+/// Returns the free and the total bytes of a device's memory.
 ///
 /// # Errors
 /// Without CUDA.
@@ -42,10 +43,10 @@ pub fn memory(device: usize) -> Result<(u64, u64), ShimError> {
     result::memory(device)
 }
 
-/// Waits until the device has done everything.
+/// Waits until the device has completed all work.
 ///
 /// # Errors
-/// What the device failed with.
+/// The error of a failed device.
 pub fn synchronize(device: usize) -> Result<(), ShimError> {
     result::synchronize(device)
 }

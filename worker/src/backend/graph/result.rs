@@ -1,4 +1,4 @@
-//! Graphs with owners: a capture ends or is thrown away, a graph frees itself.
+//! Graphs with owners: a capture is ended or discarded, and a graph is freed when dropped.
 
 use super::sys;
 use crate::backend::torch::{ShimError, check};
@@ -11,7 +11,7 @@ use tch::{TchError, Tensor};
 pub struct Pool([u64; 2]);
 
 impl Pool {
-    /// A pool of its own.
+    /// Returns a new pool.
     ///
     /// # Errors
     /// Without CUDA.
@@ -23,12 +23,12 @@ impl Pool {
     }
 }
 
-/// A capture in progress on this thread's current stream. Dropping it throws it away.
+/// A capture in progress on this thread's current stream. Dropping it discards the capture.
 #[derive(Debug)]
 pub struct Capture(*mut c_void);
 
 impl Capture {
-    /// From now on launches on this thread's current stream are recorded and not run.
+    /// Begins a capture: launches on this thread's current stream are recorded and not run.
     ///
     /// # Errors
     /// On the default stream, or when a capture is in progress.
@@ -64,15 +64,15 @@ impl Drop for Capture {
     }
 }
 
-/// A captured run.
+/// A captured sequence of launches.
 #[derive(Debug)]
 pub struct Graph(*mut c_void);
 
 impl Graph {
-    /// Launches it on this thread's current stream.
+    /// Launches the graph on this thread's current stream.
     ///
     /// # Errors
-    /// What the device says.
+    /// Errors of the device.
     pub fn replay(&self) -> Result<(), ShimError> {
         // SAFETY: the graph was ended; it lives as long as `self`.
         check(unsafe { sys::enn_graph_replay(self.0) })

@@ -6,10 +6,10 @@ use super::torch::safe::{Arg, AtenOp};
 pub use sys::{host_bytes, host_bytes_mut};
 use tch::{Device, Kind, TchError, Tensor};
 
-/// A tensor of so many bytes (u8) that is not written yet, page-locked where a CUDA device will fetch it.
+/// Returns an uninitialised u8 tensor of `bytes` bytes, page-locked if `locked`, for fast copies to a CUDA device.
 ///
 /// # Errors
-/// What libtorch says, usually that memory is exhausted.
+/// Errors of libtorch, usually exhausted memory.
 pub fn buffer(bytes: usize, locked: bool) -> Result<Tensor, TchError> {
     static NEW: AtenOp = AtenOp::new(c"aten::new_empty", c"");
     let like = Tensor::f_empty(0, (Kind::Uint8, Device::Cpu))?;

@@ -1,4 +1,4 @@
-//! Tensors on the host as the bytes they are in memory: what of reading and filling them the type system cannot check.
+//! Tensors on the host as byte slices: the unsafe part of reading and filling them.
 
 use nix::sys::mman::{MmapAdvise, madvise};
 use std::{ffi::c_void, ptr::NonNull};
@@ -7,7 +7,7 @@ use tch::{Device, Tensor};
 /// A large page on most machines.
 const LARGE_PAGE_BYTES: usize = 2 << 20;
 
-/// The elements of a tensor, without a copy; `None` where they are not on the host or not behind each other.
+/// Returns the bytes of a tensor without a copy; `None` if it is not on the host or not contiguous.
 pub fn host_bytes(tensor: &Tensor) -> Option<&[u8]> {
     let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
     if tensor.device() != Device::Cpu || !tensor.is_contiguous() {
@@ -20,7 +20,8 @@ pub fn host_bytes(tensor: &Tensor) -> Option<&[u8]> {
     Some(unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), bytes) })
 }
 
-/// The same, to be written. Large memory that was not touched yet comes in large pages, where the system has them.
+/// Returns the bytes of a tensor as [`host_bytes`] does, for writing. Memory that was not touched yet is backed by large pages where the
+/// system has them.
 pub fn host_bytes_mut(tensor: &mut Tensor) -> Option<&mut [u8]> {
     let bytes = host_bytes(tensor)?.len();
     if bytes == 0 {
@@ -32,7 +33,7 @@ pub fn host_bytes_mut(tensor: &mut Tensor) -> Option<&mut [u8]> {
     Some(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
 }
 
-/// Advice only: a system without large pages changes nothing.
+/// Advises the kernel to use large pages. A system without them ignores the advice.
 fn expect_large(start: *mut u8, bytes: usize) {
     let skip = start.addr().wrapping_neg() % LARGE_PAGE_BYTES;
     let length = bytes.saturating_sub(skip) / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES;

@@ -1,24 +1,24 @@
-//! The driver's calls with `Result`, on one device.
+//! Driver calls on one device, with `Result`.
 //!
-//! **Invariant:** nothing is called before the driver was seen to be there: cudarc panics on a missing one.
+//! **Invariant:** the driver is checked to be present before any call, as cudarc panics without one.
 
 use crate::backend::cuda::driver::{self, Context};
 use cudarc::driver::sys as cu;
 use tch::TchError;
 use thiserror::Error;
 
-/// What the driver, or one that stands behind it, refused.
+/// An error of the driver, of the runtime or of libtorch.
 #[derive(Debug, Clone, Error)]
 #[error("{what}: {status}")]
 pub struct LinkError {
-    /// What was asked.
+    /// The attempted action, e.g. "map memory".
     pub(super) what: &'static str,
-    /// Its name for what was wrong.
+    /// Name or message of the error.
     pub(super) status: String,
 }
 
 impl LinkError {
-    /// What libtorch refused.
+    /// Wraps an error of libtorch.
     pub fn torch(what: &'static str, error: &TchError) -> Self {
         Self { what, status: error.to_string() }
     }
@@ -32,10 +32,10 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// The device with this number.
+    /// Opens the device with this index.
     ///
     /// # Errors
-    /// There is no driver or no such device, or it cannot map memory of others and wait for words on a stream.
+    /// When there is no driver or no such device, or the device cannot map memory of other processes or wait for words on a stream.
     pub fn open(index: usize) -> Result<Self, LinkError> {
         use cu::CUdevice_attribute as Attribute;
         let failed = |status: String| LinkError { what: "open the device", status };
@@ -59,18 +59,18 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Where the device is plugged in: PCI domain, bus and device.
+    /// Returns the device's PCI address: domain, bus and device.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn bus(self) -> Result<[i64; 3], LinkError> {
         bus(self.index)
     }
 
-    /// Whether this device reaches the memory of the one that is plugged in there as over NVLink: with atomic operations of its own.
+    /// Checks that this device reaches the memory of the device at a PCI address over NVLink, i.e. with native atomic operations.
     ///
     /// # Errors
-    /// It does not, or this process does not see that device.
+    /// When it does not, or the other device is not visible to this process.
     pub fn reaches(self, other: [i64; 3]) -> Result<(), LinkError> {
         let failed = |status: String| LinkError { what: "reach another device's memory", status };
         let count = driver::count().map_err(failed)?;
@@ -84,13 +84,13 @@ impl Gpu {
         }
     }
 
-    /// The stream that computes.
-    pub(super) fn current(self) -> Result<driver::Stream, LinkError> {
+    /// Returns libtorch's current stream.
+    pub(super) fn current(self) -> Result<driver::CudaStream, LinkError> {
         let current = driver::current_stream(self.index);
         current.map_err(|error| LinkError { what: "find the current stream", status: error.message })
     }
 
-    /// Asks the driver in this device's context.
+    /// Runs a driver call in this device's context.
     pub(super) fn ask(self, what: &'static str, call: impl FnOnce() -> cu::CUresult) -> Result<(), LinkError> {
         driver::inside(self.context, || driver::status(call())).map_err(|status| LinkError { what, status })
     }

@@ -1,6 +1,6 @@
-//! Memory with owners: pages of a device that go to other processes as a descriptor, and words of the host that devices see.
+//! Memory with owners: device memory that is shared with other processes by a descriptor, and host words that devices access.
 //!
-//! **Invariant:** pages stay as long as anybody holds them, in whatever process: the driver counts.
+//! **Invariant:** pages stay as long as any process holds them; the driver counts references.
 
 use super::gpu::{Gpu, LinkError};
 use crate::backend::torch::over;
@@ -16,20 +16,20 @@ use std::{
 };
 use tch::Tensor;
 
-/// How a descriptor stands for memory.
+/// Handle type for sharing memory by a file descriptor.
 const DESCRIPTOR: cu::CUmemAllocationHandleType =
     cu::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-/// What a device may still compute with memory that is given back.
+/// Longest wait for the device before memory is unmapped.
 const IDLE_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Pages of one device's memory, mapped for the device of this process.
+/// Pages of one device's memory, mapped for this process's device.
 #[derive(Debug)]
 pub struct Memory {
     gpu: Gpu,
     at: cu::CUdeviceptr,
     bytes: usize,
     pages: cu::CUmemGenericAllocationHandle,
-    /// Whether tensors of this process lie in it.
+    /// Whether this process allocated the memory and may have tensors in it.
     own: bool,
 }
 
@@ -43,10 +43,10 @@ fn location(gpu: Gpu) -> cu::CUmemLocation {
 }
 
 impl Memory {
-    /// Zeros: `bytes` of the device's own memory, and what is left of the last page.
+    /// Allocates at least `bytes` of the device's own memory, rounded up to whole pages and filled with zeros.
     ///
     /// # Errors
-    /// When there is none.
+    /// When no memory is left.
     pub fn new(gpu: Gpu, bytes: usize) -> Result<Self, LinkError> {
         // SAFETY: a plain structure of numbers and null pointers, of which zeros are a value.
         let mut asked: cu::CUmemAllocationProp = unsafe { zeroed() };
@@ -64,7 +64,7 @@ impl Memory {
         // SAFETY: as above; the pages are released in `drop`.
         gpu.ask("take memory", || unsafe { cu::cuMemCreate(&raw mut pages, bytes, &raw const asked, 0) })?;
         let memory = Self::map(gpu, bytes, pages, true)?;
-        // Not on the default stream: with a third stream in use, a device takes longer from one kernel to the next.
+        // Not on the default stream: the device's launch latency grows when a third stream is in use.
         let current = gpu.current()?;
         // SAFETY: so many bytes are mapped there, for this device.
         gpu.ask("clear memory", || unsafe { cu::cuMemsetD8Async(memory.at, 0, bytes, current.raw()) })?;
@@ -74,10 +74,10 @@ impl Memory {
         Ok(memory)
     }
 
-    /// What another process made with so many bytes, by its descriptor.
+    /// Maps memory of `bytes` bytes that another process shared by `descriptor`.
     ///
     /// # Errors
-    /// It is no such memory, or this device does not reach it.
+    /// When the descriptor is no such memory, or this device does not reach it.
     pub fn open(gpu: Gpu, bytes: usize, descriptor: BorrowedFd<'_>) -> Result<Self, LinkError> {
         let mut pages = 0;
         // The driver takes the number in place of a pointer.
@@ -90,7 +90,7 @@ impl Memory {
     }
 
     fn map(gpu: Gpu, bytes: usize, pages: cu::CUmemGenericAllocationHandle, own: bool) -> Result<Self, LinkError> {
-        // Gives back what is there when the rest fails.
+        // Dropping this releases the pages if a later call fails.
         let mut memory = Self { gpu, at: 0, bytes, pages, own };
         let mut at = 0;
         // SAFETY: `at` is writable.
@@ -112,10 +112,10 @@ impl Memory {
         Ok(memory)
     }
 
-    /// A descriptor by which another process of this host can [`Memory::open`] it.
+    /// Returns a descriptor with which another process of this host can [`Memory::open`] the memory.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn share(&self) -> Result<OwnedFd, LinkError> {
         let mut number: i32 = -1;
         // SAFETY: for this type of handle the driver writes an `int`.
@@ -126,7 +126,7 @@ impl Memory {
         Ok(unsafe { OwnedFd::from_raw_fd(number) })
     }
 
-    /// Address of its first byte, for this device.
+    /// Address of the first byte for this device.
     pub fn at(&self) -> u64 {
         self.at
     }
@@ -135,10 +135,10 @@ impl Memory {
         self.bytes
     }
 
-    /// A tensor like that one from byte `start` on, which holds it.
+    /// Returns a tensor shaped like `like` over the memory from byte `start` on. The tensor keeps the memory alive.
     ///
     /// # Errors
-    /// What libtorch says.
+    /// Errors of libtorch.
     pub fn tensor(self: &Arc<Self>, start: usize, like: &Tensor) -> Result<Tensor, LinkError> {
         let status = |status: String| LinkError { what: "lay a tensor over memory", status };
         let bytes = like.numel() * like.kind().elt_size_in_bytes();
@@ -157,7 +157,7 @@ impl Memory {
             // SAFETY: as above.
             let freed = self.gpu.ask("free addresses", || unsafe { cu::cuMemAddressFree(self.at, self.bytes) });
             if let Err(error) = unmapped.and(freed) {
-                tracing::warn!(%error, "memory of a device is not given back");
+                tracing::warn!(%error, "device memory could not be released");
             }
         }
         // SAFETY: held since it was made or opened, and released here only.
@@ -170,22 +170,22 @@ impl Drop for Memory {
         if !self.own || self.at == 0 {
             return self.give_back();
         }
-        // What the device still computes with it: unmapping would not wait. A device that hangs keeps its memory.
+        // Unmapping does not wait for the device, so this thread waits. A device that hangs keeps its memory.
         let gpu = self.gpu;
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let waits = thread::Builder::new().name("enn-memory".to_owned()).spawn(move || {
             // SAFETY: waits for the context that `ask` makes current.
             let idle = gpu.ask("wait for the device", || unsafe { cu::cuCtxSynchronize() });
-            let _nobody_waits_any_more = tell.send(idle.is_ok());
+            let _nobody_waits_any_more = sender.send(idle.is_ok());
         });
-        match waits.map(|_thread| told.recv_timeout(IDLE_WAIT_MAX)) {
+        match waits.map(|_thread| receiver.recv_timeout(IDLE_WAIT_MAX)) {
             Ok(Ok(_)) => self.give_back(),
-            _ => tracing::warn!(bytes = self.bytes, "a device that does not come to rest keeps memory"),
+            _ => tracing::warn!(bytes = self.bytes, "a device does not become idle; its memory is not released"),
         }
     }
 }
 
-/// Words of the host's memory that devices read and write as it does.
+/// Words of host memory that devices and the host read and write.
 #[derive(Debug)]
 pub struct Words {
     gpu: Gpu,
@@ -199,13 +199,13 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// Lets the device see `bytes` from `host` on.
+    /// Registers `bytes` bytes from `host` on for access by the device.
     ///
     /// # Safety
-    /// They are mapped until this is dropped, and whoever reads or writes them does it atomically.
+    /// The bytes stay mapped until this is dropped, and all accesses are atomic.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Errors of the driver.
     pub unsafe fn new(gpu: Gpu, host: *mut u8, bytes: usize) -> Result<Self, LinkError> {
         let host = host.cast::<c_void>();
         let how = cu::CU_MEMHOSTREGISTER_PORTABLE | cu::CU_MEMHOSTREGISTER_DEVICEMAP;
@@ -217,7 +217,7 @@ impl Words {
         Ok(words)
     }
 
-    /// Address of the word at byte `at`, for the device.
+    /// Address of the word at byte `at` for the device.
     pub fn word(&self, at: usize) -> u64 {
         self.at + at as u64
     }

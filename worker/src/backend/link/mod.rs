@@ -1,7 +1,7 @@
-//! Memory of a CUDA device that other processes of this host map, and a stream beside the one that computes, on which the device's
-//! copy engines move parts of it to theirs, in turns that all of them keep by words in memory of the host.
+//! Memory of a CUDA device that other processes of this host map, and a copy stream on which the device's copy engines move parts of it
+//! to their memory. Words in host memory, which the devices write and wait for, order the copies.
 //!
-//! Copies and turns take none of the device's processors; adding up what came does, for as long as memory takes to be read.
+//! Copies and waits use none of the device's multiprocessors; only the reductions do, for as long as they read memory.
 
 mod gpu;
 mod mmap;
@@ -9,4 +9,4 @@ mod result;
 
 pub use gpu::{Gpu, LinkError};
 pub use mmap::{Memory, Words};
-pub use result::{Beside, Moment, Places, Together};
+pub use result::{CopyStream, PartReduction, RankReduction, StreamEvent};

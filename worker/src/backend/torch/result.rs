@@ -1,4 +1,4 @@
-//! The shim with `Result`: every status becomes a [`ShimError`], every returned pointer gets an owner.
+//! The shim's functions with `Result`: every status becomes a [`ShimError`], every returned pointer gets an owner.
 
 use super::ShimError;
 use super::sys;
@@ -10,22 +10,22 @@ use std::sync::Arc;
 use tch::Tensor;
 use torch_sys::C_tensor;
 
-/// Results a boxed call may have.
+/// Most results of a boxed call.
 const RESULTS_MAX: usize = 16;
-/// Arguments a schema may have.
+/// Most arguments of a schema.
 const ARGUMENTS_MAX: usize = 64;
 
 /// One argument of an operator's schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
     pub name: String,
-    /// Whether it is written in place.
+    /// Whether the operator writes the argument in place.
     pub writes: bool,
-    /// Bit i: what has tag i may be given for it; none may if it is 0.
+    /// Accepted argument types: bit i is set if a value with tag i is accepted.
     pub takes: u32,
 }
 
-/// A status of any shim function that reports through `enn_aten_error`.
+/// Converts the status of a shim function that reports through `enn_aten_error`.
 pub(in crate::backend) fn check(status: i32) -> Result<(), ShimError> {
     if status == 0 {
         return Ok(());
@@ -35,7 +35,7 @@ pub(in crate::backend) fn check(status: i32) -> Result<(), ShimError> {
     Err(ShimError { message: sentence(&text.to_string_lossy()) })
 }
 
-/// An exception's words on one line, without the advice that libtorch adds to each of a device's.
+/// Returns an exception's message on one line, without the advice that libtorch adds to every device error.
 fn sentence(text: &str) -> String {
     let advice = ["Search for `cuda", "CUDA kernel errors might be asynchronously reported"];
     let said = text.trim().lines().take_while(|line| !advice.iter().any(|begin| line.starts_with(begin)));
@@ -46,23 +46,23 @@ fn pointer(tensor: Option<&Tensor>) -> *const C_tensor {
     tensor.map_or(ptr::null(), Tensor::as_ptr)
 }
 
-/// Takes over a tensor the shim made.
+/// Takes ownership of a tensor that the shim made.
 fn owned(made: *mut C_tensor) -> Tensor {
     // SAFETY: called only on pointers the shim has just made with `new at::Tensor` and given up.
     unsafe { Tensor::from_ptr(made) }
 }
 
-/// Gives back what [`over`] handed to libtorch.
+/// Releases the owner that [`over`] passed to libtorch.
 unsafe extern "C" fn release<T>(owner: *mut c_void) {
     // SAFETY: `over` made this pointer of an `Arc<T>`, and the shim gives it back once.
     drop(unsafe { Arc::from_raw(owner.cast_const().cast::<T>()) });
 }
 
-/// A tensor of the shape, strides and kind of `like` over memory at `data`, which stays until `owner` is let go of: when the last
-/// tensor on it is gone.
+/// Returns a tensor of the shape, strides and kind of `like` over the memory at `data`. `owner` keeps the memory alive and is dropped
+/// with the last tensor on it.
 ///
 /// # Safety
-/// The bytes of such a tensor are there, on the device of `like`, as long as `owner` is held; whoever else touches them does so while no
+/// The memory holds the bytes of such a tensor, on the device of `like`, as long as `owner` is held; nothing else accesses it while an
 /// operation reads or writes the tensor.
 pub(crate) unsafe fn over<T: Send + Sync>(
     data: *mut c_void,
@@ -76,7 +76,7 @@ pub(crate) unsafe fn over<T: Send + Sync>(
     Ok(owned(out))
 }
 
-/// An operator of the dispatcher. Handles live as long as the process.
+/// Handle of a dispatcher operator, valid as long as the process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Handle(*mut c_void);
 
@@ -92,13 +92,13 @@ pub(super) fn find(name: &CStr, overload: &CStr) -> Result<Handle, ShimError> {
     Ok(Handle(out))
 }
 
-/// Arguments of an operator's schema.
+/// Returns the arguments of an operator's schema.
 pub(super) fn arguments(handle: Handle) -> Result<Vec<Argument>, ShimError> {
-    let mut found = [sys::Argument { writes: 0, takes: 0, name: ptr::null() }; ARGUMENTS_MAX];
+    let mut found = [sys::RawArgument { writes: 0, takes: 0, name: ptr::null() }; ARGUMENTS_MAX];
     let mut count = 0;
     // SAFETY: the handle came from `find`; `found` has the room given.
     check(unsafe { sys::enn_aten_arguments(handle.0, found.as_mut_ptr(), ARGUMENTS_MAX, &raw mut count) })?;
-    let argument = |raw: &sys::Argument| Argument {
+    let argument = |raw: &sys::RawArgument| Argument {
         // SAFETY: the shim has filled the first `count` with NUL-terminated names that live as long as the operator.
         name: unsafe { text(raw.name) },
         writes: raw.writes != 0,
@@ -107,16 +107,16 @@ pub(super) fn arguments(handle: Handle) -> Result<Vec<Argument>, ShimError> {
     Ok(found[..count].iter().map(argument).collect())
 }
 
-/// A copy of a text of the shim's.
+/// Copies a string of the shim.
 ///
 /// # Safety
-/// It is NUL-terminated and alive.
+/// The string is NUL-terminated and alive.
 unsafe fn text(raw: *const c_char) -> String {
     // SAFETY: as the caller says.
     unsafe { CStr::from_ptr(raw) }.to_string_lossy().into_owned()
 }
 
-/// Name and overload of every operator that has a schema.
+/// Returns name and overload of every operator that has a schema.
 pub(super) fn operators() -> Result<Vec<(String, String)>, ShimError> {
     unsafe extern "C" fn take(to: *mut c_void, name: *const c_char, overload: *const c_char) {
         // SAFETY: `to` is the list below, which nobody else uses during the call, and the shim's texts live as long.
@@ -128,7 +128,7 @@ pub(super) fn operators() -> Result<Vec<(String, String)>, ShimError> {
     Ok(found)
 }
 
-/// A tensor on the meta device, of the kind of `like`.
+/// Returns a tensor on the meta device, of the kind of `like`.
 pub(super) fn hollow(sizes: &[i64], like: &Tensor) -> Result<Tensor, ShimError> {
     let mut out = ptr::null_mut();
     // SAFETY: `sizes` has the length given, `like` is alive and `out` is writable.
@@ -139,7 +139,7 @@ pub(super) fn hollow(sizes: &[i64], like: &Tensor) -> Result<Tensor, ShimError> 
 /// Calls an operator.
 ///
 /// The caller keeps what `args` points to alive for the duration of the call.
-pub(super) fn call(handle: Handle, args: &[sys::Arg]) -> Result<Outs, ShimError> {
+pub(super) fn call(handle: Handle, args: &[sys::RawArg]) -> Result<Outs, ShimError> {
     let mut outs = [ptr::null_mut(); RESULTS_MAX];
     let mut made = 0;
     // SAFETY: the handle came from `find`; `args` and `outs` are valid for the counts given.
@@ -151,12 +151,12 @@ pub(super) fn call(handle: Handle, args: &[sys::Arg]) -> Result<Outs, ShimError>
     Ok(results)
 }
 
-/// Gradients of the operands that are `wanted`, from those of the results that are `given`.
+/// Returns the gradients of the `wanted` operands from the `given` gradients of the results.
 ///
 /// The caller keeps what `args` points to alive for the duration of the call.
 pub(super) fn gradients(
     handle: Handle,
-    args: &[sys::Arg],
+    args: &[sys::RawArg],
     given: &[Option<&Tensor>],
     wanted: &[bool],
 ) -> Result<Outs, ShimError> {
@@ -198,7 +198,7 @@ pub(super) fn version(tensor: &Tensor) -> Result<i64, ShimError> {
     Ok(out)
 }
 
-/// Takes what is known of the tensors without looking at a device into `hash`.
+/// Mixes the metadata of the tensors into `hash`, without access to a device.
 pub(super) fn layouts(tensors: &[&Tensor], alignment_max: u64, mut hash: u64) -> Result<u64, ShimError> {
     let pointers = pointers(tensors);
     // SAFETY: all tensors are alive, `pointers` has the length given and `hash` is writable.
@@ -225,7 +225,7 @@ pub(super) fn retention(v: &Tensor, lambda: &Tensor, state: Option<&Tensor>, bot
     Ok(owned(y))
 }
 
-/// Operands: v, λ, y, gradient of y, state, gradient of the outgoing state.
+/// Runs the backward scan. `ins` are v, λ, y, gradient of y, state, gradient of the outgoing state.
 pub(super) fn retention_backward(ins: [Option<&Tensor>; 6], both: bool) -> Result<[Tensor; 3], ShimError> {
     let ins = ins.map(pointer);
     let mut outs = [ptr::null_mut(); 3];
@@ -234,7 +234,7 @@ pub(super) fn retention_backward(ins: [Option<&Tensor>; 6], both: bool) -> Resul
     Ok(outs.map(owned))
 }
 
-/// Weight, first and second moment are written, the gradient between them is not; and an average, which moves by a share.
+/// Runs AdamW on weight, gradient, first and second moment, all written except the gradient. The average, if given, moves by a share.
 pub(super) fn adamw(
     arrays: [&Tensor; 4],
     average: Option<(&Tensor, f32)>,
@@ -250,35 +250,35 @@ pub(super) fn adamw(
     check(unsafe { sys::enn_adamw(all.as_ptr(), count, numbers.as_ptr(), i32::from(decays), eps, share) })
 }
 
-/// Updates so far, written; whether this one counts.
-pub(super) fn average_share([updates, taken]: [&Tensor; 2], decay: f64) -> Result<f32, ShimError> {
+/// Counts an update in `updates` if it was `taken`, and returns the share by which averages move.
+pub(super) fn average_share(updates: &Tensor, taken: &Tensor, decay: f64) -> Result<f32, ShimError> {
     let mut share = 0.0;
     // SAFETY: both counts are alive; the shim checks their kinds before it writes.
     check(unsafe { sys::enn_average_share(updates.as_ptr(), taken.as_ptr(), decay, &raw mut share) })?;
     Ok(share)
 }
 
-/// Averages, written, and weights in turn.
+/// Moves averages towards weights; `arrays` alternates averages, which are written, and weights.
 pub(super) fn average(arrays: &[&Tensor], share: f32) -> Result<(), ShimError> {
     let arrays: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
     // SAFETY: so many arrays are alive; the shim checks kinds and lengths before it writes.
     check(unsafe { sys::enn_average(arrays.as_ptr(), arrays.len() as i64, share) })
 }
 
-/// All of them are written.
+/// Clears the arrays.
 pub(super) fn zero(arrays: &[&Tensor]) -> Result<(), ShimError> {
     let arrays: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
     // SAFETY: so many arrays are alive; the shim checks kind and layout before it writes.
     check(unsafe { sys::enn_zero(arrays.as_ptr(), arrays.len() as i64) })
 }
 
-/// Sets the threads of the next operations; how many there were, 0 where nobody counts them.
+/// Sets the number of threads of later operations. Returns the previous number, 0 where threads are not counted.
 pub(super) fn threads(count: i32) -> i32 {
     // SAFETY: no pointers; the number is this thread's own.
     unsafe { sys::enn_threads(count) }
 }
 
-/// √Σx² over all arrays.
+/// Computes √Σx² over all arrays.
 pub(super) fn global_norm(arrays: &[&Tensor]) -> Result<f64, ShimError> {
     let arrays: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
     let mut norm = 0.0;
@@ -287,7 +287,7 @@ pub(super) fn global_norm(arrays: &[&Tensor]) -> Result<f64, ShimError> {
     Ok(norm)
 }
 
-/// Whether the processor has the registers that the kernels below compute in.
+/// Whether the processor has the vector registers that the following kernels need.
 pub(super) fn has_wide() -> bool {
     // SAFETY: no pointers; the shim asks the processor.
     unsafe { sys::enn_has_wide() != 0 }
@@ -300,11 +300,13 @@ pub(super) fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, far: bool) -
     Ok(owned(y))
 }
 
-/// Gradient of the result, x and weight; storage of the weight's and the bias's gradient is added to.
+/// Runs the backward pass of a linear layer. `ins` are the gradient of the result, x and the weight. The gradients of weight and bias are
+/// added to `dw` and `db`.
 pub(super) fn linear_backward(
     ins: [&Tensor; 3],
     dx: bool,
-    [dw, db]: [Option<&Tensor>; 2],
+    dw: Option<&Tensor>,
+    db: Option<&Tensor>,
 ) -> Result<Option<Tensor>, ShimError> {
     let ins = ins.map(|t| t.as_ptr());
     let mut made = ptr::null_mut();
@@ -314,7 +316,7 @@ pub(super) fn linear_backward(
     Ok(dx.then(|| owned(made)))
 }
 
-/// q, k, v; the result and log Σ exp.
+/// Runs attention on q, k, v. Returns the result and log Σ exp.
 pub(super) fn attention(ins: [&Tensor; 3], bias: Option<&Tensor>, causal: bool) -> Result<[Tensor; 2], ShimError> {
     let ins = ins.map(|t| t.as_ptr());
     let mut outs = [ptr::null_mut(); 2];
@@ -323,7 +325,7 @@ pub(super) fn attention(ins: [&Tensor; 3], bias: Option<&Tensor>, causal: bool) 
     Ok(outs.map(owned))
 }
 
-/// Gradient, q, k, v, result, log Σ exp; the gradients of q, k, v.
+/// Computes the gradients of q, k, v from gradient, q, k, v, result and log Σ exp.
 pub(super) fn attention_backward(
     ins: [&Tensor; 6],
     bias: Option<&Tensor>,
@@ -336,12 +338,12 @@ pub(super) fn attention_backward(
     Ok(outs.map(owned))
 }
 
-/// What was made, if anything was.
+/// Takes ownership of a tensor that the shim made, if it made one.
 fn maybe(made: *mut C_tensor) -> Option<Tensor> {
     (!made.is_null()).then(|| owned(made))
 }
 
-/// x, branch, weight, bias; sum, norm, mean, 1/σ.
+/// Runs a norm on x, branch, weight and bias. Returns sum, norm, mean and 1/σ.
 pub(super) fn norm(ins: [Option<&Tensor>; 4], centred: bool, eps: f32) -> Result<[Option<Tensor>; 4], ShimError> {
     let ins = ins.map(pointer);
     let mut outs = [ptr::null_mut(); 4];
@@ -350,7 +352,7 @@ pub(super) fn norm(ins: [Option<&Tensor>; 4], centred: bool, eps: f32) -> Result
     Ok(outs.map(maybe))
 }
 
-/// Gradient, x, mean, 1/σ, weight, gradient of the sum; the gradients of x, weight and bias.
+/// Computes the gradients of x, weight and bias from gradient, x, mean, 1/σ, weight and gradient of the sum.
 pub(super) fn norm_backward(ins: [Option<&Tensor>; 6]) -> Result<[Option<Tensor>; 3], ShimError> {
     let ins = ins.map(pointer);
     let mut outs = [ptr::null_mut(); 3];
@@ -359,7 +361,7 @@ pub(super) fn norm_backward(ins: [Option<&Tensor>; 6]) -> Result<[Option<Tensor>
     Ok(outs.map(maybe))
 }
 
-/// a and b, or both in one.
+/// Runs silu(a) · b. `ins` are a and b, or one tensor with both.
 pub(super) fn gate(ins: [Option<&Tensor>; 2]) -> Result<Tensor, ShimError> {
     let ins = ins.map(pointer);
     let mut y = ptr::null_mut();
@@ -368,7 +370,7 @@ pub(super) fn gate(ins: [Option<&Tensor>; 2]) -> Result<Tensor, ShimError> {
     Ok(owned(y))
 }
 
-/// Gradient, a and b, or both in one; the gradients of a and b, or of both.
+/// Computes the gradients of a and b from the gradient, a and b. Where a and b are one tensor, so are the gradients.
 pub(super) fn gate_backward(ins: [Option<&Tensor>; 3]) -> Result<[Option<Tensor>; 2], ShimError> {
     let ins = ins.map(pointer);
     let mut outs = [ptr::null_mut(); 2];
@@ -377,16 +379,16 @@ pub(super) fn gate_backward(ins: [Option<&Tensor>; 3]) -> Result<[Option<Tensor>
     Ok(outs.map(maybe))
 }
 
-/// Numbers of one dropout.
+/// Parameters of one dropout, as the shim takes them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Drop {
+pub(super) struct RawDropout {
     pub(super) key: [u64; 3],
     pub(super) first: u64,
     pub(super) threshold: u32,
     pub(super) scale: f64,
 }
 
-pub(super) fn dropout(x: &Tensor, rows: bool, drop: &Drop) -> Result<Tensor, ShimError> {
+pub(super) fn dropout(x: &Tensor, rows: bool, drop: &RawDropout) -> Result<Tensor, ShimError> {
     let mut y = ptr::null_mut();
     // SAFETY: `x` is alive, the key has the three words the shim reads, `y` is writable.
     let status = unsafe {
@@ -404,15 +406,15 @@ pub(super) fn dropout(x: &Tensor, rows: bool, drop: &Drop) -> Result<Tensor, Shi
     Ok(owned(y))
 }
 
-/// Pointers of some tensors.
+/// A list of tensor pointers.
 pub(super) type Pointers = SmallVec<[*const C_tensor; 8]>;
 
-/// Pointers of a list of tensors.
+/// Returns the pointers of a list of tensors.
 pub(super) fn pointers(tensors: &[&Tensor]) -> Pointers {
     tensors.iter().map(|t| t.as_ptr()).collect()
 }
 
-/// Pointers of a list with gaps, which are null: a true takes the next tensor.
+/// Returns the pointers of a list with gaps: each `true` takes the next tensor, each `false` gives null.
 pub(super) fn pointers_where(tensors: &[&Tensor], there: &[bool]) -> Pointers {
     let mut tensors = tensors.iter();
     there.iter().map(|there| pointer(if *there { tensors.next().copied() } else { None })).collect()

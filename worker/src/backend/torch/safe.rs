@@ -1,9 +1,9 @@
-//! Typed access to the shim: dispatcher operators found once by name, the version counter, the CPU kernels.
+//! Safe access to the shim: dispatcher operators that are found once by name, the version counter, the CPU kernels.
 
 use super::ShimError;
 pub use super::result::Argument;
 use super::result::{self, Handle, Pointers};
-use super::sys::Arg as RawArg;
+use super::sys::RawArg;
 use crate::backend::Outs;
 use smallvec::SmallVec;
 use std::ffi::{CStr, c_void};
@@ -14,11 +14,11 @@ use tch::{Device, Kind, Tensor};
 /// One operand of a boxed call.
 #[derive(Debug, Clone, Copy)]
 pub enum Arg<'a> {
-    /// An optional operand left out.
+    /// An omitted optional operand.
     None,
     Tensor(&'a Tensor),
     Int(i64),
-    /// A float.
+    /// A floating-point number.
     Real(f64),
     Bool(bool),
     /// A list of integers.
@@ -27,18 +27,18 @@ pub enum Arg<'a> {
     Bools(&'a [bool]),
     /// A list of tensors.
     Tensors(&'a [&'a Tensor]),
-    /// A list with gaps: a true takes the next tensor.
+    /// A list of optional tensors: each `true` takes the next tensor.
     TensorsWhere(&'a [&'a Tensor], &'a [bool]),
     /// A list of floats.
     Reals(&'a [f64]),
     Text(&'a str),
-    /// An element kind.
+    /// The element kind of a tensor.
     Kind(Kind),
     /// The device of a tensor.
     DeviceOf(&'a Tensor),
 }
 
-/// What has tag 0, 1, …, in words.
+/// Names of the argument types, by tag.
 pub const ARGS: [&str; 13] = [
     "nothing",
     "a tensor",
@@ -63,15 +63,15 @@ pub struct AtenOp {
 }
 
 impl AtenOp {
-    /// Names an operator, e.g. `aten::native_layer_norm_backward` with an empty overload.
+    /// Returns an operator by name, e.g. `aten::native_layer_norm_backward` with an empty overload.
     pub const fn new(name: &'static CStr, overload: &'static CStr) -> Self {
         Self { name, overload, handle: OnceLock::new() }
     }
 
-    /// Calls it with all operands of its schema, in order. Results that are not tensors are left out.
+    /// Calls the operator with all operands of its schema, in order. Results that are not tensors are left out.
     ///
     /// # Errors
-    /// libtorch's sentence: no such operator, or operands it refuses.
+    /// Errors of libtorch: no such operator, or operands it refuses.
     pub fn call(&self, args: &[Arg<'_>]) -> Result<Outs, ShimError> {
         let handle = match self.handle.get() {
             Some(handle) => *handle,
@@ -96,7 +96,7 @@ impl AnyOp {
     /// Finds an operator.
     ///
     /// # Errors
-    /// libtorch's sentence when there is none, and the overloads that there are.
+    /// The error of libtorch when there is none, with a hint that lists the existing overloads.
     pub fn find(name: &str, overload: &str) -> Result<Self, ShimError> {
         let found = result::find(&nul(name)?, &nul(overload)?);
         let handle = found.map_err(|error| with_overloads(error, name))?;
@@ -104,64 +104,65 @@ impl AnyOp {
         Ok(Self { name: full, arguments: result::arguments(handle)?, handle })
     }
 
-    /// Name and overload of every operator that the dispatcher has, in no order.
+    /// Returns name and overload of every operator of the dispatcher, unordered.
     ///
     /// # Errors
-    /// libtorch's sentence.
+    /// Errors of libtorch.
     pub fn all() -> Result<Vec<(String, String)>, ShimError> {
         result::operators()
     }
 
-    /// Its name with the overload.
+    /// Returns the name with the overload.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The arguments of its schema, in order.
+    /// Returns the arguments of the schema, in order.
     pub fn arguments(&self) -> &[Argument] {
         &self.arguments
     }
 
-    /// Calls it with all arguments of its schema, in order.
+    /// Calls the operator with all arguments of its schema, in order.
     ///
     /// # Errors
-    /// libtorch's sentence.
+    /// Errors of libtorch.
     pub fn call(&self, args: &[Arg<'_>]) -> Result<Outs, ShimError> {
         self.named(call(self.handle, args))
     }
 
-    /// The gradients of the operands that are `wanted`, in order, from those of its results: libtorch's own, which calls it once more.
+    /// Returns the gradients of the `wanted` operands, in order, from the gradients of the results. libtorch's autograd computes them and
+    /// calls the operator once more.
     ///
     /// # Errors
-    /// libtorch's sentence.
+    /// Errors of libtorch.
     pub fn gradients(&self, args: &[Arg<'_>], given: &[Option<&Tensor>], wanted: &[bool]) -> Result<Outs, ShimError> {
         self.named(with_raw(args, |raw| result::gradients(self.handle, raw, given, wanted)))
     }
 
-    /// An error says whose it is.
+    /// Adds the operator's name to an error.
     fn named<T>(&self, made: Result<T, ShimError>) -> Result<T, ShimError> {
         made.map_err(|error| ShimError { message: format!("{}: {}", self.name, error.message) })
     }
 
-    /// Whether a second call gives other results, as it draws random numbers.
+    /// Whether the operator draws random numbers, so that a second call gives other results.
     ///
     /// # Errors
-    /// libtorch's sentence.
+    /// Errors of libtorch.
     pub fn draws(&self) -> Result<bool, ShimError> {
         result::draws(self.handle)
     }
 
-    /// A tensor without memory, on which an operator computes shapes only.
+    /// Returns a tensor without memory (on the meta device), on which operators compute shapes only.
     ///
     /// # Errors
-    /// libtorch's sentence.
+    /// Errors of libtorch.
     pub fn hollow(shape: &[i64], kind: Kind) -> Result<Tensor, ShimError> {
         let like = Tensor::f_empty(0, (kind, Device::Cpu)).map_err(|e| ShimError { message: e.to_string() })?;
         result::hollow(shape, &like)
     }
 }
 
-/// What is wrong with an operator's overload, and those that it has.
+/// Adds a hint with the overloads of an operator to an error.
 fn with_overloads(mut error: ShimError, name: &str) -> ShimError {
     let known = result::operators().unwrap_or_default().into_iter().filter(|(other, _)| other == name);
     let mut overloads: Vec<String> = known.map(|(_, overload)| format!("{overload:?}")).collect();
@@ -180,7 +181,7 @@ fn call(handle: Handle, args: &[Arg<'_>]) -> Result<Outs, ShimError> {
     with_raw(args, |raw| result::call(handle, raw))
 }
 
-/// The arguments as the shim takes them, while they and their lists are alive.
+/// Calls `use_them` with the arguments in the shim's format, which borrow from `args`.
 fn with_raw<T>(args: &[Arg<'_>], use_them: impl FnOnce(&[RawArg]) -> T) -> T {
     let lists = args.iter().filter_map(|arg| match arg {
         Arg::Tensors(tensors) => Some(result::pointers(tensors)),
@@ -218,7 +219,7 @@ fn raw_arg<'l>(arg: &Arg<'_>, lists: &mut impl Iterator<Item = &'l Pointers>) ->
     raw
 }
 
-/// libtorch's number of an element kind, as operators take it.
+/// Returns libtorch's number of an element kind, as operators take it.
 pub fn kind_code(kind: Kind) -> i64 {
     match kind {
         Kind::Uint8 => 0,
@@ -244,34 +245,34 @@ pub fn kind_code(kind: Kind) -> i64 {
     }
 }
 
-/// Lets products of f32 matrices on CUDA drop to 10-bit mantissas, or not; for the whole process.
+/// Sets, for the whole process, whether products of f32 matrices on CUDA may use 10-bit mantissas (TF32).
 ///
 /// # Errors
-/// libtorch's sentence.
+/// Errors of libtorch.
 pub fn allow_tf32(on: bool) -> Result<(), ShimError> {
     result::allow_tf32(on)
 }
 
-/// Makes libtorch's operators take the form that gives the same bits each time, where they have one; for the whole process.
+/// Sets, for the whole process, whether libtorch uses deterministic implementations where operators have one.
 ///
 /// # Errors
-/// libtorch's sentence.
+/// Errors of libtorch.
 pub fn deterministic(on: bool) -> Result<(), ShimError> {
     result::deterministic(on)
 }
 
-/// (major, minor) of a CUDA device.
+/// Returns the compute capability (major, minor) of a CUDA device.
 ///
 /// # Errors
-/// The driver's words: no driver, or no such device.
+/// Errors of the driver: no driver, or no such device.
 pub fn compute_capability(index: usize) -> Result<(u32, u32), ShimError> {
-    let told = cudarc::driver::CudaContext::new(index).and_then(|context| context.compute_capability());
-    let (major, minor) = told.map_err(|error| ShimError { message: format!("compute capability: {error}") })?;
+    let capability = cudarc::driver::CudaContext::new(index).and_then(|context| context.compute_capability());
+    let (major, minor) = capability.map_err(|error| ShimError { message: format!("compute capability: {error}") })?;
     Ok((major.unsigned_abs(), minor.unsigned_abs()))
 }
 
-/// Gives a flat tensor that owns its storage fresh memory of its length, or none. What it held is lost; views of it see the new
-/// memory. While there is none, neither the tensor nor a view of it may be read or written: libtorch does not look.
+/// Replaces the storage of a flat tensor that owns it by fresh memory, or by none. The old values are lost; views see the new
+/// memory. While there is none, neither the tensor nor a view of it may be read or written; libtorch does not check this.
 ///
 /// # Errors
 /// When there is no memory.
@@ -280,13 +281,13 @@ pub fn renew_storage(tensor: &Tensor, there: bool) -> Result<(), ShimError> {
     result::renew_storage(tensor, bytes as i64)
 }
 
-/// Number of in-place writes to the tensor's storage so far, through any view; −1 where libtorch keeps none.
+/// Returns the number of in-place writes to the tensor's storage so far, through any view; −1 where libtorch keeps no count.
 pub fn version(tensor: &Tensor) -> i64 {
     result::version(tensor).unwrap_or(-1)
 }
 
-/// Takes into `hash` what a kernel may ask about operands before it runs: kind, shape, strides where they are not dense,
-/// alignment up to `alignment_max` bytes (a power of two) and device class. What libtorch cannot describe counts as nothing.
+/// Mixes the properties of operands that a kernel may depend on into `hash`: kind, shape, strides where they are not dense,
+/// alignment up to `alignment_max` bytes (a power of two) and device class. On an error of libtorch the hash is unchanged.
 pub fn layouts(tensors: &[&Tensor], alignment_max: u64, hash: u64) -> u64 {
     result::layouts(tensors, alignment_max, hash).unwrap_or(hash)
 }
@@ -296,34 +297,34 @@ pub fn has_cpu_kernel(tensor: &Tensor) -> bool {
     tensor.device() == Device::Cpu && matches!(tensor.kind(), Kind::Float | Kind::Double)
 }
 
-/// The retention scan on the CPU: v (B,N,H,Dh), λ (H), state (B,H,Dh); `both` adds the reversed scan.
+/// Runs the retention scan on the CPU: v (B,N,H,Dh), λ (H), state (B,H,Dh); `both` adds the reversed scan.
 ///
 /// # Errors
-/// Not on the CPU, or neither f32 nor f64.
+/// When operands are not on the CPU, or neither f32 nor f64.
 pub fn retention(v: &Tensor, lambda: &Tensor, state: Option<&Tensor>, both: bool) -> Result<Tensor, ShimError> {
     result::retention(v, lambda, state, both)
 }
 
-/// Operands of the reverse scan.
+/// Operands of the backward pass of the scan.
 #[derive(Debug, Clone, Copy)]
 pub struct RetentionBackward<'a> {
-    /// v (B,N,H,Dh).
+    /// Summands v (B,N,H,Dh).
     pub v: &'a Tensor,
-    /// λ (H).
+    /// Decay λ per head (H).
     pub lambda: &'a Tensor,
-    /// The scan's result.
+    /// Result of the scan.
     pub y: &'a Tensor,
-    /// Its gradient.
+    /// Gradient of the result.
     pub g: &'a Tensor,
-    /// Incoming state.
+    /// Incoming state, if any.
     pub state: Option<&'a Tensor>,
     /// Gradient of the outgoing state.
     pub gstate: Option<&'a Tensor>,
-    /// Both directions.
+    /// Whether the scan runs in both directions.
     pub both: bool,
 }
 
-/// Gradients of v, λ and the incoming state on the CPU.
+/// Computes the gradients of v, λ and the incoming state on the CPU.
 ///
 /// # Errors
 /// As [`retention`].
@@ -332,11 +333,11 @@ pub fn retention_backward(r: &RetentionBackward<'_>) -> Result<[Tensor; 3], Shim
     result::retention_backward(ins, r.both)
 }
 
-/// One pass of AdamW on the CPU over weight, gradient, first and second moment, all but the gradient written: dense, f32, of one length.
-/// `numbers` are the six that the optimizer's operation names.
+/// Runs AdamW on the CPU over weight, gradient, first and second moment: dense, f32, of one length, all written except the gradient.
+/// `numbers` are the six scalars of the optimizer's operation.
 ///
 /// # Errors
-/// Arrays that are not so.
+/// When the arrays do not have this form.
 pub fn adamw(
     arrays: [&Tensor; 4],
     average: Option<(&Tensor, f32)>,
@@ -347,19 +348,19 @@ pub fn adamw(
     result::adamw(arrays, average, numbers, decays, eps as f32)
 }
 
-/// Counts an update on the CPU (`counts`: updates so far, written, and 1, or 0 where nothing is to change; f64); the share that
-/// averages move by.
+/// Counts an update on the CPU in `updates` (f64, written) if `taken` (f64) is 1 and not 0. Returns the share by which averages
+/// move.
 ///
 /// # Errors
-/// Counts that are not so.
-pub fn average_share(counts: [&Tensor; 2], decay: f64) -> Result<f32, ShimError> {
-    result::average_share(counts, decay)
+/// When the counts do not have this form.
+pub fn average_share(updates: &Tensor, taken: &Tensor, decay: f64) -> Result<f32, ShimError> {
+    result::average_share(updates, taken, decay)
 }
 
-/// Moves averages on the CPU, written, by a share, each to its weights behind it: dense, f32, of one length.
+/// Moves averages on the CPU by a share. `arrays` alternates averages, which are written, and weights: dense, f32, of one length.
 ///
 /// # Errors
-/// Arrays that are not so.
+/// When the arrays do not have this form.
 pub fn average(arrays: &[&Tensor], share: f32) -> Result<(), ShimError> {
     result::average(arrays, share)
 }
@@ -367,33 +368,33 @@ pub fn average(arrays: &[&Tensor], share: f32) -> Result<(), ShimError> {
 /// Sets dense f32 arrays on the CPU to 0.
 ///
 /// # Errors
-/// Arrays that are not so.
+/// When the arrays do not have this form.
 pub fn zero(arrays: &[&Tensor]) -> Result<(), ShimError> {
     result::zero(arrays)
 }
 
-/// √Σx² over dense f32 arrays on the CPU: added up in f32 within rows of 4,096 numbers, in f64 beyond.
+/// Computes √Σx² over dense f32 arrays on the CPU: summed in f32 within rows of 4,096 elements, in f64 across rows.
 ///
 /// # Errors
-/// Arrays that are not so.
+/// When the arrays do not have this form.
 pub fn global_norm(arrays: &[&Tensor]) -> Result<f64, ShimError> {
     result::global_norm(arrays)
 }
 
-/// While it lives, what this thread launches on the CPU runs on no other.
+/// Guard: while it lives, CPU operations of this thread use no other threads.
 #[derive(Debug)]
-pub struct Alone {
+pub struct SingleThread {
     before: i32,
 }
 
-impl Alone {
-    /// From now on.
+impl SingleThread {
+    /// Begins to run operations on this thread only.
     pub fn begin() -> Self {
         Self { before: result::threads(1) }
     }
 }
 
-impl std::ops::Drop for Alone {
+impl std::ops::Drop for SingleThread {
     fn drop(&mut self) {
         if self.before > 1 {
             result::threads(self.before);
@@ -408,36 +409,38 @@ pub fn has_wide_kernel(tensors: &[&Tensor]) -> bool {
     *WIDE.get_or_init(result::has_wide) && tensors.iter().all(fits)
 }
 
-/// x Wᵀ + b on the CPU: x (…, in), W (out, in), which does not fit the caches where it is `far`, b (out), all f32.
+/// Computes x Wᵀ + b on the CPU: x (…, in), W (out, in), b (out), all f32. `far` tells that W does not fit the caches.
 ///
 /// # Errors
-/// Operands of another device or kind.
+/// When operands have another device or kind.
 pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, far: bool) -> Result<Tensor, ShimError> {
     result::linear(x, w, bias, far)
 }
 
-/// The reverse of [`linear`] for the gradient of its result, x and W: with `dx` the gradient of x; those of W and b are added to
-/// their dense storage.
+/// Runs the backward pass of [`linear`] for the gradient of its result, x and W. With `dx` it returns the gradient of x; those of W and
+/// b are added to the dense arrays `dw` and `db`.
 ///
 /// # Errors
 /// As [`linear`]; storage of another length.
 pub fn linear_backward(
     ins: [&Tensor; 3],
     dx: bool,
-    storage: [Option<&Tensor>; 2],
+    dw: Option<&Tensor>,
+    db: Option<&Tensor>,
 ) -> Result<Option<Tensor>, ShimError> {
-    result::linear_backward(ins, dx, storage)
+    result::linear_backward(ins, dx, dw, db)
 }
 
-/// Attention on the CPU: q, k, v (B,H,tokens,width) of one width, a dense bias (keys) or (B,keys), all f32; the result, and log Σ exp.
+/// Runs attention on the CPU: q, k, v (B,H,tokens,width) of one width, a dense bias (keys) or (B,keys), all f32. Returns the result and
+/// log Σ exp.
 ///
 /// # Errors
-/// Operands of another device or kind.
+/// When operands have another device or kind.
 pub fn attention(ins: [&Tensor; 3], bias: Option<&Tensor>, causal: bool) -> Result<[Tensor; 2], ShimError> {
     result::attention(ins, bias, causal)
 }
 
-/// The gradients of q, k, v for gradient, q, k, v, result, log Σ exp.
+/// Computes the gradients of q, k, v from gradient, q, k, v, result and log Σ exp.
 ///
 /// # Errors
 /// As [`attention`].
@@ -445,65 +448,66 @@ pub fn attention_backward(ins: [&Tensor; 6], bias: Option<&Tensor>, causal: bool
     result::attention_backward(ins, bias, causal)
 }
 
-/// A norm over the last axis on the CPU.
+/// Operands of a norm over the last axis on the CPU.
 #[derive(Debug, Clone, Copy)]
-pub struct Norm<'a> {
+pub struct CpuNorm<'a> {
     /// Operand (…, width), width at least 1.
     pub x: &'a Tensor,
-    /// Added to it before.
+    /// Residual branch that is added to the operand first.
     pub branch: Option<&'a Tensor>,
-    /// Factors (width).
+    /// Scale per column, (width).
     pub weight: Option<&'a Tensor>,
-    /// Terms (width).
+    /// Shift per column, (width).
     pub bias: Option<&'a Tensor>,
-    /// Layer norm, else RMS norm.
+    /// Whether it is a layer norm; otherwise an RMS norm.
     pub centred: bool,
-    /// Keeps the root from 0.
+    /// Constant under the root.
     pub eps: f64,
 }
 
-/// What there is of the sum with the branch, the norm, the mean and 1/σ (or 1/rms), in this order.
+/// Runs a norm. Yields the sum with the branch, the norm, the mean and 1/σ (or 1/rms), in this order, as far as they exist.
 ///
 /// # Errors
-/// Operands of another device or kind.
-pub fn norm(n: &Norm<'_>) -> Result<impl Iterator<Item = Tensor> + use<>, ShimError> {
+/// When operands have another device or kind.
+pub fn norm(n: &CpuNorm<'_>) -> Result<impl Iterator<Item = Tensor> + use<>, ShimError> {
     Ok(result::norm([Some(n.x), n.branch, n.weight, n.bias], n.centred, n.eps as f32)?.into_iter().flatten())
 }
 
-/// The reverse of a [`Norm`].
+/// Operands of the backward pass of a [`CpuNorm`].
 #[derive(Debug, Clone, Copy)]
-pub struct NormBackward<'a> {
+pub struct CpuNormBackward<'a> {
     /// Gradient of the norm.
     pub g: &'a Tensor,
-    /// What was normed.
+    /// The tensor that was normalised.
     pub x: &'a Tensor,
-    /// Its mean, where it was centred.
+    /// Means; layer norm only.
     pub mean: Option<&'a Tensor>,
     pub rstd: &'a Tensor,
-    /// Factors.
+    /// Scale per column, if any.
     pub weight: Option<&'a Tensor>,
-    /// Gradient of the sum, which is added.
+    /// Gradient of the sum with the branch, which is added to the result.
     pub gsum: Option<&'a Tensor>,
 }
 
-/// The gradient of x, and where there is a weight its own and, where it was centred, that of the bias.
+/// Runs the backward pass of a norm. Yields the gradient of x and, with a weight, its gradient, followed by that of the bias for a layer
+/// norm.
 ///
 /// # Errors
 /// As [`norm`].
-pub fn norm_backward(n: &NormBackward<'_>) -> Result<impl Iterator<Item = Tensor> + use<>, ShimError> {
+pub fn norm_backward(n: &CpuNormBackward<'_>) -> Result<impl Iterator<Item = Tensor> + use<>, ShimError> {
     let ins = [Some(n.g), Some(n.x), n.mean, Some(n.rstd), n.weight, n.gsum];
     Ok(result::norm_backward(ins)?.into_iter().flatten())
 }
 
-/// a · sigmoid(a) · b on the CPU; without `b`, of the halves of the last axis.
+/// Computes silu(a) · b on the CPU; without `b`, a holds both in the halves of its last axis.
 ///
 /// # Errors
-/// Operands of another device or kind.
+/// When operands have another device or kind.
 pub fn gate(a: &Tensor, b: Option<&Tensor>) -> Result<Tensor, ShimError> {
     result::gate([Some(a), b])
 }
 
-/// The gradients of a and b, or of both halves, for the gradient of [`gate`].
+/// Computes the gradients of a and b, or of both halves, from the gradient of [`gate`].
 ///
 /// # Errors
 /// As [`gate`].
@@ -515,13 +519,12 @@ pub fn gate_backward(
     Ok(result::gate_backward([Some(g), Some(a), b])?.into_iter().flatten())
 }
 
-/// One dropout: where in the random stream, and how much.
+/// Parameters of a dropout: position in the random stream, threshold and scale.
 #[derive(Debug, Clone, Copy)]
-pub struct Drop {
+pub struct DropoutParams {
     pub seed: u64,
-    /// Global step.
     pub step: u64,
-    /// The operation's number.
+    /// Number of the operation in the step.
     pub site: u32,
     /// First word of the site's stream.
     pub first: u64,
@@ -535,8 +538,8 @@ pub struct Drop {
 ///
 /// # Errors
 /// As [`retention`].
-pub fn dropout(x: &Tensor, rows: bool, drop: &Drop) -> Result<Tensor, ShimError> {
+pub fn dropout(x: &Tensor, rows: bool, drop: &DropoutParams) -> Result<Tensor, ShimError> {
     let key = [drop.seed, drop.step, u64::from(drop.site)];
-    let numbers = result::Drop { key, first: drop.first, threshold: drop.threshold, scale: drop.scale };
+    let numbers = result::RawDropout { key, first: drop.first, threshold: drop.threshold, scale: drop.scale };
     result::dropout(x, rows, &numbers)
 }

@@ -7,7 +7,7 @@ use torch_sys::C_tensor;
 
 /// One boxed operand; `tag` says which member counts.
 #[repr(C)]
-pub(super) struct Arg {
+pub(super) struct RawArg {
     pub(super) tag: i32,
     pub(super) integer: i64,
     pub(super) real: f64,
@@ -18,7 +18,7 @@ pub(super) struct Arg {
 /// One argument of a schema; the name lives as long as the operator.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) struct Argument {
+pub(super) struct RawArgument {
     pub(super) writes: i32,
     pub(super) takes: u32,
     pub(super) name: *const c_char,
@@ -29,7 +29,7 @@ unsafe extern "C" {
     pub(super) fn enn_aten_find(name: *const c_char, overload: *const c_char, out: *mut *mut c_void) -> i32;
     pub(super) fn enn_aten_call(
         handle: *mut c_void,
-        args: *const Arg,
+        args: *const RawArg,
         count: usize,
         outs: *mut *mut C_tensor,
         room: usize,
@@ -37,7 +37,7 @@ unsafe extern "C" {
     ) -> i32;
     pub(super) fn enn_aten_gradients(
         handle: *mut c_void,
-        args: *const Arg,
+        args: *const RawArg,
         count: usize,
         given: *const *const C_tensor,
         results: usize,
@@ -46,7 +46,8 @@ unsafe extern "C" {
         outs: *mut *mut C_tensor,
     ) -> i32;
     pub(super) fn enn_aten_draws(handle: *mut c_void, out: *mut i32) -> i32;
-    pub(super) fn enn_aten_arguments(handle: *mut c_void, out: *mut Argument, room: usize, count: *mut usize) -> i32;
+    pub(super) fn enn_aten_arguments(handle: *mut c_void, out: *mut RawArgument, room: usize, count: *mut usize)
+    -> i32;
     pub(super) fn enn_aten_operators(
         take: unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char),
         to: *mut c_void,

@@ -1,8 +1,8 @@
 //! Our kernels on the CPU give the same bits on any number of threads, and wait for none that has nothing to do.
 
 use super::safe::{
-    self, Drop, Norm, NormBackward, RetentionBackward, adamw, attention, attention_backward, dropout, gate,
-    gate_backward, linear, linear_backward, norm, norm_backward, retention, retention_backward,
+    self, CpuNorm, CpuNormBackward, DropoutParams, RetentionBackward, adamw, attention, attention_backward, dropout,
+    gate, gate_backward, linear, linear_backward, norm, norm_backward, retention, retention_backward,
 };
 use enn_common::mix::spread;
 use nix::{
@@ -59,7 +59,7 @@ fn all() -> Vec<Tensor> {
     }
     let dw = w.zeros_like();
     let db = b.zeros_like();
-    made.extend(linear_backward([&g, &x, &w], true, [Some(&dw), Some(&db)]).unwrap());
+    made.extend(linear_backward([&g, &x, &w], true, Some(&dw), Some(&db)).unwrap());
     made.extend([dw, db]);
 
     let [q, k, v] = [33, 41, 41].map(|tokens| random(&[37, 3, tokens, 19]));
@@ -71,10 +71,10 @@ fn all() -> Vec<Tensor> {
     let bias = random(&[130]);
     let branch = random(&[4099, 130]);
     let whole =
-        Norm { x: &x, branch: Some(&branch), weight: Some(&weight), bias: Some(&bias), centred: true, eps: 1e-5 };
+        CpuNorm { x: &x, branch: Some(&branch), weight: Some(&weight), bias: Some(&bias), centred: true, eps: 1e-5 };
     let [sum, normed, mean, rstd] = <[Tensor; 4]>::try_from(norm(&whole).unwrap().collect::<Vec<_>>()).unwrap();
     let reverse =
-        NormBackward { g: &normed, x: &sum, mean: Some(&mean), rstd: &rstd, weight: Some(&weight), gsum: None };
+        CpuNormBackward { g: &normed, x: &sum, mean: Some(&mean), rstd: &rstd, weight: Some(&weight), gsum: None };
     made.extend(norm_backward(&reverse).unwrap());
     made.extend([sum, normed, mean, rstd]);
 
@@ -93,7 +93,7 @@ fn all() -> Vec<Tensor> {
         made.push(y);
     }
 
-    let drop = Drop { seed: 3, step: 5, site: 7, first: 11, threshold: 1 << 31, scale: 2.0 };
+    let drop = DropoutParams { seed: 3, step: 5, site: 7, first: 11, threshold: 1 << 31, scale: 2.0 };
     made.push(dropout(&x, false, &drop).unwrap());
 
     let arrays = [(); 5].map(|()| random(&[400_003]).abs());

@@ -1,11 +1,11 @@
 //! The process groups of c10d behind [`ProcessGroup`].
 
 use super::{
-    result::{Fault, RawForm, RawGroup, RawWork},
+    result::{RawForm, RawGroup, RawWork, ShimFault},
     store::{Store, c_string},
-    work::{C10dWork, Member},
+    work::{C10dMember, C10dWork},
 };
-use crate::comm::{CommError, Cut, Forming, ProcessGroup, Reduce, Work, check, own_part, waited::Waited};
+use crate::comm::{AbortHandle, CommError, Forming, ProcessGroup, Reduce, Work, check, own_part, wait_time::WaitTime};
 use std::{
     net::{IpAddr, ToSocketAddrs, UdpSocket},
     sync::Arc,
@@ -21,17 +21,16 @@ const GLOO_THREADS: i32 = 2;
 pub struct GlooOptions {
     /// This process's rank, `0..size`.
     pub rank: u32,
-    /// Number of ranks.
     pub size: u32,
     /// Longest time one collective may take before it fails.
     pub timeout: Duration,
 }
 
-/// The CPU group.
+/// The CPU group over Gloo.
 #[derive(Debug)]
 pub struct Gloo {
     group: C10dGroup,
-    /// Why it was formed where ranks were to share memory.
+    /// Why the ranks do not share memory, if they were meant to.
     instead: Option<String>,
 }
 
@@ -46,20 +45,19 @@ impl Gloo {
         };
         let bind = c_string("host", &bind)?;
         let GlooOptions { rank, size, timeout } = *options;
-        let form = RawForm { rank, size, cut: &forming.line().raw, form: forming.left(), timeout };
-        let group =
-            C10dGroup::new(RawGroup::gloo(&store.raw, form, &bind, GLOO_THREADS), "gloo", (rank, size), forming)?;
+        let form = RawForm { rank, size, abort: &forming.line().raw, form: forming.left(), timeout };
+        let group = C10dGroup::new(RawGroup::gloo(&store.raw, form, &bind, GLOO_THREADS), "gloo", rank, size, forming)?;
         Ok(Self { group, instead: None })
     }
 
-    /// The same group, which was formed because the ranks do not share memory though they were to.
+    /// Sets the reason why the ranks do not share memory, if they were meant to.
     #[must_use]
     pub fn instead(self, reason: Option<String>) -> Self {
         Self { instead: reason, ..self }
     }
 }
 
-/// Address of this machine on the way to `host`; connecting a datagram socket asks the routing table and sends nothing.
+/// Returns the address of this machine on the route to `host`. Connecting a datagram socket only asks the routing table and sends nothing.
 fn local_address(host: &str, port: u16) -> Option<IpAddr> {
     let target = (host, port).to_socket_addrs().ok()?.next()?;
     let any: IpAddr = if target.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
@@ -73,7 +71,7 @@ fn local_address(host: &str, port: u16) -> Option<IpAddr> {
 #[derive(Debug)]
 pub struct Nccl {
     group: C10dGroup,
-    /// Why it was formed where copy engines were to move.
+    /// Why copy engines are not used, if they were meant to be.
     instead: Option<String>,
 }
 
@@ -82,44 +80,46 @@ impl Nccl {
     /// Meets the other ranks in `store` and connects CUDA device `device` to theirs, as long as `forming` allows. One
     /// collective may take `timeout`.
     ///
-    /// A peer that dies while the devices connect holds NCCL up: the call returns when `forming` is cut or out of time, and
+    /// A peer that dies while the devices connect holds NCCL up: the call returns when `forming` is aborted or out of time, and
     /// leaves a thread behind that stays as long as NCCL waits.
     pub fn form(
         store: &Store,
-        (rank, size): (u32, u32),
+        rank: u32,
+        size: u32,
         device: u32,
         timeout: Duration,
         forming: &Forming,
     ) -> Result<Self, CommError> {
-        let form = RawForm { rank, size, cut: &forming.line().raw, form: forming.left(), timeout };
+        let form = RawForm { rank, size, abort: &forming.line().raw, form: forming.left(), timeout };
         let raw = RawGroup::nccl(&store.raw, form, device.cast_signed());
-        Ok(Self { group: C10dGroup::new(raw, "nccl", (rank, size), forming)?, instead: None })
+        Ok(Self { group: C10dGroup::new(raw, "nccl", rank, size, forming)?, instead: None })
     }
 
-    /// The same group, which was formed because copy engines cannot do what they were to.
+    /// Sets the reason why copy engines are not used, if they were meant to be.
     #[must_use]
     pub fn instead(self, reason: Option<String>) -> Self {
         Self { instead: reason, ..self }
     }
 }
 
-/// What both groups share.
+/// Common part of both groups.
 #[derive(Debug)]
 struct C10dGroup {
     raw: RawGroup,
-    member: Arc<Member>,
+    member: Arc<C10dMember>,
 }
 
 impl C10dGroup {
     fn new(
-        raw: Result<RawGroup, Fault>,
+        raw: Result<RawGroup, ShimFault>,
         backend: &'static str,
-        (rank, size): (u32, u32),
+        rank: u32,
+        size: u32,
         forming: &Forming,
     ) -> Result<Self, CommError> {
-        let raw = raw.map_err(|fault| forming.failed((rank, size), backend, fault.message))?;
+        let raw = raw.map_err(|fault| forming.failed(rank, size, backend, fault.message))?;
         let line = Arc::clone(forming.line());
-        Ok(Self { raw, member: Arc::new(Member { rank, size, line, waited: Waited::default() }) })
+        Ok(Self { raw, member: Arc::new(C10dMember { rank, size, line, waited: WaitTime::default() }) })
     }
 
     fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError> {
@@ -152,7 +152,7 @@ impl C10dGroup {
         self.work("barrier", self.raw.barrier(timeout))?.wait(timeout)
     }
 
-    fn work(&self, operation: &'static str, begun: Result<RawWork, Fault>) -> Result<C10dWork, CommError> {
+    fn work(&self, operation: &'static str, begun: Result<RawWork, ShimFault>) -> Result<C10dWork, CommError> {
         let raw = begun.map_err(|fault| self.member.error(operation, fault, Duration::ZERO))?;
         Ok(C10dWork::new(raw, operation, &self.member))
     }
@@ -161,10 +161,10 @@ impl C10dGroup {
         let operation = if abort { "abort" } else { "shutdown" };
         let Self { raw, member } = self;
         raw.end(abort, timeout).map_err(|fault| {
-            let Member { rank, size, .. } = *member;
+            let C10dMember { rank, size, .. } = *member;
             match fault {
-                Fault { timed_out: true, .. } => CommError::TimedOut { operation, rank, size, timeout },
-                Fault { message, .. } => CommError::Collective { operation, rank, size, message },
+                ShimFault { timed_out: true, .. } => CommError::TimedOut { operation, rank, size, timeout },
+                ShimFault { message, .. } => CommError::Collective { operation, rank, size, message },
             }
         })
     }
@@ -207,8 +207,8 @@ macro_rules! process_group {
                 self.group.barrier(timeout)
             }
 
-            fn cutter(&self) -> Box<dyn Cut> {
-                self.group.member.line.cutter()
+            fn abort_handle(&self) -> Box<dyn AbortHandle> {
+                self.group.member.line.abort_handle()
             }
 
             fn waited(&self) -> Duration {
@@ -232,7 +232,7 @@ process_group!(
     fn fell_back(&self) -> Option<String> {
         self.instead
             .as_ref()
-            .map(|reason| format!("Gloo sums what lies on the host, not memory of all ranks: {reason}"))
+            .map(|reason| format!("Gloo sums tensors on the host, as memory is not shared by the ranks: {reason}"))
     }
 );
 #[cfg(feature = "cuda")]

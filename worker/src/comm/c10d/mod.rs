@@ -1,4 +1,4 @@
-//! Libtorch's c10d in three floors: [`sys`] the C face, [`result`] the same with `Result`, and the safe types.
+//! libtorch's c10d in three layers: [`sys`] declares the C interface, [`result`] wraps it with `Result`, and the rest are safe types.
 
 pub(super) mod group;
 pub(super) mod result;

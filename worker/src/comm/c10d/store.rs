@@ -1,6 +1,6 @@
-//! The ranks' meeting place: libtorch's own TCPStore client, speaking to the broker's store.
+//! The store through which ranks find each other: libtorch's TCPStore client, connected to the broker's store.
 
-use super::result::{Fault, RawStore};
+use super::result::{RawStore, ShimFault};
 use crate::comm::{CommError, Forming};
 use std::{ffi::CString, time::Duration};
 
@@ -28,7 +28,7 @@ impl Store {
         let prefix = c_string("prefix", &addr.prefix)?;
         match RawStore::connect(&host, addr.port, &prefix, timeout) {
             Ok(raw) => Ok(Self { raw, addr }),
-            Err(Fault { message, .. }) => {
+            Err(ShimFault { message, .. }) => {
                 Err(CommError::Connect { host: addr.host, port: addr.port, timeout, message })
             }
         }
@@ -39,10 +39,10 @@ impl Store {
         self.addr.host == host && self.addr.port == port
     }
 
-    /// The same connection for another round: `prefix` comes before every key, behind this store's own.
+    /// Returns a client on the same connection for another round: `prefix` is put before every key, after this store's own prefix.
     ///
-    /// Connecting anew for every round costs more than forming a group: libtorch asks the name service who the store is,
-    /// and waits for its answer, or for seconds when there is none.
+    /// A new connection for every round would cost more than forming a group: libtorch resolves the store's host name
+    /// and waits for the answer, for seconds if there is none.
     pub fn round(&self, prefix: &str) -> Result<Self, CommError> {
         let name = c_string("prefix", prefix)?;
         let raw = self.raw.prefixed(&name).map_err(|fault| fault.at("prefix", prefix))?;
@@ -51,7 +51,7 @@ impl Store {
         Ok(Self { raw, addr: StoreAddr { prefix, ..self.addr.clone() } })
     }
 
-    /// Sets `key` to `value` and wakes who waits for it.
+    /// Sets `key` to `value` and wakes all waiters.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<(), CommError> {
         let name = c_string("key", key)?;
         self.raw.set(&name, value).map_err(|fault| fault.at("set", key))
@@ -81,7 +81,7 @@ impl Store {
         self.raw.add(&name, amount).map_err(|fault| fault.at("add", key))
     }
 
-    /// Whether `key` exists.
+    /// Returns whether `key` exists.
     pub fn check(&self, key: &str) -> Result<bool, CommError> {
         let name = c_string("key", key)?;
         self.raw.check(&name).map_err(|fault| fault.at("check", key))
@@ -106,14 +106,14 @@ impl Store {
 }
 
 impl Store {
-    /// The same store for forming one group: its waits end when `forming` is cut or out of time.
+    /// Returns a client for forming one group: its waits end when `forming` is aborted or out of time.
     pub(in crate::comm) fn guarded(&self, forming: &Forming) -> Result<Self, CommError> {
         let raw = self.raw.guarded(&forming.line().raw, forming.left()).map_err(|fault| fault.at("guard", ""))?;
         Ok(Self { raw, addr: self.addr.clone() })
     }
 }
 
-impl Fault {
+impl ShimFault {
     fn at(self, operation: &'static str, key: &str) -> CommError {
         CommError::Store { operation, key: key.to_owned(), message: self.message }
     }

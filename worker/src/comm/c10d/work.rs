@@ -1,31 +1,31 @@
-//! A collective in c10d's hands.
+//! A collective of c10d.
 
-use super::result::{Fault, RawWork};
-use crate::comm::{CommError, cut::Line, waited::Waited};
+use super::result::{RawWork, ShimFault};
+use crate::comm::{CommError, abort::AbortSignal, wait_time::WaitTime};
 use std::{sync::Arc, time::Duration};
 
-/// See [`crate::comm::Work`].
+/// A collective of c10d that was begun; see [`crate::comm::Work`].
 #[derive(Debug)]
 pub struct C10dWork {
     raw: RawWork,
     operation: &'static str,
-    member: Arc<Member>,
+    member: Arc<C10dMember>,
 }
 
-/// What a group's collectives share.
+/// State that a group shares with its collectives.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct C10dMember {
     pub(super) rank: u32,
     pub(super) size: u32,
-    pub(super) line: Arc<Line>,
-    pub(super) waited: Waited,
+    pub(super) line: Arc<AbortSignal>,
+    pub(super) waited: WaitTime,
 }
 
-impl Member {
-    /// What libtorch said of `operation`. Whatever it says after a cut is the cut's doing.
-    pub(super) fn error(&self, operation: &'static str, fault: Fault, timeout: Duration) -> CommError {
+impl C10dMember {
+    /// Converts an error of libtorch in `operation`. After an abort every error counts as the abort's.
+    pub(super) fn error(&self, operation: &'static str, fault: ShimFault, timeout: Duration) -> CommError {
         let Self { rank, size, .. } = *self;
-        if self.line.is_cut() {
+        if self.line.is_aborted() {
             CommError::Aborted { operation, rank, size }
         } else if fault.timed_out {
             CommError::TimedOut { operation, rank, size, timeout }
@@ -34,19 +34,19 @@ impl Member {
         }
     }
 
-    /// Fails after a cut.
+    /// Fails after an abort.
     pub(super) fn intact(&self) -> Result<(), CommError> {
         let Self { rank, size, .. } = *self;
-        if self.line.is_cut() { Err(CommError::Aborted { operation: "all_reduce", rank, size }) } else { Ok(()) }
+        if self.line.is_aborted() { Err(CommError::Aborted { operation: "all_reduce", rank, size }) } else { Ok(()) }
     }
 }
 
 impl C10dWork {
-    pub(super) fn new(raw: RawWork, operation: &'static str, member: &Arc<Member>) -> Self {
+    pub(super) fn new(raw: RawWork, operation: &'static str, member: &Arc<C10dMember>) -> Self {
         Self { raw, operation, member: Arc::clone(member) }
     }
 
-    fn error(&self, fault: Fault, timeout: Duration) -> CommError {
+    fn error(&self, fault: ShimFault, timeout: Duration) -> CommError {
         self.member.error(self.operation, fault, timeout)
     }
 

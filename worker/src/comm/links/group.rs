@@ -1,15 +1,15 @@
-//! A group of GPUs of one host that reach each other's memory: copy engines move what its collectives bring together. What lies in the host's
-//! memory is a group of the host's.
+//! A group of GPUs of one host that reach each other's memory. Copy engines move the data of its collectives. Tensors in host memory are
+//! passed to a CPU group.
 
 use super::{
-    meet::{Table, agree, meet},
-    safe::Engine,
+    handshake::{PeerTable, agree, handshake},
+    safe::CopyEngine,
     work::LinkWork,
 };
-use crate::backend::link::{LinkError, Together};
+use crate::backend::link::{LinkError, RankReduction};
 use crate::comm::{
-    CommError, Cut, DEVICE_FLOPS_PER_BYTE, Forming, ProcessGroup, Reduce, Work, check, cut::Line, own_part,
-    waited::Waited,
+    AbortHandle, CommError, DEVICE_FLOPS_PER_BYTE, Forming, ProcessGroup, Reduce, Work, abort::AbortSignal, check,
+    own_part, wait_time::WaitTime,
 };
 use std::{
     cell::{Cell, RefCell},
@@ -18,46 +18,44 @@ use std::{
 };
 use tch::{Device, Kind, TchError, Tensor};
 
-/// A norm may differ by so much from libtorch's, which adds in f32.
+/// Largest relative difference of a norm from libtorch's, which is summed in f32.
 const NORM_ERROR_MAX: f64 = 1e-3;
-/// Values of the check repeat after so many: all sums of them over the ranks are exact.
+/// Period of the check's values, small enough that their sums over the ranks are exact.
 const CHECK_PERIOD: i64 = 8191;
-/// Floats of the checks of a group that has just formed: of arrays that go whole, and in parts.
+/// Lengths of the arrays that a new group checks, in floats: one is sent whole, one in parts.
 const CHECKED: [i64; 2] = [1003, 300_007];
 
 /// The ranks of one host, each with a GPU of its own.
 pub struct Linked {
-    /// Ends before the host's group.
-    engine: Engine,
-    table: Table,
+    /// Declared first, so that it is dropped before the host's group.
+    engine: CopyEngine,
+    table: PeerTable,
     host: Box<dyn ProcessGroup>,
     device: usize,
-    line: Arc<Line>,
+    line: Arc<AbortSignal>,
     timeout: Duration,
-    waited: Arc<Waited>,
-    /// Why arrays that were to lie in memory of all do not, or are not measured.
+    waited: Arc<WaitTime>,
+    /// Why arrays are not in shared memory or not measured, if they were meant to be.
     apart: RefCell<Option<String>>,
-    /// Until a norm was wrong.
+    /// Whether norms are measured: until one was wrong.
     measures: Cell<bool>,
 }
 
-/// What the ranks agreed on.
+/// Result of forming a group, on which all ranks agree.
 pub enum LinkedFormed {
-    /// All take part.
+    /// All ranks take part.
     Group(Box<Linked>),
-    /// None does: a rank that cannot, and why. The same answer on every rank; NCCL remains.
-    Refused {
-        /// The sentence.
-        reason: String,
-    },
+    /// No rank takes part, because one cannot. The reason is the same on every rank; NCCL is to be used.
+    Refused { reason: String },
 }
 
 impl Linked {
-    /// Of ranks that are all on this host, this one with that CUDA device. They have formed `host` [`Forming::beside`] `forming`, and its
-    /// collectives take tensors of the host's; it ends with this group, or now, where there is none. One collective may take `timeout`.
+    /// Forms a group of ranks that are all on this host; this rank uses CUDA device `device`. The ranks have formed `host` with limits
+    /// from [`Forming::beside`]; it takes the tensors in host memory and ends with this group, or now if none is formed. One collective
+    /// may take `timeout`.
     ///
     /// # Errors
-    /// Those of `host`.
+    /// Errors of `host`.
     pub fn form(
         host: Box<dyn ProcessGroup>,
         device: usize,
@@ -65,11 +63,11 @@ impl Linked {
         forming: &Forming,
     ) -> Result<LinkedFormed, CommError> {
         if host.size() < 2 {
-            return Ok(LinkedFormed::Refused { reason: "a rank alone".to_owned() });
+            return Ok(LinkedFormed::Refused { reason: "there is only one rank".to_owned() });
         }
         let line = Arc::clone(forming.line());
         let waited = Arc::default();
-        let (table, engine) = match meet(&*host, device, (timeout, &waited), &line)? {
+        let (table, engine) = match handshake(&*host, device, timeout, &waited, &line)? {
             Ok(met) => met,
             Err(reason) => {
                 host.shutdown(timeout)?;
@@ -89,7 +87,7 @@ impl Linked {
         Ok(LinkedFormed::Group(Box::new(group)))
     }
 
-    /// Whether a tensor is this group's business and not the host's; refuses what is nobody's.
+    /// Whether a tensor is on this group's device (and not on the host). Fails for tensors of other devices.
     fn is_mine(&self, operation: &'static str, tensor: &Tensor) -> Result<bool, CommError> {
         check(tensor, operation)?;
         match tensor.device() {
@@ -99,16 +97,16 @@ impl Linked {
         }
     }
 
-    /// Begins something, unless a rank has cut the group.
+    /// Begins a collective, unless a rank has aborted the group.
     fn begin(
         &self,
         operation: &'static str,
-        begin: impl FnOnce(&Engine) -> Result<LinkWork, LinkError>,
+        begin: impl FnOnce(&CopyEngine) -> Result<LinkWork, LinkError>,
     ) -> Result<Work, CommError> {
         let member = &self.engine.member;
-        member.uncut(operation)?;
+        member.check_intact(operation)?;
         let work = begin(&self.engine).map_err(|error| member.error(operation, &error))?;
-        member.uncut(operation)?;
+        member.check_intact(operation)?;
         Ok(Work::Linked(work))
     }
 
@@ -118,7 +116,7 @@ impl Linked {
         CommError::Collective { operation, rank, size, message: error.to_string() }
     }
 
-    /// The norm of a sum of known numbers, the whole array long, if it is right; the array holds zeros afterwards.
+    /// Sums known numbers in the whole array. Returns the norm of the sum if it is right. The array holds zeros afterwards.
     fn check(&self, tensor: &Tensor) -> Result<Option<f64>, CommError> {
         let failed = |error: TchError| self.failed("check", &error);
         let rank = f64::from(self.rank());
@@ -135,23 +133,23 @@ impl Linked {
         Ok(norm)
     }
 
-    /// [`Linked::check`] on all ranks; the same answer on each but for the norm. After a wrong one this group does no more.
+    /// Runs the check on all ranks, which agree on its outcome. After a failed check this group is aborted.
     fn checked(&self, zeros: Result<Tensor, TchError>) -> Result<Result<f64, String>, CommError> {
         let norm = zeros.map_err(|error| self.failed("check", &error)).and_then(|zeros| self.check(&zeros));
         let norm = norm.map_err(|error| match error {
-            // That one knows why.
+            // The lost peer reports the reason.
             CommError::PeerLost { .. } => String::new(),
             error => error.to_string(),
         });
         let norm = norm.and_then(|norm| norm.ok_or_else(|| "a sum of the check is wrong".to_owned()));
         if norm.is_err() {
-            // Another rank may wait for what does not come.
-            self.engine.member.turns.cut();
+            // Another rank may wait for data that never arrives.
+            self.engine.member.turns.abort();
         }
         agree(&*self.host, self.timeout, norm)
     }
 
-    /// Measures nothing from now on where the norms of a sum are not `expected`, or such an array has none.
+    /// Stops measuring norms if those of a sum are not `expected`, or if the array is too large to be measured.
     fn check_norms(&self, shared: &Tensor, expected: f64) -> Result<(), CommError> {
         let norm = match self.engine.norms_of(shared) {
             _ if !self.measures.get() => return Ok(()),
@@ -188,7 +186,7 @@ impl ProcessGroup for Linked {
         let apart = self.apart.borrow();
         let apart = apart.as_ref();
         apart
-            .map(|reason| format!("gradients are summed or measured in another way than they could be: {reason}"))
+            .map(|reason| format!("gradients are summed or measured in a slower way: {reason}"))
             .or_else(|| self.host.fell_back())
     }
 
@@ -197,7 +195,7 @@ impl ProcessGroup for Linked {
     }
 
     fn intact(&self) -> Result<(), CommError> {
-        self.engine.member.uncut("all_reduce")
+        self.engine.member.check_intact("all_reduce")
     }
 
     fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError> {
@@ -205,9 +203,9 @@ impl ProcessGroup for Linked {
             return self.host.all_reduce(tensor, reduce);
         }
         let together = match reduce {
-            Reduce::Sum => Together::Sum,
-            Reduce::Min => Together::Min,
-            Reduce::Max => Together::Max,
+            Reduce::Sum => RankReduction::Sum,
+            Reduce::Min => RankReduction::Min,
+            Reduce::Max => RankReduction::Max,
         };
         self.begin("all_reduce", |engine| engine.all_reduce(tensor, together))
     }
@@ -254,7 +252,7 @@ impl ProcessGroup for Linked {
         let (region, shared, norms) = match agree(&*self.host, self.timeout, shared)? {
             Ok(made) => made,
             Err(reason) => {
-                tracing::info!(reason, "no memory of all ranks");
+                tracing::info!(reason, "no memory is shared by all ranks");
                 *self.apart.borrow_mut() = Some(reason);
                 return Ok(None);
             }
@@ -286,22 +284,22 @@ impl ProcessGroup for Linked {
         let size = host.size();
         let rested = engine.rest(Duration::ZERO);
         let rests = engine.rest(timeout);
-        // A cut ends waits before their time.
-        let uncut = if rested { Ok(()) } else { engine.member.uncut(operation) };
+        // An abort ends waits early, which must be reported.
+        let intact = if rested { Ok(()) } else { engine.member.check_intact(operation) };
         drop(engine);
         let ended = host.shutdown(timeout);
-        if rests { uncut.and(ended) } else { Err(CommError::TimedOut { operation, rank, size, timeout }) }
+        if rests { intact.and(ended) } else { Err(CommError::TimedOut { operation, rank, size, timeout }) }
     }
 
     fn abort(self: Box<Self>, timeout: Duration) -> Result<(), CommError> {
         let Self { engine, host, .. } = *self;
-        engine.member.turns.cut();
+        engine.member.turns.abort();
         drop(engine);
         host.abort(timeout)
     }
 
-    fn cutter(&self) -> Box<dyn Cut> {
-        self.line.cutter()
+    fn abort_handle(&self) -> Box<dyn AbortHandle> {
+        self.line.abort_handle()
     }
 
     fn waited(&self) -> Duration {

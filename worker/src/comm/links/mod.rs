@@ -1,4 +1,5 @@
-//! Collectives of the GPUs of one host that take none of their processors: copy engines move, and what has come is added up.
+//! Collectives of the GPUs of one host that leave their multiprocessors to the computation: copy engines move the data, and short kernels
+//! add it up.
 //!
 //! NCCL's kernels hold some of a GPU's processors while they wait and sum, and a product that fills all of them in whole waves then takes
 //! another wave. Here each rank has the part of an array with its number:
@@ -6,17 +7,17 @@
 //! rank 0   [ part 0 | part 1 ] ── part 1 ──► scratch of rank 1      rank 1 adds, in the ranks' order, and
 //! rank 1   [ part 0 | part 1 ] ◄── sums ──── part 1                 copies the sums into the others' arrays
 //! ```
-//! Who copied says so in a word of the host's memory that the other's device waits for ([`mmap`]): no host is asked in between, and a
-//! host ends all waits of its device by writing the words itself. It says so to all ranks first: from then on no sum is taken as good.
+//! After a copy the sender writes a word in host memory that the receiver's device waits for ([`mmap`]), without help of the hosts. To abort,
+//! a host writes the words of its own device. It announces the abort to all ranks first, and from then on no sum counts as valid.
 //!
-//! So it goes in memory that all ranks map: that of [`shared_like`](super::ProcessGroup::shared_like). What lies elsewhere goes through the
-//! scratch as well. There is no NCCL in such a process: where one rank cannot take part, NCCL does all.
+//! This holds for arrays in memory that all ranks map, from [`shared_like`](super::ProcessGroup::shared_like). Results in other arrays go
+//! through the scratch as well. Such a process does not use NCCL: if one rank cannot take part, NCCL is used for everything.
 //!
-//! All this is on one stream beside the one that computes, which is given its kernels as graphs: kernels on a second
-//! stream make each kernel of a step's graph 0.2 µs later, for good (`backend/cuda/lane.rs`). NCCL has streams of its own.
+//! All work runs on one copy stream, whose kernels are launched as graphs: kernels launched on a second stream delay each kernel of a
+//! step's graph by 0.2 µs, for good (`backend/cuda/graph_stream.rs`). NCCL has streams of its own.
 
 mod group;
-mod meet;
+mod handshake;
 mod mmap;
 mod region;
 mod safe;

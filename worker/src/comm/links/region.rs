@@ -1,4 +1,4 @@
-//! The same piece of memory of every rank.
+//! A region: memory of the same size on every rank, mapped by all.
 
 use crate::backend::link::{Gpu, LinkError, Memory};
 use std::{
@@ -7,26 +7,27 @@ use std::{
 };
 use tch::{Device, Kind, Tensor};
 
-/// The numbers begin at a multiple of so many bytes.
+/// Alignment of the numbers behind the array, in bytes.
 const ALIGN: usize = 16;
 
-/// Memory of this rank, and its counterparts: an array, and behind it a number for each rank.
+/// Memory of this rank and that of the others: an array, followed by one number (f32) for each rank.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct LinkRegion {
     pub(super) own: Arc<Memory>,
-    /// Where the numbers begin.
+    /// Byte at which the numbers begin.
     numbers: usize,
-    /// By rank; nothing at the own one's place.
+    /// Memory of the other ranks, by rank; `None` for this rank.
     others: Vec<Option<Memory>>,
 }
 
-impl Region {
-    /// Bytes of memory for an array of `array` bytes.
+impl LinkRegion {
+    /// Returns the size of a region for an array of `array` bytes.
     pub(super) fn bytes(array: usize, ranks: usize) -> usize {
         array.next_multiple_of(ALIGN) + ranks * size_of::<f32>()
     }
 
-    /// Own memory for an array of `array` bytes with that of the others, which is as long, by their descriptors.
+    /// Opens a region for an array of `array` bytes from this rank's memory and the descriptors of the others' memory, which has the same
+    /// size.
     pub(super) fn open(
         gpu: Gpu,
         own: Arc<Memory>,
@@ -39,23 +40,23 @@ impl Region {
         Ok(Self { own, numbers: array.next_multiple_of(ALIGN), others })
     }
 
-    /// Byte where the number of a rank is.
+    /// Returns the byte offset of the number of a rank.
     pub(super) fn number(&self, rank: usize) -> usize {
         self.numbers + rank * size_of::<f32>()
     }
 
-    /// The numbers of all ranks, f32.
+    /// Returns the numbers of all ranks as a tensor, f32.
     pub(super) fn numbers(&self, device: Device) -> Result<Tensor, LinkError> {
         let like = Tensor::f_empty([self.others.len() as i64], (Kind::Float, device));
         self.own.tensor(self.numbers, &like.map_err(|error| LinkError::torch("make room for numbers", &error))?)
     }
 
-    /// Where byte `at` of another rank's is.
+    /// Returns the address of byte `at` of another rank's memory.
     pub(super) fn of(&self, rank: usize, at: usize) -> Option<u64> {
         Some(self.others.get(rank)?.as_ref()?.at() + at as u64)
     }
 
-    /// Where so many bytes from `address` on begin in the own memory, if they lie there.
+    /// Returns the offset of `bytes` bytes at `address` in this rank's array, if they lie there.
     pub(super) fn find(&self, address: u64, bytes: usize) -> Option<usize> {
         let start = usize::try_from(address.checked_sub(self.own.at())?).ok()?;
         (start.checked_add(bytes)? <= self.numbers).then_some(start)

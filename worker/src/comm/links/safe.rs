@@ -1,23 +1,23 @@
-//! The collectives themselves: what is copied to whom, and who waits for what.
+//! The collectives of copy engines: copies between ranks, and the waits between them.
 //!
-//! All are turns. In a turn every rank sends each other one something, does something with what came, and answers. In a sum every rank
-//! sends each other one its values of that one's part, adds up its own part, and answers with the sums. Who begins another turn has heard
-//! from all that they have read what lay in their scratch: one scratch is enough.
+//! Each collective consists of turns. In a turn every rank sends data to each other rank, processes the received data, and answers. In a
+//! sum every rank sends each other rank the values of that rank's part, adds up its own part, and answers with the sums. A rank begins the
+//! next turn only after all others have read their scratch, so one scratch is enough.
 //!
-//! A cut ends waits before their time, and what lies in the scratch then is anything. It gets into what is summed or gathered, which nobody
-//! counts after a cut; norms are no numbers then. What is broadcast goes to ranks that hold the same already, too (a state): it lies where
-//! nobody else writes before it is looked for the cut, and is only taken where there was none.
+//! An abort ends waits early, and the scratch then holds undefined data. Sums and gathers may contain it, but are invalid after an abort;
+//! norms are NaN then. A broadcast may go to ranks that hold valid state: its data is first copied to private scratch, and taken only if no
+//! abort was announced by then.
 //!
-//! **Invariant:** the device is given work in one order, the same on all ranks, and each rank gives before it waits: whatever streams share
-//! a queue of the device, somebody can go on.
+//! **Invariant:** work is queued in the same order on all ranks, and each rank queues its copies before its waits: there is no deadlock,
+//! even if streams share a hardware queue.
 
 use super::{
-    mmap::Told,
-    region::Region,
-    work::{LinkWork, Member},
+    mmap::WordKind,
+    region::LinkRegion,
+    work::{LinkMember, LinkWork},
 };
-use crate::backend::link::{LinkError, Moment, Places, Together};
-use crate::comm::Cut;
+use crate::backend::link::{LinkError, PartReduction, RankReduction, StreamEvent};
+use crate::comm::AbortHandle;
 use std::{
     cell::RefCell,
     collections::VecDeque,
@@ -27,50 +27,50 @@ use std::{
 };
 use tch::{Kind, Tensor};
 
-/// Pieces begin at multiples of so many bytes: the widest load.
+/// Alignment of pieces in bytes, that of the widest load.
 const PACK_BYTES: usize = 16;
-/// Bytes of scratch of one rank: the others' values of its part of an array of 100 MB, and behind them what only this rank writes: sums of
-/// squares, or what came and whether it is to be taken.
+/// Bytes of scratch of one rank: the others' values of its part of an array of 100 MB, followed by a private area for sums of squares, or
+/// for received data and the abort word.
 pub(super) const SCRATCH_BYTES: usize = VALUES_BYTES + OWN_BYTES;
 const VALUES_BYTES: usize = 96 << 20;
 const OWN_BYTES: usize = 16 << 20;
-/// Most bytes that are taken at once.
+/// Most bytes of a broadcast that are taken at once.
 const TAKEN_BYTES_MAX: usize = OWN_BYTES - PACK_BYTES;
-/// Values of which there is one sum of squares, at least.
+/// Least number of values per sum of squares.
 const SQUARED: usize = 512;
-/// Smaller arrays that lie apart are sent to all whole: a turn more takes as long as sending so much.
+/// Arrays outside shared regions below this size are sent to all ranks whole: another turn takes as long as sending this much.
 const PARTS_BYTES_MIN: usize = 1 << 20;
-/// Pause between looks at a device that is to come to rest.
+/// Pause between checks whether a device is idle.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long a device whose waits have ended may take to come to rest.
+/// Longest time that a device may take to become idle after its waits have ended.
 const REST_MAX: Duration = Duration::from_secs(2);
 
-/// What this rank's device does collectives with.
+/// Runs the collectives of this rank's device.
 #[derive(Debug)]
-pub(super) struct Engine {
-    pub(super) member: Arc<Member>,
-    /// Each with the norms of its parts.
-    regions: RefCell<Vec<(Region, Tensor)>>,
-    scratch: Arc<Region>,
-    /// Tensors that the device may still read and write, in the order of their moments.
-    kept: RefCell<VecDeque<(Arc<Moment>, Tensor)>>,
+pub(super) struct CopyEngine {
+    pub(super) member: Arc<LinkMember>,
+    /// Shared regions, each with the norms of its array's parts.
+    regions: RefCell<Vec<(LinkRegion, Tensor)>>,
+    scratch: Arc<LinkRegion>,
+    /// Tensors that the device may still access, in the order of their events.
+    kept: RefCell<VecDeque<(Arc<StreamEvent>, Tensor)>>,
 }
 
-/// Which part of an array every rank gets, and where in it.
+/// Division of an array into one part per rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Parts {
+struct Partition {
     elements: usize,
     part: usize,
 }
 
-impl Parts {
-    /// An array in as many parts as there are ranks, the last of which may be shorter; they begin at multiples of `pack`.
+impl Partition {
+    /// Divides an array into `size` parts that begin at multiples of `pack`; the last ones may be shorter.
     fn of(elements: usize, size: usize, pack: usize) -> Self {
         Self { elements, part: elements.div_ceil(size).next_multiple_of(pack) }
     }
 
-    /// First element, and number of elements, of what `rank` gets of at most `room` elements from the one `from` of each part on.
+    /// Returns first element and length of the piece of `rank`'s part from its element `from` on, of at most `room` elements.
     fn piece(self, rank: usize, from: usize, room: usize) -> (usize, usize) {
         let begin = (rank * self.part + from).min(self.elements);
         let end = (rank * self.part + (from + room).min(self.part)).min(self.elements);
@@ -78,15 +78,15 @@ impl Parts {
     }
 }
 
-/// Where numbers lie on this rank's device.
+/// An array on this rank's device.
 #[derive(Debug, Clone, Copy)]
-struct Array {
+struct DeviceArray {
     at: u64,
     elements: usize,
     kind: Kind,
 }
 
-impl Array {
+impl DeviceArray {
     fn of(tensor: &Tensor) -> Self {
         Self { at: tensor.data_ptr().addr() as u64, elements: tensor.numel(), kind: tensor.kind() }
     }
@@ -99,110 +99,116 @@ impl Array {
         self.elements * self.element_bytes()
     }
 
-    /// Address of an element.
+    /// Returns the address of an element.
     fn place(self, element: usize) -> u64 {
         self.at + (element * self.element_bytes()) as u64
     }
 }
 
-/// From where to where, and how many bytes.
-type Copy = (u64, u64, usize);
-
-const NOTHING: [Option<Copy>; 2] = [None; 2];
-
-/// Bytes of the norm of a part.
-const NORM_BYTES: usize = size_of::<f32>();
-
-/// Whether the sums of an array in memory of all are measured.
-fn is_measured(array: Array, parts: Parts, together: Together) -> bool {
-    let room = parts.part.div_ceil(SQUARED) * size_of::<f64>() <= OWN_BYTES / 2;
-    room && array.kind == Kind::Float && together == Together::Sum
+/// A copy between two device addresses.
+#[derive(Debug, Clone, Copy)]
+struct PeerCopy {
+    from: u64,
+    to: u64,
+    bytes: usize,
 }
 
-impl Engine {
-    pub(super) fn new(member: Member, scratch: Region) -> Self {
+const NOTHING: [Option<PeerCopy>; 2] = [None; 2];
+
+/// Bytes of a part's norm.
+const NORM_BYTES: usize = size_of::<f32>();
+
+/// Whether norms of the sums of an array in a shared region are measured.
+fn is_measured(array: DeviceArray, parts: Partition, reduction: RankReduction) -> bool {
+    let room = parts.part.div_ceil(SQUARED) * size_of::<f64>() <= OWN_BYTES / 2;
+    room && array.kind == Kind::Float && reduction == RankReduction::Sum
+}
+
+impl CopyEngine {
+    pub(super) fn new(member: LinkMember, scratch: LinkRegion) -> Self {
         let regions = RefCell::default();
         let kept = RefCell::default();
         Self { member: Arc::new(member), regions, scratch: Arc::new(scratch), kept }
     }
 
-    /// Sums arrays in that memory, whose parts have those norms, without scratch for the answers from now on.
-    pub(super) fn add(&self, region: Region, norms: Tensor) {
+    /// Adds a shared region with the norms of its parts. Sums in it write their answers directly into the others' arrays.
+    pub(super) fn add(&self, region: LinkRegion, norms: Tensor) {
         self.regions.borrow_mut().push((region, norms));
     }
 
-    /// The norms of the parts of an array that lies in memory of all, from its beginning on.
+    /// Returns the norms of the parts of an array that begins at the start of a shared region.
     pub(super) fn norms_of(&self, tensor: &Tensor) -> Option<Tensor> {
-        let array = Array::of(tensor);
+        let array = DeviceArray::of(tensor);
         let regions = self.regions.borrow();
         let (_, norms) = regions.iter().find(|(region, _)| region.find(array.at, array.bytes()) == Some(0))?;
-        let parts = Parts::of(array.elements, self.ranks().1, PACK_BYTES / array.element_bytes());
-        is_measured(array, parts, Together::Sum).then(|| norms.shallow_clone())
+        let parts = Partition::of(array.elements, self.ranks().1, PACK_BYTES / array.element_bytes());
+        is_measured(array, parts, RankReduction::Sum).then(|| norms.shallow_clone())
     }
 
     fn ranks(&self) -> (usize, usize) {
         (self.member.rank as usize, self.member.size as usize)
     }
 
-    /// Bytes of scratch for one other rank.
+    /// Returns the bytes of scratch per other rank.
     fn room(&self) -> usize {
         VALUES_BYTES / (self.ranks().1 - 1) / PACK_BYTES * PACK_BYTES
     }
 
-    /// Where in the scratch of `reader` what `writer` sends lies: by rank, without the reader's own.
+    /// Returns the offset of `writer`'s slot in the scratch of `reader`; slots are ordered by rank, without the reader.
     fn slot(&self, reader: usize, writer: usize) -> usize {
         self.room() * if writer < reader { writer } else { writer - 1 }
     }
 
-    /// Where this rank sends to `other`.
+    /// Returns the address to which this rank sends data for `other`.
     fn sent_to(&self, other: usize) -> Option<u64> {
         self.scratch.of(other, self.slot(other, self.ranks().0))
     }
 
-    /// Where lies what `other` sent.
+    /// Returns the address of the data that `other` sent.
     fn came_from(&self, other: usize) -> u64 {
         self.scratch.own.at() + self.slot(self.ranks().0, other) as u64
     }
 
-    /// Brings the tensor's values together over the ranks, in place.
-    pub(super) fn all_reduce(&self, tensor: &Tensor, together: Together) -> Result<LinkWork, LinkError> {
-        let array = Array::of(tensor);
+    /// Begins to reduce a tensor over the ranks, in place.
+    pub(super) fn all_reduce(&self, tensor: &Tensor, reduction: RankReduction) -> Result<LinkWork, LinkError> {
+        let array = DeviceArray::of(tensor);
         let regions = self.regions.borrow();
         let found = regions.iter().find_map(|(region, _)| Some((region, region.find(array.at, array.bytes())?)));
-        let parts = Parts::of(array.elements, self.ranks().1, PACK_BYTES / array.element_bytes());
-        self.member.beside.make_ready((array.kind, together))?;
+        let parts = Partition::of(array.elements, self.ranks().1, PACK_BYTES / array.element_bytes());
+        self.member.stream.make_ready(array.kind, reduction)?;
         self.begin("all_reduce", tensor, || {
             if found.is_some() {
-                self.parts(array, parts, together, found)
+                self.parts(array, parts, reduction, found)
             } else if array.bytes() < PARTS_BYTES_MIN {
-                self.everything(array, together)
+                self.everything(array, reduction)
             } else {
-                self.parts(array, parts, together, None)?;
+                self.parts(array, parts, reduction, None)?;
                 self.gather(array, parts)
             }
         })
     }
 
-    /// Sums an array of as many equal parts as there are ranks; afterwards the part with this rank's number holds the sums.
+    /// Begins to sum an array of as many equal parts as there are ranks. Afterwards the part with this rank's number holds the sums.
     pub(super) fn reduce_scatter(&self, tensor: &Tensor) -> Result<LinkWork, LinkError> {
-        let array = Array::of(tensor);
-        self.member.beside.make_ready((array.kind, Together::Sum))?;
-        self.begin("reduce_scatter", tensor, || self.parts(array, self.equal(array), Together::Sum, None))
+        let array = DeviceArray::of(tensor);
+        self.member.stream.make_ready(array.kind, RankReduction::Sum)?;
+        self.begin("reduce_scatter", tensor, || self.parts(array, self.equal(array), RankReduction::Sum, None))
     }
 
-    /// Begins to give every rank what `root` has.
+    /// Begins to copy `root`'s values to every rank.
     pub(super) fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<LinkWork, LinkError> {
-        let array = Array::of(tensor);
+        let array = DeviceArray::of(tensor);
         let (rank, _) = self.ranks();
         self.begin("broadcast", tensor, || {
             let room = self.room().min(TAKEN_BYTES_MAX);
             for from in (0..array.bytes()).step_by(room) {
                 let bytes = room.min(array.bytes() - from);
                 let place = array.at + from as u64;
-                let sends = |other| Some((place, self.sent_to(other)?, bytes)).filter(|_| rank == root);
+                let sends =
+                    |other| Some(PeerCopy { from: place, to: self.sent_to(other)?, bytes }).filter(|_| rank == root);
                 let takes = || match rank == root {
                     true => Ok(()),
-                    false => self.take((self.came_from(root), place, bytes)),
+                    false => self.take(PeerCopy { from: self.came_from(root), to: place, bytes }),
                 };
                 self.turn(sends, takes, |_| NOTHING)?;
             }
@@ -210,73 +216,77 @@ impl Engine {
         })
     }
 
-    /// Begins to give every rank all parts of an array of as many equal parts as there are ranks, of which each has its own.
+    /// Begins to gather on every rank an array of as many equal parts as there are ranks, from the part that each rank holds.
     pub(super) fn all_gather(&self, tensor: &Tensor) -> Result<LinkWork, LinkError> {
-        let array = Array::of(tensor);
+        let array = DeviceArray::of(tensor);
         self.begin("all_gather", tensor, || self.gather(array, self.equal(array)))
     }
 
-    fn equal(&self, array: Array) -> Parts {
-        Parts { elements: array.elements, part: array.elements / self.ranks().1 }
+    fn equal(&self, array: DeviceArray) -> Partition {
+        Partition { elements: array.elements, part: array.elements / self.ranks().1 }
     }
 
-    /// Every rank sends all others everything, and does the same with it.
-    fn everything(&self, array: Array, together: Together) -> Result<(), LinkError> {
+    /// Reduces by sending every rank's values to all others. Each rank computes the whole result.
+    fn everything(&self, array: DeviceArray, reduction: RankReduction) -> Result<(), LinkError> {
         let room = self.room() / array.element_bytes();
         for from in (0..array.elements).step_by(room) {
             let count = room.min(array.elements - from);
             let place = array.place(from);
-            let sends = |other| Some((place, self.sent_to(other)?, count * array.element_bytes()));
-            let takes = || self.bring_together((place, None), (count, room), (array.kind, together)).map(|_none| ());
+            let sends =
+                |other| Some(PeerCopy { from: place, to: self.sent_to(other)?, bytes: count * array.element_bytes() });
+            let takes = || self.reduce_parts(place, None, count, room, array.kind, reduction).map(|_none| ());
             self.turn(sends, takes, |_| NOTHING)?;
         }
         Ok(())
     }
 
-    /// Every rank brings its part together; where the array lies in memory of all, it gives it to the others, and the norm of it.
+    /// Reduces by parts: every rank computes its own part. In a shared region it also writes the results and their norm to the other ranks.
     fn parts(
         &self,
-        array: Array,
-        parts: Parts,
-        together: Together,
-        shared: Option<(&Region, usize)>,
+        array: DeviceArray,
+        parts: Partition,
+        reduction: RankReduction,
+        shared: Option<(&LinkRegion, usize)>,
     ) -> Result<(), LinkError> {
         let rank = self.ranks().0;
         let width = array.element_bytes();
         let room = self.room() / width;
-        let measured = shared.filter(|_| is_measured(array, parts, together));
+        let measured = shared.filter(|_| is_measured(array, parts, reduction));
         let mut written = 0;
         for from in (0..parts.part).step_by(room) {
             let (own, count) = parts.piece(rank, from, room);
             let sends = |other| {
                 let (at, count) = parts.piece(other, from, room);
-                Some((array.place(at), self.sent_to(other)?, count * width))
+                Some(PeerCopy { from: array.place(at), to: self.sent_to(other)?, bytes: count * width })
             };
             let last = from + room >= parts.part;
             let norm = measured.filter(|_| last).map(|(region, _)| (region, region.number(rank)));
             let answers = |other| {
                 let sums = shared.and_then(|(region, start)| {
-                    Some((array.place(own), region.of(other, start + own * width)?, count * width))
+                    let to = region.of(other, start + own * width)?;
+                    Some(PeerCopy { from: array.place(own), to, bytes: count * width })
                 });
-                let norm = norm
-                    .and_then(|(region, at)| Some((region.own.at() + at as u64, region.of(other, at)?, NORM_BYTES)));
+                let norm = norm.and_then(|(region, at)| {
+                    let to = region.of(other, at)?;
+                    Some(PeerCopy { from: region.own.at() + at as u64, to, bytes: NORM_BYTES })
+                });
                 [sums, norm]
             };
             let takes = || {
                 let free = measured.map(|_| self.own() + (written * size_of::<f64>()) as u64);
-                written += self.bring_together((array.place(own), free), (count, room), (array.kind, together))?;
+                written += self.reduce_parts(array.place(own), free, count, room, array.kind, reduction)?;
                 let Some((region, at)) = norm else { return Ok(()) };
-                let Member { beside, turns, .. } = &*self.member;
+                let LinkMember { stream, turns, .. } = &*self.member;
                 // SAFETY: the squares lie in this rank's scratch, the number in its region, and the word stays as long as the engine.
-                unsafe { beside.norm((self.own(), written), region.own.at() + at as u64, turns.cut_word()) }
+                unsafe { stream.norm(self.own(), written, region.own.at() + at as u64, turns.abort_word()) }
             };
             self.turn(sends, takes, answers)?;
         }
         Ok(())
     }
 
-    /// Every rank sends all others its part.
-    fn gather(&self, array: Array, parts: Parts) -> Result<(), LinkError> {
+    /// Gathers by sending every rank's part to all others.
+    fn gather(&self, array: DeviceArray, parts: Partition) -> Result<(), LinkError> {
         let room = self.room() / array.element_bytes();
         for from in (0..parts.part).step_by(room) {
             let part = |of: usize| {
@@ -285,119 +295,126 @@ impl Engine {
             };
             let sends = |other| {
                 let (place, bytes) = part(self.ranks().0);
-                Some((place, self.sent_to(other)?, bytes))
+                Some(PeerCopy { from: place, to: self.sent_to(other)?, bytes })
             };
             let takes = |other| {
                 let (place, bytes) = part(other);
-                self.copy((self.came_from(other), place, bytes))
+                self.copy(PeerCopy { from: self.came_from(other), to: place, bytes })
             };
             self.turn(sends, || self.others().try_for_each(takes), |_| NOTHING)?;
         }
         Ok(())
     }
 
-    /// Where this rank's scratch is its own.
+    /// Returns the address of the private area of this rank's scratch.
     fn own(&self) -> u64 {
         self.scratch.own.at() + VALUES_BYTES as u64
     }
 
-    /// What came of all ranks, at the place of the own values; how many sums of squares there are now, if there is a place for them.
-    fn bring_together(
+    /// Reduces the values of all ranks into the own ones at `own`. Returns the number of sums of squares written to `squares`.
+    fn reduce_parts(
         &self,
-        (own, squares): (u64, Option<u64>),
-        (elements, stride): (usize, usize),
-        how: (Kind, Together),
+        own: u64,
+        squares: Option<u64>,
+        elements: usize,
+        stride: usize,
+        kind: Kind,
+        reduction: RankReduction,
     ) -> Result<usize, LinkError> {
-        let Member { beside, rank, size, .. } = &*self.member;
-        let places = Places { own, parts: self.scratch.own.at(), squares };
+        let LinkMember { stream, rank, size, .. } = &*self.member;
+        let parts = self.scratch.own.at();
+        let rank = *rank;
+        let size = *size;
+        let job = PartReduction { own, parts, squares, elements, stride, rank, size, kind, reduction };
         // SAFETY: the values are the tensor's, which is kept, and the others' and the squares lie in the scratch.
-        unsafe { beside.sum(places, (elements, stride), (*rank, *size), how) }
+        unsafe { stream.sum(&job) }
     }
 
-    /// Lets the device do those turns behind what computes `tensor`, which stays until they are done.
+    /// Queues turns on the copy stream after the work that computes `tensor`, which is kept until they are done.
     fn begin(
         &self,
         operation: &'static str,
         tensor: &Tensor,
         turns: impl FnOnce() -> Result<(), LinkError>,
     ) -> Result<LinkWork, LinkError> {
-        let beside = &self.member.beside;
+        let stream = &self.member.stream;
         let mut kept = self.kept.borrow_mut();
         while kept.front().map_or(Ok(false), |(done, _)| done.is_past())? {
             kept.pop_front();
         }
-        let made = beside.after_current()?;
+        let made = stream.after_current()?;
         let given = turns();
-        let done = Arc::new(beside.moment()?);
+        let done = Arc::new(stream.record_event()?);
         kept.push_back((Arc::clone(&done), tensor.shallow_clone()));
         given.map(|()| LinkWork { operation, member: Arc::clone(&self.member), made, done })
     }
 
-    /// The other ranks. Another one first for each: nobody's memory is written by two at once.
+    /// Returns the other ranks, beginning with the next one, so that no two ranks write to the same memory at once.
     fn others(&self) -> impl Iterator<Item = usize> {
         let (rank, size) = self.ranks();
         (1..size).map(move |distance| (rank + distance) % size)
     }
 
-    /// One turn: what goes to each other rank, what is done when theirs is there, and what goes back.
+    /// Queues one turn: copies to each other rank, processing of the received data, and the answers.
     fn turn(
         &self,
-        sends: impl Fn(usize) -> Option<Copy>,
+        sends: impl Fn(usize) -> Option<PeerCopy>,
         takes: impl FnOnce() -> Result<(), LinkError>,
-        answers: impl Fn(usize) -> [Option<Copy>; 2],
+        answers: impl Fn(usize) -> [Option<PeerCopy>; 2],
     ) -> Result<(), LinkError> {
         let turn = self.member.turns.next();
-        self.give(turn, Told::Part, |other| [sends(other), None])?;
+        self.give(turn, WordKind::Part, |other| [sends(other), None])?;
         takes()?;
-        self.give(turn, Told::Sums, answers)
+        self.give(turn, WordKind::Sums, answers)
     }
 
-    /// Gives every other rank something and its word, and waits for theirs.
-    fn give(&self, turn: u32, told: Told, what: impl Fn(usize) -> [Option<Copy>; 2]) -> Result<(), LinkError> {
-        let Member { beside, turns, .. } = &*self.member;
+    /// Queues copies to every other rank with the word that announces them, then waits for the words of the others.
+    fn give(&self, turn: u32, event: WordKind, what: impl Fn(usize) -> [Option<PeerCopy>; 2]) -> Result<(), LinkError> {
+        let LinkMember { stream, turns, .. } = &*self.member;
         let rank = self.ranks().0;
         for other in self.others() {
             what(other).into_iter().flatten().try_for_each(|copy| self.copy(copy))?;
             // SAFETY: the words stay as long as the engine.
-            unsafe { beside.tell(turns.word(other, rank, told), turn) }?;
+            unsafe { stream.write_word(turns.word(other, rank, event), turn) }?;
         }
         for other in self.others() {
             // SAFETY: as above.
-            unsafe { beside.hear(turns.word(rank, other, told), turn) }?;
+            unsafe { stream.wait_word(turns.word(rank, other, event), turn) }?;
         }
         Ok(())
     }
 
-    fn copy(&self, (from, to, bytes): Copy) -> Result<(), LinkError> {
+    fn copy(&self, copy: PeerCopy) -> Result<(), LinkError> {
+        let PeerCopy { from, to, bytes } = copy;
         if bytes == 0 {
             return Ok(());
         }
         // SAFETY: both lie in a tensor that is kept, in the scratch, at most a slot long, in a region, which is as long on every rank, or
         // are a turn's word; scratch, regions and words stay until this engine has come to rest.
-        unsafe { self.member.beside.copy(from, to, bytes) }
+        unsafe { self.member.stream.copy(from, to, bytes) }
     }
 
-    /// What came, to where it belongs, unless a rank has cut the group by the time that all of it lies where nobody else writes.
-    fn take(&self, (from, to, bytes): Copy) -> Result<(), LinkError> {
-        let Member { beside, turns, .. } = &*self.member;
+    /// Copies received data to its destination, unless a rank has aborted the group by the time that the data is in private scratch.
+    fn take(&self, copy: PeerCopy) -> Result<(), LinkError> {
+        let LinkMember { stream, turns, .. } = &*self.member;
         let own = self.own();
         let seen = self.own() + TAKEN_BYTES_MAX as u64;
-        self.copy((from, own, bytes))?;
-        self.copy((turns.cut_word(), seen, size_of::<u32>()))?;
+        self.copy(PeerCopy { to: own, ..copy })?;
+        self.copy(PeerCopy { from: turns.abort_word(), to: seen, bytes: size_of::<u32>() })?;
         // SAFETY: as in `copy`.
-        unsafe { beside.take(own, to, bytes, seen) }
+        unsafe { stream.take(own, copy.to, copy.bytes, seen) }
     }
 
-    /// Waits until the device has done what it was given, at most `timeout`; whether it has. After a cut it need not wait for others.
+    /// Waits until the copy stream is idle, at most `timeout`. Returns whether it is. After an abort the device does not wait for others.
     #[expect(clippy::disallowed_methods, reason = "a device tells no descriptor that could be waited for")]
     pub(super) fn rest(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
-        while !self.member.beside.is_idle() {
+        while !self.member.stream.is_idle() {
             if Instant::now() >= deadline {
                 return false;
             }
-            if self.member.turns.cut_by().is_some() {
-                // Again and again: a rank that goes on may have written over it.
+            if self.member.turns.aborted_by().is_some() {
+                // Repeated, since another rank may have overwritten the words.
                 self.member.turns.release();
             }
             thread::sleep(PAUSE);
@@ -406,14 +423,14 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for CopyEngine {
     fn drop(&mut self) {
         if self.rest(Duration::ZERO) {
             return;
         }
-        self.member.turns.cut();
+        self.member.turns.abort();
         if !self.rest(REST_MAX) {
-            tracing::warn!("a device does not come to rest; the memory that it sums in is not given back");
+            tracing::warn!("a device does not become idle; the memory of its sums is not released");
             std::mem::forget((
                 self.regions.take(),
                 self.kept.take(),
@@ -431,7 +448,7 @@ mod tests {
     #[test]
     fn pieces_cover_every_element_once() {
         for (elements, size, room) in [(1, 2, 4), (7, 3, 4), (1000, 4, 64), (1021, 8, 16), (12, 3, 100), (5, 4, 4)] {
-            let parts = Parts::of(elements, size, 4);
+            let parts = Partition::of(elements, size, 4);
             let mut seen = vec![0; elements];
             for rank in 0..size {
                 for from in (0..parts.part).step_by(room) {

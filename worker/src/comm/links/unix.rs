@@ -1,4 +1,4 @@
-//! Descriptors from rank to rank: each listens at an address that only the ranks know, and takes from processes of its own user.
+//! Passes descriptors between ranks. Each rank listens at an address that only the ranks know, and accepts processes of its own user only.
 
 use crate::comm::shm::mmap::nonce;
 use enn_common::descriptors;
@@ -23,19 +23,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long one rank waits for the descriptors of the others.
+/// Longest time that a rank waits for the descriptors of the others.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// Rest where the system has no descriptor.
+/// Pause while the system has no free descriptor.
 const REST: Duration = Duration::from_millis(10);
-/// The address it was sent to, the sender's rank, and how often it has passed something before.
+/// Bytes of a message: the receiver's address (16), the sender's rank (4), and the number of the exchange (4).
 const MESSAGE_BYTES: usize = 24;
 
-/// Where a rank listens: 128 random bits.
+/// Address at which a rank listens: 128 random bits.
 pub(super) type Address = [u64; 2];
 
-/// A rank's end.
+/// A rank's socket for descriptors.
 #[derive(Debug)]
-pub(super) struct Post {
+pub(super) struct DescriptorSocket {
     listener: UnixListener,
     passed: Cell<u32>,
     pub(super) address: Address,
@@ -45,7 +45,7 @@ fn name(address: Address) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("enn-links-{:016x}{:016x}", address[0], address[1]))
 }
 
-impl Post {
+impl DescriptorSocket {
     pub(super) fn open() -> io::Result<Self> {
         let address = nonce()?;
         let listener = UnixListener::bind_addr(&name(address)?)?;
@@ -53,8 +53,8 @@ impl Post {
         Ok(Self { listener, passed: Cell::new(0), address })
     }
 
-    /// Gives `own` to every other rank and takes theirs; by rank, nothing at the own one's place. All ranks call it, and those that have
-    /// none give none.
+    /// Sends `own` to every other rank and receives theirs. Returns the descriptors by rank, `None` for this rank and for ranks that have
+    /// none. All ranks must call it.
     pub(super) fn pass(
         &self,
         rank: usize,
@@ -65,7 +65,7 @@ impl Post {
         let deadline = Instant::now() + WAIT_MAX;
         for (other, address) in addresses.iter().enumerate() {
             if other != rank {
-                patient(deadline, || send(*address, [rank as u32, time], own))?;
+                patient(deadline, || send(*address, rank as u32, time, own))?;
             }
         }
         let mut taken: Vec<Option<Option<OwnedFd>>> = addresses.iter().map(|_| None).collect();
@@ -75,7 +75,7 @@ impl Post {
             if getsockopt(&stream, PeerCredentials)?.uid() != geteuid().as_raw() {
                 continue;
             }
-            // Whoever does not know the address is not of the group; what comes after its time is nobody's.
+            // A sender that does not know the address is no member; a message of an earlier exchange is late.
             let Some(([from, when], descriptor)) = self.receive(&stream, deadline)? else { continue };
             if when != time {
                 continue;
@@ -140,7 +140,7 @@ fn patient<T>(deadline: Instant, mut attempt: impl FnMut() -> io::Result<T>) -> 
     }
 }
 
-fn send(to: Address, [rank, time]: [u32; 2], own: Option<BorrowedFd<'_>>) -> io::Result<()> {
+fn send(to: Address, rank: u32, time: u32, own: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let stream = UnixStream::connect_addr(&name(to)?)?;
     let mut message = [0; MESSAGE_BYTES];
     message[..8].copy_from_slice(&to[0].to_le_bytes());
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn every_rank_gets_what_the_others_gave_and_strangers_are_not_heard() {
-        let posts: Vec<Post> = (0..3).map(|_| Post::open().unwrap()).collect();
+        let posts: Vec<DescriptorSocket> = (0..3).map(|_| DescriptorSocket::open().unwrap()).collect();
         let addresses: Vec<Address> = posts.iter().map(|post| post.address).collect();
         // Somebody who found the socket, but does not know what it is called inside.
         UnixStream::connect_addr(&name(addresses[1]).unwrap()).unwrap().write_all(&[7; 64]).unwrap();
@@ -191,10 +191,10 @@ mod tests {
                     File::from(fd).write_all(&[rank as u8]).unwrap();
                 }
                 drop(writer);
-                let mut told = Vec::new();
-                reader.read_to_end(&mut told).unwrap();
-                told.sort_unstable();
-                (there, told)
+                let mut event = Vec::new();
+                reader.read_to_end(&mut event).unwrap();
+                event.sort_unstable();
+                (there, event)
             })
         });
         let ranks: Vec<_> = ranks.collect();
@@ -207,7 +207,7 @@ mod tests {
     /// The limit is this process's: run each test in a process of its own.
     #[test]
     fn ranks_without_descriptors_wait_for_some() {
-        let posts: Vec<Post> = (0..3).map(|_| Post::open().unwrap()).collect();
+        let posts: Vec<DescriptorSocket> = (0..3).map(|_| DescriptorSocket::open().unwrap()).collect();
         let addresses: Vec<Address> = posts.iter().map(|post| post.address).collect();
         let (_reader, writer) = io::pipe().unwrap();
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

@@ -1,8 +1,8 @@
-//! A collective on its way.
+//! A collective of copy engines that was begun.
 
-use super::mmap::Turns;
-use crate::backend::link::{Beside, LinkError, Moment};
-use crate::comm::{CommError, waited::Waited};
+use super::mmap::TurnWords;
+use crate::backend::link::{CopyStream, LinkError, StreamEvent};
+use crate::comm::{CommError, wait_time::WaitTime};
 use nix::sys::prctl::{get_timerslack, set_timerslack};
 use std::{
     sync::Arc,
@@ -10,35 +10,35 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Pauses between looks at the device.
+/// Shortest pause between checks of the device.
 const SOON: Duration = Duration::from_micros(20);
 const SELDOM: Duration = Duration::from_millis(1);
-/// A look is a pause after so large a part of the time waited: the device has nothing to do until the end is seen.
+/// The pause between checks is this fraction of the time waited so far: the device may be idle until its end is noticed.
 const SHARE: u32 = 512;
-/// A pause may be so much longer than it was to be; what is beyond is this process's own doing.
+/// Tolerance by which a pause may exceed its length; a longer delay is not counted as waiting for others.
 const LATE: Duration = Duration::from_millis(2);
 
-/// What a group's collectives share.
+/// State that a group shares with its collectives.
 #[derive(Debug)]
-pub(super) struct Member {
-    pub(super) beside: Beside,
-    pub(super) turns: Arc<Turns>,
-    pub(super) waited: Arc<Waited>,
+pub(super) struct LinkMember {
+    pub(super) stream: CopyStream,
+    pub(super) turns: Arc<TurnWords>,
+    pub(super) waited: Arc<WaitTime>,
     pub(super) rank: u32,
     pub(super) size: u32,
 }
 
-/// See [`crate::comm::Work`].
+/// A collective of copy engines that was begun; see [`crate::comm::Work`].
 #[derive(Debug)]
 pub struct LinkWork {
     pub(super) operation: &'static str,
-    pub(super) member: Arc<Member>,
-    /// When this rank had computed what is summed.
-    pub(super) made: Moment,
-    pub(super) done: Arc<Moment>,
+    pub(super) member: Arc<LinkMember>,
+    /// Event after which this rank's operand is computed.
+    pub(super) made: StreamEvent,
+    pub(super) done: Arc<StreamEvent>,
 }
 
-/// Lets this thread sleep for as short as it says, where Linux adds 50 µs.
+/// Guard: reduces this thread's timer slack, as Linux adds 50 µs to each sleep by default.
 struct ShortSleeps(Option<u64>);
 
 impl ShortSleeps {
@@ -51,7 +51,7 @@ impl ShortSleeps {
 
 impl Drop for ShortSleeps {
     fn drop(&mut self) {
-        // 0 is the process's own.
+        // 0 restores the process's default.
         let _it_sleeps_shorter = set_timerslack(self.0.unwrap_or(0));
     }
 }
@@ -59,7 +59,7 @@ impl Drop for ShortSleeps {
 impl LinkWork {
     #[expect(clippy::disallowed_methods, reason = "a device tells no descriptor that could be waited for")]
     pub(in crate::comm) fn wait(&self, timeout: Duration) -> Result<(), CommError> {
-        let Member { waited, rank, size, .. } = &*self.member;
+        let LinkMember { waited, rank, size, .. } = &*self.member;
         let begun = Instant::now();
         let mut looked = begun;
         if !self.is_done()? {
@@ -84,14 +84,14 @@ impl LinkWork {
     }
 
     pub(in crate::comm) fn order(&self) -> Result<(), CommError> {
-        self.member.beside.hold(&self.done).map_err(|error| self.error(&error))
+        self.member.stream.hold(&self.done).map_err(|error| self.error(&error))
     }
 
-    /// Fails after any rank's cut, whatever the device has come to: waits were ended.
+    /// Returns whether the collective ended. Fails after any rank's abort, since waits were ended early.
     pub(in crate::comm) fn is_done(&self) -> Result<bool, CommError> {
-        // The device first: if a wait that was ended had a part in what is past, the word of that cut is there by now.
+        // The device is checked first: if an aborted wait contributed to a completed event, the announcement of that abort is visible by now.
         let past = self.done.is_past();
-        self.member.uncut(self.operation)?;
+        self.member.check_intact(self.operation)?;
         past.map_err(|error| self.error(&error))
     }
 
@@ -100,15 +100,15 @@ impl LinkWork {
     }
 }
 
-impl Member {
-    /// Fails after any rank's cut.
-    pub(super) fn uncut(&self, operation: &'static str) -> Result<(), CommError> {
+impl LinkMember {
+    /// Fails after any rank's abort.
+    pub(super) fn check_intact(&self, operation: &'static str) -> Result<(), CommError> {
         let Self { turns, rank, size, .. } = self;
         let rank = *rank;
         let size = *size;
-        match turns.cut_by() {
-            // Looked at after the word, so that this rank's own is never told as a peer's.
-            _ if turns.is_cut() => Err(CommError::Aborted { operation, rank, size }),
+        match turns.aborted_by() {
+            // Checked after the word, so that this rank's own abort is never reported as a peer's.
+            _ if turns.is_aborted() => Err(CommError::Aborted { operation, rank, size }),
             Some(peer) => Err(CommError::PeerLost { operation, rank, size, peer, what: "ended the group" }),
             None => Ok(()),
         }

@@ -1,30 +1,30 @@
-//! The first use of a group, beside what must come of it: sums of known numbers, and each rank's word on them.
+//! Verifies a new group: all ranks sum known numbers and report whether the results are right.
 //!
-//! The word goes by the store, and not by the group whose sums are in question: each rank tells rank 0, which tells all.
+//! Reports go through the store and not through the group in question: each rank reports to rank 0, which publishes the verdict.
 
 use super::{engine::Task, group::Shm};
 use crate::comm::{CommError, ProcessGroup, c10d::store::Store};
 use std::time::Duration;
 use tch::{Kind, TchError, Tensor};
 
-/// Numbers repeat after so many: those of 256 ranks are exact in every kind, and so are their sums but for one rounding.
+/// Period of the numbers, small enough that the numbers of 256 ranks are exact in every kind, and their sums but for one rounding.
 const PERIOD: usize = 251;
-/// Numbers of an array that is summed whole, and of one that goes in shares or chunks.
+/// Lengths of the summed arrays: one that is summed whole, and one in shares or chunks.
 const COUNTS: [usize; 2] = [1003, 33_001];
-/// What is summed: each kind has code of its own.
+/// The kinds that are checked: each has code of its own.
 const KINDS: [Kind; 5] = [Kind::Float, Kind::Double, Kind::Int64, Kind::BFloat16, Kind::Half];
 const VERDICT: &str = "shm/verdict";
 
-/// What becomes of a sum before it is looked at: nothing, but in tests.
+/// Hook for tests that changes a sum before it is checked.
 pub(super) type Spoil<'a> = &'a dyn Fn(&Tensor);
 
-/// What a rank brings, and what comes of it.
-struct Known {
+/// A rank's numbers and the expected sums.
+struct KnownSums {
     mine: Tensor,
     sums: Tensor,
 }
 
-impl Known {
+impl KnownSums {
     fn of(count: usize, group: &Shm) -> Result<Self, TchError> {
         let number = |at: usize, rank: u32| ((at + rank as usize) % PERIOD) as i64;
         let sum = |at: usize| -> i64 { (0..group.size()).map(|rank| number(at, rank)).sum() };
@@ -34,12 +34,12 @@ impl Known {
     }
 }
 
-/// Sums known numbers of every kind; what is wrong with them, if anything is. Every rank calls it.
+/// Sums known numbers of every kind. Returns what is wrong with the results, if anything. Every rank must call it.
 pub(super) fn sums(group: &Shm, limit: Duration, spoil: Spoil<'_>) -> Result<Result<(), String>, CommError> {
     let failed = |error: TchError| group.failed("check", &error);
     let mut flying = Vec::new();
     for count in COUNTS {
-        let known = Known::of(count, group).map_err(failed)?;
+        let known = KnownSums::of(count, group).map_err(failed)?;
         for kind in KINDS {
             let array = known.mine.f_to_dtype(kind, false, true).map_err(failed)?;
             let sums = known.sums.f_to_dtype(kind, false, true).map_err(failed)?;
@@ -57,13 +57,13 @@ pub(super) fn sums(group: &Shm, limit: Duration, spoil: Spoil<'_>) -> Result<Res
     Ok(wrong.map_or(Ok(()), Err))
 }
 
-/// Whether the sum of known numbers is right in memory that the ranks share: `shared`, which holds zeros afterwards, begins with them.
-/// Every rank calls it.
+/// Checks a sum of known numbers at the beginning of `shared`, a tensor in shared memory, which holds zeros afterwards.
+/// Every rank must call it.
 pub(super) fn shared_sum(group: &Shm, shared: &Tensor, task: impl FnOnce(Tensor) -> Task) -> Result<bool, CommError> {
     let failed = |error: TchError| group.failed("check", &error);
     let count = shared.numel().min(COUNTS[0]);
     let part = shared.f_view(-1).and_then(|flat| flat.f_narrow(0, 0, count as i64)).map_err(failed)?;
-    let known = Known::of(count, group).map_err(failed)?;
+    let known = KnownSums::of(count, group).map_err(failed)?;
     tch::no_grad(|| part.shallow_clone().f_copy_(&known.mine)).map_err(failed)?;
     group.issue("check", task(part.shallow_clone())).wait(group.timeout())?;
     let right = known.sums.f_to_kind(part.kind()).and_then(|sums| part.f_equal(&sums)).map_err(failed)?;
@@ -71,8 +71,8 @@ pub(super) fn shared_sum(group: &Shm, shared: &Tensor, task: impl FnOnce(Tensor)
     Ok(right)
 }
 
-/// Tells the others what this rank found; rank 0 hears all of them, up to the first that found something wrong, and says so.
-pub(super) fn tell(store: &Store, (rank, size): (u32, u32), mine: &Result<(), String>) -> Result<(), CommError> {
+/// Reports this rank's finding. Rank 0 reads all reports up to the first failure and publishes the verdict.
+pub(super) fn report(store: &Store, rank: u32, size: u32, mine: &Result<(), String>) -> Result<(), CommError> {
     let word = |found: &Result<(), String>| match found {
         Ok(()) => "ok".to_owned(),
         Err(reason) => format!("no {reason}"),
@@ -90,11 +90,11 @@ pub(super) fn tell(store: &Store, (rank, size): (u32, u32), mine: &Result<(), St
     store.set(VERDICT, format!("{about} {verdict}").as_bytes())
 }
 
-/// What all are told: the first rank that found something wrong, and what. The same answer on every rank.
+/// Returns the verdict: the first rank that found something wrong, and its reason. The answer is the same on every rank.
 pub(super) fn verdict(store: &Store) -> Result<Option<(u32, String)>, CommError> {
-    let told = store.get(VERDICT)?;
-    let told = String::from_utf8_lossy(&told);
-    let (rank, word) = told.split_once(' ').unwrap_or_default();
+    let verdict = store.get(VERDICT)?;
+    let verdict = String::from_utf8_lossy(&verdict);
+    let (rank, word) = verdict.split_once(' ').unwrap_or_default();
     Ok(word.strip_prefix("no ").map(|reason| (rank.parse().unwrap_or_default(), reason.to_owned())))
 }
 
@@ -102,7 +102,7 @@ pub(super) fn verdict(store: &Store) -> Result<Option<(u32, String)>, CommError>
 mod tests {
     use super::*;
     use crate::comm::{Forming, ShmFormed, ShmOptions, StoreAddr};
-    use enn_broker::store::{Limits, serve};
+    use enn_broker::tcpstore::{Limits, serve};
     use std::{net::Ipv4Addr, thread};
     use tch::Device;
 

@@ -2,11 +2,11 @@
 
 use super::{
     exchange::Exchange,
-    fault::{Fault, State},
-    region::Region,
+    fault::{Fault, RankState},
+    region::SharedRegion,
     ring::Ring,
     safe::numbers,
-    work::Outcome,
+    work::WorkOutcome,
 };
 use crate::comm::{CommError, Reduce};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -17,43 +17,43 @@ use std::{
 };
 use tch::{Kind, Tensor};
 
-/// Collectives issued and not yet run; one more makes the issuer wait.
+/// Most collectives that are issued and not yet run; one more makes the issuer wait.
 const QUEUE_MAX: usize = 1024;
 
-/// What is to be done.
+/// One collective to run.
 pub(super) enum Task {
     AllReduce(Tensor, Reduce),
-    /// Of a tensor that begins at this byte of its rank's part of a region.
-    AllReduceShared(Tensor, Reduce, (Arc<Region>, usize)),
+    /// Reduction of a tensor that begins at this byte of its rank's part of a region.
+    AllReduceShared(Tensor, Reduce, (Arc<SharedRegion>, usize)),
     Broadcast(Tensor, u32),
     Barrier,
 }
 
-struct Job {
+struct QueuedTask {
     task: Task,
-    outcome: Arc<Outcome>,
+    outcome: Arc<WorkOutcome>,
 }
 
-impl Drop for Job {
+impl Drop for QueuedTask {
     fn drop(&mut self) {
-        // Whatever became of the thread, nobody waits for ever; a told outcome stays.
+        // If the thread is gone, waiters must not wait for ever. An outcome that was set before stays.
         self.outcome.tell(Err(Fault::Aborted));
     }
 }
 
-/// Owner of the thread.
+/// Handle of the thread that runs collectives.
 #[derive(Debug)]
-pub(super) struct Engine {
+pub(super) struct CollectiveThread {
     ring: Arc<Ring>,
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<QueuedTask>>,
     /// Closed by the thread's end.
     ended: Receiver<()>,
 }
 
-impl Engine {
-    /// Starts the thread; each collective may take `timeout` from its turn on.
+impl CollectiveThread {
+    /// Starts the thread; each collective may take `timeout` from its start.
     pub(super) fn start(ring: Arc<Ring>, timeout: Duration) -> Result<Self, CommError> {
-        let (jobs, queue) = bounded::<Job>(QUEUE_MAX);
+        let (jobs, queue) = bounded::<QueuedTask>(QUEUE_MAX);
         let (ending, ended) = bounded::<()>(0);
         let rank = ring.rank;
         let size = ring.size;
@@ -73,31 +73,31 @@ impl Engine {
         Ok(Self { ring, jobs: Some(jobs), ended })
     }
 
-    /// Puts a collective behind those issued before.
-    pub(super) fn issue(&self, task: Task) -> Arc<Outcome> {
-        let outcome = Arc::<Outcome>::default();
-        let job = Job { task, outcome: Arc::clone(&outcome) };
+    /// Queues a collective.
+    pub(super) fn issue(&self, task: Task) -> Arc<WorkOutcome> {
+        let outcome = Arc::<WorkOutcome>::default();
+        let job = QueuedTask { task, outcome: Arc::clone(&outcome) };
         if let Some(jobs) = &self.jobs {
-            // A thread that is gone drops the job, which tells its outcome.
+            // If the thread is gone, the task is dropped, which sets its outcome.
             let _ = jobs.send(job);
         }
         outcome
     }
 
-    /// Lets what was issued end, then the thread; whether that took no longer than `timeout`.
+    /// Ends the thread after the queued collectives. Returns whether that took at most `timeout`.
     pub(super) fn finish(&mut self, timeout: Duration) -> bool {
         self.jobs = None;
         matches!(self.ended.recv_timeout(timeout), Err(RecvTimeoutError::Disconnected))
     }
 
-    /// Cuts what is in flight, and ends the thread; whether that took no longer than `timeout`.
-    pub(super) fn cut(&mut self, timeout: Duration) -> bool {
+    /// Aborts the collectives in flight and ends the thread. Returns whether that took at most `timeout`.
+    pub(super) fn abort(&mut self, timeout: Duration) -> bool {
         self.ring.abort();
         self.finish(timeout)
     }
 }
 
-impl Drop for Engine {
+impl Drop for CollectiveThread {
     fn drop(&mut self) {
         if self.jobs.is_some() {
             self.ring.abort();
@@ -105,7 +105,7 @@ impl Drop for Engine {
     }
 }
 
-fn run(mut exchange: Exchange, queue: &Receiver<Job>, timeout: Duration) {
+fn run(mut exchange: Exchange, queue: &Receiver<QueuedTask>, timeout: Duration) {
     let _no_grad = tch::no_grad_guard();
     let mut broken = None;
     while let Ok(mut job) = queue.recv() {
@@ -117,28 +117,28 @@ fn run(mut exchange: Exchange, queue: &Receiver<Job>, timeout: Duration) {
         if let Err(fault) = result
             && broken.is_none()
         {
-            // The ranks are out of step now: whoever waits for this one must not wait for long.
+            // The ranks are out of step now: waits for this rank must end soon.
             exchange.ring.say(fault.state());
             broken = Some(fault);
         }
         job.outcome.tell(result);
     }
-    exchange.ring.say(State::Left);
+    exchange.ring.say(RankState::Left);
 }
 
 fn perform(exchange: &mut Exchange, task: &mut Task, deadline: Instant) -> Result<(), Fault> {
     match task {
         Task::AllReduce(tensor, reduce) => {
             let kind = tensor.kind();
-            let what = (*reduce, kind as u8);
+            let code = kind as u8;
             match kind {
-                Kind::Float => exchange.all_reduce(numbers::<f32>(tensor), what, deadline),
-                Kind::Double => exchange.all_reduce(numbers::<f64>(tensor), what, deadline),
-                Kind::Int64 => exchange.all_reduce(numbers::<i64>(tensor), what, deadline),
+                Kind::Float => exchange.all_reduce(numbers::<f32>(tensor), *reduce, code, deadline),
+                Kind::Double => exchange.all_reduce(numbers::<f64>(tensor), *reduce, code, deadline),
+                Kind::Int64 => exchange.all_reduce(numbers::<i64>(tensor), *reduce, code, deadline),
                 _ => {
                     // Half kinds are added up in f32 and rounded once.
                     let mut wide = tensor.to_kind(Kind::Float);
-                    exchange.all_reduce(numbers::<f32>(&mut wide), what, deadline)?;
+                    exchange.all_reduce(numbers::<f32>(&mut wide), *reduce, code, deadline)?;
                     tensor.copy_(&wide);
                     Ok(())
                 }
@@ -146,17 +146,17 @@ fn perform(exchange: &mut Exchange, task: &mut Task, deadline: Instant) -> Resul
         }
         Task::AllReduceShared(tensor, reduce, (region, start)) => {
             let kind = tensor.kind();
-            let place = (&**region, *start, tensor.numel());
-            let what = (*reduce, kind as u8);
+            let count = tensor.numel();
+            let code = kind as u8;
             match kind {
-                Kind::Double => exchange.all_reduce_shared::<f64>(place, what, deadline),
-                Kind::Int64 => exchange.all_reduce_shared::<i64>(place, what, deadline),
-                _ => exchange.all_reduce_shared::<f32>(place, what, deadline),
+                Kind::Double => exchange.all_reduce_shared::<f64>(region, *start, count, *reduce, code, deadline),
+                Kind::Int64 => exchange.all_reduce_shared::<i64>(region, *start, count, *reduce, code, deadline),
+                _ => exchange.all_reduce_shared::<f32>(region, *start, count, *reduce, code, deadline),
             }
         }
         Task::Broadcast(tensor, root) => {
             let kind = tensor.kind() as u8;
-            exchange.broadcast(numbers::<u8>(tensor), (*root, kind), deadline)
+            exchange.broadcast(numbers::<u8>(tensor), *root, kind, deadline)
         }
         Task::Barrier => exchange.barrier(deadline),
     }

@@ -1,4 +1,4 @@
-//! The collectives, chunk by chunk.
+//! The collectives of a shared-memory group, chunk by chunk.
 //!
 //! Among two ranks, or when little is to be added, every rank writes all it has and adds up all. Else every rank writes the
 //! shares of the others into its area, adds up its own share of all areas in the order of the ranks, puts the result where
@@ -7,10 +7,10 @@
 //! **Invariant:** a rank writes to its area of a slot only when all ranks are done with the last chunk that used the slot.
 
 use super::{
-    fault::{Call, Fault},
-    lane::{self, Lane},
+    fault::{CollectiveCall, Fault},
     layout::{SLOTS, Word},
-    region::Region,
+    reducible::{self, Reducible},
+    region::SharedRegion,
     ring::Ring,
 };
 use crate::comm::Reduce;
@@ -23,14 +23,14 @@ const ALL_REDUCE: u64 = 1;
 const BROADCAST: u64 = 2;
 const BARRIER: u64 = 3;
 
-impl Call {
-    fn all_reduce<T: Lane>(reduce: Reduce, kind: u8, count: usize) -> Self {
+impl CollectiveCall {
+    fn all_reduce<T: Reducible>(reduce: Reduce, kind: u8, count: usize) -> Self {
         let what = ALL_REDUCE | (reduce as u64) << 8 | u64::from(kind) << 16;
         Self { what, bytes: (count * size_of::<T>()) as u64, at: 0 }
     }
 }
 
-impl fmt::Display for Call {
+impl fmt::Display for CollectiveCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.bytes;
         match self.what & 0xff {
@@ -58,14 +58,15 @@ impl Exchange {
         Self { ring, next: 1 }
     }
 
-    /// Brings `data` together over all ranks. `kind` is only compared.
-    pub(super) fn all_reduce<T: Lane>(
+    /// Reduces `data` over all ranks. `kind` is only compared.
+    pub(super) fn all_reduce<T: Reducible>(
         &mut self,
         data: &mut [T],
-        (reduce, kind): (Reduce, u8),
+        reduce: Reduce,
+        kind: u8,
         deadline: Instant,
     ) -> Result<(), Fault> {
-        let call = Call::all_reduce::<T>(reduce, kind, data.len());
+        let call = CollectiveCall::all_reduce::<T>(reduce, kind, data.len());
         let per = self.ring.layout.chunk_bytes / size_of::<T>();
         let whole = self.ring.layout.is_whole(size_of_val(data));
         let first = self.next;
@@ -98,15 +99,18 @@ impl Exchange {
         Ok(())
     }
 
-    /// Brings together numbers that lie where every rank can read and write them: each rank adds up its share and writes it
-    /// to all, and nothing is copied.
-    pub(super) fn all_reduce_shared<T: Lane>(
+    /// Reduces numbers in a shared region: each rank adds up its share and writes the result to all ranks' tensors, without further
+    /// copies.
+    pub(super) fn all_reduce_shared<T: Reducible>(
         &mut self,
-        (region, start, count): (&Region, usize, usize),
-        (reduce, kind): (Reduce, u8),
+        region: &SharedRegion,
+        start: usize,
+        count: usize,
+        reduce: Reduce,
+        kind: u8,
         deadline: Instant,
     ) -> Result<(), Fault> {
-        let call = Call { at: region.mark(start), ..Call::all_reduce::<T>(reduce, kind, count) };
+        let call = CollectiveCall { at: region.mark(start), ..CollectiveCall::all_reduce::<T>(reduce, kind, count) };
         let chunk = self.next;
         self.open(chunk, call, deadline)?;
         self.meet(chunk, call, deadline)?;
@@ -126,13 +130,20 @@ impl Exchange {
     }
 
     /// Waits until this rank's area of the chunk's slot is free.
-    fn open(&self, chunk: u32, call: Call, deadline: Instant) -> Result<usize, Fault> {
+    fn open(&self, chunk: u32, call: CollectiveCall, deadline: Instant) -> Result<usize, Fault> {
         self.ring.await_all(Word::Done, chunk.wrapping_sub(SLOTS), deadline)?;
         self.ring.announce(chunk, call);
         Ok(self.ring.layout.area(Ring::slot(chunk), self.ring.rank))
     }
 
-    fn send<T: Lane>(&self, chunk: u32, data: &[T], whole: bool, call: Call, deadline: Instant) -> Result<(), Fault> {
+    fn send<T: Reducible>(
+        &self,
+        chunk: u32,
+        data: &[T],
+        whole: bool,
+        call: CollectiveCall,
+        deadline: Instant,
+    ) -> Result<(), Fault> {
         let area = self.open(chunk, call, deadline)?;
         if whole {
             self.ring.segment.put(area, data);
@@ -146,20 +157,20 @@ impl Exchange {
         Ok(())
     }
 
-    fn add_all<T: Lane>(&self, chunk: u32, data: &mut [T], reduce: Reduce) {
+    fn add_all<T: Reducible>(&self, chunk: u32, data: &mut [T], reduce: Reduce) {
         let Ring { segment, layout, rank, size, .. } = &*self.ring;
         let count = data.len();
         let part = |rank: u32| segment.view::<T>(layout.area(Ring::slot(chunk), rank), count);
         match (*size, *rank) {
             (1, _) => {}
-            // The own numbers are still where they were.
-            (2, 0) => lane::fold(reduce, data, part(1)),
-            (2, _) => lane::fold_under(reduce, data, part(0)),
+            // This rank's own numbers are still in `data`.
+            (2, 0) => reducible::fold(reduce, data, part(1)),
+            (2, _) => reducible::fold_under(reduce, data, part(0)),
             _ => add_in_order(data, *size, part, reduce),
         }
     }
 
-    fn add_share<T: Lane>(&self, chunk: u32, data: &mut [T], reduce: Reduce) {
+    fn add_share<T: Reducible>(&self, chunk: u32, data: &mut [T], reduce: Reduce) {
         let Ring { segment, layout, rank, size, .. } = &*self.ring;
         let slot = Ring::slot(chunk);
         let share = layout.share(data.len(), size_of::<T>(), *rank);
@@ -177,7 +188,7 @@ impl Exchange {
         }
     }
 
-    fn take_results<T: Lane>(&self, chunk: u32, data: &mut [T], deadline: Instant) -> Result<(), Fault> {
+    fn take_results<T: Reducible>(&self, chunk: u32, data: &mut [T], deadline: Instant) -> Result<(), Fault> {
         let Ring { segment, layout, .. } = &*self.ring;
         for peer in self.ring.peers() {
             self.ring.await_one(peer, Word::Added, chunk, deadline)?;
@@ -189,22 +200,17 @@ impl Exchange {
         Ok(())
     }
 
-    /// Arrives at `chunk`, waits for all, and compares what they call.
-    fn meet(&self, chunk: u32, call: Call, deadline: Instant) -> Result<(), Fault> {
+    /// Publishes the arrival at `chunk`, waits for all ranks, and compares their calls.
+    fn meet(&self, chunk: u32, call: CollectiveCall, deadline: Instant) -> Result<(), Fault> {
         self.ring.publish(Word::Arrived, chunk);
         self.ring.await_all(Word::Arrived, chunk, deadline)?;
         self.ring.compare(chunk, call)
     }
 
     /// Copies `root`'s bytes to all ranks.
-    pub(super) fn broadcast(
-        &mut self,
-        data: &mut [u8],
-        (root, kind): (u32, u8),
-        deadline: Instant,
-    ) -> Result<(), Fault> {
+    pub(super) fn broadcast(&mut self, data: &mut [u8], root: u32, kind: u8, deadline: Instant) -> Result<(), Fault> {
         let what = BROADCAST | u64::from(kind) << 16 | u64::from(root) << 32;
-        let call = Call { what, bytes: data.len() as u64, at: 0 };
+        let call = CollectiveCall { what, bytes: data.len() as u64, at: 0 };
         let per = self.ring.layout.chunk_bytes;
         let first = self.next;
         let chunks = data.len().div_ceil(per).max(1);
@@ -234,7 +240,7 @@ impl Exchange {
     /// Waits for all ranks.
     pub(super) fn barrier(&mut self, deadline: Instant) -> Result<(), Fault> {
         let chunk = self.next;
-        let call = Call { what: BARRIER, bytes: 0, at: 0 };
+        let call = CollectiveCall { what: BARRIER, bytes: 0, at: 0 };
         self.open(chunk, call, deadline)?;
         self.meet(chunk, call, deadline)?;
         self.ring.publish(Word::Done, chunk);
@@ -244,9 +250,9 @@ impl Exchange {
 }
 
 /// `out = part(0) ∘ part(1) ∘ …`, always in this order, so that rounding is the same on every rank.
-fn add_in_order<'a, T: Lane>(out: &mut [T], size: u32, part: impl Fn(u32) -> &'a [T], reduce: Reduce) {
-    lane::join(reduce, out, part(0), part(1));
+fn add_in_order<'a, T: Reducible>(out: &mut [T], size: u32, part: impl Fn(u32) -> &'a [T], reduce: Reduce) {
+    reducible::join(reduce, out, part(0), part(1));
     for rank in 2..size {
-        lane::fold(reduce, out, part(rank));
+        reducible::fold(reduce, out, part(rank));
     }
 }

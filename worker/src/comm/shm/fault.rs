@@ -1,21 +1,21 @@
-//! How a collective of this group can fail, as small values that travel between threads and ranks.
+//! Failures of a collective of this group, as small values that are passed between threads and ranks.
 
 use super::super::CommError;
 use std::time::Duration;
 
-/// How a rank stands to the group, as the others read it.
+/// State of a rank in the group, as the others read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum RankState {
     Member,
-    /// Gone after its last collective.
+    /// The rank left after its last collective.
     Left,
-    /// Ended the group on purpose.
+    /// The rank aborted the group.
     Aborted,
-    /// Gave the group up because of this rank.
+    /// The rank gave the group up because of a fault of this rank.
     GaveUp(u32),
 }
 
-impl State {
+impl RankState {
     const GAVE_UP: u32 = 3;
 
     pub(super) fn word(self) -> u32 {
@@ -37,13 +37,13 @@ impl State {
     }
 }
 
-/// What a rank does in a collective: the others must do the same.
+/// Description of a collective call, which must be equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Call {
+pub(super) struct CollectiveCall {
     /// Operation, kind and root, packed.
     pub(super) what: u64,
     pub(super) bytes: u64,
-    /// Where in the memory of shared tensors, if there.
+    /// Position of the tensor in shared regions; 0 if it is in none.
     pub(super) at: u64,
 }
 
@@ -61,29 +61,29 @@ pub(super) enum Fault {
     /// `peer` did not come in time.
     Silent { peer: u32 },
     /// `peer` called something else.
-    OutOfStep { peer: u32, mine: Call, theirs: Call },
+    OutOfStep { peer: u32, mine: CollectiveCall, theirs: CollectiveCall },
     /// This rank ended the group.
     Aborted,
 }
 
 impl Fault {
-    /// What the others shall read of this rank.
-    pub(super) fn state(self) -> State {
+    /// Returns the state that this rank publishes after the fault.
+    pub(super) fn state(self) -> RankState {
         match self {
             Self::Died { peer }
             | Self::Left { peer }
             | Self::PeerAborted { peer }
             | Self::GivenUp { peer }
             | Self::Silent { peer }
-            | Self::OutOfStep { peer, .. } => State::GaveUp(peer),
-            Self::Aborted => State::Aborted,
+            | Self::OutOfStep { peer, .. } => RankState::GaveUp(peer),
+            Self::Aborted => RankState::Aborted,
         }
     }
 }
 
-/// Which collective, and where: what its errors say.
+/// Context of a collective's errors.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct CollectiveContext {
     pub(super) operation: &'static str,
     pub(super) rank: u32,
     pub(super) size: u32,
@@ -91,7 +91,7 @@ pub(super) struct Place {
     pub(super) timeout: Duration,
 }
 
-impl Place {
+impl CollectiveContext {
     pub(super) fn error(self, fault: Fault) -> CommError {
         let Self { operation, rank, size, timeout } = self;
         let lost = |peer, what| CommError::PeerLost { operation, rank, size, peer, what };

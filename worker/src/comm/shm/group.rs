@@ -1,17 +1,19 @@
-//! The group of one node behind [`ProcessGroup`].
+//! The shared-memory group of one node, which implements [`ProcessGroup`].
 
 use super::{
     check::{self, Spoil},
-    engine::{Engine, Task},
-    fault::Place,
-    meet::{Met, meet},
-    region::{REGIONS_MAX, Region},
+    engine::{CollectiveThread, Task},
+    fault::CollectiveContext,
+    handshake::{Handshake, handshake},
+    region::{REGIONS_MAX, SharedRegion},
     ring::Ring,
     safe::tensor_in,
     watch::Watch,
     work::ShmWork,
 };
-use crate::comm::{CommError, Cut, Forming, ProcessGroup, Reduce, Store, Work, cut::Line, waited::Waited};
+use crate::comm::{
+    AbortHandle, CommError, Forming, ProcessGroup, Reduce, Store, Work, abort::AbortSignal, wait_time::WaitTime,
+};
 use std::{cell::RefCell, sync::Arc, thread, time::Duration};
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -22,19 +24,19 @@ pub struct ShmOptions {
     pub rank: u32,
     /// Number of ranks, all of this node.
     pub size: u32,
-    /// Longest time one collective may take from its turn on before it fails.
+    /// Longest time that one collective may take from its start before it fails.
     pub timeout: Duration,
 }
 
-/// What the ranks agreed on.
+/// Result of forming a group, on which all ranks agree.
 #[derive(Debug)]
 pub enum ShmFormed {
-    /// All share the memory.
+    /// All ranks share memory.
     Group(Shm),
-    /// None does: the first rank that could not, or whose sums were wrong, and why. The same answer on every rank;
-    /// [`crate::comm::Gloo`] remains.
+    /// No rank shares memory, because one could not or its sums were wrong. The answer is the same on every rank;
+    /// [`crate::comm::Gloo`] is to be used.
     Refused {
-        /// That rank.
+        /// The first rank that could not share memory.
         rank: u32,
         reason: String,
     },
@@ -43,17 +45,17 @@ pub enum ShmFormed {
 /// The CPU group of the ranks of one node.
 #[derive(Debug)]
 pub struct Shm {
-    engine: Engine,
+    engine: CollectiveThread,
     _watch: Watch,
     /// Memory of tensors made by `shared_like`.
-    regions: RefCell<Vec<Arc<Region>>>,
-    line: Arc<Line>,
-    waited: Arc<Waited>,
-    at: Place,
+    regions: RefCell<Vec<Arc<SharedRegion>>>,
+    line: Arc<AbortSignal>,
+    waited: Arc<WaitTime>,
+    at: CollectiveContext,
 }
 
 impl Shm {
-    /// Meets the other ranks in `store`, as long as `forming` allows, and sums known numbers with them.
+    /// Connects with the other ranks through `store`, within the limits of `forming`, and checks sums of known numbers.
     pub fn form(store: &Store, options: &ShmOptions, forming: &Forming) -> Result<ShmFormed, CommError> {
         Self::form_with(store, options, forming, &|_| {})
     }
@@ -65,26 +67,26 @@ impl Shm {
         spoil: Spoil<'_>,
     ) -> Result<ShmFormed, CommError> {
         let ShmOptions { rank, size, timeout } = *options;
-        let failed = |error: CommError| forming.failed((rank, size), "shm", error.to_string());
+        let failed = |error: CommError| forming.failed(rank, size, "shm", error.to_string());
         let store = store.guarded(forming).map_err(failed)?;
-        let met = meet(&store, rank, size).map_err(failed)?;
+        let met = handshake(&store, rank, size).map_err(failed)?;
         let (segment, pids) = match met {
-            Met::Together(segment, pids) => (segment, pids),
-            Met::Apart { rank, reason } => return Ok(ShmFormed::Refused { rank, reason }),
+            Handshake::Together(segment, pids) => (segment, pids),
+            Handshake::Apart { rank, reason } => return Ok(ShmFormed::Refused { rank, reason }),
         };
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let ring = Arc::new(Ring::new(segment, (rank, size), cores));
+        let ring = Arc::new(Ring::new(segment, rank, size, cores));
         let watch = Watch::begin(&ring, &pids)?;
         forming.line().tie(&ring);
-        let engine = Engine::start(ring, timeout)?;
-        let at = Place { operation: "form", rank, size, timeout };
+        let engine = CollectiveThread::start(ring, timeout)?;
+        let at = CollectiveContext { operation: "form", rank, size, timeout };
         let line = Arc::clone(forming.line());
         let waited = Arc::default();
         let group = Self { engine, _watch: watch, regions: RefCell::default(), line, waited, at };
         let found = check::sums(&group, timeout.min(forming.left()), spoil);
-        // Also of a failure: the others wait for this rank's word.
+        // A failure is reported, too: the others wait for this rank's report.
         let word = found.as_ref().map_or_else(|error| Err(error.to_string()), Clone::clone);
-        check::tell(&store, (rank, size), &word).map_err(failed)?;
+        check::report(&store, rank, size, &word).map_err(failed)?;
         let _right_or_not = found.map_err(failed)?;
         Ok(match check::verdict(&store).map_err(failed)? {
             Some((rank, reason)) => ShmFormed::Refused { rank, reason },
@@ -97,28 +99,28 @@ impl Shm {
     }
 
     pub(super) fn failed(&self, operation: &'static str, error: &TchError) -> CommError {
-        let Place { rank, size, .. } = self.at;
+        let CollectiveContext { rank, size, .. } = self.at;
         CommError::Collective { operation, rank, size, message: error.to_string() }
     }
 
-    fn at(&self, operation: &'static str) -> Place {
-        Place { operation, ..self.at }
+    fn at(&self, operation: &'static str) -> CollectiveContext {
+        CollectiveContext { operation, ..self.at }
     }
 
-    /// The region in which `tensor` lies, and where.
-    fn shared(&self, tensor: &Tensor) -> Option<(Arc<Region>, usize)> {
+    /// Returns the region that holds `tensor`, and its position there.
+    fn shared(&self, tensor: &Tensor) -> Option<(Arc<SharedRegion>, usize)> {
         if !is_shared_kind(tensor.kind()) || tensor.numel() == 0 {
             return None;
         }
         let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
-        let found = |region: &Arc<Region>| {
+        let found = |region: &Arc<SharedRegion>| {
             let start = region.find(self.at.rank, tensor.data_ptr().addr(), bytes)?;
             Some((Arc::clone(region), start))
         };
         self.regions.borrow().iter().find_map(found)
     }
 
-    /// Whether that holds on all ranks.
+    /// Returns whether `mine` is true on all ranks.
     fn all(&self, mine: bool) -> Result<bool, CommError> {
         let all = Tensor::from_slice(&[i64::from(mine)]);
         self.all_reduce(&all, Reduce::Min)?.wait(self.at.timeout)?;
@@ -176,16 +178,16 @@ impl ProcessGroup for Shm {
         // Rank 0 keeps the file open until everybody has answered.
         let mut _file = None;
         if rank == 0 && number <= REGIONS_MAX {
-            match Region::create(tensor, size, number) {
+            match SharedRegion::create(tensor, size, number) {
                 Ok((region, file, at)) => (made, _file, place) = (Some(region), Some(file), at),
                 Err(error) => tracing::info!(%error, "tensors are not shared"),
             }
         }
-        let told = Tensor::from_slice(&place);
-        self.broadcast(&told, 0)?.wait(self.at.timeout)?;
+        let holder = Tensor::from_slice(&place);
+        self.broadcast(&holder, 0)?.wait(self.at.timeout)?;
         if rank != 0 {
-            place.iter_mut().enumerate().for_each(|(i, word)| *word = told.int64_value(&[i as i64]));
-            match Region::open(tensor, size, number, place) {
+            place.iter_mut().enumerate().for_each(|(i, word)| *word = holder.int64_value(&[i as i64]));
+            match SharedRegion::open(tensor, size, number, place) {
                 Ok(region) => made = Some(region),
                 Err(error) => tracing::info!(%error, "tensors are not shared"),
             }
@@ -217,8 +219,8 @@ impl ProcessGroup for Shm {
         self.issue("barrier", Task::Barrier).wait(timeout)
     }
 
-    fn cutter(&self) -> Box<dyn Cut> {
-        self.line.cutter()
+    fn abort_handle(&self) -> Box<dyn AbortHandle> {
+        self.line.abort_handle()
     }
 
     fn waited(&self) -> Duration {
@@ -230,16 +232,16 @@ impl ProcessGroup for Shm {
             return Ok(());
         }
         let error = self.at("shutdown").timed_out(timeout);
-        self.engine.cut(Duration::ZERO);
+        self.engine.abort(Duration::ZERO);
         Err(error)
     }
 
     fn abort(mut self: Box<Self>, timeout: Duration) -> Result<(), CommError> {
-        if self.engine.cut(timeout) { Ok(()) } else { Err(self.at("abort").timed_out(timeout)) }
+        if self.engine.abort(timeout) { Ok(()) } else { Err(self.at("abort").timed_out(timeout)) }
     }
 }
 
-/// What is summed where it lies, in memory of all ranks.
+/// Whether tensors of this kind are summed in place in shared memory.
 fn is_shared_kind(kind: Kind) -> bool {
     matches!(kind, Kind::Float | Kind::Double | Kind::Int64)
 }

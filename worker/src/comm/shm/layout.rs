@@ -1,4 +1,4 @@
-//! Where what lies in the segment: a header, one line of words per rank, and for every slot one area per rank.
+//! Layout of the segment: a header, one line of words per rank, and for every slot one area per rank.
 //!
 //! Pure: no memory is touched here.
 
@@ -11,60 +11,60 @@ pub(super) const SLOTS: u32 = 3;
 /// Bytes of one rank's area in one slot, for two ranks; measured: smaller ones wait more often, larger ones leave the
 /// second-level cache.
 const CHUNK_BYTES: usize = 256 << 10;
-/// A chunk of many ranks is not cut smaller than this per area.
+/// Smallest area of a chunk in bytes, for many ranks.
 const CHUNK_BYTES_MIN: usize = 64 << 10;
-/// Bytes of all areas of one slot beyond which areas shrink.
+/// Most bytes of all areas of one slot; beyond that areas shrink.
 const SLOT_BYTES_MAX: usize = 4 << 20;
 /// Most ranks of one segment; beyond it Gloo's tree is the better shape.
 pub(super) const RANKS_MAX: u32 = 256;
-/// Bytes of a collective, over all ranks, up to which every rank adds everything up itself: one wait instead of two.
+/// Most bytes of a collective, over all ranks, that every rank adds up itself, with one wait instead of two.
 const SMALL_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a cache line, in which shares begin.
 const CACHE_LINE_BYTES: usize = 64;
 
-/// Room for the header, also of a segment of tensors.
+/// Bytes of the header, also of a segment of tensors.
 pub(in crate::comm) const HEADER_BYTES: usize = 4096;
 const LINE_BYTES: usize = 512;
 
-/// Words of the header.
+/// Position of [`MAGIC`] in the header.
 pub(super) const MAGIC_AT: usize = 0;
-/// Two words that no other segment has.
+/// Positions of two random words that identify the segment.
 pub(super) const NONCE_AT: [usize; 2] = [8, 16];
-/// Length of the whole, written by whoever made it.
+/// Position of the segment's length, which its creator writes.
 pub(super) const BYTES_AT: usize = 24;
 
 /// The 32-bit words of one rank: counters, sleep and state, each in a cache line of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Word {
-    /// Last chunk this rank has brought its part of.
+    /// Last chunk for which this rank has written its part.
     Arrived = 0,
-    /// Last chunk this rank has added up its share of.
+    /// Last chunk for which this rank has added up its share.
     Added = 4,
-    /// Last chunk this rank is done with: it reads nothing of it any more.
+    /// Last chunk that this rank has finished and reads no more.
     Done = 8,
     /// Counts up to wake the rank.
     Bell = 64,
     /// 1 while the rank sleeps, or is about to.
     Asleep = 68,
-    /// How the rank stands to the group; see `fault::State`.
-    State = 128,
+    /// State of the rank in the group; see `fault::RankState`.
+    RankState = 128,
 }
 
-/// What a segment of so many ranks looks like.
+/// Layout of a segment for a number of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct SegmentLayout {
     pub(super) ranks: usize,
     pub(super) chunk_bytes: usize,
 }
 
-impl Layout {
+impl SegmentLayout {
     pub(super) fn of(ranks: u32) -> Self {
         let ranks = ranks as usize;
         let fitting = SLOT_BYTES_MAX / ranks.max(1) / CHUNK_BYTES_MIN * CHUNK_BYTES_MIN;
         Self { ranks, chunk_bytes: fitting.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES) }
     }
 
-    /// Length of the whole.
+    /// Returns the length of the segment in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.area(SLOTS, 0)
     }
@@ -73,7 +73,7 @@ impl Layout {
         self.line(rank) + word as usize
     }
 
-    /// What `rank` calls in the collective that uses this slot: three 64-bit words.
+    /// Returns the positions of the three 64-bit words that describe `rank`'s call in the collective of a slot.
     pub(super) fn call(&self, rank: u32, slot: u32) -> [usize; 3] {
         let at = self.line(rank) + 192 + 24 * slot as usize;
         [at, at + 8, at + 16]
@@ -83,19 +83,19 @@ impl Layout {
         HEADER_BYTES + rank as usize * LINE_BYTES
     }
 
-    /// Where `rank`'s part of a chunk lies.
+    /// Returns the position of `rank`'s area of a slot.
     pub(super) fn area(&self, slot: u32, rank: u32) -> usize {
         let areas = (HEADER_BYTES + self.ranks * LINE_BYTES).next_multiple_of(HEADER_BYTES);
         areas + (slot as usize * self.ranks + rank as usize) * self.chunk_bytes
     }
 
-    /// Whether every rank adds up everything itself: what is small is sooner done so than shared out, and two ranks would
+    /// Whether every rank adds up everything itself. That is faster for small collectives, and two ranks would
     /// otherwise send as many bytes and wait twice.
     pub(super) fn is_whole(&self, bytes: usize) -> bool {
         self.ranks <= 2 || bytes * self.ranks <= SMALL_BYTES_MAX
     }
 
-    /// The part of `count` numbers of `width` bytes that `rank` adds up.
+    /// Returns the range of `count` numbers of `width` bytes that `rank` adds up.
     pub(super) fn share(&self, count: usize, width: usize, rank: u32) -> Range<usize> {
         let step = CACHE_LINE_BYTES / width;
         let each = count.div_ceil(self.ranks).next_multiple_of(step);
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn shares_cover_everything_once() {
         for ranks in [1, 2, 3, 7, 64, RANKS_MAX] {
-            let layout = Layout::of(ranks);
+            let layout = SegmentLayout::of(ranks);
             for (count, width) in [(0, 4), (1, 4), (15, 8), (16, 4), (17, 4), (1000, 8), (131_072, 4)] {
                 let mut next = 0;
                 for rank in 0..ranks {
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn nothing_overlaps() {
         for ranks in [1, 2, 3, 16, RANKS_MAX] {
-            let layout = Layout::of(ranks);
+            let layout = SegmentLayout::of(ranks);
             assert!(
                 layout.call(0, SLOTS - 1)[2] + 8 <= layout.word(1, Word::Arrived),
                 "a call ends before the next line"

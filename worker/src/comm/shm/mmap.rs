@@ -19,16 +19,16 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-/// The mapped segment.
+/// A mapped segment of shared memory.
 #[derive(Debug)]
-pub(in crate::comm) struct Segment {
+pub(in crate::comm) struct SharedSegment {
     map: MmapRaw,
 }
 
-/// Who holds a segment open, and which one it is: process, descriptor, nonce; zeros for none.
+/// Identification of a segment: process and descriptor that hold it open, and two words of nonce; zeros for none.
 pub(in crate::comm) type Holder = [i64; 4];
 
-/// 128 random bits.
+/// Returns 128 random bits.
 pub(in crate::comm) fn nonce() -> io::Result<[u64; 2]> {
     let mut bytes = [0u8; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -36,13 +36,13 @@ pub(in crate::comm) fn nonce() -> io::Result<[u64; 2]> {
     Ok([bits as u64, (bits >> 64) as u64])
 }
 
-/// Nobody may change the length any more: a shorter segment would kill its readers.
+/// Returns the seals that fix the length: access beyond the end of a shortened segment would kill the readers.
 fn seals() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
 }
 
-impl Segment {
-    /// Makes a segment of so many bytes, the header included; the file gives others a way to it as long as it is open.
+impl SharedSegment {
+    /// Makes a segment of `bytes` bytes, including the header. Others can open it as long as the returned file is open.
     pub(in crate::comm) fn create(bytes: usize) -> io::Result<(Self, File, Holder)> {
         let nonce = nonce()?;
         let file = File::from(memfd_create("enn-collectives", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
@@ -88,21 +88,21 @@ impl Segment {
         Ok(Self { map: MmapOptions::new().len(bytes).populate().map_raw(file)? })
     }
 
-    /// The word at byte `at`.
+    /// Returns the 32-bit word at byte `at`.
     pub(in crate::comm) fn word32(&self, at: usize) -> &AtomicU32 {
         let at = self.inside(at, 4, 4);
         // SAFETY: `inside` checked place and alignment; the map lives as long as `self`, and all access is atomic.
         unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(at).cast()) }
     }
 
-    /// The word at byte `at`.
+    /// Returns the 64-bit word at byte `at`.
     pub(super) fn word64(&self, at: usize) -> &AtomicU64 {
         let at = self.inside(at, 8, 8);
         // SAFETY: as in `word32`.
         unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(at).cast()) }
     }
 
-    /// Where byte `at` is in this process.
+    /// Returns the address of byte `at` in this process.
     pub(in crate::comm) fn address(&self, at: usize) -> *mut u8 {
         self.map.as_mut_ptr().wrapping_add(at)
     }
@@ -115,14 +115,14 @@ impl Segment {
         unsafe { self.map.as_mut_ptr().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Looks at `count` numbers in an area that no rank writes until the look is over.
+    /// Borrows `count` numbers of an area that no rank writes meanwhile.
     pub(super) fn view<T: Plain>(&self, at: usize, count: usize) -> &[T] {
         let at = self.inside(at, count * size_of::<T>(), align_of::<T>());
         // SAFETY: the range lies in the map and is aligned, any bits are a number, and the protocol keeps writers away.
         unsafe { slice::from_raw_parts(self.map.as_ptr().add(at).cast(), count) }
     }
 
-    /// `at`, when so many bytes lie there, aligned. Everything above computes places from the layout: a breach is a bug.
+    /// Returns `at` after checking that `bytes` aligned bytes lie there. Positions are computed from the layout, so a violation is a bug.
     fn inside(&self, at: usize, bytes: usize, align: usize) -> usize {
         assert!(
             at.is_multiple_of(align) && at + bytes <= self.map.len(),
@@ -134,27 +134,27 @@ impl Segment {
 }
 
 // SAFETY: the map is memory that lives as long as the value; words are atomic, and areas follow the protocol above.
-unsafe impl Send for Segment {}
+unsafe impl Send for SharedSegment {}
 // SAFETY: as above.
-unsafe impl Sync for Segment {}
+unsafe impl Sync for SharedSegment {}
 
 #[cfg(test)]
 mod tests {
-    use super::{super::layout::Layout, *};
+    use super::{super::layout::SegmentLayout, *};
 
     #[test]
     fn a_segment_is_found_by_its_nonce_only() {
-        let layout = Layout::of(2);
-        let (segment, file, holder) = Segment::create(layout.bytes()).unwrap();
-        let other = Segment::open(layout.bytes(), holder).unwrap();
+        let layout = SegmentLayout::of(2);
+        let (segment, file, holder) = SharedSegment::create(layout.bytes()).unwrap();
+        let other = SharedSegment::open(layout.bytes(), holder).unwrap();
         segment.put(layout.area(1, 1), &[1.5f32, -2.0]);
         assert_eq!(other.view::<f32>(layout.area(1, 1), 2), [1.5, -2.0]);
-        let refused = |bytes, holder| Segment::open(bytes, holder).unwrap_err().to_string();
+        let refused = |bytes, holder| SharedSegment::open(bytes, holder).unwrap_err().to_string();
         let [pid, fd, a, b] = holder;
         assert!(refused(layout.bytes(), [pid, fd, a, b ^ 1]).contains("another segment"));
-        assert!(refused(Layout::of(3).bytes(), holder).contains("bytes"));
+        assert!(refused(SegmentLayout::of(3).bytes(), holder).contains("bytes"));
         assert!(refused(layout.bytes(), Holder::default()).contains("no segment was made"));
-        assert!(Segment::open(layout.bytes(), [pid, 9999, a, b]).is_err());
+        assert!(SharedSegment::open(layout.bytes(), [pid, 9999, a, b]).is_err());
         assert!(file.set_len(1).is_err(), "its length is sealed");
     }
 }

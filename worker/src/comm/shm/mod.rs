@@ -1,22 +1,22 @@
 //! The process group of CPU ranks that all live on one node: collectives through memory that they share.
 //!
-//! The parts, lowest first: [`layout`] says where what lies in the segment, [`mmap`] maps it, [`sys`] asks the kernel for
-//! sleeping and for news of a death; [`ring`] waits and publishes, [`lane`] adds, [`exchange`] makes collectives of both;
-//! [`meet`] brings the ranks together, [`watch`] notices who dies, [`engine`] runs collectives in the order of issue on a
-//! thread of its own, [`check`] looks at the first sums, and [`group`] is the face.
+//! The parts, lowest first: [`layout`] defines the positions in the segment, [`mmap`] maps it, [`sys`] wraps futexes and process
+//! descriptors; [`ring`] waits and publishes, [`reducible`] adds numbers, [`exchange`] builds collectives from both; [`handshake`]
+//! connects the ranks, [`watch`] detects dead ranks, [`engine`] runs collectives in the order of issue on a thread of its own,
+//! [`check`] verifies the first sums, and [`group`] is the interface.
 //!
-//! **Invariant:** sums are formed in the order of the ranks, so that every rank holds the same bits, today and tomorrow. No
-//! wait is without a limit, and none outlives the peer it waits for.
+//! **Invariant:** sums are formed in the order of the ranks, so that results are deterministic and equal on all ranks. Every
+//! wait has a time limit and ends when the awaited peer dies.
 
 mod check;
 mod engine;
 mod exchange;
 mod fault;
 pub(super) mod group;
-mod lane;
+mod handshake;
 pub(super) mod layout;
-mod meet;
 pub(super) mod mmap;
+mod reducible;
 mod region;
 mod ring;
 mod safe;

@@ -1,34 +1,34 @@
-//! Waiting for the other ranks and telling them: counters of chunks, a bell per rank, and the ends of a wait.
+//! Synchronisation of the ranks: counters of chunks, a bell (futex) per rank, and the conditions that end a wait.
 //!
-//! A rank that finds nothing to do spins for a moment, then says that it sleeps and sleeps on its own bell. Whoever counts
-//! up looks who sleeps and rings; so does the watcher, and so does `abort`. **Invariant:** a sleeper has said so before it
-//! looked for the last time, and a ringer looks for sleepers after it counted: no ring is lost.
+//! A waiting rank spins briefly, then marks itself asleep and sleeps on its own bell. A rank that advances a counter
+//! rings the bells of sleepers; so do the watcher and `abort`. **Invariant:** a sleeper marks itself before its last check,
+//! and a ringer looks for sleepers after it advanced its counter: no wake-up is lost.
 
 use super::{
-    fault::{Call, Fault, State},
-    layout::{Layout, SLOTS, Word},
-    mmap::Segment,
+    fault::{CollectiveCall, Fault, RankState},
+    layout::{SLOTS, SegmentLayout, Word},
+    mmap::SharedSegment,
     sys,
 };
-use crate::comm::Cut;
+use crate::comm::AbortHandle;
 use std::{
     hint,
     sync::atomic::{AtomicBool, Ordering, fence},
     time::Instant,
 };
 
-/// Looks at a counter before sleeping, when every rank can have a core of its own; a few microseconds. More would keep a
+/// Checks of a counter before sleeping, if every rank can have a core of its own; a few microseconds. More would keep a
 /// peer on the same core from working.
 const SPINS: u32 = 200;
 
-/// What the threads of this rank share.
+/// State that the threads of this rank share.
 #[derive(Debug)]
 pub(in crate::comm) struct Ring {
-    pub(super) segment: Segment,
-    pub(super) layout: Layout,
+    pub(super) segment: SharedSegment,
+    pub(super) layout: SegmentLayout,
     pub(super) rank: u32,
     pub(super) size: u32,
-    /// This rank wants no more.
+    /// Whether this rank has aborted the group.
     aborted: AtomicBool,
     /// Ranks whose process is gone.
     gone: Box<[AtomicBool]>,
@@ -36,19 +36,18 @@ pub(in crate::comm) struct Ring {
 }
 
 impl Ring {
-    pub(super) fn new(segment: Segment, (rank, size): (u32, u32), cores: usize) -> Self {
+    pub(super) fn new(segment: SharedSegment, rank: u32, size: u32, cores: usize) -> Self {
         let gone = (0..size).map(|_| AtomicBool::new(false)).collect();
         let spins = if cores >= size as usize { SPINS } else { 0 };
-        let layout = Layout::of(size);
+        let layout = SegmentLayout::of(size);
         Self { segment, layout, rank, size, aborted: AtomicBool::new(false), gone, spins }
     }
 
-    /// The slot chunk number `chunk` uses.
+    /// Returns the slot of a chunk.
     pub(super) fn slot(chunk: u32) -> u32 {
         chunk % SLOTS
     }
 
-    /// The other ranks.
     pub(super) fn peers(&self) -> impl Iterator<Item = u32> + use<> {
         let own = self.rank;
         (0..self.size).filter(move |peer| *peer != own)
@@ -63,7 +62,7 @@ impl Ring {
         self.word(rank, counter).load(Ordering::Acquire).wrapping_sub(chunk).cast_signed() >= 0
     }
 
-    /// Says that this rank's counter is at `chunk`: what was written before is seen by whoever sees the count.
+    /// Publishes this rank's counter: earlier writes are visible to every rank that sees the new count.
     pub(super) fn publish(&self, counter: Word, chunk: u32) {
         self.word(self.rank, counter).store(chunk, Ordering::Release);
         self.wake_sleepers();
@@ -124,41 +123,41 @@ impl Ring {
         }
     }
 
-    /// What keeps a wait for `awaited` from ever ending well.
+    /// Returns the fault because of which a wait for `awaited` cannot succeed, if there is one.
     fn fault(&self, awaited: u32) -> Option<Fault> {
         if self.is_aborted() {
             return Some(Fault::Aborted);
         }
         self.peers().find_map(|peer| {
-            // Whether it is gone first: it may say that it leaves between the two looks, but not after it is gone.
+            // `gone` is read first: a peer may announce that it leaves between the two reads, but not after it is gone.
             let gone = self.gone[peer as usize].load(Ordering::Acquire);
-            match State::read(self.word(peer, Word::State).load(Ordering::Acquire)) {
-                State::Member => gone.then_some(Fault::Died { peer }),
-                State::Left => (peer == awaited).then_some(Fault::Left { peer }),
-                State::Aborted => Some(Fault::PeerAborted { peer }),
-                State::GaveUp(about) if about == self.rank => Some(Fault::PeerAborted { peer }),
-                State::GaveUp(about) => Some(Fault::GivenUp { peer: about }),
+            match RankState::read(self.word(peer, Word::RankState).load(Ordering::Acquire)) {
+                RankState::Member => gone.then_some(Fault::Died { peer }),
+                RankState::Left => (peer == awaited).then_some(Fault::Left { peer }),
+                RankState::Aborted => Some(Fault::PeerAborted { peer }),
+                RankState::GaveUp(about) if about == self.rank => Some(Fault::PeerAborted { peer }),
+                RankState::GaveUp(about) => Some(Fault::GivenUp { peer: about }),
             }
         })
     }
 
-    /// Tells the other ranks how this one stands to the group. The first word stays.
-    pub(super) fn say(&self, state: State) {
-        let word = self.word(self.rank, Word::State);
-        let first = word.compare_exchange(State::Member.word(), state.word(), Ordering::AcqRel, Ordering::Acquire);
+    /// Publishes this rank's state. Only the first change has an effect.
+    pub(super) fn say(&self, state: RankState) {
+        let word = self.word(self.rank, Word::RankState);
+        let first = word.compare_exchange(RankState::Member.word(), state.word(), Ordering::AcqRel, Ordering::Acquire);
         if first.is_ok() {
             self.wake_sleepers();
         }
     }
 
-    /// Ends every wait of this rank, now and later, and tells the others.
+    /// Ends every wait of this rank, now and later, and publishes the abort.
     pub(super) fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
         self.ring(self.rank);
-        self.say(State::Aborted);
+        self.say(RankState::Aborted);
     }
 
-    /// Whether this rank wants no more.
+    /// Whether this rank has aborted the group.
     pub(super) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Acquire)
     }
@@ -169,27 +168,27 @@ impl Ring {
         self.ring(self.rank);
     }
 
-    /// Writes down what this rank calls in `chunk`.
-    pub(super) fn announce(&self, chunk: u32, call: Call) {
+    /// Publishes the call of this rank in `chunk`.
+    pub(super) fn announce(&self, chunk: u32, call: CollectiveCall) {
         let [what, bytes, at] = self.layout.call(self.rank, Self::slot(chunk));
         self.segment.word64(what).store(call.what, Ordering::Relaxed);
         self.segment.word64(bytes).store(call.bytes, Ordering::Relaxed);
         self.segment.word64(at).store(call.at, Ordering::Relaxed);
     }
 
-    /// Compares what the others, who all arrived at `chunk`, call there.
-    pub(super) fn compare(&self, chunk: u32, mine: Call) -> Result<(), Fault> {
+    /// Compares this rank's call with those of the others, which have all arrived at `chunk`.
+    pub(super) fn compare(&self, chunk: u32, mine: CollectiveCall) -> Result<(), Fault> {
         self.peers().try_for_each(|peer| {
             let [what, bytes, at] = self.layout.call(peer, Self::slot(chunk));
             let word = |at| self.segment.word64(at).load(Ordering::Relaxed);
-            let theirs = Call { what: word(what), bytes: word(bytes), at: word(at) };
+            let theirs = CollectiveCall { what: word(what), bytes: word(bytes), at: word(at) };
             if theirs == mine { Ok(()) } else { Err(Fault::OutOfStep { peer, mine, theirs }) }
         })
     }
 }
 
-impl Cut for Ring {
-    fn cut(&self) {
+impl AbortHandle for Ring {
+    fn abort(&self) {
         self.abort();
     }
 }

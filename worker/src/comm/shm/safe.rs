@@ -1,14 +1,14 @@
-//! Tensors as slices of numbers, for the time of one collective.
+//! Tensors as slices of numbers, for the duration of a collective.
 
-use super::region::Region;
+use super::region::SharedRegion;
 use crate::backend::torch::over;
 use enn_common::fs::mmap::Plain;
 use std::{io, slice, sync::Arc};
 use tch::Tensor;
 
-/// The values of a dense, contiguous tensor on the host, of which `T` is the kind (or `u8`: its bytes).
+/// Returns the values of a contiguous tensor on the host; `T` is its kind, or `u8` for its bytes.
 ///
-/// Exclusive as far as Rust sees it. As with c10d, whoever began the collective leaves the values alone until it ended.
+/// The borrow is exclusive in Rust only. As with c10d, the caller of a collective must not access the values until it ended.
 pub(super) fn numbers<T: Plain>(tensor: &mut Tensor) -> &mut [T] {
     let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
     if bytes == 0 {
@@ -20,8 +20,8 @@ pub(super) fn numbers<T: Plain>(tensor: &mut Tensor) -> &mut [T] {
     unsafe { slice::from_raw_parts_mut(tensor.data_ptr().cast(), bytes / size_of::<T>()) }
 }
 
-/// This rank's tensor in `region`, shaped like `tensor`, zeroed as fresh memory is. The region stays as long as it.
-pub(super) fn tensor_in(region: &Arc<Region>, rank: u32, tensor: &Tensor) -> io::Result<Tensor> {
+/// Returns this rank's tensor in `region`, shaped like `tensor` and filled with zeros. It keeps the region alive.
+pub(super) fn tensor_in(region: &Arc<SharedRegion>, rank: u32, tensor: &Tensor) -> io::Result<Tensor> {
     let data = region.segment.address(region.at(rank));
     // SAFETY: a region holds the bytes of such a tensor for every rank, at pages' starts, mapped as long as it lives.
     unsafe { over(data.cast(), tensor, Arc::clone(region)) }.map_err(|error| io::Error::other(error.message))

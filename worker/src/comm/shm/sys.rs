@@ -1,4 +1,4 @@
-//! What the kernel does for waiting: futexes that work between processes, and descriptors that tell of a process's death.
+//! System calls for waiting: futexes between processes, and process descriptors that signal a process's end.
 
 use nix::{
     errno::Errno,
@@ -23,7 +23,7 @@ pub(super) fn futex_wait(word: &AtomicU32, value: u32, timeout: Duration) {
     };
 }
 
-/// Wakes whoever sleeps on `word`, in any process.
+/// Wakes all sleepers on `word`, in any process.
 pub(super) fn futex_wake(word: &AtomicU32) {
     // SAFETY: waking reads only the word's address.
     let _woken = unsafe {
@@ -39,7 +39,7 @@ pub(super) fn futex_wake(word: &AtomicU32) {
     };
 }
 
-/// A descriptor that becomes readable when process `pid` ends.
+/// Returns a descriptor that becomes readable when process `pid` ends.
 pub(super) fn pidfd(pid: u32) -> Result<OwnedFd, Errno> {
     // SAFETY: the call takes two numbers and returns a descriptor or an error.
     let fd = unsafe { libc::syscall(SYS_pidfd_open, pid, 0) };

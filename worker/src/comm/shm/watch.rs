@@ -1,4 +1,4 @@
-//! Who dies: one thread sleeps on the descriptors of the other ranks' processes and notes whichever ends.
+//! Detects dead ranks: one thread waits on the process descriptors of the other ranks and notes each that ends.
 
 use super::{ring::Ring, sys};
 use crate::comm::CommError;
@@ -13,7 +13,7 @@ use std::{
     thread,
 };
 
-/// Watches until it is dropped.
+/// Watches the other ranks' processes until it is dropped.
 #[derive(Debug)]
 pub(super) struct Watch {
     end: Arc<EventFd>,
@@ -46,7 +46,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // A full counter is readable, too.
+        // The write may fail if the counter is full, but then it is readable, too.
         let _ = self.end.write(1);
     }
 }
@@ -58,7 +58,7 @@ fn watch(ring: &Ring, end: &EventFd, mut alive: Vec<(u32, OwnedFd)>) {
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) => {}
             Err(Errno::EINTR | Errno::EAGAIN | Errno::ENOMEM) => continue,
-            Err(error) => return tracing::error!(%error, "deaths of ranks go unnoticed until the time limit"),
+            Err(error) => return tracing::error!(%error, "dead ranks are noticed only at the time limit"),
         }
         let readable: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
         if readable[0] {

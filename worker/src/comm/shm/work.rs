@@ -1,24 +1,24 @@
-//! A collective in the engine's hands.
+//! A collective that was issued to the engine.
 
-use super::fault::{Fault, Place};
-use crate::comm::{CommError, waited::Waited};
+use super::fault::{CollectiveContext, Fault};
+use crate::comm::{CommError, wait_time::WaitTime};
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError},
     time::Duration,
 };
 
-/// How a collective ended, once it did.
+/// Result of a collective, once it ended.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct WorkOutcome {
     ended: Mutex<Option<Result<(), Fault>>>,
-    told: Condvar,
+    changed: Condvar,
 }
 
-impl Outcome {
-    /// The first outcome stays.
+impl WorkOutcome {
+    /// Sets the result; only the first one counts.
     pub(super) fn tell(&self, result: Result<(), Fault>) {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(result);
-        self.told.notify_all();
+        self.changed.notify_all();
     }
 
     fn get(&self) -> Option<Result<(), Fault>> {
@@ -28,19 +28,19 @@ impl Outcome {
     fn wait(&self, timeout: Duration) -> Option<Result<(), Fault>> {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let (ended, _) = self
-            .told
+            .changed
             .wait_timeout_while(ended, timeout, |ended| ended.is_none())
             .unwrap_or_else(PoisonError::into_inner);
         *ended
     }
 }
 
-/// See [`crate::comm::Work`].
+/// A collective that was issued; see [`crate::comm::Work`].
 #[derive(Debug)]
 pub struct ShmWork {
-    pub(super) outcome: Arc<Outcome>,
-    pub(super) at: Place,
-    pub(super) waited: Arc<Waited>,
+    pub(super) outcome: Arc<WorkOutcome>,
+    pub(super) at: CollectiveContext,
+    pub(super) waited: Arc<WaitTime>,
 }
 
 impl ShmWork {

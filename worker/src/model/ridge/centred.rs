@@ -1,24 +1,24 @@
-//! Rows with the mean of each column taken off, as far as a regression needs them: where there are more rows than columns only sums of
-//! products over them.
+//! Rows with the mean of each column subtracted, in the form that a regression needs: with more rows than columns only
+//! sums of products.
 //!
-//! **Invariant:** of rows that may be many no more than a block is held in f64.
+//! **Invariant:** at most one block of rows is held in f64.
 
 use tch::{Kind, TchError, Tensor as Raw};
 
-/// Numbers of a block at most: 16 MiB of f64.
+/// Maximum number of values in a block: 16 MiB of f64.
 const BLOCK_NUMBERS: i64 = 1 << 21;
 
 /// Centred rows x (n, F) and y (n, O).
 #[derive(Debug)]
 pub(super) enum Centred {
-    /// Fewer rows than columns.
+    /// All rows, where they are fewer than the columns.
     Rows { x: Raw, y: Raw, along: Raw, lengths: Raw },
     /// Xᵀ X (F, F) of n rows.
     Sums { gram: Raw, along: Raw, lengths: Raw, count: i64 },
 }
 
 impl Centred {
-    /// Of x (n, F) with these means of its columns, and centred y (n, O) f64.
+    /// Centres x (n, F) by these means of its columns; y (n, O) f64 is centred already.
     pub(super) fn of(x: &Raw, x_mean: &Raw, y: &Raw) -> Result<Self, TchError> {
         let (rows, columns) = x.size2()?;
         let centred = |start, len| x.f_narrow(0, start, len)?.f_to_kind(Kind::Double)?.f_sub(x_mean);
@@ -41,7 +41,7 @@ impl Centred {
         Ok(Self::Sums { gram, along, lengths, count: rows })
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub(super) fn count(&self) -> i64 {
         match self {
             Self::Rows { x, .. } => x.size()[0],
@@ -49,7 +49,7 @@ impl Centred {
         }
     }
 
-    /// Xᵀ Y (F, O), and the squared length of each column (F).
+    /// Returns Xᵀ Y (F, O), and the squared length of each column (F).
     pub(super) fn along(&self) -> (&Raw, &Raw) {
         match self {
             Self::Rows { along, lengths, .. } | Self::Sums { along, lengths, .. } => (along, lengths),
@@ -57,7 +57,7 @@ impl Centred {
     }
 }
 
-/// Rows (start, how many) of the blocks that x (n, F) is worked through in.
+/// Returns (start, count) of the row blocks in which x (n, F) is processed.
 pub(in crate::model) fn blocks(x: &Raw) -> impl Iterator<Item = (i64, i64)> + use<> {
     let size = x.size();
     let rows = size[0];
@@ -66,7 +66,7 @@ pub(in crate::model) fn blocks(x: &Raw) -> impl Iterator<Item = (i64, i64)> + us
     (0..rows).step_by(block as usize).map(move |start| (start, block.min(rows - start)))
 }
 
-/// Mean of each column (1, F), f64.
+/// Returns the mean of each column (1, F), f64.
 pub(in crate::model) fn column_mean(x: &Raw) -> Result<Raw, TchError> {
     let mut sum = Raw::f_zeros([1, x.size2()?.1], (Kind::Double, x.device()))?;
     for (start, len) in blocks(x) {
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn sums_over_blocks_are_those_over_all_rows() {
-        // Three blocks, the last of them short.
+        // There are three blocks, the last of them short.
         let columns = 1 << 10;
         let rows = 2 * (BLOCK_NUMBERS / columns) + 100;
         tch::manual_seed(3);

@@ -1,32 +1,33 @@
-//! The strengths of a regression, by five-fold cross-validation.
+//! Chooses the strengths of a regression by five-fold cross-validation.
 //!
-//! **Invariant:** a fold is judged on rows that had no part in its fit, its scales, or the directions it is judged along.
+//! **Invariant:** a fold is scored on rows that have no part in its fit, its scales, or the directions of the score.
 
 use super::{Basis, Centred, column_mean, directions};
 use enn_common::mix::spread;
 use tch::{Kind, TchError, Tensor as Raw};
 
-/// Folds.
+/// Number of folds.
 const FOLDS: i64 = 5;
-/// Rows used; λ is a property of signal and noise, not of their number.
+/// Maximum number of rows; λ depends on signal and noise, not on the number of rows.
 const ROWS_MAX: i64 = 512;
-/// Leading components of the targets that may choose for themselves.
+/// Maximum number of leading components of the targets with a choice of their own.
 const COMPONENTS_MAX: i64 = 16;
-/// λ, in mean squared lengths of a row: `STRENGTHS` values from 10^`STRENGTH_FIRST`, each 10^`STRENGTH_STEP` times the one before.
+/// Values of λ, in mean squared lengths of a row: `STRENGTHS` values from 10^`STRENGTH_FIRST`, each 10^`STRENGTH_STEP`
+/// times the previous one.
 const STRENGTHS: usize = 21;
 const STRENGTH_FIRST: f64 = -4.0;
 const STRENGTH_STEP: f64 = 0.4;
-/// Powers of a column's correlation that it is scaled by.
+/// Candidate powers of a column's correlation by which the column is scaled.
 const POWERS: [f64; 3] = [0.0, 1.0, 2.0];
-/// Factors of crosses.
+/// Candidate factors of crosses.
 const CROSSES: [f64; 4] = [0.0, 0.3, 1.0, 3.0];
-/// Standard errors by which a component must be better off with a choice of its own.
+/// Number of standard errors by which a component's own choice must be better than the common one.
 const BETTER_BY: f64 = 1.0;
 
-/// Share of the error below which a part has none but rounding noise: the rest, where the components are all there is.
+/// Share of the error below which a part is rounding noise: the remainder, where the components span the targets.
 const ROUNDING: f64 = 1e-12;
 
-/// How columns are scaled.
+/// Scaling of the columns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Candidate {
     /// Power of the correlation.
@@ -41,7 +42,7 @@ impl Candidate {
         factors.iter().flat_map(|&crosses| POWERS.map(|power| Self { power, crosses })).collect()
     }
 
-    /// The factor of each column (F) of these rows; the last `crosses` are crosses.
+    /// Returns the factor of each column (F) of these rows; the last `crosses` columns are crosses.
     pub(super) fn scales(self, rows: &Centred, crosses: i64) -> Result<Raw, TchError> {
         let (along, lengths) = rows.along();
         let columns = lengths.size()[0];
@@ -50,7 +51,7 @@ impl Candidate {
         if self.power == 0.0 {
             return Ok(scales);
         }
-        // Root of the sum over cells of (x · y)², by the column's length.
+        // Root of the sum over cells of (x · y)², divided by the column's length.
         let along = along.f_square()?.f_sum_dim_intlist(Some([1].as_slice()), false, Kind::Double)?.f_sqrt()?;
         let share = along.f_div(&lengths.f_sqrt()?.f_clamp_min(f64::MIN_POSITIVE)?)?.f_nan_to_num(0.0, 0.0, 0.0)?;
         let largest = share.f_max()?.f_double_value(&[])?;
@@ -61,23 +62,23 @@ impl Candidate {
     }
 }
 
-/// What a part of the targets is fitted with.
+/// Settings of the fit for one part of the targets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Pick {
-    /// Scales of the columns.
+    /// Scaling of the columns.
     pub(super) candidate: Candidate,
     /// λ, in mean squared lengths of a scaled row.
     pub(super) strength: f64,
 }
 
-/// A pick for each leading component, and the last for the rest.
+/// Settings for each leading component; the last entry is for the remainder.
 #[derive(Debug)]
-pub(super) struct Choice {
+pub(super) struct StrengthChoice {
     pub(super) picks: Vec<Pick>,
 }
 
-impl Choice {
-    /// From rows x (n, F) and y (n, O), n ≥ 3.
+impl StrengthChoice {
+    /// Chooses from rows x (n, F) and y (n, O), n ≥ 3.
     pub(super) fn by_cross_validation(x: &Raw, y: &Raw, crosses: i64) -> Result<Self, TchError> {
         let rows = x.size()[0];
         let kept = rows.min(ROWS_MAX);
@@ -94,11 +95,11 @@ impl Choice {
             let rows =
                 |judged: bool| -> Vec<i64> { (0..kept).filter(|&i| (fold[i as usize] == out) == judged).collect() };
             let cut = |t: &Raw, judged| t.f_index_select(0, &Raw::from_slice(&rows(judged)).f_to_device(t.device())?);
-            let seen = Fold::new([cut(&x, false)?, cut(&y, false)?], [cut(&x, true)?, cut(&y, true)?], components)?;
+            let seen = Fold::new(&cut(&x, false)?, &cut(&y, false)?, &cut(&x, true)?, &cut(&y, true)?, components)?;
             let errors = candidates.iter().map(|candidate| seen.errors(*candidate, crosses));
             parts.push(Raw::f_cat(&errors.collect::<Result<Vec<_>, _>>()?, 0)?);
         }
-        // (candidates × strengths, rows, components + 1).
+        // The shape is (candidates × strengths, rows, components + 1).
         let errors = Raw::f_cat(&parts, 1)?;
         let picks = pick(&errors)?
             .into_iter()
@@ -106,12 +107,12 @@ impl Choice {
         Ok(Self { picks: picks.collect() })
     }
 
-    /// Components that have a pick.
+    /// Returns the number of components with a choice of their own.
     pub(super) fn components(&self) -> i64 {
         self.picks.len() as i64 - 1
     }
 
-    /// The scales that any part is fitted with.
+    /// Returns the distinct scalings of all parts.
     pub(super) fn candidates(&self) -> Vec<Candidate> {
         let mut all: Vec<Candidate> = Vec::new();
         for pick in &self.picks {
@@ -123,7 +124,8 @@ impl Choice {
     }
 }
 
-/// For each part the choice with the smallest error, if it is surely better than the one that is best for all together.
+/// Returns for each part the choice with the smallest error where it is significantly better than the best common
+/// choice.
 fn pick(errors: &Raw) -> Result<Vec<usize>, TchError> {
     let totals = errors.f_sum_dim_intlist(Some([1].as_slice()), false, Kind::Double)?;
     let together = totals.f_sum_dim_intlist(Some([1].as_slice()), false, Kind::Double)?;
@@ -145,33 +147,34 @@ fn pick(errors: &Raw) -> Result<Vec<usize>, TchError> {
     best.into_iter().enumerate().map(judge).collect()
 }
 
-/// One fold: what it is fitted to, and what it is judged on.
+/// Data of one fold: the rows of the fit, and the rows of the score.
 struct Fold {
     seen: Centred,
-    /// Judged rows, centred as those that were seen (m, F), (m, O).
+    /// Held-out rows, centred by the means of the fitted rows, (m, F) and (m, O).
     unseen: [Raw; 2],
-    /// Leading directions of what was seen (O, K).
+    /// Leading directions of the fitted rows (O, K).
     leading: Raw,
     components: i64,
 }
 
 impl Fold {
-    fn new([x, y]: [Raw; 2], [x_unseen, y_unseen]: [Raw; 2], components: i64) -> Result<Self, TchError> {
-        let x_mean = column_mean(&x)?;
-        let y_mean = column_mean(&y)?;
+    fn new(x: &Raw, y: &Raw, x_unseen: &Raw, y_unseen: &Raw, components: i64) -> Result<Self, TchError> {
+        let x_mean = column_mean(x)?;
+        let y_mean = column_mean(y)?;
         let y = y.f_sub(&y_mean)?;
         let (leading, _) = directions(&y, components)?;
         let unseen = [x_unseen.f_sub(&x_mean)?, y_unseen.f_sub(&y_mean)?];
-        Ok(Self { unseen, seen: Centred::of(&x, &x_mean, &y)?, leading, components })
+        Ok(Self { unseen, seen: Centred::of(x, &x_mean, &y)?, leading, components })
     }
 
-    /// Squared errors of the judged rows for each strength, along each component and in all the rest: (strengths, m, K + 1).
+    /// Returns the squared errors of the held-out rows for each strength, along each component and in the remainder:
+    /// (strengths, m, K + 1).
     fn errors(&self, candidate: Candidate, crosses: i64) -> Result<Raw, TchError> {
         let basis = Basis::new(&self.seen, &candidate.scales(&self.seen, crosses)?)?;
         let [x, y] = &self.unseen;
         let scores = x.f_matmul(&basis.back)?;
         let sum = |t: Raw| t.f_square()?.f_sum_dim_intlist(Some([1].as_slice()), true, Kind::Double);
-        // Directions without spread are never along.
+        // Directions without variance have no error along them.
         let missing = self.components - self.leading.size()[1];
         let none = Raw::f_zeros([y.size()[0], missing], (Kind::Double, y.device()))?;
         let each = (0..STRENGTHS).map(|i| {
@@ -190,7 +193,8 @@ fn strength(index: usize) -> f64 {
     10f64.powf(STRENGTH_FIRST + STRENGTH_STEP * index as f64)
 }
 
-/// The fold of each row: as many rows in each, but not in their order, which may be that of the calendar.
+/// Returns the fold of each row. Folds are equal in size and do not follow the order of the rows, which may be
+/// chronological.
 pub(in crate::model) fn folds(rows: i64) -> Vec<i64> {
     let mut order: Vec<i64> = (0..rows).collect();
     order.sort_by_key(|row| spread(row.cast_unsigned()));

@@ -28,7 +28,7 @@ fn every_component_solves_its_normal_equations() {
         let x = random(1, [n, f]) + 3.0;
         let y = random(2, [n, o]) - 5.0;
         let ridge = Ridge::fit(&x, &y, crosses).unwrap();
-        let choice = Choice::by_cross_validation(&x, &y, crosses).unwrap();
+        let choice = StrengthChoice::by_cross_validation(&x, &y, crosses).unwrap();
         let yc = &y - column_mean(&y).unwrap();
         let (found, _) = directions(&yc, choice.components()).unwrap();
         for (k, (pick, (lambda, freedom))) in (0..).zip(choice.picks.iter().zip(&ridge.strengths)) {
@@ -89,7 +89,7 @@ fn columns_that_say_nothing_are_given_little() {
     let truth = |x: &Raw| x.narrow(1, 0, 3).matmul(&random(7, [3, 6])) * 2.0;
     let y = truth(&x) + random(8, [80, 6]);
     let ridge = Ridge::fit(&x, &y, 0).unwrap();
-    let picks = Choice::by_cross_validation(&x, &y, 0).unwrap().picks;
+    let picks = StrengthChoice::by_cross_validation(&x, &y, 0).unwrap().picks;
     let plain = direct(&x, &(&y - column_mean(&y).unwrap()), &Raw::ones([300], (Kind::Double, Device::Cpu)), 50.0);
     let ours = error(&ridge.predict(&fresh).unwrap(), &truth(&fresh));
     let theirs = error(&fresh.matmul(&plain), &truth(&fresh));

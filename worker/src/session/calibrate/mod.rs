@@ -106,10 +106,8 @@ fn drift(
     let mut found = 0.0;
     if group.rank() == 0 {
         let (rows, held) = data.in_time(crate::model::DRIFT_ROWS_MAX, device)?;
-        found = judged
-            .model
-            .drift(judged.params, ([&rows.x, &rows.x_mask], [&rows.y, &rows.y_mask]), held, share)?
-            .unwrap_or_default();
+        let rows = crate::model::RowTensors { x: &rows.x, x_valid: &rows.x_mask, y: &rows.y, y_valid: &rows.y_mask };
+        found = judged.model.drift(judged.params, rows, held, share)?.unwrap_or_default();
     }
     let found = agree::sum(group, device, &[found])?[0];
     Ok((found > 0.0).then_some(found))

@@ -2,7 +2,7 @@
 
 use super::Learner;
 use crate::{
-    checkpoint::{Named, Placed, Shared, Wanted},
+    checkpoint::{ExpectedTensor, Named, Placed, ShardedTensors},
     model::{Calibration, Model},
     optim::{Boxes, FlatParams, Shard, tail},
     session::{SessionError, precision},
@@ -26,7 +26,7 @@ impl Learner {
     /// # Errors
     /// What libtorch says.
     pub fn shares(&self) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
-        self.parts(Boxes::Answered)
+        self.parts(Boxes::Assigned)
     }
 
     fn parts(&self, which: Boxes) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
@@ -73,7 +73,7 @@ impl Learner {
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn wanted(&self) -> Result<(Vec<Wanted>, Shared), SessionError> {
+    pub fn wanted(&self) -> Result<(Vec<ExpectedTensor>, ShardedTensors), SessionError> {
         let sometimes = |fqn: &str| OPTIONAL.iter().any(|prefix| fqn.starts_with(prefix));
         let (items, boxes) = self.parts(Boxes::Kept)?;
         let always = items.into_iter().filter(|n| !sometimes(&n.fqn));
@@ -92,7 +92,7 @@ impl Learner {
                 move |(name, shape): (&str, &[i64])| (format!("{before}{name}{after}"), shape.to_vec(), Kind::Float);
             self.weights.shapes().map(named)
         };
-        Ok((whole, Shared { tensors: shared.flat_map(of_array).collect(), boxes }))
+        Ok((whole, ShardedTensors { tensors: shared.flat_map(of_array).collect(), boxes }))
     }
 
     /// Puts a saved state in place, but for boxes, which are. `steps` optimizer steps were done, `skipped` of them refused. Before the
@@ -172,7 +172,7 @@ fn named(prefix: &'static str, shards: Vec<Shard>) -> impl Iterator<Item = Shard
 /// # Errors
 /// When it is another model's.
 pub fn saved_calibration(model: &Model, saved: &BTreeMap<String, Tensor>) -> Result<Calibration, SessionError> {
-    Ok(Calibration::restore(saved, "model.", (model.levels(), model.grid().cells()))?)
+    Ok(Calibration::restore(saved, "model.", model.levels(), model.grid().cells())?)
 }
 
 fn prefixed(prefix: &str, tensors: Vec<(String, Tensor)>) -> Vec<Named> {

@@ -30,7 +30,7 @@ impl Round<'_> {
 
     /// Whether the best weights are those with the smallest loss, and not those with the smallest mean absolute error.
     fn judges_by_loss(&self) -> bool {
-        self.state.learner.objective.is_judge() || self.host.data.staged.0.meta().scales().is_some()
+        self.state.learner.objective.compares_by_loss() || self.host.data.staged.0.meta().scales().is_some()
     }
 
     /// Validation error of the mean over the last steps, where there is one. The outer `None`: there is no mean.

@@ -169,7 +169,7 @@ impl<'a> Round<'a> {
         let over = begun && self.host.device == Device::Cpu;
         let own = if over { state.named(&self.host.order)? } else { Vec::new() };
         let optional = [&OPTIONAL[..], &[poisoned::STATE, progress::MIX]].concat();
-        let saved = checkpoint::load_over(path, &wanted, &optional, (own, &shared));
+        let saved = checkpoint::load_over(path, &wanted, &optional, own, &shared);
         let taken = saved
             .map_err(|error| SessionError::of_checkpoint(error, path))
             .and_then(|saved| state.take(&saved, &self.host.order, path));

@@ -10,7 +10,7 @@
 
 use crate::{kernel::Intents, session::boot::TorchrunEnvironment};
 use enn_common::{
-    event::{Event, What},
+    event::{Event, EventKind},
     fs::atomic,
     kernels::{self, Fault, KernelFault},
     wire::control::Intent,
@@ -127,7 +127,7 @@ impl Intents for FileIntents {
 fn ended(journal: &str, place: (u64, u32)) -> Option<String> {
     let lines = journal.lines().filter(|line| line.contains("worker_exited"));
     let mut exits = lines.filter_map(|line| match serde_json::from_str::<Event>(line).ok()?.what {
-        What::WorkerExited { round, rank, code, signal, .. } if (round.0, rank.0) == place => Some((code, signal)),
+        EventKind::WorkerExited { round, rank, code, signal, .. } if (round.0, rank.0) == place => Some((code, signal)),
         _ => None,
     });
     let (code, signal) = exits.next_back()?;
@@ -177,7 +177,7 @@ mod tests {
             let rank = Rank(rank);
             let code = *code;
             let signal = *signal;
-            let what = What::WorkerExited { round, rank, pid: 1, code, signal, seconds_to_notice: 0.0 };
+            let what = EventKind::WorkerExited { round, rank, pid: 1, code, signal, seconds_to_notice: 0.0 };
             serde_json::to_string(&Event { time: 0.0, what }).unwrap() + "\n"
         };
         (0..).zip(exits).map(line).collect()

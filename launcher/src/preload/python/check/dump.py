@@ -1,4 +1,4 @@
-"""Prints what a program sees of its process, a line each; the warm server's self-check starts it in every way."""
+"""Prints the state of a process as a program sees it, a line each; the self-check runs it in every way of starting."""
 
 import os
 import signal
@@ -6,13 +6,13 @@ import sys
 
 
 def stream(one):
-    """What a standard stream is."""
+    """Describes a standard stream."""
     return (type(one.buffer).__name__, one.mode, one.name, one.fileno(), one.encoding, one.errors, one.newlines,
             one.line_buffering, one.write_through, one.isatty())
 
 
 def handler(number):
-    """What a signal does: a number, or the name of a function."""
+    """Describes the disposition of a signal: a number, or the name of a function."""
     found = signal.getsignal(number)
     return int(found) if isinstance(found, int) else getattr(found, "__name__", None)
 

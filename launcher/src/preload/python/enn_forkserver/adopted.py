@@ -12,11 +12,11 @@ REAPED_SECONDS_MAX = 10
 
 
 class Lost(Exception):
-    """The launcher is gone or does not want this worker: the process ends."""
+    """The launcher is gone or does not want this worker: the process must end."""
 
 
 class Adopted:
-    """How the server of one job forks its workers, and what it keeps of them: nothing, once they are adopted."""
+    """Forks the workers of one job's server, which keeps nothing of them once they are adopted."""
 
     def __init__(self):
         # The middle processes that have not been reaped, by their pidfds: their pids, and the pipes of their workers.
@@ -26,11 +26,11 @@ class Adopted:
         return len(self.middles)
 
     def watched(self):
-        """What the server's loop waits for on behalf of the workers."""
+        """The descriptors that the server's loop must wait for on behalf of the workers."""
         return self.middles
 
     def patience(self):
-        """After how many seconds the loop should turn without an event."""
+        """The seconds after which the loop should turn without an event."""
         return None
 
     def tell(self, pidfd):
@@ -41,7 +41,7 @@ class Adopted:
         os.close(pidfd)
 
     def tidy(self):
-        """What is done at each turn of the loop."""
+        """The work of each turn of the loop."""
 
     def end(self):
         """The launcher is gone; its workers were its own and end with it."""

@@ -1,4 +1,4 @@
-"""Turns a forked process into the worker, step by step, until nothing tells it from an executed one."""
+"""Turns a forked process into the worker, step by step, until it cannot be distinguished from an executed one."""
 
 import atexit
 import os
@@ -12,7 +12,7 @@ from enn_forkserver import procfs, refresh, restart, streams
 
 
 def become(request, given, preloaded):
-    """After the go: everything that a new process has of its own."""
+    """Gives the process everything that a new process has of its own; called after the go."""
     take_streams(given)
     close_all_but(preloaded.inherited)
     os.chdir(request.cwd)
@@ -39,13 +39,13 @@ def become(request, given, preloaded):
 
 
 def take_streams(given):
-    """Puts the descriptors that came with the request in the places of the standard streams."""
+    """Moves the descriptors that came with the request to the numbers of the standard streams."""
     for number, descriptor in enumerate(given):
         os.dup2(descriptor, number, inheritable=True)
 
 
 def close_all_but(inherited):
-    """Closes what belongs to the server; what it has inherited, an executed worker has too."""
+    """Closes the server's own descriptors; those that it has inherited, an executed worker has too."""
     for name in os.listdir("/proc/self/fd"):
         number = int(name)
         if number > 2 and number not in inherited:
@@ -56,7 +56,7 @@ def close_all_but(inherited):
 
 
 def set_environment(environment):
-    """os.environ, os.environb, posix.environ and the C library's environment."""
+    """Sets os.environ, os.environb, posix.environ and the C library's environment."""
     os.environ.clear()
     os.environ.update(environment)
     posix.environ.clear()

@@ -1,4 +1,4 @@
-"""From the fork to the first line of the script: what every worker goes through, however it was forked."""
+"""The steps from the fork to the first line of the script, which are the same for every way of forking."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What Python was told to run: found in the interpreter's own configuration, and changed before it looks there.
+"""The script that Python was told to run: found in the interpreter's own configuration, and changed before it is read.
 
 Python has no function for this. Its configuration (PyConfig) is a structure whose layout differs between releases, so
 the fields are found by what they hold: the warm server is started for a script of a name that nothing else has.
@@ -11,16 +11,16 @@ import sys
 
 PLACEHOLDER = "/.enn-warm-server"
 WORD = struct.calcsize("P")
-# How much of the interpreter's state is searched; the structure has about 70 words.
+# Limit on the searched words of the interpreter's state; the structure has about 70 words.
 WORDS_MAX = 128
 
 
 class Unknown(Exception):
-    """The configuration does not look as it does in the releases that are known."""
+    """The configuration does not look as it does in the known releases."""
 
 
 def encoded(text):
-    """A text as the configuration holds it: wide characters of four bytes, as Linux has them, and a zero.
+    """Encodes a text as the configuration holds it: wide characters of four bytes, as on Linux, and a zero.
 
     Bytes that are no text are lone surrogates here and there. A codec would be a module more in every worker.
     """
@@ -28,7 +28,7 @@ def encoded(text):
 
 
 class Memory:
-    """Reads this process's memory; an address that is none gives nothing, where ctypes would crash."""
+    """Reads this process's memory; an invalid address gives nothing, where ctypes would crash."""
 
     def __init__(self):
         self.file = os.open("/proc/self/mem", os.O_RDONLY)

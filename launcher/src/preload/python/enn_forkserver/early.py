@@ -1,4 +1,4 @@
-"""Variables that were read before anything was recorded: by .pth files, and by modules that were there at the start.
+"""Variables that were read before the recording began: by .pth files, and by modules loaded at the start.
 
 In the server of one run that is no matter, since its workers have the same. A later run of a warm server may differ in
 such a variable, and would get what was made of the other value.

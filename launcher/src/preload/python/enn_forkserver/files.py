@@ -7,7 +7,7 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 
 class Files:
-    """What the files were when they were imported.
+    """The state of the files when they were imported.
 
     All files of the user's own modules are looked at, and of an installed package the first one, which every installer
     writes anew; the standard library is the interpreter's.
@@ -25,7 +25,7 @@ class Files:
                 self.known[origin] = identity(origin)
 
     def changed(self):
-        """The first file that is another one now; None when all are as they were."""
+        """Returns the first file that has changed; None when none has."""
         for path, before in self.known.items():
             if identity(path) != before:
                 return path
@@ -33,7 +33,7 @@ class Files:
 
 
 def identity(path):
-    """What changes when a file is written or replaced."""
+    """The attributes that change when a file is written or replaced."""
     try:
         about = os.stat(path)
         return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns

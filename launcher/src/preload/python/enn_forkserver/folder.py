@@ -25,7 +25,7 @@ class Folder:
 
 
 def identity(path):
-    """What the folder is, if it is one of this user's own."""
+    """Returns the folder's identity, if it is one of this user's own."""
     try:
         about = os.lstat(path)
     except OSError:

@@ -5,7 +5,7 @@ import struct
 
 from _json import encode_basestring_ascii as quoted
 
-# A sentence for the launcher; a datagram must hold it.
+# Limit on a sentence for the launcher; a datagram must hold it.
 SENTENCE_CHARS_MAX = 2000
 FRAME_BYTES_MAX = 16 << 20
 DESCRIPTORS_MAX = 16
@@ -70,7 +70,7 @@ def passed_descriptors(ancillary):
 
 
 class Request:
-    """What the launcher asks for: one worker, with everything that an executed one would inherit."""
+    """The launcher's request for one worker, with everything that an executed one would inherit."""
 
     def __init__(self, body):
         fields = body.split(b"\0")
@@ -103,7 +103,7 @@ class Request:
 
 
 class JoinRequest(Request):
-    """What a run asks a warm server for: a server of its own, for workers like the one that is described."""
+    """A run's request to a warm server for a server of its own, for workers like the described one."""
 
     def __init__(self, body, given):
         leave, numbers, rest = (body.split(b"\0", 2) + [b"", b""])[:3]

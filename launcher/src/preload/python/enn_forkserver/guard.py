@@ -19,7 +19,7 @@ AT_IMPORT = {
     ("TRITON_",): ("triton",), ("SYMPY_",): ("sympy",), ("NETWORKX_",): ("networkx",), ("TQDM_",): ("tqdm",),
     ("OPENSSL_",): (),
 }
-# The same, by their whole names.
+# Further variables, by their whole names.
 AT_IMPORT_NAMES = frozenset(("CI", "CXX", "CC", "LOGLEVEL", "KMP_AFFINITY"))
 # Read when they are used, long after the import, although they match one of the above.
 LATE = ("TORCHELASTIC_", "TORCH_NCCL_", "TORCH_FR_", "NCCL_", "LANGUAGE")
@@ -80,7 +80,7 @@ def same(name, one, other):
 
 
 def difference(server, worker, looked_up, read_by_c):
-    """The names in which the two environments differ and that have been read, by Python or by C, sorted."""
+    """Returns the names in which the two environments differ and that have been read, by Python or by C, sorted."""
     found = []
     for name in {**server, **worker}:
         if not same(name, server.get(name), worker.get(name)) and (

@@ -1,4 +1,4 @@
-"""Whether workers may be forked from this process: who can serve at all, and the rehearsal after the imports."""
+"""The checks whether workers may be forked from this process: before any import, and a rehearsal afterwards."""
 
 import os
 import sys
@@ -61,7 +61,7 @@ def monitored():
 
 
 def opened():
-    """What each open descriptor refers to."""
+    """Returns what each open descriptor refers to."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:

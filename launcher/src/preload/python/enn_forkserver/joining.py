@@ -1,4 +1,4 @@
-"""Whether a run can be served by this warm server, which was started for another one."""
+"""The check whether a run can be served by this warm server, which was started for another one."""
 
 import os
 import sys
@@ -46,7 +46,7 @@ def never(preloaded):
 
 
 def depends_on_cwd(request):
-    """What Python has found relative to its working directory, and would find elsewhere in that of the run."""
+    """Returns what Python has found relative to its working directory, and would find elsewhere in that of the run."""
     if "/" in request.argv0:
         if not os.path.isabs(request.argv0):
             return f"the interpreter {request.argv0} is relative to the working directory"

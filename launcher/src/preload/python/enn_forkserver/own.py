@@ -1,4 +1,4 @@
-"""Workers that stay children of the server that forked them: the server tells the launcher how they ended."""
+"""Workers that stay children of the server that forked them: the server reports their exits to the launcher."""
 
 import os
 import time
@@ -38,7 +38,7 @@ class Worker:
             self.writing = None
 
     def ending(self):
-        """How it ended, as the launcher is told; None while it lives. It is not reaped: its number stays taken."""
+        """Returns the exit for the launcher; None while the worker runs. It is not reaped: its pid stays in use."""
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if found is None:
             return None
@@ -46,7 +46,7 @@ class Worker:
 
 
 class Own:
-    """How the server of a run forks its workers, reports their ends, and cleans up behind them."""
+    """Forks the workers of a run's server, reports their exits, and cleans up after them."""
 
     def __init__(self, leave):
         # Whether processes that scripts left behind outlive the run.
@@ -59,11 +59,11 @@ class Own:
         return len(self.workers) + len(self.dying)
 
     def watched(self):
-        """What the server's loop waits for on behalf of the workers."""
+        """The descriptors that the server's loop must wait for on behalf of the workers."""
         return [*self.workers, *self.dying]
 
     def patience(self):
-        """After how many seconds the loop should turn without an event."""
+        """The seconds after which the loop should turn without an event."""
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             return ORPHANS_SECONDS

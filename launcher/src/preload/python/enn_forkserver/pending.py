@@ -12,7 +12,7 @@ REQUEST_SECONDS_MAX = 2.0
 
 
 class Pending:
-    """What has come on a connection so far, and until when the rest is waited for."""
+    """The bytes that have arrived on a connection so far, and the deadline for the rest."""
 
     def __init__(self, connection):
         connection.setblocking(False)

@@ -1,4 +1,4 @@
-"""What a server has imported, and why a certain worker could not be forked from it."""
+"""The modules that a server has imported, and why a certain worker could not be forked from it."""
 
 import gc
 import os

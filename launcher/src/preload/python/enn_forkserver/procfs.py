@@ -1,4 +1,4 @@
-"""What /proc shows of a process: its command line and its environment."""
+"""The command line and the environment of a process in /proc."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""What a module found when it was imported and that is another thing in a worker: made anew at the hand-out."""
+"""State that a module determined at its import and that differs in a worker: determined anew at the hand-out."""
 
 import os
 import time
@@ -49,7 +49,7 @@ TABLE = {
 
 
 def module(name, value):
-    """Makes the state of one module what its import would make it now."""
+    """Sets the state of one module to what its import would make it now."""
     change = TABLE.get(name)
     if change is not None:
         change(value)

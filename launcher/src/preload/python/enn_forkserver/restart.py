@@ -17,7 +17,7 @@ EXIT_BROKEN = 71
 
 
 def note(request, why):
-    """Tells the launcher one sentence; nobody waits for it, and nothing depends on it."""
+    """Sends one sentence to the launcher; nothing waits for it or depends on it."""
     channel = None
     try:
         channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)

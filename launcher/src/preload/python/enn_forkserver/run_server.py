@@ -28,7 +28,7 @@ def serve(warm, request, connection):
     try:
         server.run()
     except BaseException:
-        # It must not go on as the warm server that it was forked from.
+        # The process must not continue as the warm server that it was forked from.
         try:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -60,7 +60,7 @@ def move(descriptor, above):
 
 
 def prepare(warm, request, connection):
-    """Makes the process what a server is that was started for this run's command, in this run's folder."""
+    """Makes the process the same as a server that was started for this run's command, in this run's folder."""
     os.setsid()
     procfs.adopt_orphans()
     surroundings.take_over(request.launcher)

@@ -1,4 +1,4 @@
-"""Proves that a worker forked here is what an executed one is, before anybody relies on it.
+"""Proves that a worker forked here equals an executed one, before any run relies on it.
 
 The warm server leans on an internal of the interpreter (see `config`). So a small program is executed and forked in
 each of the ways to start one, and what it sees must be the same.
@@ -19,18 +19,18 @@ from enn_forkserver.frames import SCM_RIGHTS, SOL_SOCKET, JoinRequest, Request, 
 SECONDS_MAX = 60
 OUTPUT_BYTES_MAX = 1 << 20
 EXIT_CODE = 3
-# Others than the server has itself: a mask for new files, a signal that is ignored.
+# Values that the server itself does not have: a mask for new files, an ignored signal.
 UMASK = str(0o053)
 IGNORED = str(int(_signal.SIGUSR1))
 ARGS = (["-u", "dump.py", "a b", ""], ["-u", "-c", "exec(open('dump.py').read())", "a b", ""])
 # Where the folder of the program is not on the path, no module is found in it.
 MODULE_ARGS = () if getattr(sys.flags, "safe_path", False) else (["-u", "-m", "dump", "a b", ""],)
-# What a check says in the worker that it forked.
+# Marks the result of a check in the worker that it forked.
 IN_WORKER = object()
 
 
 class Failed(Exception):
-    """The forked process could not be compared, or is not what it should be."""
+    """The forked process could not be compared, or differs from the executed one."""
 
 
 class Trial:

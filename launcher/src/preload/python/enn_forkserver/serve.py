@@ -16,7 +16,7 @@ PENDING_MAX = 256
 
 
 class Server:
-    """Serves one run: what it runs, its requests, and its workers, which `children` forks and looks after."""
+    """Serves one run: its script, its requests, and its workers, which `children` forks and looks after."""
 
     def __init__(self, control, preloaded, children, cwd):
         self.control = control

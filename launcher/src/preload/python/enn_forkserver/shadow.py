@@ -13,7 +13,7 @@ _NOT_ON_PATH = ("built-in", "frozen")
 
 
 def script_folder(argv0, kind, cwd):
-    """What will stand first on sys.path: see _PyPathConfig_ComputeSysPathArgv in CPython. None when nothing will."""
+    """Returns the future first entry of sys.path, or None: see _PyPathConfig_ComputeSysPathArgv in CPython."""
     if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
         return None
     if kind in ("-m", "-c"):
@@ -56,7 +56,7 @@ def may_be_elsewhere(module):
 
 
 def offered(folder, found, missed):
-    """Those of the names that an import would find in the folder."""
+    """Returns those of the names that an import would find in the folder."""
     try:
         entries = listing(folder or ".")
     except NotADirectoryError:
@@ -74,7 +74,7 @@ def offered(folder, found, missed):
 
 
 def in_archive(path, names):
-    """Those of the names that an import would find in what is no folder. Nothing is kept: it may be another one soon."""
+    """Returns those of the names that an import would find in an entry that is no folder. Nothing is cached."""
     archives = sys.modules["zipimport"]._zip_directory_cache
     kept = [(cache, set(cache)) for cache in (sys.path_importer_cache, archives)]
     try:
@@ -110,7 +110,7 @@ def beside_script(stash, folder):
 
 
 def on_changed_path(stash, names):
-    """The same for folders that were put on sys.path since the server had its own; sorted."""
+    """Returns the same for folders that were put on sys.path since the server had its own; sorted."""
     added = [entry for entry in sys.path if entry not in stash.path and isinstance(entry, str)]
     if not added:
         return []

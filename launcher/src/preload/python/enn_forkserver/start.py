@@ -1,4 +1,4 @@
-"""The entry of the server: what it was asked to be, the imports, the rehearsal, the loop."""
+"""The entry of the server: its task, the imports, the rehearsal, the loop."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ PREFIX = "ENN_FORKSERVER_"
 
 
 class Task:
-    """What the launcher asked of this process: the variables of PREFIX, taken from the environment."""
+    """The launcher's task for this process: the variables of PREFIX, taken from the environment."""
 
     def __init__(self):
         self.began = time.monotonic()

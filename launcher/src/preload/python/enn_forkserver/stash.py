@@ -223,7 +223,7 @@ class Stash:
                 sys.path_importer_cache.setdefault(folder, finder)
 
     def effects(self, record):
-        """What the import of one module did beside making the module."""
+        """Applies the effects that the import of one module had besides making the module."""
         for name, before, after in record.environment:
             now = os.environ._data.get(name)
             if now != before:
@@ -254,7 +254,7 @@ class Stash:
         self.worker = None
 
     def give_all_back(self):
-        """Runs last at exit: interpreter and libraries are torn down with all modules in sight, as they know it."""
+        """Runs last at exit: interpreter and libraries are torn down with all modules visible, as they expect."""
         for name, module in self.hidden.items():
             sys.modules.setdefault(name, module)
         self.hidden = {}

@@ -25,7 +25,7 @@ def flush_all():
 
 
 class Capture:
-    """What is printed while preloading goes to files in memory: two for Python's streams, two for the descriptors.
+    """Captures what is printed while preloading in files in memory: two for Python's streams, two for the descriptors.
 
     Python's own text is kept apart, because at the hand-out it belongs to whatever sys.stdout is then.
     """

@@ -1,4 +1,4 @@
-"""What an executed worker inherits from its launcher, and one forked from a warm server from whoever started that.
+"""Attributes that an executed worker inherits from its launcher, and a forked one from the starter of the warm server.
 
 The server of a run takes over what a process may change. The launcher compares the rest, and does not use a server that
 differs.

@@ -1,4 +1,4 @@
-"""The warm server: lives between runs, imports once, and forks a run server for each run that comes."""
+"""The warm server: continues between runs, imports once, and forks a run server for each run."""
 
 import os
 import select
@@ -21,7 +21,7 @@ _SO_PEERCRED = 17
 
 
 class Listener:
-    """The socket at which launchers ask for the server, and the conditions on which it lives."""
+    """The socket at which launchers query the server, and the conditions for its end."""
 
     def __init__(self, task, base):
         # It lives longer than the folder in which it was started may.
@@ -40,7 +40,7 @@ class Listener:
         self.descriptors = {task.number} if self.until is None else {task.number, self.until}
 
     def end(self, answer):
-        """Leaves no way to this server, answers those that wait, and ends the process."""
+        """Removes the folder, answers the waiting clients, and ends the process."""
         self.folder.remove()
         streams.flush_all()
         connection = self.accept()
@@ -51,7 +51,7 @@ class Listener:
         os._exit(0)
 
     def accept(self):
-        """The next connection of this user's, or None; those of others are closed without a word."""
+        """Returns the next connection of this user, or None; those of others are closed without an answer."""
         while True:
             try:
                 number, _ = self.socket._accept()

@@ -1,4 +1,4 @@
-//! Cuts a text table into pieces of whole records. Done by one thread at a time, so it looks at as few bytes as it can: without
+//! Cuts a text table into pieces of whole records. One thread at a time does this, so it reads as few bytes as possible: without
 //! quotes it only searches the last newline.
 //!
 //! **Invariant:** every piece begins where a record begins. Cutter and decoder agree on what a quoted field is: one whose first
@@ -6,7 +6,7 @@
 
 use super::{decode::CsvPiece, dialect::Dialect};
 use crate::stage::{
-    error::{Place, Spot, StageError},
+    error::{Location, Position, StageError},
     source::{Piece, Pieces, Request},
 };
 use enn_common::fs::{FileError, regular};
@@ -17,31 +17,31 @@ use std::{
     sync::Arc,
 };
 
-/// Bytes read at once: text and columns of a piece stay in a core's second-level cache.
+/// Bytes that are read at once: text and columns of a piece fit into a core's second-level cache.
 pub(crate) const PIECE_BYTES: usize = 512 * 1024;
 
-/// Longest record.
+/// Maximum bytes of a record.
 const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// A pass over the file.
+/// Pieces of a pass over the file.
 #[derive(Debug)]
-pub(crate) struct Cutter {
+pub(crate) struct CsvPieces {
     file: File,
     path: PathBuf,
     request: Arc<Request>,
     separator: u8,
     width: usize,
-    /// Next byte to read.
+    /// Offset of the next byte to read.
     at: u64,
-    /// Beginning of the record that the last piece did not hold whole.
+    /// Beginning of the record that the last piece ended in.
     rest: Vec<u8>,
-    /// Lines the first piece begins with: the header's.
+    /// Lines of the header, for the first piece.
     first: Option<u64>,
     done: bool,
 }
 
-impl Cutter {
-    /// Begins behind the header, or at a byte where a record begins.
+impl CsvPieces {
+    /// Starts after the header, or at offset `from`, where a record begins.
     pub(crate) fn start(
         path: &Path,
         dialect: &Dialect,
@@ -62,7 +62,7 @@ impl Cutter {
         })
     }
 
-    /// Appends up to `PIECE_BYTES` to `buffer`; says whether the file ended.
+    /// Appends up to `PIECE_BYTES` to `buffer`; returns whether the file ended.
     fn fill(&mut self, buffer: &mut Vec<u8>) -> Result<bool, StageError> {
         let start = buffer.len();
         buffer.resize(start + PIECE_BYTES, 0);
@@ -82,17 +82,17 @@ impl Cutter {
         Ok(ended)
     }
 
-    /// Why there is no end to the record that `text`, read last, ends with: a quote that it opens, or none at all.
+    /// Returns the error of an endless record at the end of `text`: an open quote, or a record without line end.
     fn endless(&self, text: &[u8]) -> StageError {
         let from = self.at.saturating_sub(text.len() as u64);
         match open_quote(text, self.separator) {
-            Some(open) => StageError::OpenQuote { place: self.place(from + open as u64) },
-            None => StageError::EndlessRecord { place: self.place(from), bytes_max: RECORD_BYTES_MAX },
+            Some(open) => StageError::OpenQuote { place: self.locate(from + open as u64) },
+            None => StageError::EndlessRecord { place: self.locate(from), bytes_max: RECORD_BYTES_MAX },
         }
     }
 
-    /// The line that a byte is in. It is found by reading the file again: this is the end of the run, it may take its time.
-    fn place(&self, mut left: u64) -> Place {
+    /// Returns the location of a byte by reading the file again, which only happens for an error.
+    fn locate(&self, mut left: u64) -> Location {
         let mut at = 0;
         let mut line = 1;
         let mut buffer = vec![0; PIECE_BYTES];
@@ -107,11 +107,11 @@ impl Cutter {
                 _ => break,
             }
         }
-        Place { path: self.path.clone(), spot: Spot::Line(line) }
+        Location { path: self.path.clone(), position: Position::Line(line) }
     }
 }
 
-impl Pieces for Cutter {
+impl Pieces for CsvPieces {
     fn next(&mut self) -> Result<Option<Box<dyn Piece>>, StageError> {
         if self.done {
             return Ok(None);
@@ -146,7 +146,7 @@ impl Pieces for Cutter {
     }
 }
 
-/// Where the last whole record of `text`, which begins with a record, ends; `None` when no record ends.
+/// Returns the end of the last whole record of `text`, which begins with a record; `None` when no record ends.
 fn last_end(text: &[u8], separator: u8) -> Option<usize> {
     if memchr::memchr(b'"', text).is_none() {
         return memchr::memrchr(b'\n', text).map(|at| at + 1);
@@ -163,7 +163,7 @@ fn last_end(text: &[u8], separator: u8) -> Option<usize> {
     memchr::memrchr(b'\n', &text[at..]).map(|newline| at + newline + 1).or(last)
 }
 
-/// The quote that is open at the end of `text`.
+/// Returns the offset of the quote that is open at the end of `text`.
 fn open_quote(text: &[u8], separator: u8) -> Option<usize> {
     let mut at = 0;
     while let Some((open, close)) = next_quoted(text, at, separator) {
@@ -175,7 +175,7 @@ fn open_quote(text: &[u8], separator: u8) -> Option<usize> {
     None
 }
 
-/// The next quoted field from `at`, which is outside quotes: where it opens, and the byte behind its closing quote.
+/// Returns the next quoted field from `at`, which is outside quotes: the offsets of its opening quote and after its closing quote.
 fn next_quoted(text: &[u8], mut at: usize, separator: u8) -> Option<(usize, Option<usize>)> {
     loop {
         let open = at + memchr::memchr(b'"', &text[at..])?;
@@ -187,7 +187,7 @@ fn next_quoted(text: &[u8], mut at: usize, separator: u8) -> Option<(usize, Opti
     }
 }
 
-/// The byte behind the quote that closes a field whose contents begin at `at`.
+/// Returns the offset after the quote that closes a field whose contents begin at `at`.
 pub(crate) fn closing(text: &[u8], mut at: usize) -> Option<usize> {
     loop {
         let quote = at + memchr::memchr(b'"', &text[at..])?;

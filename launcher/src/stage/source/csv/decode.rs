@@ -1,34 +1,31 @@
-//! Text of whole records → block of columns. The hot loop of staging: a number is parsed where it stands, its end is the end of
-//! the field; everything unusual (quotes, blanks, missing tokens, odd widths) takes the slow path beside it.
+//! Decoding of whole records to a block of columns. This is the hot loop of staging: a number is parsed in place, and its end is the end
+//! of the field; everything else (quotes, blanks, missing tokens, wrong widths) takes the slow path.
 
 use super::cut::closing;
 use crate::stage::{
     error::CellError,
     source::{
         Piece, Request,
-        block::{Block, CellCounts, Kind, PieceError, Values, Want},
-        clean::{self, Found},
+        block::{Block, CellCounts, ColumnKind, ColumnSpec, PieceError, Values},
+        clean::{self, CellOutcome},
     },
 };
 use std::{borrow::Cow, sync::Arc};
 use twox_hash::XxHash3_128;
 
-/// A run of whole records.
+/// Text of whole records.
 #[derive(Debug)]
 pub(crate) struct CsvPiece {
-    /// The records.
     pub text: Vec<u8>,
-    /// Byte between fields.
     pub separator: u8,
-    /// Fields per record.
+    /// Number of fields per record.
     pub width: usize,
-    /// Lines of the file before the text, when no piece before counted them.
+    /// Lines of the header in the first piece, otherwise 0.
     pub lines_before: u64,
-    /// Whether the file ends behind the text.
+    /// Whether the file ends after the text.
     pub is_last: bool,
-    /// Byte of the file behind the text.
+    /// Offset in the file after the text.
     pub end: u64,
-    /// What is wanted.
     pub request: Arc<Request>,
 }
 
@@ -42,43 +39,42 @@ impl Piece for CsvPiece {
     }
 }
 
-/// What to do with a column.
+/// Treatment of a column.
 #[derive(Debug, Clone)]
-enum Step {
-    /// Nobody wants it.
+enum ColumnStep {
     Skip,
-    /// One wish, a number: the fast path.
+    /// A single request for a number, by index: the fast path.
     Number(usize),
-    /// Any other wishes.
+    /// Any other requests, by index.
     Text(Vec<usize>),
 }
 
-/// What a field ends with.
+/// End of a field: the end of the record, or the next field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum FieldEnd {
     Field,
     Record,
 }
 
-/// Why a record was given up.
-enum Odd {
-    /// Too few fields.
+/// Reasons why a record is not decoded.
+enum RecordError {
+    /// A wrong number of fields.
     Width,
-    /// A cell of this wish.
+    /// An invalid cell of a request, by index.
     Cell(usize, CellError),
 }
 
-/// What to do with every column of the file.
-fn steps(piece: &CsvPiece) -> Vec<Step> {
+/// Returns the treatment of every column of the file.
+fn steps(piece: &CsvPiece) -> Vec<ColumnStep> {
     let request = &*piece.request;
-    let mut steps = vec![Step::Skip; piece.width];
-    for (wish, column) in request.columns.iter().enumerate() {
+    let mut steps = vec![ColumnStep::Skip; piece.width];
+    for (slot, column) in request.columns.iter().enumerate() {
         let step = &mut steps[*column];
         *step = match step {
-            Step::Skip if request.wants[wish].kind == Kind::Number => Step::Number(wish),
-            Step::Skip => Step::Text(vec![wish]),
-            Step::Number(other) => Step::Text(vec![*other, wish]),
-            Step::Text(others) => Step::Text([others.as_slice(), &[wish]].concat()),
+            ColumnStep::Skip if request.specs[slot].kind == ColumnKind::Number => ColumnStep::Number(slot),
+            ColumnStep::Skip => ColumnStep::Text(vec![slot]),
+            ColumnStep::Number(other) => ColumnStep::Text(vec![*other, slot]),
+            ColumnStep::Text(others) => ColumnStep::Text([others.as_slice(), &[slot]].concat()),
         };
     }
     steps
@@ -91,14 +87,14 @@ struct Decoder<'a> {
     width: usize,
     /// Whether a number must be compared with the missing tokens.
     number_tokens: bool,
-    /// The file ends behind the text, and not with a line end.
+    /// Whether the file ends after the text without a line end.
     is_open: bool,
     at: usize,
     /// Lines before `at`, from the beginning of the piece.
     line: u64,
     block: Block,
-    /// Cells of this record that became missing: counted only when the record is kept.
-    odd_cells: Vec<(usize, Found)>,
+    /// Cells of this record that became missing, which count only if the record is kept.
+    odd_cells: Vec<(usize, CellOutcome)>,
 }
 
 impl<'a> Decoder<'a> {
@@ -109,8 +105,8 @@ impl<'a> Decoder<'a> {
         let block = Block {
             file: request.file,
             bytes: piece.text.len() as u64,
-            columns: request.wants.iter().map(|want| Values::new(want.kind, rows)).collect(),
-            counts: vec![CellCounts::default(); request.wants.len()],
+            columns: request.specs.iter().map(|spec| Values::new(spec.kind, rows)).collect(),
+            counts: vec![CellCounts::default(); request.specs.len()],
             hashes: Vec::with_capacity(if request.hash_rows { rows } else { 0 }),
             ..Block::default()
         };
@@ -123,7 +119,7 @@ impl<'a> Decoder<'a> {
         Self { text, separator, request, width, number_tokens, is_open, at: 0, line, block, odd_cells: Vec::new() }
     }
 
-    fn run(mut self, steps: &[Step]) -> Result<Block, PieceError> {
+    fn run(mut self, steps: &[ColumnStep]) -> Result<Block, PieceError> {
         while self.at < self.text.len() {
             match self.text[self.at] {
                 b'\n' => {
@@ -139,7 +135,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Decodes the record at `at`.
-    fn record(&mut self, steps: &[Step]) -> Result<(), PieceError> {
+    fn record(&mut self, steps: &[ColumnStep]) -> Result<(), PieceError> {
         let start = self.at;
         let line = self.line;
         match self.fields(steps) {
@@ -150,82 +146,82 @@ impl<'a> Decoder<'a> {
             let record = self.text[start..self.at].trim_ascii_end();
             self.block.hashes.push(XxHash3_128::oneshot(record));
         }
-        for (wish, found) in self.odd_cells.drain(..) {
-            self.block.counts[wish].count(found);
+        for (slot, found) in self.odd_cells.drain(..) {
+            self.block.counts[slot].count(found);
         }
         self.block.rows += 1;
         self.line += 1;
         Ok(())
     }
 
-    /// Decodes the fields of a record and moves behind it.
-    fn fields(&mut self, steps: &[Step]) -> Result<(), Odd> {
+    /// Decodes the fields of a record and moves after it.
+    fn fields(&mut self, steps: &[ColumnStep]) -> Result<(), RecordError> {
         for (column, step) in steps.iter().enumerate() {
             let end = match step {
-                Step::Number(wish) => match self.fast_number(*wish) {
+                ColumnStep::Number(slot) => match self.fast_number(*slot) {
                     Some(end) => end,
-                    None => self.slow(&[*wish])?,
+                    None => self.slow(&[*slot])?,
                 },
-                Step::Skip => self.field().1,
-                Step::Text(wishes) => self.slow(wishes)?,
+                ColumnStep::Skip => self.field().1,
+                ColumnStep::Text(slots) => self.slow(slots)?,
             };
-            if (end == End::Record) != (column + 1 == steps.len()) {
-                return Err(Odd::Width);
+            if (end == FieldEnd::Record) != (column + 1 == steps.len()) {
+                return Err(RecordError::Width);
             }
         }
         Ok(())
     }
 
-    /// A plain number that ends its field and is believed; `None`, with nothing moved, for everything else.
+    /// Decodes a plain number in range that ends its field; otherwise returns `None` without moving.
     #[inline]
-    fn fast_number(&mut self, wish: usize) -> Option<End> {
+    fn fast_number(&mut self, slot: usize) -> Option<FieldEnd> {
         let rest = &self.text[self.at..];
         let (value, length) = fast_float2::parse_partial::<f64, _>(rest).ok()?;
         let (end, skip) = match rest.get(length) {
-            Some(byte) if *byte == self.separator => (End::Field, 1),
-            Some(b'\n') => (End::Record, 1),
-            Some(b'\r') if rest.get(length + 1) == Some(&b'\n') => (End::Record, 2),
-            None => (End::Record, 0),
+            Some(byte) if *byte == self.separator => (FieldEnd::Field, 1),
+            Some(b'\n') => (FieldEnd::Record, 1),
+            Some(b'\r') if rest.get(length + 1) == Some(&b'\n') => (FieldEnd::Record, 2),
+            None => (FieldEnd::Record, 0),
             Some(_) => return None,
         };
-        let Want { range: (low, high), sentinel, .. } = self.request.wants[wish];
+        let ColumnSpec { range: (low, high), sentinel, .. } = self.request.specs[slot];
         let token = self.number_tokens && self.request.missing.may_be(value);
-        let believed = value >= low && value <= high && sentinel != Some(value) && !token;
-        match &mut self.block.columns[wish] {
-            Values::Numbers(values) if believed => values.push(value),
+        let is_valid = value >= low && value <= high && sentinel != Some(value) && !token;
+        match &mut self.block.columns[slot] {
+            Values::Numbers(values) if is_valid => values.push(value),
             _ => return None,
         }
         self.at += length + skip;
         Some(end)
     }
 
-    /// Any field: as trimmed text to all its wishes.
-    fn slow(&mut self, wishes: &[usize]) -> Result<End, Odd> {
+    /// Decodes any field as trimmed text for all of its requests.
+    fn slow(&mut self, slots: &[usize]) -> Result<FieldEnd, RecordError> {
         let (contents, end) = self.field();
         let text = std::str::from_utf8(&contents).map(str::trim);
-        for wish in wishes {
-            let want = &self.request.wants[*wish];
-            let column = &mut self.block.columns[*wish];
+        for slot in slots {
+            let spec = &self.request.specs[*slot];
+            let column = &mut self.block.columns[*slot];
             let found = match text {
-                Ok(text) => clean::push_text(text, want, &self.request.missing, column),
+                Ok(text) => clean::push_text(text, spec, &self.request.missing, column),
                 Err(_) => Err(CellError::NotUtf8 { found: String::from_utf8_lossy(&contents).into_owned() }),
             };
             match found {
-                Ok(Found::Valid) => {}
-                Ok(found) => self.odd_cells.push((*wish, found)),
-                Err(error) => return Err(Odd::Cell(*wish, error)),
+                Ok(CellOutcome::Valid) => {}
+                Ok(found) => self.odd_cells.push((*slot, found)),
+                Err(error) => return Err(RecordError::Cell(*slot, error)),
             }
         }
         Ok(end)
     }
 
-    /// The contents of the field at `at`, unquoted; moves behind it.
-    fn field(&mut self) -> (Cow<'a, [u8]>, End) {
+    /// Returns the unquoted contents of the field at `at`, and moves after it.
+    fn field(&mut self) -> (Cow<'a, [u8]>, FieldEnd) {
         let text = self.text;
         let start = self.at;
         let mut quoted = None;
         if text.get(start) == Some(&b'"') {
-            // The cutter has seen the closing quote.
+            // `CsvPieces` has found the closing quote.
             let close = closing(text, start + 1).unwrap_or(text.len());
             let inside = &text[start + 1..close.saturating_sub(1).max(start + 1)];
             self.line += memchr::memchr_iter(b'\n', inside).count() as u64;
@@ -236,8 +232,8 @@ impl<'a> Decoder<'a> {
         let length = rest.iter().position(|byte| *byte == self.separator || *byte == b'\n').unwrap_or(rest.len());
         let tail = &rest[..length];
         let end = match rest.get(length) {
-            Some(byte) if *byte == self.separator => End::Field,
-            _ => End::Record,
+            Some(byte) if *byte == self.separator => FieldEnd::Field,
+            _ => FieldEnd::Record,
         };
         self.at = (self.at + length + 1).min(text.len());
         match quoted {
@@ -249,24 +245,24 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// A record that does not decode: of another width, it is left out and counted; else the cell is at fault.
-    fn odd_record(&mut self, start: usize, line: u64, odd: Odd) -> Result<(), PieceError> {
+    /// Handles a record that was not decoded: a wrong width is counted and left out, otherwise the cell is an error.
+    fn odd_record(&mut self, start: usize, line: u64, odd: RecordError) -> Result<(), PieceError> {
         self.at = start;
         self.line = line;
         self.odd_cells.clear();
         let mut width = 1;
-        while self.field().1 == End::Field {
+        while self.field().1 == FieldEnd::Field {
             width += 1;
         }
-        if let Odd::Cell(wish, kind) = odd
+        if let RecordError::Cell(slot, kind) = odd
             && width == self.width
         {
-            let column = self.request.wants[wish].column.clone();
+            let column = self.request.specs[slot].column.clone();
             return Err(PieceError::Cell { file: self.request.file, at: line, column, kind });
         }
         if self.is_open && self.at == self.text.len() && width < self.width {
             let kind = CellError::CutRecord { found: width, expected: self.width };
-            let column = self.request.wants.last().map(|want| want.column.clone()).unwrap_or_default();
+            let column = self.request.specs.last().map(|spec| spec.column.clone()).unwrap_or_default();
             return Err(PieceError::Cell { file: self.request.file, at: line, column, kind });
         }
         self.block.columns.iter_mut().for_each(|column| column.truncate(self.block.rows));
@@ -277,7 +273,7 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Doubled quotes made single.
+/// Replaces doubled quotes by single quotes.
 fn unescaped(inside: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(inside.len());
     let mut at = 0;
@@ -294,11 +290,11 @@ mod tests {
     use super::*;
     use crate::stage::source::clean::MissingTokens;
 
-    fn decode(text: &str, kinds: &[Kind], width: usize) -> Result<Block, PieceError> {
-        let wants = kinds.iter().enumerate().map(|(i, kind)| Want::new(&format!("c{i}"), *kind)).collect();
+    fn decode(text: &str, kinds: &[ColumnKind], width: usize) -> Result<Block, PieceError> {
+        let specs = kinds.iter().enumerate().map(|(i, kind)| ColumnSpec::new(&format!("c{i}"), *kind)).collect();
         let columns = (0..kinds.len()).collect();
         let missing = MissingTokens::new(&["NA".to_string()]);
-        let request = Arc::new(Request { file: 0, wants, columns, missing, hash_rows: true });
+        let request = Arc::new(Request { file: 0, specs, columns, missing, hash_rows: true });
         let piece = CsvPiece {
             text: text.as_bytes().to_vec(),
             separator: b',',
@@ -313,7 +309,7 @@ mod tests {
 
     #[test]
     fn numbers_words_and_times_in_all_their_clothes() {
-        let kinds = [Kind::Number, Kind::Word, Kind::Time];
+        let kinds = [ColumnKind::Number, ColumnKind::Word, ColumnKind::Time];
         let text = "1.5,a,2013-01-01\r\n -2e3 ,\"b, \"\"c\"\"\",1970-01-01T00:00:07Z\n\nNA,,\n\"7\",a,\"1\"";
         let block = decode(text, &kinds, 3).unwrap();
         assert_eq!(block.rows, 4);
@@ -331,7 +327,7 @@ mod tests {
     #[test]
     fn wrong_widths_are_left_out_with_their_line_even_when_a_cell_does_not_fit() {
         let text = "1,2\n3\n4,5,6\n\"x\ny\",7,8\n9,10\n";
-        let block = decode(text, &[Kind::Number, Kind::Number], 2).unwrap();
+        let block = decode(text, &[ColumnKind::Number, ColumnKind::Number], 2).unwrap();
         assert_eq!(block.columns[0].numbers(), [1.0, 9.0]);
         assert_eq!(block.columns[1].numbers(), [2.0, 10.0]);
         assert_eq!((block.wrong_width, block.wrong_width_at), (3, Some(2)));
@@ -342,7 +338,7 @@ mod tests {
     #[test]
     fn a_record_that_the_end_of_the_file_cuts_is_an_error() {
         for text in ["1,2\n3", "1,2\n\"a\nb\""] {
-            match decode(text, &[Kind::Word, Kind::Word], 2) {
+            match decode(text, &[ColumnKind::Word, ColumnKind::Word], 2) {
                 Err(PieceError::Cell { at, kind: CellError::CutRecord { found: 1, expected: 2 }, .. }) => {
                     assert_eq!(at, 2);
                 }
@@ -350,15 +346,15 @@ mod tests {
             }
         }
         // With a line end it is one of a wrong width; with all its fields it is whole, as far as anybody can tell.
-        assert_eq!(decode("1,2\n3\n", &[Kind::Word, Kind::Word], 2).unwrap().wrong_width, 1);
-        assert_eq!(decode("1,2\n3,", &[Kind::Word, Kind::Word], 2).unwrap().rows, 2);
+        assert_eq!(decode("1,2\n3\n", &[ColumnKind::Word, ColumnKind::Word], 2).unwrap().wrong_width, 1);
+        assert_eq!(decode("1,2\n3,", &[ColumnKind::Word, ColumnKind::Word], 2).unwrap().rows, 2);
     }
 
     #[test]
     fn a_text_among_numbers_is_an_error_with_its_line() {
-        let error = decode("1,2\n\"a\nb\",3\n", &[Kind::Word, Kind::Number], 2).map(|block| block.rows);
+        let error = decode("1,2\n\"a\nb\",3\n", &[ColumnKind::Word, ColumnKind::Number], 2).map(|block| block.rows);
         assert_eq!(error.unwrap(), 2);
-        match decode("1,2\n\"a\nb\",3\n4,five\n", &[Kind::Word, Kind::Number], 2) {
+        match decode("1,2\n\"a\nb\",3\n4,five\n", &[ColumnKind::Word, ColumnKind::Number], 2) {
             Err(PieceError::Cell { at, column, kind, .. }) => {
                 assert_eq!((at, column.as_str()), (4, "c1"));
                 assert_eq!(kind, CellError::NotANumber { found: "five".into() });
@@ -369,7 +365,7 @@ mod tests {
 
     #[test]
     fn equal_records_have_equal_hashes_whatever_their_line_end() {
-        let block = decode("1,2\r\n1,2\n1,3\n1,2", &[Kind::Number], 2).unwrap();
+        let block = decode("1,2\r\n1,2\n1,3\n1,2", &[ColumnKind::Number], 2).unwrap();
         let hashes = &block.hashes;
         assert!(hashes[0] == hashes[1] && hashes[1] == hashes[3] && hashes[1] != hashes[2]);
     }

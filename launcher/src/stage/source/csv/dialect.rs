@@ -1,16 +1,16 @@
-//! What the beginning of a text table says: separator, column names, where the data begin.
+//! Dialect of a text table from its beginning: separator, column names, start of the data.
 
-use crate::stage::error::{Place, Spot, StageError};
+use crate::stage::error::{Location, Position, StageError};
 use enn_common::fs::{FileError, regular};
 use std::{io::Read, path::Path};
 
-/// Separators, the likeliest first.
+/// Candidate separators, the likeliest first.
 const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
 
-/// Bytes looked at; a header must fit.
+/// Maximum bytes of the header.
 const HEAD_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// What files of other kinds begin with, and what to do with them.
+/// First bytes of files in other formats, with a hint for each.
 const OTHERS: [(&[u8], &str); 6] = [
     (b"\xff\xfe", "it is UTF-16; convert it, e.g. iconv -f utf16 -t utf8"),
     (b"\xfe\xff", "it is UTF-16; convert it, e.g. iconv -f utf16 -t utf8"),
@@ -20,27 +20,25 @@ const OTHERS: [(&[u8], &str); 6] = [
     (b"\x1f\x8b", "it is packed by gzip; unpack it"),
 ];
 
-/// How a text table is written.
+/// Dialect of a text table.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Dialect {
-    /// Byte between fields.
     pub separator: u8,
-    /// Column names, trimmed.
     pub header: Vec<String>,
-    /// Byte at which the first record begins.
+    /// Offset of the first record.
     pub data_at: u64,
-    /// Lines before the first record.
+    /// Number of lines before the first record.
     pub lines: u64,
     /// Mean length of the first records, bytes.
     pub record_bytes: f64,
 }
 
-/// Reads the beginning of the file; also gives its length in bytes.
+/// Reads the dialect of a file; also returns the file's length in bytes.
 pub(crate) fn read(path: &Path) -> Result<(Dialect, u64), StageError> {
     let mut file = regular::open(path)?;
     let bytes = file.metadata().map_err(FileError::of("measure", path))?.len();
     let mut head = Vec::new();
-    // A short look is enough for all but tables of many thousand columns.
+    // A short beginning is enough except for many thousand columns.
     for limit in [64 * 1024, HEAD_BYTES_MAX] {
         let missing = limit - head.len() as u64;
         (&mut file).take(missing).read_to_end(&mut head).map_err(FileError::of("read", path))?;
@@ -52,11 +50,11 @@ pub(crate) fn read(path: &Path) -> Result<(Dialect, u64), StageError> {
     if let Some(line) = open_quote(&head) {
         return Err(unclosed(path, line));
     }
-    let place = Place { path: path.to_path_buf(), spot: Spot::Line(1) };
+    let place = Location { path: path.to_path_buf(), position: Position::Line(1) };
     Err(StageError::EndlessRecord { place, bytes_max: HEAD_BYTES_MAX as usize })
 }
 
-/// The dialect of a file that begins with `head`; `None` when the header does not end there.
+/// Returns the dialect of a file that begins with `head`; `None` when the header does not end there.
 fn of(path: &Path, head: &[u8], whole: bool) -> Result<Option<Dialect>, StageError> {
     if let Some((_, cause)) = OTHERS.iter().find(|(magic, _)| head.starts_with(magic)) {
         return Err(StageError::Unreadable { path: path.to_path_buf(), format: "UTF-8 text", cause: (*cause).into() });
@@ -97,7 +95,7 @@ fn of(path: &Path, head: &[u8], whole: bool) -> Result<Option<Dialect>, StageErr
     Ok(Some(Dialect { separator, header, data_at: end as u64, lines, record_bytes }))
 }
 
-/// Where the line that `head` begins with ends, behind its newline, quotes respected.
+/// Returns the offset after the first line of `head`, ignoring newlines in quotes.
 fn header_end(head: &[u8]) -> Option<usize> {
     let mut quoted = false;
     for (at, byte) in head.iter().enumerate() {
@@ -110,7 +108,7 @@ fn header_end(head: &[u8]) -> Option<usize> {
     None
 }
 
-/// The line with the quote that a header which does not end leaves open.
+/// Returns the line of the unclosed quote in a header without end.
 fn open_quote(head: &[u8]) -> Option<u64> {
     let quotes = memchr::memchr_iter(b'"', head).collect::<Vec<_>>();
     let last = quotes.last().filter(|_| quotes.len() % 2 == 1)?;
@@ -118,10 +116,10 @@ fn open_quote(head: &[u8]) -> Option<u64> {
 }
 
 fn unclosed(path: &Path, line: u64) -> StageError {
-    StageError::OpenQuote { place: Place { path: path.to_path_buf(), spot: Spot::Line(line) } }
+    StageError::OpenQuote { place: Location { path: path.to_path_buf(), position: Position::Line(line) } }
 }
 
-/// The separator that occurs most often outside quotes; comma when none does.
+/// Returns the separator that occurs most often outside quotes; comma when none occurs.
 fn separator(line: &[u8]) -> u8 {
     let mut counts = [0usize; SEPARATORS.len()];
     let mut quoted = false;
@@ -131,12 +129,12 @@ fn separator(line: &[u8]) -> u8 {
             counts[index] += 1;
         }
     }
-    // The earliest of equals, so that a comma wins.
+    // The first of equally frequent separators, so that a comma wins.
     let best = (0..SEPARATORS.len()).rev().max_by_key(|index| counts[*index]).unwrap_or(0);
     SEPARATORS[best]
 }
 
-/// The fields of the header; `None` when they are not UTF-8.
+/// Returns the fields of the header; `None` when they are not UTF-8.
 fn names(line: &[u8], separator: u8) -> Option<Vec<String>> {
     let text = std::str::from_utf8(line).ok()?.trim_end_matches(['\n', '\r']);
     let mut names = Vec::new();

@@ -1,5 +1,5 @@
 //! Separated text: a header line, then records. The separator (comma, semicolon, tab or pipe), quotes with doubled quotes inside,
-//! either line end and a byte order mark are understood without being told.
+//! either line end and a byte order mark are detected.
 //!
 //! A quote is special only at the beginning of a field. Blank lines are skipped. A record with more or fewer fields than the
 //! header is left out, counted, and its line is kept for the report.
@@ -10,7 +10,7 @@ mod dialect;
 
 use super::{Pieces, Request, Source};
 use crate::stage::error::StageError;
-use cut::Cutter;
+use cut::CsvPieces;
 use dialect::Dialect;
 use enn_common::fs::{FileError, regular};
 use std::{
@@ -25,7 +25,7 @@ pub(crate) struct CsvSource {
     path: PathBuf,
     dialect: Dialect,
     bytes: u64,
-    /// The last line ends like the others.
+    /// Whether the last line has a line end.
     is_ended: bool,
 }
 
@@ -60,6 +60,6 @@ impl Source for CsvSource {
     }
 
     fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError> {
-        Ok(Box::new(Cutter::start(&self.path, &self.dialect, request, from)?))
+        Ok(Box::new(CsvPieces::start(&self.path, &self.dialect, request, from)?))
     }
 }

@@ -1,7 +1,7 @@
-//! Old workbooks (.xls): a file system of sectors in a file, in it a stream of records. Chains that run in a circle, tables that are said
-//! to be larger than the file, and cells far apart or of long shared texts are refused here, before the format's own reader follows them.
+//! Old workbooks (.xls): a file system of sectors in a file, with a stream of records. Circular chains, tables that are declared larger
+//! than the file, cells far apart and long shared texts are refused here, before calamine follows them.
 //!
-//! Of the records those are looked at that the reader makes room for. What else is damaged is told by the reader.
+//! Only records for which calamine allocates memory are checked; it reports other damage itself.
 
 use super::{
     grid::{CELLS_MAX, TEXT_BYTES_MAX},
@@ -10,47 +10,46 @@ use super::{
 use crate::stage::bound::BoundError;
 use std::{collections::HashMap, path::Path};
 
-/// What such a file begins with.
+/// First bytes of a compound file.
 pub(super) const MAGIC: [u8; 8] = *b"\xD0\xCF\x11\xE0\xA1\xB1\x1A\xE1";
-/// Bytes of a file, at most.
+/// Maximum bytes of a file.
 pub(super) const BYTES_MAX: u64 = 64 << 20;
 
-/// Numbers from here on are no sectors.
+/// Smallest number that is not a sector.
 const NO_SECTOR: u32 = 0xffff_fffa;
-/// Bytes of an entry of the directory, of a small sector, and of the streams that are made of sectors, at least.
+/// Bytes of a directory entry and of a small sector, and minimum bytes of a stream that is made of normal sectors.
 const ENTRY_BYTES: usize = 128;
 const SMALL_BYTES: usize = 64;
 const LARGE_STREAM_BYTES: u64 = 4096;
-/// Cells that a sheet may say that it has: as many as fit the format.
-const SAID_MAX: u64 = 1 << 24;
-/// Names in formulas have so many bytes, at most, for each that stands for one.
+/// Maximum declared cells of a sheet: as many as the format allows.
+const DECLARED_MAX: u64 = 1 << 24;
+/// Maximum growth of a formula when names are expanded, as a factor of its bytes.
 const NAME_GROWTH: u64 = 64;
-/// Bytes of the texts of formulas, at most.
+/// Maximum bytes of the texts of formulas.
 const FORMULA_BYTES_MAX: u64 = 1 << 30;
 
-/// Why a file is not handed to the reader.
+/// Reasons why a file is refused.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum CompoundError {
     Damaged(&'static str),
-    /// It is more than is read.
     Bound(BoundError),
 }
 
-type Result<T> = std::result::Result<T, Refusal>;
+type Result<T> = std::result::Result<T, CompoundError>;
 
-/// Looks at a workbook before its reader does.
+/// Checks a workbook before calamine reads it.
 pub(super) fn check(path: &Path, file: &[u8]) -> Result<()> {
     let volume = Volume::open(file)?;
     if volume.find("EncryptedPackage").is_some() {
-        return Err(Refusal::Damaged("it is protected by a password; save it without one"));
+        return Err(CompoundError::Damaged("it is protected by a password; save it without one"));
     }
     let stream = volume.find("Workbook").or_else(|| volume.find("Book"));
-    let stream = stream.ok_or(Refusal::Damaged("it has no workbook in it"))?;
+    let stream = stream.ok_or(CompoundError::Damaged("it has no workbook in it"))?;
     let book = volume.stream(stream)?;
     if (book.len() as u64) < stream.bytes {
-        return Err(Refusal::Damaged("it ends early: its workbook has fewer sectors than bytes"));
+        return Err(CompoundError::Damaged("it ends early: its workbook has fewer sectors than bytes"));
     }
-    Look { path, book: &book }.sheets()
+    WorkbookScan { path, book: &book }.sheets()
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
@@ -65,21 +64,21 @@ fn numbers(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
     bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-const CUT: Refusal = Refusal::Damaged("it ends early: a sector lies behind its end");
-const CIRCLE: Refusal = Refusal::Damaged("a chain of its sectors runs in a circle");
+const CUT: CompoundError = CompoundError::Damaged("it ends early: a sector lies behind its end");
+const CIRCLE: CompoundError = CompoundError::Damaged("a chain of its sectors runs in a circle");
 
-/// Where a stream lies.
+/// First sector and length of a stream.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     first: u32,
     bytes: u64,
 }
 
-/// The file system.
+/// File system of a compound file.
 struct Volume<'a> {
     file: &'a [u8],
     sector_bytes: usize,
-    /// The sector behind each; of small ones, too.
+    /// Next sector of each sector in its chain.
     next: Vec<u32>,
     next_small: Vec<u32>,
     small: Vec<u8>,
@@ -92,7 +91,7 @@ impl<'a> Volume<'a> {
         let sector_bytes = match u16_at(file, 30) {
             Some(9) => 512,
             Some(12) => 4096,
-            _ => return Err(Refusal::Damaged("its sectors are of no size that is known")),
+            _ => return Err(CompoundError::Damaged("its sectors are of no size that is known")),
         };
         let (next, next_small, small, directory) = Default::default();
         let mut volume = Self { file, sector_bytes, next, next_small, small, directory };
@@ -113,14 +112,14 @@ impl<'a> Volume<'a> {
         self.file.len() / self.sector_bytes
     }
 
-    /// A sector; the last one may be cut.
+    /// Returns a sector; the last one may be shorter.
     fn sector(&self, number: u32) -> Result<&'a [u8]> {
         let begin = (number as usize + 1).checked_mul(self.sector_bytes).ok_or(CUT)?;
         let end = (begin + self.sector_bytes).min(self.file.len());
         self.file.get(begin..end).filter(|bytes| !bytes.is_empty()).ok_or(CUT)
     }
 
-    /// The table of what follows each sector: its own sectors are listed in the header, and in a chain that begins at `more`.
+    /// Reads the table of next sectors. Sectors of the table are listed in the header, and in a chain that begins at `more`.
     fn table(&self, more: u32) -> Result<Vec<u32>> {
         let mut listed: Vec<u32> = numbers(self.file.get(76..512).ok_or(CUT)?).collect();
         let mut at = more;
@@ -135,13 +134,13 @@ impl<'a> Volume<'a> {
         }
         listed.retain(|number| *number < NO_SECTOR);
         if listed.len() > self.sectors() {
-            return Err(Refusal::Damaged("its table of sectors is said to be larger than the file"));
+            return Err(CompoundError::Damaged("its table of sectors is declared to be larger than the file"));
         }
         let parts = listed.into_iter().map(|number| self.sector(number)).collect::<Result<Vec<_>>>()?;
         Ok(parts.into_iter().flat_map(numbers).collect())
     }
 
-    /// The bytes of a chain of sectors, as many as there are, `bytes_max` at most.
+    /// Returns the bytes of a chain of sectors, at most `bytes_max`.
     fn chain(&self, first: u32, bytes_max: u64) -> Result<Vec<u8>> {
         let sector = |number| self.sector(number);
         follow(first, &self.next, bytes_max, &sector)
@@ -166,7 +165,7 @@ impl<'a> Volume<'a> {
     }
 }
 
-/// The parts of a chain, one behind the other, as many as these bytes take.
+/// Concatenates the parts of a chain, at most `bytes_max` bytes.
 fn follow<'b>(first: u32, next: &[u32], bytes_max: u64, part: &dyn Fn(u32) -> Result<&'b [u8]>) -> Result<Vec<u8>> {
     let mut at = first;
     let mut seen = vec![false; next.len()];
@@ -184,36 +183,36 @@ fn follow<'b>(first: u32, next: &[u32], bytes_max: u64, part: &dyn Fn(u32) -> Re
     Ok(bytes)
 }
 
-/// An entry of the directory.
+/// Parses a directory entry.
 fn named(entry: &[u8], sector_bytes: usize) -> (String, Stream) {
-    let letters: Vec<u16> = entry[..64].as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes)).collect();
-    let name = String::from_utf16_lossy(letters.split(|letter| *letter == 0).next().unwrap_or_default());
+    let units: Vec<u16> = entry[..64].as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes)).collect();
+    let name = String::from_utf16_lossy(units.split(|unit| *unit == 0).next().unwrap_or_default());
     let low = u64::from(u32_at(entry, 120).unwrap_or(0));
     let high = if sector_bytes > 512 { u64::from(u32_at(entry, 124).unwrap_or(0)) } else { 0 };
     (name, Stream { first: u32_at(entry, 116).unwrap_or(NO_SECTOR), bytes: low | high << 32 })
 }
 
-/// A record, and where the next one begins.
+/// A record, and the offset of the next one.
 struct Record<'a> {
     kind: u16,
     data: &'a [u8],
     end: usize,
 }
 
-/// The records of a workbook being looked at.
-struct Look<'a> {
+/// Scan of a workbook's records.
+struct WorkbookScan<'a> {
     path: &'a Path,
     book: &'a [u8],
 }
 
-/// Cells that lie in a rectangle.
+/// Bounding rectangle of cells.
 #[derive(Debug, Default, Clone, Copy)]
 struct Extent {
     corners: Option<[(u32, u32); 2]>,
 }
 
 impl Extent {
-    fn add(&mut self, (row, column): (u32, u32)) {
+    fn add(&mut self, row: u32, column: u32) {
         let [from, to] = self.corners.unwrap_or([(row, column); 2]);
         self.corners = Some([(from.0.min(row), from.1.min(column)), (to.0.max(row), to.1.max(column))]);
     }
@@ -223,17 +222,17 @@ impl Extent {
     }
 }
 
-/// What all sheets of a workbook take.
+/// Memory that calamine needs for one or all sheets.
 #[derive(Debug, Default)]
-struct Taken {
+struct SheetUsage {
     cells: u64,
-    /// Those that a sheet says that it has.
-    said: u64,
+    /// Cells that a sheet declares.
+    declared: u64,
     text_bytes: u64,
     formula_bytes: u64,
 }
 
-impl Look<'_> {
+impl WorkbookScan<'_> {
     fn record(&self, at: usize) -> Option<Record<'_>> {
         let kind = u16_at(self.book, at)?;
         let length = usize::from(u16_at(self.book, at + 2)?);
@@ -241,7 +240,7 @@ impl Look<'_> {
         Some(Record { kind, data: self.book.get(at + 4..end)?, end })
     }
 
-    /// The records from a place on, up to the mark of the end. A sheet may hold others, such as charts, each with its own mark.
+    /// Iterates over the records from `at` up to the end record. A sheet may contain others, such as charts, with their own end records.
     fn records(&self, mut at: usize, nests: bool) -> impl Iterator<Item = Record<'_>> {
         let mut depth = 0;
         std::iter::from_fn(move || {
@@ -260,7 +259,7 @@ impl Look<'_> {
     fn sheets(&self) -> Result<()> {
         let mut texts = Vec::new();
         let mut places = Vec::new();
-        let mut taken = Taken::default();
+        let mut usage = SheetUsage::default();
         for record in self.records(0, false) {
             match record.kind {
                 0x00fc => texts = self.texts(&record),
@@ -268,26 +267,26 @@ impl Look<'_> {
                 _ => {}
             }
         }
-        // A sheet that several names stand for is read for each.
-        let mut known: HashMap<u32, Taken> = HashMap::new();
+        // A sheet with several names is read once for each name.
+        let mut known: HashMap<u32, SheetUsage> = HashMap::new();
         for place in places {
             let own = known.entry(place).or_insert_with(|| self.sheet(place as usize, &texts));
-            taken.cells = taken.cells.saturating_add(own.cells);
-            taken.said = taken.said.max(own.said);
-            taken.text_bytes = taken.text_bytes.saturating_add(own.text_bytes);
-            taken.formula_bytes = taken.formula_bytes.saturating_add(own.formula_bytes.saturating_mul(NAME_GROWTH));
+            usage.cells = usage.cells.saturating_add(own.cells);
+            usage.declared = usage.declared.max(own.declared);
+            usage.text_bytes = usage.text_bytes.saturating_add(own.text_bytes);
+            usage.formula_bytes = usage.formula_bytes.saturating_add(own.formula_bytes.saturating_mul(NAME_GROWTH));
         }
-        self.bound("cells, as one says", taken.said, SAID_MAX)?;
-        self.bound("cells, empty ones between others counted", taken.cells, CELLS_MAX)?;
-        self.bound("bytes of text in the cells", taken.text_bytes, TEXT_BYTES_MAX)?;
-        self.bound("bytes of formulas", taken.formula_bytes, FORMULA_BYTES_MAX)
+        self.bound("cells, as one says", usage.declared, DECLARED_MAX)?;
+        self.bound("cells, empty ones between others counted", usage.cells, CELLS_MAX)?;
+        self.bound("bytes of text in the cells", usage.text_bytes, TEXT_BYTES_MAX)?;
+        self.bound("bytes of formulas", usage.formula_bytes, FORMULA_BYTES_MAX)
     }
 
     fn bound(&self, what: &str, found: u64, most: u64) -> Result<()> {
         if found <= most {
             return Ok(());
         }
-        Err(Refusal::Bound(BoundError::new(
+        Err(CompoundError::Bound(BoundError::new(
             self.path,
             format!("sheets of {found} {what}"),
             format!("at most {most}"),
@@ -295,40 +294,40 @@ impl Look<'_> {
         )))
     }
 
-    /// What the sheet that begins at a place takes.
-    fn sheet(&self, at: usize, texts: &[u64]) -> Taken {
-        let mut taken = Taken::default();
+    /// Computes the memory of the sheet that begins at an offset.
+    fn sheet(&self, at: usize, texts: &[u64]) -> SheetUsage {
+        let mut usage = SheetUsage::default();
         let mut cells = Extent::default();
         let mut formulas = Extent::default();
         for Record { kind, data, .. } in self.records(at, true) {
             let place = u16_at(data, 0).zip(u16_at(data, 2)).map(|(row, column)| (row.into(), column.into()));
             let Some((row, column)) = place else { continue };
             match kind {
-                0x0200 => taken.said = dimensions(data),
+                0x0200 => usage.declared = dimensions(data),
                 0x00bd => {
                     let last = data.len().checked_sub(2).and_then(|at| u16_at(data, at)).unwrap_or(0);
-                    cells.add((row, column));
-                    cells.add((row, last.into()));
+                    cells.add(row, column);
+                    cells.add(row, last.into());
                 }
                 0x0006 => {
-                    taken.formula_bytes += data.len() as u64;
-                    cells.add((row, column));
-                    formulas.add((row, column));
+                    usage.formula_bytes += data.len() as u64;
+                    cells.add(row, column);
+                    formulas.add(row, column);
                 }
                 0x00fd => {
                     let text = u32_at(data, 6).and_then(|text| texts.get(text as usize));
-                    taken.text_bytes = taken.text_bytes.saturating_add(text.copied().unwrap_or(0));
-                    cells.add((row, column));
+                    usage.text_bytes = usage.text_bytes.saturating_add(text.copied().unwrap_or(0));
+                    cells.add(row, column);
                 }
-                0x0203 | 0x0204 | 0x00d6 | 0x0205 | 0x027e => cells.add((row, column)),
+                0x0203 | 0x0204 | 0x00d6 | 0x0205 | 0x027e => cells.add(row, column),
                 _ => {}
             }
         }
-        taken.cells = cells.area().max(formulas.area());
-        taken
+        usage.cells = cells.area().max(formulas.area());
+        usage
     }
 
-    /// Bytes of each shared text, as UTF-8 at most. They go on from record to record.
+    /// Returns the maximum UTF-8 bytes of each shared text; texts continue across records.
     fn texts(&self, first: &Record<'_>) -> Vec<u64> {
         let mut parts = vec![first.data.get(8..).unwrap_or_default()];
         let mut at = first.end;
@@ -336,7 +335,7 @@ impl Look<'_> {
             parts.push(record.data);
             at = record.end;
         }
-        let mut bytes = Parts { parts: &parts, at: 0 };
+        let mut bytes = SharedStrings { parts: &parts, at: 0 };
         let mut lengths = Vec::new();
         while let Some(length) = bytes.text() {
             lengths.push(length);
@@ -345,7 +344,7 @@ impl Look<'_> {
     }
 }
 
-/// Cells that the reader makes room for because a sheet says so.
+/// Returns the number of cells that calamine allocates for a dimensions record.
 fn dimensions(data: &[u8]) -> u64 {
     let wide = data.len() > 10;
     let row = |at: usize| if wide { u32_at(data, 4 * at) } else { u16_at(data, 2 * at).map(u32::from) }.unwrap_or(0);
@@ -354,14 +353,14 @@ fn dimensions(data: &[u8]) -> u64 {
     rows.saturating_mul(u64::from(column(1)))
 }
 
-/// Shared texts in the records that they go through.
-struct Parts<'a> {
+/// Parser of shared texts that continue across records.
+struct SharedStrings<'a> {
     parts: &'a [&'a [u8]],
     at: usize,
 }
 
-impl Parts<'_> {
-    /// What is left of the record; the next one where nothing is.
+impl SharedStrings<'_> {
+    /// Returns the rest of the record, or the next record at its end.
     fn rest(&mut self) -> Option<&[u8]> {
         while self.at == self.parts.first()?.len() {
             self.parts = &self.parts[1..];
@@ -370,7 +369,7 @@ impl Parts<'_> {
         Some(&self.parts[0][self.at..])
     }
 
-    /// Passes over bytes, from record to record.
+    /// Skips bytes across records.
     fn skip(&mut self, mut bytes: usize) -> Option<()> {
         while bytes > 0 {
             let here = self.rest()?.len().min(bytes);
@@ -380,7 +379,7 @@ impl Parts<'_> {
         Some(())
     }
 
-    /// Passes over a text; how many bytes it has.
+    /// Skips a text; returns its maximum UTF-8 bytes.
     fn text(&mut self) -> Option<u64> {
         let rest = self.rest()?;
         let count = usize::from(u16_at(rest, 0)?);
@@ -395,13 +394,13 @@ impl Parts<'_> {
         let mut is_wide = flags & 1 > 0;
         loop {
             let here = self.parts.first()?.len().saturating_sub(self.at);
-            let letters = left.min(here / if is_wide { 2 } else { 1 });
-            self.at += letters * if is_wide { 2 } else { 1 };
-            left -= letters;
+            let characters = left.min(here / if is_wide { 2 } else { 1 });
+            self.at += characters * if is_wide { 2 } else { 1 };
+            left -= characters;
             if left == 0 {
                 break;
             }
-            // The next record says anew how wide its letters are.
+            // The next record states the width of its characters again.
             self.parts = self.parts.get(1..)?;
             is_wide = self.parts.first()?.first()? & 1 > 0;
             self.at = 1;

@@ -1,5 +1,5 @@
-//! Workbooks: xlsx, xls, xlsb, ods, told apart by what is in them. A sheet is read whole, so its size is bounded, and so is what its file
-//! unpacks to; the first row that holds anything is the header.
+//! Workbooks: xlsx, xls, xlsb and ods, detected by content. A sheet is read as a whole, so its size and the unpacked size of its file
+//! are bounded; the first nonempty row is the header.
 
 mod compound;
 mod grid;
@@ -10,18 +10,18 @@ use super::{
     Piece, Pieces, Request, Source,
     block::{Block, PieceError},
     clean::Cell,
-    typed::{self, Cells, PIECE_ROWS},
+    typed::{self, CellSource, PIECE_ROWS},
 };
 use crate::stage::{bound::BoundError, error::StageError, timestamp};
 use calamine::{Data, Reader, Xls, Xlsb, Xlsx, open_workbook};
-use compound::Refusal;
+use compound::CompoundError;
 use enn_common::{
     fs::{FileError, regular},
     panics,
 };
-use grid::{CELLS_MAX, Full, Grid, TEXT_BYTES_MAX};
+use grid::{CELLS_MAX, GridFull, SheetGrid, TEXT_BYTES_MAX};
 use ods::OdsError;
-use package::Kind;
+use package::WorkbookKind;
 use std::{
     error::Error,
     io::{BufReader, Read, Seek},
@@ -30,27 +30,26 @@ use std::{
 };
 use zip::ZipArchive;
 
-/// An open sheet.
+/// A sheet in memory with its header.
 #[derive(Debug)]
 pub(crate) struct SheetSource {
-    sheet: Arc<Grid>,
+    sheet: Arc<SheetGrid>,
     header: Vec<String>,
     bytes: u64,
 }
 
 impl SheetSource {
-    /// Opens a sheet, the first when none is named. The format's own reader panics on some damaged ones; here that is an error like any
-    /// other.
+    /// Opens a sheet, the first when none is named. A panic of calamine on a damaged file becomes an error.
     pub(crate) fn open(path: &Path, name: Option<&str>) -> Result<Self, StageError> {
         let book = Book { path, wanted: name };
         panics::caught("calamine", || book.read()).unwrap_or_else(|panic| Err(book.unreadable(panic)))
     }
 
-    /// Of the cells of a sheet.
-    fn of(path: &Path, name: &str, sheet: Grid) -> Result<Self, StageError> {
+    /// Creates the source from the cells of a sheet.
+    fn of(path: &Path, name: &str, sheet: SheetGrid) -> Result<Self, StageError> {
         let bytes = path.metadata().map_err(FileError::of("measure", path))?.len();
-        let sheet = sheet.settled();
-        // The grid begins with the first row that holds anything.
+        let sheet = sheet.sorted();
+        // The grid begins with the first nonempty row.
         let header: Vec<String> = (0..sheet.width())
             .map(|column| sheet.get(0, column).map_or_else(String::new, |cell| text(cell).trim().to_string()))
             .collect();
@@ -62,7 +61,7 @@ impl SheetSource {
     }
 }
 
-/// A workbook, and the sheet that is wanted of it.
+/// Path of a workbook and name of the wanted sheet.
 #[derive(Debug, Clone, Copy)]
 struct Book<'a> {
     path: &'a Path,
@@ -74,20 +73,20 @@ impl Book<'_> {
         StageError::Unreadable { path: self.path.to_path_buf(), format: "a workbook", cause: cause.into() }
     }
 
-    fn too_large(&self, sheet: &str, full: Full) -> StageError {
+    fn too_large(&self, sheet: &str, full: GridFull) -> StageError {
         let path = self.path.to_path_buf();
         match full {
-            Full::Cells(cells) => {
+            GridFull::Cells(cells) => {
                 StageError::SheetTooLarge { path, sheet: sheet.to_owned(), cells, cells_max: CELLS_MAX }
             }
-            Full::Text(bytes) => {
+            GridFull::Text(bytes) => {
                 let found = format!("sheet {sheet:?} with {bytes} bytes of text or more");
                 BoundError::new(self.path, found, format!("at most {TEXT_BYTES_MAX}"), package::HINT).into()
             }
         }
     }
 
-    /// The wanted sheet of those that there are.
+    /// Chooses the wanted sheet.
     fn choose(&self, found: Vec<String>) -> Result<String, StageError> {
         let chosen = found.iter().find(|sheet| self.wanted.is_none_or(|wanted| wanted == *sheet)).cloned();
         chosen.ok_or_else(|| StageError::NoSheet {
@@ -109,21 +108,21 @@ impl Book<'_> {
         }
         file.rewind().map_err(FileError::of("read", self.path))?;
         let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|cause| self.unreadable(cause))?;
-        let (name, grid) = match Kind::of(&archive) {
-            Kind::Ods => self.ods(&mut archive)?,
-            Kind::Xlsx => {
-                package::check(self.path, &mut archive, Kind::Xlsx)?;
+        let (name, grid) = match WorkbookKind::of(&archive) {
+            WorkbookKind::Ods => self.ods(&mut archive)?,
+            WorkbookKind::Xlsx => {
+                package::check(self.path, &mut archive, WorkbookKind::Xlsx)?;
                 self.xlsx()?
             }
-            Kind::Xlsb => {
-                package::check(self.path, &mut archive, Kind::Xlsb)?;
+            WorkbookKind::Xlsb => {
+                package::check(self.path, &mut archive, WorkbookKind::Xlsb)?;
                 self.xlsb()?
             }
         };
         SheetSource::of(self.path, &name, grid)
     }
 
-    fn ods(&self, archive: &mut package::Archive) -> Result<(String, Grid), StageError> {
+    fn ods(&self, archive: &mut package::Archive) -> Result<(String, SheetGrid), StageError> {
         let found = ods::read(self.path, archive, self.wanted).map_err(|error| match error {
             OdsError::Bound(error) => error.into(),
             OdsError::Full(full, sheet) => self.too_large(&sheet, full),
@@ -135,27 +134,29 @@ impl Book<'_> {
         }
     }
 
-    fn xlsx(&self) -> Result<(String, Grid), StageError> {
+    fn xlsx(&self) -> Result<(String, SheetGrid), StageError> {
         let mut book: Xlsx<_> =
             open_workbook(self.path).map_err(|cause: calamine::XlsxError| self.unreadable(cause))?;
         let name = self.choose(book.sheet_names())?;
         let mut cells = book.worksheet_cells_reader(&name).map_err(|cause| self.unreadable(cause))?;
-        let mut grid = Grid::default();
+        let mut grid = SheetGrid::default();
         while let Some(cell) = cells.next_cell().map_err(|cause| self.unreadable(cause))? {
-            let pushed = grid.push(cell.get_position(), cell.get_value().clone().into());
+            let (row, column) = cell.get_position();
+            let pushed = grid.push(row, column, cell.get_value().clone().into());
             pushed.map_err(|full| self.too_large(&name, full))?;
         }
         Ok((name, grid))
     }
 
-    fn xlsb(&self) -> Result<(String, Grid), StageError> {
+    fn xlsb(&self) -> Result<(String, SheetGrid), StageError> {
         let mut book: Xlsb<_> =
             open_workbook(self.path).map_err(|cause: calamine::XlsbError| self.unreadable(cause))?;
         let name = self.choose(book.sheet_names())?;
         let mut cells = book.worksheet_cells_reader(&name).map_err(|cause| self.unreadable(cause))?;
-        let mut grid = Grid::default();
+        let mut grid = SheetGrid::default();
         while let Some(cell) = cells.next_cell().map_err(|cause| self.unreadable(cause))? {
-            let pushed = grid.push(cell.get_position(), cell.get_value().clone().into());
+            let (row, column) = cell.get_position();
+            let pushed = grid.push(row, column, cell.get_value().clone().into());
             pushed.map_err(|full| self.too_large(&name, full))?;
         }
         Ok((name, grid))
@@ -163,23 +164,23 @@ impl Book<'_> {
 
     fn compound(&self) -> Result<SheetSource, StageError> {
         let bytes = regular::read(self.path, compound::BYTES_MAX)?;
-        compound::check(self.path, &bytes).map_err(|refusal| match refusal {
-            Refusal::Damaged(why) => self.unreadable(why),
-            Refusal::Bound(error) => error.into(),
+        compound::check(self.path, &bytes).map_err(|error| match error {
+            CompoundError::Damaged(why) => self.unreadable(why),
+            CompoundError::Bound(error) => error.into(),
         })?;
         drop(bytes);
         let mut book: Xls<_> = open_workbook(self.path).map_err(|cause: calamine::XlsError| self.unreadable(cause))?;
         let name = self.choose(book.sheet_names())?;
-        let mut grid = Grid::default();
+        let mut grid = SheetGrid::default();
         for (row, column, value) in book.worksheet_range(&name).map_err(|cause| self.unreadable(cause))?.used_cells() {
-            let pushed = grid.push((row as u32, column as u32), value.clone());
+            let pushed = grid.push(row as u32, column as u32, value.clone());
             pushed.map_err(|full| self.too_large(&name, full))?;
         }
         SheetSource::of(self.path, &name, grid)
     }
 }
 
-/// A cell as text.
+/// Formats a cell as text.
 fn text(cell: &Data) -> String {
     match cell {
         Data::String(text) | Data::DateTimeIso(text) | Data::DurationIso(text) => text.clone(),
@@ -188,7 +189,7 @@ fn text(cell: &Data) -> String {
     }
 }
 
-/// A date cell as Unix seconds: workbooks have no time zone, it is taken as UTC.
+/// Converts a date cell to Unix seconds: workbooks have no time zone, so the date is UTC.
 fn seconds(cell: &Data) -> Option<i64> {
     let Data::DateTime(moment) = cell else { return None };
     let (year, month, day, hour, minute, second, _) = moment.to_ymd_hms_milli();
@@ -212,7 +213,7 @@ impl Source for SheetSource {
 }
 
 struct SheetPieces {
-    sheet: Arc<Grid>,
+    sheet: Arc<SheetGrid>,
     at: usize,
     bytes_per_row: u64,
     request: Arc<Request>,
@@ -233,7 +234,7 @@ impl Pieces for SheetPieces {
 }
 
 struct SheetPiece {
-    sheet: Arc<Grid>,
+    sheet: Arc<SheetGrid>,
     first: usize,
     rows: usize,
     bytes: u64,
@@ -250,7 +251,7 @@ impl Piece for SheetPiece {
     }
 }
 
-impl Cells for SheetPiece {
+impl CellSource for SheetPiece {
     fn rows(&self) -> usize {
         self.rows
     }
@@ -263,7 +264,7 @@ impl Cells for SheetPiece {
         match self.sheet.get(self.first + row, column) {
             None | Some(Data::Empty | Data::Error(_)) => Cell::Missing,
             Some(Data::Int(value)) => Cell::Integer(*value),
-            // A workbook has only floating numbers; whole ones are meant as integers.
+            // A workbook has only floating-point numbers; whole numbers are taken for integers.
             Some(Data::Float(value)) if value.fract() == 0.0 && value.abs() < 1e15 => Cell::Integer(*value as i64),
             Some(Data::Float(value)) => Cell::Real(*value),
             Some(Data::Bool(value)) => Cell::Truth(*value),

@@ -1,10 +1,10 @@
-//! Sheets of OpenDocument, read as a stream: a cell or a row that is repeated takes room when it is put into the grid, which has a bound.
+//! Sheets of OpenDocument, read as a stream: repeated cells and rows take memory only in the grid, which is bounded.
 //!
-//! A cell is what its `office:…-value` says, else the text in it; formulas and notes are passed over.
+//! A cell has the value of its `office:…-value`, otherwise its text; formulas and notes are skipped.
 
 use super::{
-    grid::{self, Full, Grid},
-    package::{self, Allowance, Archive, Metered},
+    grid::{self, GridFull, SheetGrid},
+    package::{self, Archive, Metered, UnpackBudget},
 };
 use crate::stage::bound::BoundError;
 use calamine::Data;
@@ -17,54 +17,49 @@ use std::{
     path::Path,
 };
 
-/// Rows and columns of a sheet, at most.
+/// Maximum rows and columns of a sheet.
 const ROWS_MAX: u32 = 1 << 20;
 const COLUMNS_MAX: u32 = 1 << 14;
-/// Bytes of the text of a cell, at most.
+/// Maximum bytes of the text of a cell.
 const TEXT_BYTES_MAX: usize = 4 << 20;
-/// Sheets, at most.
+/// Maximum sheets of a workbook.
 const SHEETS_MAX: usize = 10_000;
-/// The part that holds the sheets.
+/// Name of the part with the sheets.
 const CONTENT: &str = "content.xml";
 
-/// Why a sheet cannot be read.
+/// Reasons why a sheet cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OdsError {
-    /// The zip is damaged.
     #[error(transparent)]
     Zip(#[from] zip::result::ZipError),
-    /// The XML is damaged.
     #[error("its {CONTENT} is damaged: {0}")]
     Xml(#[from] quick_xml::Error),
-    /// The text ends inside a sheet, or a value is not what it is said to be.
+    /// The content is truncated or invalid.
     #[error("its {CONTENT} is damaged: {0}")]
     Content(&'static str),
-    /// It is protected.
     #[error("it is protected by a password; save it without one")]
     Password,
-    /// It says more than is read.
     #[error(transparent)]
     Bound(#[from] BoundError),
-    /// The sheet is too large.
     #[error("its sheet is too large")]
-    Full(Full, String),
+    Full(GridFull, String),
 }
 
-/// What was found in a workbook.
-pub(super) struct Found {
+/// Sheet names and the wanted sheet of a workbook.
+pub(super) struct Workbook {
     /// Names of the sheets, in order.
     pub sheets: Vec<String>,
-    /// The wanted one: its name and its cells.
-    pub sheet: Option<(String, Grid)>,
+    /// Name and cells of the wanted sheet.
+    pub sheet: Option<(String, SheetGrid)>,
 }
 
-/// Reads the sheet of that name, the first where there is none.
-pub(super) fn read(path: &Path, archive: &mut Archive, wanted: Option<&str>) -> Result<Found, OdsError> {
-    let allowance = Allowance::new();
+/// Reads the sheet with name `wanted`, or the first sheet.
+pub(super) fn read(path: &Path, archive: &mut Archive, wanted: Option<&str>) -> Result<Workbook, OdsError> {
+    let budget = UnpackBudget::new();
     if let Ok(manifest) = archive.by_name("META-INF/manifest.xml") {
-        let refused = is_encrypted(BufReader::new(Metered::new(manifest, &allowance)), &allowance);
-        if let Some(refusal) = allowance.refusal(path, "META-INF/manifest.xml") {
-            return Err(refusal.into());
+        let refused = is_encrypted(BufReader::new(Metered::new(manifest, &budget)), &budget);
+        if let Some(error) = budget.error(path, "META-INF/manifest.xml") {
+            return Err(error.into());
         }
         if refused {
             return Err(OdsError::Password);
@@ -72,19 +67,19 @@ pub(super) fn read(path: &Path, archive: &mut Archive, wanted: Option<&str>) -> 
     }
     let content = archive.by_name(CONTENT)?;
     let mut sheets = Content {
-        xml: package::xml(BufReader::new(Metered::new(content, &allowance))),
-        allowance: &allowance,
+        xml: package::xml(BufReader::new(Metered::new(content, &budget))),
+        budget: &budget,
         buffer: Vec::new(),
     };
-    // What is read after the allowance is spent is an error of the XML.
-    sheets.read(wanted).map_err(|error| allowance.refusal(path, CONTENT).map_or(error, OdsError::Bound))
+    // Reading beyond the budget appears as an XML error.
+    sheets.read(wanted).map_err(|error| budget.error(path, CONTENT).map_or(error, OdsError::Bound))
 }
 
-fn is_encrypted(input: impl BufRead, allowance: &Allowance) -> bool {
+fn is_encrypted(input: impl BufRead, budget: &UnpackBudget) -> bool {
     let mut xml = package::xml(input);
     let mut buffer = Vec::new();
     loop {
-        allowance.refill();
+        budget.refill();
         buffer.clear();
         match xml.read_event_into(&mut buffer) {
             Ok(Event::Start(start)) if start.local_name().as_ref() == "encryption-data" => return true,
@@ -94,14 +89,14 @@ fn is_encrypted(input: impl BufRead, allowance: &Allowance) -> bool {
     }
 }
 
-/// The sheets being read.
+/// Reader of the sheets.
 struct Content<'a, R> {
     xml: quick_xml::Reader<R>,
-    allowance: &'a Allowance,
+    budget: &'a UnpackBudget,
     buffer: Vec<u8>,
 }
 
-/// A cell that holds something, the first column that it is in, and in how many it is.
+/// A nonempty cell with its first column and the number of columns that it repeats in.
 struct Repeated {
     value: Data,
     column: u32,
@@ -110,7 +105,7 @@ struct Repeated {
 
 impl<R: BufRead> Content<'_, R> {
     fn next(&mut self) -> Result<Event<'_>, OdsError> {
-        self.allowance.refill();
+        self.budget.refill();
         self.buffer.clear();
         match self.xml.read_event_into(&mut self.buffer)? {
             Event::Eof => Err(OdsError::Content("it ends inside of a sheet")),
@@ -118,8 +113,8 @@ impl<R: BufRead> Content<'_, R> {
         }
     }
 
-    fn read(&mut self, wanted: Option<&str>) -> Result<Found, OdsError> {
-        let mut found = Found { sheets: Vec::new(), sheet: None };
+    fn read(&mut self, wanted: Option<&str>) -> Result<Workbook, OdsError> {
+        let mut found = Workbook { sheets: Vec::new(), sheet: None };
         let mut is_whole = false;
         loop {
             let event = match self.next() {
@@ -147,9 +142,9 @@ impl<R: BufRead> Content<'_, R> {
         }
     }
 
-    /// The rows of a sheet.
-    fn table(&mut self, name: &str) -> Result<Grid, OdsError> {
-        let mut grid = Grid::default();
+    /// Reads the rows of a sheet.
+    fn table(&mut self, name: &str) -> Result<SheetGrid, OdsError> {
+        let mut grid = SheetGrid::default();
         let mut row = 0_u32;
         let mut depth = 0;
         loop {
@@ -157,7 +152,7 @@ impl<R: BufRead> Content<'_, R> {
                 Event::Start(start) if start.name().as_ref() == "table:table-row" => {
                     (repeats(&start, "table:number-rows-repeated")?, true)
                 }
-                // A sheet in a sheet, as charts have them.
+                // A nested table, as in charts.
                 Event::Start(start) if start.name().as_ref() == "table:table" => {
                     depth += 1;
                     (0, false)
@@ -179,7 +174,7 @@ impl<R: BufRead> Content<'_, R> {
         }
     }
 
-    /// The cells of a row.
+    /// Reads the nonempty cells of a row.
     fn row(&mut self, name: &str) -> Result<Vec<Repeated>, OdsError> {
         let mut cells = Vec::new();
         let mut columns = 0;
@@ -194,14 +189,14 @@ impl<R: BufRead> Content<'_, R> {
                 Event::End(end) if end.name().as_ref() == "table:table-row" => return Ok(cells),
                 _ => None,
             };
-            let Some((said, repeated)) = cell else { continue };
-            let value = said.cell(self.text()?);
+            let Some((declared, repeated)) = cell else { continue };
+            let value = declared.cell(self.text()?);
             let repeated = repeated.min(COLUMNS_MAX - columns);
             if let Data::String(text) | Data::DateTimeIso(text) | Data::DurationIso(text) = &value {
                 text_bytes += text.len() as u64;
             }
             if text_bytes > grid::TEXT_BYTES_MAX {
-                return Err(OdsError::Full(Full::Text(text_bytes), name.to_owned()));
+                return Err(OdsError::Full(GridFull::Text(text_bytes), name.to_owned()));
             }
             if repeated > 0 && !matches!(value, Data::Empty) {
                 cells.push(Repeated { value, column: columns, columns: repeated });
@@ -210,7 +205,7 @@ impl<R: BufRead> Content<'_, R> {
         }
     }
 
-    /// The text of a cell, up to its end: paragraphs are lines, notes are left out.
+    /// Reads the text of a cell up to its end: paragraphs become lines, notes are skipped.
     fn text(&mut self) -> Result<String, OdsError> {
         let mut text = String::new();
         let mut paragraphs = 0;
@@ -256,8 +251,8 @@ impl<R: BufRead> Content<'_, R> {
     }
 }
 
-/// Puts a row into the grid, as often as it is there.
-fn put(grid: &mut Grid, cells: &[Repeated], row: u32, rows: u32) -> Result<(), Full> {
+/// Adds a row to the grid, once for each repetition.
+fn put(grid: &mut SheetGrid, cells: &[Repeated], row: u32, rows: u32) -> Result<(), GridFull> {
     if cells.is_empty() {
         return Ok(());
     }
@@ -269,28 +264,28 @@ fn put(grid: &mut Grid, cells: &[Repeated], row: u32, rows: u32) -> Result<(), F
     };
     let columns: u64 = cells.iter().map(|cell| u64::from(cell.columns)).sum();
     let text: u64 = cells.iter().map(|cell| u64::from(cell.columns).saturating_mul(each(cell))).sum();
-    grid.has_room(columns.saturating_mul(times), text.saturating_mul(times))?;
+    grid.check_room(columns.saturating_mul(times), text.saturating_mul(times))?;
     for row in row..end {
         for Repeated { value, column, columns } in cells {
-            (*column..column + columns).try_for_each(|column| grid.push((row, column), value.clone()))?;
+            (*column..column + columns).try_for_each(|column| grid.push(row, column, value.clone()))?;
         }
     }
     Ok(())
 }
 
-/// What the attributes of a cell say of its value.
+/// Value and type in the attributes of a cell.
 #[derive(Debug, Default)]
-struct Said {
+struct CellAttributes {
     value: Option<Data>,
     is_text: bool,
     is_error: bool,
 }
 
-impl Said {
-    /// The cell with this text in it.
+impl CellAttributes {
+    /// Returns the value of a cell that contains `text`.
     fn cell(self, text: String) -> Data {
         match self.value {
-            Some(Data::String(said)) if said.is_empty() && self.is_error => Data::String(text),
+            Some(Data::String(declared)) if declared.is_empty() && self.is_error => Data::String(text),
             Some(value) => value,
             None if self.is_text => Data::String(text),
             None => Data::Empty,
@@ -298,8 +293,8 @@ impl Said {
     }
 }
 
-fn value(start: &BytesStart<'_>) -> Result<Said, OdsError> {
-    let mut said = Said::default();
+fn value(start: &BytesStart<'_>) -> Result<CellAttributes, OdsError> {
+    let mut declared = CellAttributes::default();
     for attribute in start.attributes().with_checks(false) {
         let attribute = attribute.map_err(quick_xml::Error::from)?;
         let key = attribute.key.as_ref();
@@ -307,7 +302,8 @@ fn value(start: &BytesStart<'_>) -> Result<Said, OdsError> {
         let text = || unescape(value).map(|text| text.into_owned()).map_err(quick_xml::Error::from);
         let found = match key {
             "office:value" => {
-                let number = value.trim().parse().map_err(|_| OdsError::Content("a value is said to be a number"))?;
+                let number =
+                    value.trim().parse().map_err(|_| OdsError::Content("a value is declared to be a number"))?;
                 Data::Float(number)
             }
             "office:string-value" => Data::String(text()?),
@@ -315,18 +311,18 @@ fn value(start: &BytesStart<'_>) -> Result<Said, OdsError> {
             "office:time-value" => Data::DurationIso(text()?),
             "office:boolean-value" => Data::Bool(value.eq_ignore_ascii_case("true")),
             "office:value-type" => {
-                said.is_text = value == "string";
+                declared.is_text = value == "string";
                 continue;
             }
             "calcext:value-type" => {
-                said.is_error = value == "error";
+                declared.is_error = value == "error";
                 continue;
             }
             _ => continue,
         };
-        said.value.get_or_insert(found);
+        declared.value.get_or_insert(found);
     }
-    Ok(said)
+    Ok(declared)
 }
 
 fn attribute(start: &BytesStart<'_>, key: &str) -> Result<Option<String>, OdsError> {
@@ -335,11 +331,11 @@ fn attribute(start: &BytesStart<'_>, key: &str) -> Result<Option<String>, OdsErr
     Ok(text.transpose()?)
 }
 
-/// How often something is repeated; once where that is not said.
+/// Returns the number of repetitions, 1 where it is not declared.
 fn repeats(start: &BytesStart<'_>, key: &str) -> Result<u32, OdsError> {
     match attribute(start, key)? {
         None => Ok(1),
-        // More than any sheet has is as much as a sheet has.
+        // Larger numbers are limited by the size of a sheet.
         Some(text) => match text.trim().parse::<u64>() {
             Ok(times) => Ok(u32::try_from(times).unwrap_or(u32::MAX)),
             Err(_) => Err(OdsError::Content("what is repeated does not say how often")),

@@ -4,8 +4,8 @@ use super::*;
 use crate::ui::{
     model::tests::{events, gang_events},
     top::{
-        sample::{Gpu, GpuUse, Load},
-        state::Filter,
+        sample::{Gpu, GpuUse, ProcessLoad},
+        state::WorkerFilter,
     },
 };
 use enn_common::event::Event;
@@ -20,12 +20,12 @@ struct Shot<'a> {
     events: &'a [Event],
     living: bool,
     host: &'a str,
-    state: State,
+    state: TopState,
 }
 
 fn samples() -> Samples {
     let gpu = GpuUse { index: 0, percent: 93, used_bytes: Some(41_200_000_000) };
-    let load = |percent, gpu| Load { cpu_percent: percent, rss_bytes: 1_234_000_000, gpu };
+    let load = |percent, gpu| ProcessLoad { cpu_percent: percent, rss_bytes: 1_234_000_000, gpu };
     let gpus =
         vec![Gpu { index: 0, percent: 93, used_bytes: 42_000_000_000, total_bytes: 80_000_000_000, processes: vec![] }];
     let loads = [4_000, 4_010, 4_020].map(|pid| (pid, load(Some(98.7), Some(gpu))));
@@ -34,13 +34,14 @@ fn samples() -> Samples {
 }
 
 fn picture(shot: &Shot<'_>, (width, height): (u16, u16)) -> String {
-    let mut story = Story::default();
-    shot.events.iter().for_each(|event| story.apply(event));
+    let mut event_log = EventLog::default();
+    shot.events.iter().for_each(|event| event_log.apply(event));
     let lines: Vec<String> = (1..=40).map(|line| format!("log line {line}")).collect();
-    let tail = Tail::showing("/logs/stderr.log", lines);
-    let glance = Glance { living: shot.living, now: story.view.now + 2.5, width: 0 };
+    let tail = LogTail::showing("/logs/stderr.log", lines);
+    let context = StatusContext { living: shot.living, now: event_log.view.now + 2.5, width: 0 };
     let samples = samples();
-    let scene = Scene { story: &story, glance, host: shot.host, samples: &samples, state: &shot.state, tail: &tail };
+    let scene =
+        Scene { event_log: &event_log, context, host: shot.host, samples: &samples, state: &shot.state, tail: &tail };
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, &scene)).unwrap();
     let text = terminal.backend().to_string();
@@ -48,18 +49,21 @@ fn picture(shot: &Shot<'_>, (width, height): (u16, u16)) -> String {
 }
 
 fn shots<'a>(train: &'a [Event], gang: &'a [Event]) -> Vec<(&'static str, Shot<'a>)> {
-    let state = State::default;
+    let state = TopState::default;
     let shot = |events, living, host, state| Shot { events, living, host, state };
-    let reasons = State { pane: Pane::Reasons, ..state() };
-    let typing = State { typing: true, search: "line 3".into(), ..state() };
+    let reasons = TopState { pane: Pane::Reasons, ..state() };
+    let typing = TopState { typing: true, search: "line 3".into(), ..state() };
     vec![
         ("running", shot(&train[..40], true, "node7", state())),
-        ("running on two nodes", shot(&gang[..10], true, "n1", State { selected: Some(1), ..state() })),
+        ("running on two nodes", shot(&gang[..10], true, "n1", TopState { selected: Some(1), ..state() })),
         ("waiting", shot(&gang[..3], true, "n1", state())),
         ("failed", shot(gang, false, "n1", reasons)),
-        ("finished", shot(train, false, "elsewhere", State { pane: Pane::Stdout, filter: Filter::Here, ..state() })),
+        (
+            "finished",
+            shot(train, false, "elsewhere", TopState { pane: Pane::Stdout, filter: WorkerFilter::Here, ..state() }),
+        ),
         ("searching", shot(&train[..40], true, "node7", typing)),
-        ("help", shot(&train[..40], true, "node7", State { help: true, ..state() })),
+        ("help", shot(&train[..40], true, "node7", TopState { help: true, ..state() })),
     ]
 }
 
@@ -97,19 +101,25 @@ fn a_thousand_workers_are_listed_and_the_failed_one_is_in_sight() {
     let mut all = gang_events();
     all.truncate(6);
     let started =
-        all.iter().rposition(|event| matches!(event.what, enn_common::event::What::RoundStarted { .. })).unwrap();
+        all.iter().rposition(|event| matches!(event.what, enn_common::event::EventKind::RoundStarted { .. })).unwrap();
     let time = all[started].time;
     for rank in 0..1_000u32 {
         let round = enn_common::id::Round(0);
         let pid = 10_000 + rank;
         let local_rank = enn_common::id::LocalRank(rank);
         let rank = enn_common::id::Rank(rank);
-        let what =
-            enn_common::event::What::WorkerStarted { round, local_rank, rank, pid, host: "n1".into(), forked: false };
+        let what = enn_common::event::EventKind::WorkerStarted {
+            round,
+            local_rank,
+            rank,
+            pid,
+            host: "n1".into(),
+            forked: false,
+        };
         all.push(Event { time, what });
     }
     let failure = enn_common::failure::Failure { rank: 777, code: Some(3), ..Default::default() };
-    let exited = enn_common::event::What::WorkerExited {
+    let exited = enn_common::event::EventKind::WorkerExited {
         round: enn_common::id::Round(0),
         rank: enn_common::id::Rank(777),
         pid: 10_777,
@@ -118,8 +128,8 @@ fn a_thousand_workers_are_listed_and_the_failed_one_is_in_sight() {
         seconds_to_notice: 0.0,
     };
     all.push(Event { time, what: exited });
-    all.push(Event { time, what: enn_common::event::What::FailureReported { failure: Box::new(failure) } });
-    let shot = Shot { events: &all, living: true, host: "n1", state: State::default() };
+    all.push(Event { time, what: enn_common::event::EventKind::FailureReported { failure: Box::new(failure) } });
+    let shot = Shot { events: &all, living: true, host: "n1", state: TopState::default() };
     let text = picture(&shot, SMALL);
     assert!(text.contains("WORKERS 1000") && text.contains("failed: code 3"), "{text}");
 }

@@ -1,0 +1,107 @@
+//! The flags of `enn run` that torchrun does not have.
+
+use super::{
+    RunError,
+    values::{self, Expected},
+};
+use crate::{facts::Facts, retention::Retention};
+use std::path::PathBuf;
+
+/// Further options of `enn run`.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Restarting and stopping")]
+pub struct EnnFlags {
+    /// Seconds between asking the workers to stop and killing them [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    pub grace: Option<String>,
+    /// Seconds without any output or heartbeat of any worker after which the run counts as hung [default: never]
+    #[arg(long, value_name = "SECONDS")]
+    pub hang_timeout: Option<String>,
+    /// Count restarts within the last SECONDS only [default: over the whole run]
+    #[arg(long, value_name = "SECONDS")]
+    pub restart_window: Option<String>,
+    /// Seconds before a restart, doubled each time [default: 0]
+    #[arg(long, value_name = "SECONDS")]
+    pub backoff: Option<String>,
+    /// Go on restarting when workers fail again before they were ready; enn-torchrun always does
+    #[arg(long)]
+    pub retry_early: bool,
+    /// End with the failed worker's own exit code instead of 1
+    #[arg(long)]
+    pub propagate_exit: bool,
+    /// Import modules once for all workers of a node and fork them: auto, none, or names such as torch,torchvision [default: auto]
+    ///
+    /// auto: torch, where PROGRAM is a Python script that imports it. Where every worker has a core, the first ones are executed and the
+    /// import is made in the background, for restarts. torch stands for the parts of it that scripts use. A worker that cannot be forked
+    /// as if it had been executed is executed, and a line gives the reason. enn-torchrun preloads only on request.
+    #[arg(long, value_name = "MODULE,…", help_heading = "Program")]
+    pub preload: Option<String>,
+    /// Use a fork server that lives between runs, and leave one behind: the next run has no import to wait for [default: ENN_WARM=1]
+    ///
+    /// It is this user's, and ends after half an hour without a run; `enn warm` shows and stops it. A run that needs another one, because
+    /// of its Python, its variables, its control group or its limits, starts that.
+    #[arg(long, help_heading = "Program")]
+    pub warm: bool,
+    /// Let processes that a worker started and left behind live on when the run has ended well; implies --no-capture
+    ///
+    /// Without it nothing outlives a run. A round that fails, is restarted or is stopped ends them nevertheless, and a launcher that
+    /// is killed ends its workers with their process groups. A control group of Slurm or of a container ends them with itself.
+    #[arg(long)]
+    pub leave_background: bool,
+    /// File with the secret that the nodes of a run share [default: ENN_TOKEN, else ~/.config/enn/token]
+    ///
+    /// Only its owner may read it. Asked for when there is more than one node; the default file is made when it is not there.
+    #[arg(long, value_name = "FILE", help_heading = "Nodes and workers")]
+    pub token_file: Option<PathBuf>,
+    /// Let nodes run different numbers of workers; enn-torchrun always does
+    ///
+    /// Checked on the node that hosts the rendezvous. Nodes of different roles may always differ.
+    #[arg(long, help_heading = "Nodes and workers")]
+    pub uneven: bool,
+    /// Let programs on other hosts use the store without the token
+    #[arg(long, help_heading = "Nodes and workers")]
+    pub store_open: bool,
+    /// Folder of runs [default: ENN_RUNS, else ~/.local/state/enn/runs]
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub runs_dir: Option<PathBuf>,
+    /// Remove runs of enn run that were last written to so many days ago, or "unlimited" [default: ENN_KEEP_DAYS, else 30]
+    #[arg(long, value_name = "DAYS", help_heading = "Output")]
+    pub keep_days: Option<String>,
+    /// Remove the oldest runs of enn run when all take more than this, e.g. 500M, or "unlimited" [default: ENN_KEEP_SIZE, else 4G]
+    ///
+    /// One run keeps no more copies of its workers' output than this, either; what is redirected or teed is always written. A run
+    /// whose launcher lives is never removed.
+    #[arg(long, value_name = "SIZE", help_heading = "Output")]
+    pub keep_size: Option<String>,
+    /// Keep no copy of output that is neither redirected nor teed
+    #[arg(long, help_heading = "Output of the workers")]
+    pub no_capture: bool,
+}
+
+impl EnnFlags {
+    /// Returns the limits on kept runs: from the flags, else from the variables.
+    ///
+    /// # Errors
+    /// The first value that cannot be parsed.
+    pub fn retention(&self, facts: &Facts) -> Result<Retention, RunError> {
+        let wrong = |place: &str, text: &str, Expected { what, hint }| RunError::Value {
+            place: place.to_owned(),
+            found: text.to_owned(),
+            expected: what,
+            hint,
+            parser: true,
+        };
+        let given = |flag: &Option<String>, name: &'static str, variable: &'static str, value: &Option<String>| {
+            let typed = flag.clone().map(|text| (name, text));
+            typed.or_else(|| value.clone().map(|text| (variable, text)))
+        };
+        let mut retention = Retention::default();
+        if let Some((place, text)) = given(&self.keep_days, "--keep-days", "ENN_KEEP_DAYS", &facts.keep_days) {
+            retention.age_max = values::days(&text).map_err(|expected| wrong(place, &text, expected))?;
+        }
+        if let Some((place, text)) = given(&self.keep_size, "--keep-size", "ENN_KEEP_SIZE", &facts.keep_size) {
+            retention.bytes_max = values::size(&text).map_err(|expected| wrong(place, &text, expected))?;
+        }
+        Ok(retention)
+    }
+}
