@@ -143,7 +143,7 @@ fuzz: libtorch ## Damaged input for every reader: a minute for what is made of o
 	ENN_FUZZ_SECONDS=$${ENN_FUZZ_SECONDS:-60} ENN_FUZZ_SEED=$${ENN_FUZZ_SEED:-$$RANDOM} \
 		$(CARGO) test --profile $(PROFILE) --workspace --test fuzz -- --test-threads 2
 
-doctor: build ## What this machine has, what is missing, and the command that mends it
+doctor: build ## What this machine has, what is missing, and how to fix it
 	@$(WITH_TORCH)
 	$(BIN)/enn doctor
 

@@ -24,7 +24,7 @@ use std::{io::Write, path::PathBuf};
 
 /// Train a model: stage the data, start workers, keep them alive
 ///
-/// With --runs-dir s3://BUCKET/PATH (or gs://, az://, file://) runs are kept there: every checkpoint is uploaded, and a run whose end
+/// With --runs-dir s3://BUCKET/PATH (or gs://, az://, file://) runs are kept there: checkpoints are uploaded, and a run whose end
 /// cannot be uploaded has failed. Training works in a copy below the user's cache; --resume s3://BUCKET/PATH/NAME continues the run on any
 /// machine.
 ///

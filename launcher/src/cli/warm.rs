@@ -19,7 +19,7 @@ const NONE: &str = "no warm server";
 /// Keep PyTorch imported between runs, so that `enn run --warm` starts a script at once
 ///
 /// A warm server is a process of yours that has imported PyTorch and waits. `enn run --warm`, or ENN_WARM=1, has workers forked by it, and
-/// starts one where none fits. It ends by itself after a time without a run, and with its Slurm job.
+/// starts one where none fits. It ends by itself after a time without a run, and with its Slurm step.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]

@@ -12,11 +12,11 @@ const PARAMETERS_MAX: usize = 7;
 
 /// Files and functions beyond a limit, with the reason why they read best as they are.
 const EXEMPT: [(&str, &str); 5] = [
-    ("launcher/src/rendezvous/state.rs", "one machine of states, every transition in sight of the others"),
-    ("launcher/src/stage/rows.rs", "one pass over a table, which its parts would hand seven values"),
-    ("launcher/src/rendezvous/handle.rs: start", "values of one start, each with a line of its own"),
-    ("launcher/src/stage/windows/mod.rs: draft", "fields of one struct, in order"),
-    ("launcher/src/export/describe.rs: sidecar", "what is said beside an artifact comes from as many places"),
+    ("launcher/src/rendezvous/state.rs", "one state machine; its transitions are read together"),
+    ("launcher/src/stage/rows.rs", "one pass over a table; parts in files of their own would share seven values"),
+    ("launcher/src/rendezvous/handle.rs: start", "it sets the values of one start, one on each line"),
+    ("launcher/src/stage/windows/mod.rs: draft", "it fills the fields of one struct in order"),
+    ("launcher/src/export/describe.rs: sidecar", "the description of an artifact is made of eight independent values"),
 ];
 
 fn is_exempt(place: &str) -> bool {
