@@ -4,11 +4,11 @@
 
 #![expect(clippy::print_stdout, reason = "its output is its result")]
 
+use enn_cluster::rendezvous::{News, Place, Rendezvous, Settings};
 use enn_common::wire::{
     frame::{self, FrameBuffer},
     node::{FromHost, NodeDescription, NodeId, PREFIX, PROOF_BYTES, PROTOCOL, RunEnd, Terms, ToHost},
 };
-use enn_launcher::rendezvous::{News, Place, Rendezvous, Settings};
 use mio::{Events, Interest, Poll, Token, net::TcpStream};
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},

@@ -5,7 +5,7 @@
 use enn_common::config::data::{
     DataConfig, DuplicatePolicy, Feature, FeatureKind, Layout, RowsLayout, SplitConfig, SplitKind, TargetMask,
 };
-use enn_launcher::stage::{self, StageOptions};
+use enn_data::stage::{self, StageOptions};
 use std::{error::Error, fs, path::PathBuf, time::Instant};
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,26 +1,12 @@
 //! The errors of all commands, and their exit codes.
 
-use crate::{
+use crate::{chaos::ChaosError, libtorch::NotFound, tasks::TaskError, torchrun::RunError};
+use enn_checkpoint::{convert::ConvertError, gather::GatherError, remote::RemoteError};
+use enn_cluster::{
     agent::{AgentError, AskError},
-    baselines::BaselineError,
-    chaos::ChaosError,
-    convert::ConvertError,
-    cv::{FoldRunnerError, FoldScoreError},
-    gather::GatherError,
     group::GroupError,
-    libtorch::NotFound,
-    logs::LogReadError,
-    preload::WarmError,
-    remote::RemoteError,
     rendezvous::RendezvousError,
-    run_dir::RunDirError,
-    runs::RemoveError,
-    serve::ServeError,
     slurm::SlurmError,
-    stage::StageError,
-    tasks::TaskError,
-    torchrun::RunError,
-    ui::{JournalError, KernelsError, MetricsError, TopError, report::PredictionsError},
 };
 use enn_common::{
     artifact::{cv::CvError, seal::SealError},
@@ -30,6 +16,15 @@ use enn_common::{
     fs::{FileError, PathError},
     staged::StagedError,
 };
+use enn_data::{
+    baselines::BaselineError,
+    cv::{FoldRunnerError, FoldScoreError},
+    stage::StageError,
+};
+use enn_process::{logs::LogReadError, preload::WarmError, run_dir::RunDirError};
+use enn_serve::ServeError;
+use enn_ui::runs::RemoveError;
+use enn_ui::{JournalError, KernelsError, MetricsError, TopError, report::PredictionsError};
 use std::{io, path::PathBuf, time::Duration};
 
 /// An error of a command; `exit_code` is its exit code.
@@ -177,7 +172,7 @@ pub enum Error {
     Tasks(#[from] TaskError),
     /// There is no profile to show.
     #[error(transparent)]
-    Profile(#[from] crate::ui::roofline::ProfileError),
+    Profile(#[from] enn_ui::roofline::ProfileError),
     /// A file of ENN does not parse.
     #[error("{}: {source}", path.display())]
     Json { path: PathBuf, source: serde_json::Error },
@@ -406,5 +401,10 @@ mod tests {
             ExitCode::Machine
         );
         assert_eq!(Error::from(ConvertError::File(file(io::ErrorKind::NotFound))).exit_code(), ExitCode::Artifact);
+        assert_eq!(
+            Error::from(RemoteError::File(file(io::ErrorKind::NotADirectory))).exit_code(),
+            ExitCode::Machine,
+            "what a disk says of a directory is the machine's"
+        );
     }
 }

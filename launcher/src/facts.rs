@@ -8,12 +8,12 @@ use crate::{
         variables::{OF_TORCHRUN, VARIABLES},
     },
     libtorch::{LibtorchFinder, SearchPaths},
-    run_dir::RUNS_DIR,
 };
 use enn_common::{
     config,
     fs::{FileError, private},
 };
+use enn_process::run_dir::RUNS_DIR;
 use nix::{
     sched::CpuSet,
     unistd::{AccessFlags, access},

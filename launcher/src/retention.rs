@@ -4,11 +4,9 @@
 //! **Invariant:** a run whose launcher lives is never removed, nor one without a recorded end that was written to lately,
 //! nor a run of `enn train`.
 
-use crate::{
-    logs, run_dir,
-    runs::{self, size},
-};
 use crossbeam_channel::{Receiver, bounded};
+use enn_process::{logs, run_dir};
+use enn_ui::runs::{self, size};
 use std::{
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -139,7 +137,7 @@ fn removable(path: &Path, now: SystemTime) -> Option<SystemTime> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run_dir::RunDir;
+    use enn_process::run_dir::RunDir;
     use std::fs::{self, File};
     use time::macros::datetime;
 

@@ -8,6 +8,7 @@
 )]
 
 use crate::launch;
+use enn_cluster::agent::WorkerSpec;
 use enn_common::{
     config::train::Device,
     graph::{Graph, eval::Array},
@@ -17,7 +18,6 @@ use enn_export::{
     maker::prepare::{Backend, Installers, prepare},
     sample::Sample,
 };
-use enn_launcher::agent::WorkerSpec;
 use serde_json::Value;
 use std::{
     fs,

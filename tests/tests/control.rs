@@ -5,8 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
+use enn_cluster::agent::{AskError, ask};
 use enn_common::{event::EventKind, wire::command::Request};
-use enn_launcher::agent::{AskError, ask};
 use enn_tests::agent::{self, Dice, End, Run, kill_9};
 use nix::sys::signal::Signal;
 use std::{

@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
+use enn_cluster::agent::WorkerSpec;
 use enn_common::{
     graph::{DType, Dim, Fold, Graph, Op, Unary},
     wire::{
@@ -16,10 +17,7 @@ use enn_export::{
     Batch, Model, Ports, Runner, Tensor, pt2,
     sample::{Sample, edges, samples},
 };
-use enn_launcher::{
-    agent::WorkerSpec,
-    export::{Artifact, EngineRunner},
-};
+use enn_launcher::export::{Artifact, EngineRunner};
 use enn_tests::artifact::{agrees, ports, worker};
 use std::{
     collections::BTreeMap,

@@ -8,7 +8,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests ask the environment where things are")]
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
-use enn_launcher::slurm::hostlist;
+use enn_cluster::slurm::hostlist;
 use enn_tests::{
     data,
     launch::{alive, enn},

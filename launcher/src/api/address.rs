@@ -1,14 +1,13 @@
 //! Finds a run by its name, its directory, or its address in an object store.
 
 use super::stream::WorkDir;
-use crate::{
-    Error,
+use crate::{Error, facts::Facts};
+use enn_checkpoint::{
     convert::{self, Verified},
-    facts::Facts,
     remote::{self, Outline, RemoteRuns, Store},
-    run_dir::{self, RunDirError},
-    runs::{self, Need, SelectedRun},
 };
+use enn_process::run_dir::{self, RunDirError};
+use enn_ui::runs::{self, Need, SelectedRun};
 use std::path::{Path, PathBuf};
 
 /// Name of a temporary download.

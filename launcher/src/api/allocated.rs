@@ -8,13 +8,15 @@ use super::{
 use crate::{
     Error,
     facts::Facts,
-    process::outlive,
+    torchrun::{self, Dialect, EnnFlags, Flags, Launch},
+};
+use enn_cluster::{
     rendezvous::Settings,
     slurm::{self, Allocation, AllocationRendezvous, NodeLeader, SlurmError, SystemCommands, TaskRole, WorkersFrom},
-    torchrun::{self, Dialect, EnnFlags, Flags, Launch},
-    ui::message,
 };
 use enn_common::{config::RunConfig, secrets};
+use enn_process::outlive;
+use enn_ui::message;
 use nix::sys::signal::Signal;
 use std::{io, os::unix::process::CommandExt};
 
@@ -229,7 +231,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn facts(more: &[(&str, &str)]) -> Facts {
-        let text = include_str!("../slurm/captured/srun-n8-N4.task3.env");
+        let text = include_str!("../../cluster/src/slurm/captured/srun-n8-N4.task3.env");
         let pair = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         let mut slurm: BTreeMap<String, String> =
             text.lines().filter_map(|line| line.split_once('=')).map(pair).collect();

@@ -1,11 +1,9 @@
 //! Events get a timestamp and go to the user interface in a separate thread, so that a slow terminal or disk does not delay the agent.
 
-use crate::{
-    process::GiveUp,
-    ui::{JournalError, MetricsServer, Mode, Sink},
-};
 use crossbeam_channel::{Sender, bounded};
 use enn_common::event::{Event, EventKind};
+use enn_process::GiveUp;
+use enn_ui::{JournalError, MetricsServer, Mode, Sink};
 use std::{
     path::Path,
     thread::JoinHandle,

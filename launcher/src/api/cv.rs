@@ -2,18 +2,7 @@
 //! rows.
 
 use super::{announce::Announcer, folds::Folds, launch, train};
-use crate::{
-    Error,
-    cv::{
-        self, FoldRunner, FoldTask,
-        rule::{self, FoldSpec, Rule},
-    },
-    error::Usage,
-    facts::Facts,
-    run_dir::{self, RunDir},
-    stage as stager,
-    ui::{Mode, Sink},
-};
+use crate::{Error, error::Usage, facts::Facts};
 use enn_common::{
     artifact::{
         cv::{CvRecord, FORMAT, FoldRecord, FoldState, VERSION},
@@ -28,6 +17,15 @@ use enn_common::{
     secrets,
     staged::Staged,
 };
+use enn_data::{
+    cv::{
+        self, FoldRunner, FoldTask,
+        rule::{self, FoldSpec, Rule},
+    },
+    stage as stager,
+};
+use enn_process::run_dir::{self, RunDir};
+use enn_ui::{Mode, Sink};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},

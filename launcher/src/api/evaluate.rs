@@ -6,17 +6,9 @@ use super::{
     predict::{PredictOptions, Subject, predict},
     train,
 };
-use crate::{
-    Error,
-    agent::Ended,
-    baselines::{self, Effort, Forecaster},
-    error::Usage,
-    evaluation::{self, EvaluationInput, IntervalCoverage, Quantiles, Seen},
-    facts::Facts,
-    gather::cell_names,
-    run_dir::RunDir,
-    ui::{Mode, report},
-};
+use crate::{Error, error::Usage, facts::Facts};
+use enn_checkpoint::gather::cell_names;
+use enn_cluster::agent::Ended;
 use enn_common::{
     artifact::{
         evaluation::{Evaluation, FILE, FORMAT, SeenPart, VERSION},
@@ -26,6 +18,12 @@ use enn_common::{
     fs::{RelPath, atomic},
     staged::{Split, Staged, npy::NpyElement, reader::NpyMap},
 };
+use enn_data::{
+    baselines::{self, Effort, Forecaster},
+    evaluation::{self, EvaluationInput, IntervalCoverage, Quantiles, Seen},
+};
+use enn_process::run_dir::RunDir;
+use enn_ui::{Mode, report};
 use std::path::{Path, PathBuf};
 
 /// The directory of evaluations below a run directory.

@@ -9,15 +9,14 @@
 use super::{cv, launch, predict::Subject as Trained, train};
 use crate::{
     Error,
-    agent::{PipeError, Piped, WorkerSpec},
     error::Usage,
     export::{
         DraftDir, Exported, Forms, Packed, Ports, Pythons, Subject, Tools, digest, is_packed, lock_output, programs,
         sidecar,
     },
     facts::Facts,
-    stage::input_bounds,
 };
+use enn_cluster::agent::{PipeError, Piped, WorkerSpec};
 use enn_common::{
     artifact::export::{Level, Sidecar, Source, Verified},
     config::train::Device,
@@ -28,6 +27,7 @@ use enn_common::{
         message::PROTOCOL,
     },
 };
+use enn_data::stage::input_bounds;
 use enn_export::{
     Batch, ExportError, Model, Precision, Runner, Target, Tensor, coreml,
     maker::{Made, log_of, prepare},

@@ -1,14 +1,11 @@
 //! A run that is to be resumed but has nothing left to do: its journal, report and checkpoints are not changed.
 
 use super::{mirror, pretrained, train::TrainedRun};
-use crate::{
-    Error,
-    agent::Ended,
-    error::Usage,
-    run_dir::{self, RunDir},
-    ui::{RunView, model::TrainedView, run_status::RunStatus},
-};
+use crate::{Error, error::Usage};
+use enn_cluster::agent::Ended;
 use enn_common::{checkpoint::listing, config::RunConfig, staged::StagedMeta};
+use enn_process::run_dir::{self, RunDir};
+use enn_ui::{RunView, model::TrainedView, run_status::RunStatus};
 use std::path::{Path, PathBuf};
 
 /// A run whose training is complete.

@@ -6,17 +6,8 @@ use super::{
     groups,
     importance::{self, Shuffling},
 };
-use crate::{
-    Error,
-    baselines::Scores,
-    cv::{self, FoldScores},
-    error::Usage,
-    evaluation::{self, IntervalCoverage, ScoringContext, Seen},
-    facts::Facts,
-    gather::cell_names,
-    run_dir::RunDir,
-    ui::report,
-};
+use crate::{Error, error::Usage, facts::Facts};
+use enn_checkpoint::gather::cell_names;
 use enn_common::{
     artifact::{
         cv::{CvRecord, FoldRecord, FoldState, MODEL},
@@ -28,6 +19,13 @@ use enn_common::{
     metrics::Metrics,
     staged::{Split, Staged, StagedMeta},
 };
+use enn_data::{
+    baselines::Scores,
+    cv::{self, FoldScores},
+    evaluation::{self, IntervalCoverage, ScoringContext, Seen},
+};
+use enn_process::run_dir::RunDir;
+use enn_ui::report;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},

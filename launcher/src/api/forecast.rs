@@ -1,15 +1,9 @@
 //! Forecasts of the test rows, which are drawn in the report of a training run.
 
 use super::{announce::Announcer, launch};
-use crate::{
-    Error,
-    agent::{self, Checkpoints, Committed, Ended, Job, ShardSet},
-    evaluation,
-    facts::Facts,
-    gather::GatherError,
-    run_dir::RunDir,
-    ui::{Mode, Sink, report::TestPredictions},
-};
+use crate::{Error, facts::Facts};
+use enn_checkpoint::gather::GatherError;
+use enn_cluster::agent::{self, Checkpoints, Committed, Ended, Job, ShardSet};
 use enn_common::{
     artifact::{
         chunk::{self, Chunk},
@@ -22,6 +16,9 @@ use enn_common::{
     fs::{Disk, Storage, atomic, mmap::bytes_of},
     staged::{Split, Staged, npy},
 };
+use enn_data::evaluation;
+use enn_process::run_dir::RunDir;
+use enn_ui::{Mode, Sink, report::TestPredictions};
 use std::path::Path;
 
 const CHUNK_ROWS: u64 = 8192;

@@ -1,10 +1,11 @@
 //! The groups by which rows are evaluated.
 
-use crate::{Error, error::Usage, stage as stager};
+use crate::{Error, error::Usage};
 use enn_common::{
     config::data::{DataConfig, Layout},
     staged::Staged,
 };
+use enn_data::stage as stager;
 
 /// Maximum number of groups.
 const GROUPS_MAX: usize = 1_000;

@@ -1,18 +1,17 @@
 //! Importance of inputs: how much worse the forecasts are with one input shuffled.
 
 use super::forecast::{self, Kept};
-use crate::{
-    Error,
-    baselines::Trial,
-    evaluation::{self, Shuffle, ShufflePlan},
-    facts::Facts,
-    run_dir::RunDir,
-};
+use crate::{Error, facts::Facts};
 use enn_common::{
     artifact::{cv::Spread, evaluation::Importance},
     config::RunConfig,
     staged::{Staged, npy::NpyElement, reader::NpyMap},
 };
+use enn_data::{
+    baselines::Trial,
+    evaluation::{self, Shuffle, ShufflePlan},
+};
+use enn_process::run_dir::RunDir;
 use std::path::Path;
 
 /// The model and the directory for predicting shuffled rows.

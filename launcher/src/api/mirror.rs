@@ -1,13 +1,11 @@
 //! Copies of a run's checkpoints and records in object stores: `train.checkpoint_mirror`, and the address where the run is kept.
 
 use super::announce::Announcer;
-use crate::{
-    Error,
-    agent::{self, Then},
-    remote::{self, Mirror, RemoteError, RemoteRuns, Store, UploadTarget, push_records},
-    run_dir::RunDir,
-};
+use crate::Error;
+use enn_checkpoint::remote::{self, Mirror, RemoteError, RemoteRuns, Store, UploadTarget, push_records};
+use enn_cluster::agent::{self, Then};
 use enn_common::{config::RunConfig, event::EventKind, fs::FileError};
+use enn_process::run_dir::RunDir;
 use std::path::Path;
 
 /// Checks the addresses before the run starts, so that a wrong address is reported at once, and makes the run visible where it is kept.

@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! use enn_launcher::{api, facts::Facts};
-//! # fn f() -> Result<(), enn_launcher::Error> {
+//! # fn f() -> Result<(), crate::Error> {
 //! let facts = Facts::gather();
 //! let config = api::load_config("weather.toml".as_ref(), &[], &facts)?;
 //! let run = api::train(&config, &facts, &api::TrainOptions::default())?;
@@ -37,13 +37,11 @@ mod sizes;
 mod stream;
 mod train;
 
-pub use crate::{
-    export::{Exported, is_packed as is_artifact},
-    gather::Arrays,
-};
+pub use crate::export::{Exported, is_packed as is_artifact};
 pub use address::{Outlined, at_address, find_run, newest_run, outline_at, verify_at};
 pub use allocated::{allocation, meeting, requeued, run_allocated, take_part};
 pub use cv::{CrossValidated, CvOptions, OUT_OF_FOLD, cross_validate};
+pub use enn_checkpoint::gather::Arrays;
 pub use evaluate::{EvaluateOptions, Evaluated, evaluate};
 pub use export::{ExportOptions, export, prepare_export};
 pub use finished::{FinishedRun, finished};

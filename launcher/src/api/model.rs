@@ -4,20 +4,20 @@
 use super::{address::find_run, announce::Announcer, launch, settings::CONFIG_BYTES_MAX, train};
 use crate::{
     Error,
-    agent::{self, Durable, Ended, Job},
-    convert::{self, Saved},
     facts::Facts,
-    run_dir::{self, RunDir},
-    runs::Need,
     tasks::{self, TaskEdit},
-    ui::Mode,
 };
+use enn_checkpoint::convert::{self, Saved};
+use enn_cluster::agent::{self, Durable, Ended, Job};
 use enn_common::{
     checkpoint::Checkpoint,
     config::{Forest, RunConfig},
     fs::{atomic, regular},
     staged::StagedMeta,
 };
+use enn_process::run_dir::{self, RunDir};
+use enn_ui::Mode;
+use enn_ui::runs::Need;
 use std::path::{Path, PathBuf};
 
 /// Makes a run directory under `runs_dir` with the seeded initial weights of `config` for data described by `meta`, as a committed

@@ -5,18 +5,17 @@ use super::{
     launch,
     train::{Lead, TrainOptions, TrainedRun, lead},
 };
-use crate::{
-    Error,
+use crate::{Error, facts::Facts};
+use enn_cluster::{
     agent::{self, Ended, HandEnd, Signal},
-    facts::Facts,
     rendezvous::{Rendezvous, Settings},
-    run_dir::RunDir,
-    ui::Sink,
 };
 use enn_common::{
     config::RunConfig,
     wire::follower::{Ending, RunDescription},
 };
+use enn_process::run_dir::RunDir;
+use enn_ui::Sink;
 use std::{path::Path, rc::Rc};
 
 /// Returns what the leader sends to the followers about the run.

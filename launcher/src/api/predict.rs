@@ -10,15 +10,12 @@ pub(super) use engine::{configured, write_chunk};
 use super::{announce::Announcer, launch, stream::WorkDir, train};
 use crate::{
     Error,
-    agent::{self, Checkpoints, Chunk, Committed, Ended, Job, ShardSet},
     error::Usage,
     export::{Packed, is_packed},
     facts::Facts,
-    gather::{self, Arrays, Gathered, Header, Ledger},
-    run_dir::{self, RunDir},
-    stage::{CategoryCoverage, ROW_NAMES_MAX, StageError, check_classes},
-    ui::{Mode, Sink},
 };
+use enn_checkpoint::gather::{self, Arrays, Gathered, Header, Ledger};
+use enn_cluster::agent::{self, Checkpoints, Chunk, Committed, Ended, Job, ShardSet};
 use enn_common::{
     artifact::prediction::ModelDigest,
     checkpoint::{Checkpoint, Extent, find_sound, name},
@@ -30,6 +27,9 @@ use enn_common::{
     event::EventKind,
     staged::{StagedMeta, meta::CleaningReport},
 };
+use enn_data::stage::{CategoryCoverage, ROW_NAMES_MAX, StageError, check_classes};
+use enn_process::run_dir::{self, RunDir};
+use enn_ui::{Mode, Sink};
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},

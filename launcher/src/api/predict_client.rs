@@ -1,10 +1,8 @@
 //! A client of a worker that loads a model once and then answers one prediction request at a time (`enn_common::wire::serve`).
 
-use crate::{
-    Error,
-    agent::{PipeError, Piped, WorkerSpec, device},
-};
+use crate::Error;
 use crossbeam_channel::Receiver;
+use enn_cluster::agent::{PipeError, Piped, WorkerSpec, device};
 use enn_common::{
     config::train::Precision,
     wire::{

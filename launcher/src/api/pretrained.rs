@@ -1,18 +1,15 @@
 //! Fine-tuning and resuming: what a training takes from a pretrained model, or from its own earlier checkpoints.
 
 use super::train::wall_time;
-use crate::{
-    Error,
-    convert::{self, Form},
-    error::Usage,
-    run_dir::{self, RunDir},
-    stage,
-};
+use crate::{Error, error::Usage};
+use enn_checkpoint::convert::{self, Form};
 use enn_common::{
     checkpoint::{Checkpoint, Extent, Manifest, find_sound, listing},
     config::{Parent, RunConfig, parent::ScalerChoice},
     staged::{StagedMeta, meta::Stats},
 };
+use enn_data::stage;
+use enn_process::run_dir::{self, RunDir};
 use std::path::{Path, PathBuf};
 
 /// Directory of a converted pretrained file below the run directory.
@@ -202,9 +199,9 @@ mod tests {
         api::{TrainOptions, load_config, train},
         error::Usage,
         facts::Facts,
-        ui::Mode,
     };
     use enn_common::checkpoint::{ShardWriter, TensorDType, commit, name};
+    use enn_ui::Mode;
     use std::fs;
 
     const TOML: &str = "name = \"a\"\n[data]\nfiles = \"a.csv\"\n[data.rows]\nfeatures = [\"x\"]\ntargets = [\"y\"]\n";

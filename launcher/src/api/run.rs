@@ -4,14 +4,16 @@ use super::announce::Announcer;
 use crate::{
     Error,
     facts::Facts,
+    retention::RetentionSweep,
+    torchrun::{Dialect, Launch, RunError},
+};
+use enn_cluster::{
     group::{self, GroupOutcome, GroupSpec},
     rendezvous::{RoundEnd, RunEnd},
-    retention::RetentionSweep,
-    run_dir::{RunDir, RunDirError},
-    torchrun::{Dialect, Launch, RunError},
-    ui::{MetricsServer, Mode, message},
 };
 use enn_common::{event::EventKind, exit::ExitCode, fs::private};
+use enn_process::run_dir::{RunDir, RunDirError};
+use enn_ui::{MetricsServer, Mode, message};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::{
     fs::{self, File},

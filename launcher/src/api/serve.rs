@@ -13,11 +13,11 @@ use crate::{
     error::Usage,
     export::{Packed, is_packed},
     facts::Facts,
-    process::{STOP_SIGNALS, Signals, next_signal},
-    serve::{self, Answers, Drained, Engine, EngineError, Failure, Limits, ServeError, Server, Settings, Start, Token},
 };
 use crossbeam_channel::Receiver;
 use enn_common::config::train::Precision;
+use enn_process::{STOP_SIGNALS, Signals, next_signal};
+use enn_serve::{Answers, Drained, Engine, EngineError, Failure, Limits, ServeError, Server, Settings, Start, Token};
 use nix::sys::signal::Signal;
 use std::{
     io,
@@ -120,7 +120,7 @@ fn of_run(
     facts: &Facts,
     options: &ServeOptions,
     scratch: &Path,
-) -> Result<(serve::Subject, Box<Start>), Error> {
+) -> Result<(enn_serve::Subject, Box<Start>), Error> {
     let predict = PredictOptions { overrides: options.overrides.clone(), ..PredictOptions::default() };
     let subject = Subject::of(model, &[scratch.to_owned()], facts, &predict)?;
     let worker = launch::worker(&subject.config, facts, options.workers.max(1))?;
@@ -134,7 +134,7 @@ fn of_run(
         client.set_wait(time);
         Ok(Box::new(Worker(client)))
     };
-    let subject = serve::Subject {
+    let subject = enn_serve::Subject {
         run: subject.digest.run.clone(),
         step: subject.digest.step,
         levels: subject.config.train.quantile_levels().to_vec(),

@@ -1,6 +1,6 @@
 //! Resolves a configuration from a file and flags.
 
-use crate::{Error, error::Usage, facts::Facts, stage};
+use crate::{Error, error::Usage, facts::Facts};
 use enn_common::{
     config::{
         Place, RawConfig, RunConfig,
@@ -10,6 +10,7 @@ use enn_common::{
     },
     fs::regular,
 };
+use enn_data::stage;
 use std::path::Path;
 
 /// Maximum size of a configuration file, bytes.

@@ -1,12 +1,14 @@
 //! Model sizes, batch and learning rate of a new run: chosen by the estimated cost of the data, written to the run's configuration, and
 //! reported.
 
-use crate::{Error, run_dir::RunDir, ui::format};
+use crate::Error;
 use enn_common::{
     config::{RunConfig, effort::Estimate, train::Device},
     event::EventKind,
     staged::StagedMeta,
 };
+use enn_process::run_dir::RunDir;
+use enn_ui::format;
 
 /// Returns the configuration with the values that follow from the data, and writes it to the run; the choice is sent to `emit`.
 ///

@@ -17,17 +17,17 @@ use crate::{
     Error,
     export::{ArtifactRunner, is_packed},
     facts::Facts,
-    gather::Stream,
-    stage::{self, Batches, CategoryCoverage, StageError, StageOptions, ample},
 };
 use arrow_array::RecordBatch;
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::{ArrowError, Schema};
+use enn_checkpoint::gather::Stream;
 use enn_common::{
     config::data::{DataConfig, Layout, SourceFormat},
     fs::{Disk, FileError, Storage},
     staged::Staged,
 };
+use enn_data::stage::{self, Batches, CategoryCoverage, StageError, StageOptions, ample};
 use std::{
     collections::HashSet,
     fs::{self, DirBuilder, File},

@@ -9,22 +9,11 @@ use super::{
     pretrained::{self, FinetuneOptions},
     sizes,
 };
-pub use crate::runs::STAGED_DIR;
-use crate::{
-    Error,
+use crate::{Error, error::Usage, facts::Facts};
+use enn_checkpoint::gather::{self, RunInfo};
+use enn_cluster::{
     agent::{self, Durable, Ended, Headship, Heritage, Job, Outcome},
-    baselines::{self, Baselines, Effort},
-    error::Usage,
-    facts::Facts,
-    gather::{self, RunInfo},
-    process::Guard,
     rendezvous::{Rendezvous, Settings},
-    run_dir::{RUNS_DIR, RunDir},
-    stage::{self as stager, StageOptions, Staged},
-    ui::{
-        MetricsServer, Mode, Sink,
-        report::{self, ReportError},
-    },
 };
 use enn_common::{
     artifact::classes::ClassFigures,
@@ -35,6 +24,19 @@ use enn_common::{
     fs::private,
     metrics::Metrics,
     staged::{Split, StagedMeta, meta::SourceMeta, mix},
+};
+use enn_data::{
+    baselines::{self, Baselines, Effort},
+    stage::{self as stager, StageOptions, Staged},
+};
+use enn_process::{
+    Guard,
+    run_dir::{RUNS_DIR, RunDir},
+};
+pub use enn_ui::runs::STAGED_DIR;
+use enn_ui::{
+    MetricsServer, Mode, Sink,
+    report::{self, ReportError},
 };
 use std::{
     cell::Cell,

@@ -1,6 +1,7 @@
 //! Why `enn chaos` cannot do its work.
 
-use crate::{run_dir::RunDirError, ui::JournalError};
+use enn_process::run_dir::RunDirError;
+use enn_ui::JournalError;
 use std::{io, path::PathBuf};
 
 /// Failures of `enn chaos`. A worker that ended before it was hit is none.

@@ -9,11 +9,8 @@ use super::{
     live_workers::LiveWorkers,
     target::{Identity, Target},
 };
-use crate::{
-    process::{STOP_SIGNALS, Signals},
-    run_dir,
-    ui::follow::Follower,
-};
+use enn_process::{STOP_SIGNALS, Signals, run_dir};
+use enn_ui::follow::Follower;
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},

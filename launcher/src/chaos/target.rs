@@ -4,7 +4,7 @@
 //! process is the one that is hit.
 
 use super::unix;
-use crate::process::pidfd;
+use enn_process::pidfd;
 use nix::{sys::signal::Signal, unistd::geteuid};
 use std::{
     fs, io,

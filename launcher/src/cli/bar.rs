@@ -1,6 +1,6 @@
 //! A progress bar of bytes on standard error, if that is a terminal and no other output was requested.
 
-use crate::ui::terminal;
+use enn_ui::terminal;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 const REDRAWS_PER_S: u8 = 12;

@@ -2,13 +2,14 @@
 
 use super::{flags::RunArgs, output};
 use crate::{
-    Error, agent,
+    Error,
     chaos::{self, ChaosEnd, ChaosError, ChaosOptions, FaultKind, Rate, Schedule},
     facts::Facts,
-    run_dir,
-    runs::Need,
 };
+use enn_cluster::agent;
 use enn_common::{exit::ExitCode, wire::command::Request};
+use enn_process::run_dir;
+use enn_ui::runs::Need;
 use nix::sys::signal::Signal;
 use std::io::Write;
 

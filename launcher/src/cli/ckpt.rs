@@ -7,13 +7,10 @@ mod transfer;
 mod verify;
 
 use super::{bar::Bar, flags::Runs, output};
-use crate::{
-    Error, api,
+use crate::{Error, api, facts::Facts};
+use enn_checkpoint::{
     convert::{self as convert_files, Contents, Mapped},
-    facts::Facts,
     remote::{self, RemoteRuns},
-    runs::Need,
-    ui::format,
 };
 use enn_common::{
     checkpoint::{
@@ -24,6 +21,8 @@ use enn_common::{
     exit::ExitCode,
     metrics::Metrics,
 };
+use enn_ui::format;
+use enn_ui::runs::Need;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

@@ -9,9 +9,9 @@ use crate::{
     api::{self, CvOptions},
     error::Usage,
     facts::Facts,
-    run_dir, ui,
 };
 use enn_common::{artifact::cv::FoldState, exit::ExitCode};
+use enn_process::run_dir;
 use std::path::PathBuf;
 
 /// Cross-validate: train a model per fold of the rows and judge it on the rows it never saw, beside every baseline
@@ -68,26 +68,26 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
     let seed = args.seed;
     let jobs = args.jobs;
     // With --json one document is printed, not events.
-    let staging = if mode == ui::Mode::Json { ui::Mode::Quiet } else { mode };
+    let staging = if mode == enn_ui::Mode::Json { enn_ui::Mode::Quiet } else { mode };
     let group = args.group.clone();
     let importance = args.importance;
     let options =
         CvOptions { runs_dir, resume, folds, seed, jobs, mode: staging, handle_signals: true, group, importance };
-    let lines = !matches!(mode, ui::Mode::Quiet | ui::Mode::Json);
+    let lines = !matches!(mode, enn_ui::Mode::Quiet | enn_ui::Mode::Json);
     let ended = api::cross_validate(config.as_ref(), facts, &options, &mut |record, fold| {
         if lines {
             // A closed standard output is reported at the end.
-            let _gone = output::text_line(&ui::cv::line(record, fold));
+            let _gone = output::text_line(&enn_ui::cv::line(record, fold));
         }
     })?;
     let record = &ended.record;
-    if mode == ui::Mode::Json {
+    if mode == enn_ui::Mode::Json {
         let value = |of: serde_json::Result<_>| of.map_err(|source| Error::Json { path: ended.dir.clone(), source });
         let mut all = value(serde_json::to_value(record))?;
         all["evaluation"] = value(serde_json::to_value(&ended.evaluation))?;
         output::json(&all)?;
     } else {
-        output::text_line(&ui::cv::table(record, ended.evaluation.as_ref()))?;
+        output::text_line(&enn_ui::cv::table(record, ended.evaluation.as_ref()))?;
         output::text_line(&format!("cross-validation in {}", ended.dir.display()))?;
     }
     if let Some(signal) = ended.stopped {

@@ -1,12 +1,13 @@
 //! `enn data verify`.
 
 use super::{bar::Bar, flags::Runs, output};
-use crate::{Error, facts::Facts, runs::Need};
+use crate::{Error, facts::Facts};
 use enn_common::{
     artifact::prediction::{manifest_path, verify},
     exit::ExitCode,
     staged::{META, Staged, Sums},
 };
+use enn_ui::runs::Need;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 

@@ -8,10 +8,10 @@ use crate::{
     Error,
     api::{self, EvaluateOptions},
     facts::Facts,
-    runs::Need,
-    ui::{self, Mode},
 };
 use enn_common::exit::ExitCode;
+use enn_ui::Mode;
+use enn_ui::runs::Need;
 use std::path::PathBuf;
 
 /// Judge a run's model on data with targets, beside baselines fitted to its training and validation rows
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
             let value = serde_json::to_value(evaluation);
             output::json(&value.map_err(|source| Error::Json { path: found.dir.clone(), source })?)?;
         } else {
-            output::text_line(&ui::evaluation::table(evaluation))?;
+            output::text_line(&enn_ui::evaluation::table(evaluation))?;
             output::text_line(&format!("evaluation in {}", found.dir.display()))?;
         }
     }

@@ -7,12 +7,12 @@ use crate::{
     error::Usage,
     export,
     facts::Facts,
-    process::{STOP_SIGNALS, Signals, end_children, next_signal, wait_ready},
-    runs::Need,
-    ui::message,
 };
 use enn_common::{config::train::Device, exit::ExitCode};
 use enn_export::{Batch, Precision, Target};
+use enn_process::{STOP_SIGNALS, Signals, end_children, next_signal, wait_ready};
+use enn_ui::message;
+use enn_ui::runs::Need;
 use nix::{
     poll::{PollFd, PollFlags},
     sys::signal::Signal,

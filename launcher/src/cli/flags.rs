@@ -5,12 +5,12 @@ use crate::{
     Error,
     api::{self, Override},
     facts::Facts,
-    runs::Need,
     torchrun,
-    ui::{self, Mode},
 };
 use clap::Args;
 use enn_common::config::raw::RawValue;
+use enn_ui::Mode;
+use enn_ui::runs::Need;
 use std::{
     io::Write,
     net::SocketAddr,
@@ -218,7 +218,7 @@ pub(super) struct Scrape {
     ///
     /// Off unless given. A port alone is served on the loopback address only; 0.0.0.0:PORT shows the run's name, its hosts
     /// and its numbers to everybody who reaches the port: there is no password.
-    #[arg(long, value_name = "ADDRESS", value_parser = ui::metrics_server::address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = enn_ui::metrics_server::address)]
     metrics_addr: Option<SocketAddr>,
 }
 

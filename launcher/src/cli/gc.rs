@@ -4,13 +4,10 @@ use super::{
     flags, output,
     rm::{self, Removed},
 };
-use crate::{
-    Error,
-    facts::Facts,
-    run_dir,
-    runs::{self, RemovalDecision, RemovalFilter, RunSummary, StagedData},
-};
+use crate::{Error, facts::Facts};
 use enn_common::exit::ExitCode;
+use enn_process::run_dir;
+use enn_ui::runs::{self, RemovalDecision, RemovalFilter, RunSummary, StagedData};
 use std::{
     collections::BTreeSet,
     io::Write,

@@ -4,8 +4,9 @@ use super::{
     flags::{Changes, Runs, Show},
     output,
 };
-use crate::{Error, api, facts::Facts, run_dir};
+use crate::{Error, api, facts::Facts};
 use enn_common::exit::ExitCode;
+use enn_process::run_dir;
 use std::path::PathBuf;
 
 /// Make a model with seeded initial weights, as a run directory with a checkpoint of step 0

@@ -1,8 +1,9 @@
 //! `enn kernels`.
 
 use super::{flags::RunArgs, output};
-use crate::{Error, facts::Facts, runs::Need, ui};
+use crate::{Error, facts::Facts};
 use enn_common::exit::ExitCode;
+use enn_ui::runs::Need;
 
 /// Show which kernels a run's workers used, what they passed over and why, and what is in quarantine
 ///
@@ -18,12 +19,12 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let run = args.which.find(Need::Any, facts)?;
-    let book = ui::kernels::read(&run)?;
+    let book = enn_ui::kernels::read(&run)?;
     if args.json {
         let value = serde_json::to_value(book).map_err(|source| Error::Json { path: run, source })?;
         output::json(&value)?;
     } else {
-        output::text_line(&ui::kernels::text(&book))?;
+        output::text_line(&enn_ui::kernels::text(&book))?;
     }
     Ok(ExitCode::Success)
 }

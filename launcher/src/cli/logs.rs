@@ -1,14 +1,13 @@
 //! `enn logs`.
 
 use super::{flags::RunArgs, output};
-use crate::{
-    Error,
-    facts::Facts,
+use crate::{Error, facts::Facts};
+use enn_common::exit::ExitCode;
+use enn_process::{
     logs::{self, LogFormat, LogLocation, LogReadError, LogReader, LogSelection, Printer},
     run_dir,
-    runs::Need,
 };
-use enn_common::exit::ExitCode;
+use enn_ui::runs::Need;
 use std::io::Write;
 
 /// Print what the workers of a run wrote, and follow it while the run goes on

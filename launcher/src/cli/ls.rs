@@ -1,14 +1,11 @@
 //! `enn ls`.
 
 use super::{flags, output};
-use crate::{
-    Error,
-    facts::Facts,
-    run_dir,
-    runs::{self, RunState, RunSummary, StagedData},
-    ui::{format, run_status::RunStatus},
-};
+use crate::{Error, facts::Facts};
 use enn_common::exit::ExitCode;
+use enn_process::run_dir;
+use enn_ui::runs::{self, RunState, RunSummary, StagedData};
+use enn_ui::{format, run_status::RunStatus};
 use serde_json::{Value, json};
 use std::{
     io::IsTerminal,
@@ -193,7 +190,7 @@ pub(super) fn age(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runs::RunKind;
+    use enn_ui::runs::RunKind;
 
     fn row(name: &str, state: RunState, error: Option<&str>) -> Row {
         let run = RunSummary {

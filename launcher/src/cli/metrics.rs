@@ -1,8 +1,9 @@
 //! `enn metrics`.
 
 use super::{flags::Runs, output};
-use crate::{Error, facts::Facts, runs::Need, ui};
+use crate::{Error, facts::Facts};
 use enn_common::exit::ExitCode;
+use enn_ui::runs::Need;
 
 /// Print the errors of a run's best model beside the baselines
 #[derive(Debug, clap::Args)]
@@ -20,11 +21,11 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let run = args.runs.find(&args.run, Need::Errors, facts)?;
     if args.json {
-        let metrics = ui::metrics::read(&run)?;
+        let metrics = enn_ui::metrics::read(&run)?;
         let value = serde_json::to_value(metrics).map_err(|source| Error::Json { path: run, source })?;
         output::json(&value)?;
     } else {
-        output::text_line(&ui::metrics::table(&ui::RunView::read(&run)?))?;
+        output::text_line(&enn_ui::metrics::table(&enn_ui::RunView::read(&run)?))?;
     }
     Ok(ExitCode::Success)
 }

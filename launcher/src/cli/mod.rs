@@ -40,14 +40,10 @@ mod top;
 mod train;
 mod warm;
 
-use crate::{
-    Error,
-    facts::Facts,
-    torchrun::Dialect,
-    ui::{message, terminal},
-};
+use crate::{Error, facts::Facts, torchrun::Dialect};
 use clap::{CommandFactory, Parser, Subcommand};
 use enn_common::{exit::ExitCode, panics, shown};
+use enn_ui::{message, terminal};
 use line::LineError;
 use std::path::Path;
 use tracing_subscriber::{

@@ -4,7 +4,6 @@ use super::{flags::Runs, output, task_table};
 use crate::{
     Error, api,
     facts::Facts,
-    runs::Need,
     tasks::{TaskEdit, TaskKeys},
 };
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -12,6 +11,7 @@ use enn_common::{
     config::forest::{Mixer, Mode, Reduction},
     exit::ExitCode,
 };
+use enn_ui::runs::Need;
 use std::path::{Path, PathBuf};
 
 /// Save a run's model to a file, load one into a new run, or list and edit the tasks of a configuration

@@ -1,7 +1,8 @@
 //! Standard output: JSON and text of the commands that print data.
 
-use crate::{Error, process::PatientWriter};
+use crate::Error;
 use enn_common::shown;
+use enn_process::PatientWriter;
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 

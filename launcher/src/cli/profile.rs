@@ -1,8 +1,9 @@
 //! `enn profile`.
 
 use super::{flags::Runs, output};
-use crate::{Error, facts::Facts, runs::Need, ui};
+use crate::{Error, facts::Facts};
 use enn_common::exit::ExitCode;
+use enn_ui::runs::Need;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -28,12 +29,12 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let run = args.runs.find(&args.run, Need::Profile, facts)?;
     if args.program {
-        let program = ui::program::read(&run)?;
-        return shown(args.json, &program, run, ui::program::listing(&program).trim_end());
+        let program = enn_ui::program::read(&run)?;
+        return shown(args.json, &program, run, enn_ui::program::listing(&program).trim_end());
     }
-    let roofline = ui::roofline::read(&run)?;
-    let trace = ui::roofline::gather_traces(&run)?;
-    let text = format!("{}\ntrace: {}", ui::roofline::table(&roofline), trace.display());
+    let roofline = enn_ui::roofline::read(&run)?;
+    let trace = enn_ui::roofline::gather_traces(&run)?;
+    let text = format!("{}\ntrace: {}", enn_ui::roofline::table(&roofline), trace.display());
     shown(args.json, &roofline, run, &text)
 }
 

@@ -1,13 +1,10 @@
 //! `enn rm`.
 
 use super::{flags, output};
-use crate::{
-    Error,
-    facts::Facts,
-    runs::{self, Need, RunSummary, StagedData},
-    ui::format,
-};
+use crate::{Error, facts::Facts};
 use enn_common::exit::ExitCode;
+use enn_ui::format;
+use enn_ui::runs::{self, Need, RunSummary, StagedData};
 use serde_json::json;
 use std::{
     collections::BTreeSet,

@@ -10,9 +10,9 @@ use crate::{
     api::{self, RunOptions},
     facts::Facts,
     torchrun::{self, Dialect, EnnFlags, Flags, RunError, TorchPlugIn},
-    ui::{Mode, message},
 };
 use enn_common::exit::ExitCode;
+use enn_ui::{Mode, message};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::process::CommandExt,

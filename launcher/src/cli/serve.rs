@@ -8,10 +8,10 @@ use crate::{
     Error,
     api::{self, ServeOptions},
     facts::Facts,
-    serve::Limits,
-    ui::{message, metrics_server},
 };
 use enn_common::{config::train::Precision, exit::ExitCode};
+use enn_serve::Limits;
+use enn_ui::{message, metrics_server};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use std::{path::PathBuf, time::Duration};

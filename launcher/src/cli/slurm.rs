@@ -1,12 +1,9 @@
 //! `enn slurm`.
 
 use super::output;
-use crate::{
-    Error,
-    facts::Facts,
-    slurm::{self, JobOptions, SlurmError, SystemCommands},
-};
+use crate::{Error, facts::Facts};
 use clap::Subcommand;
+use enn_cluster::slurm::{self, JobOptions, SlurmError, SystemCommands};
 use enn_common::exit::ExitCode;
 
 /// Run under Slurm: write the script of a job, submit it, show its state

@@ -27,7 +27,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let config = api::load_config(&args.config, &args.changes.overrides(), facts)?;
     let mode = args.show.mode();
     let staged = api::stage(&config, &facts.cwd.join(&args.out), mode)?;
-    if mode != crate::ui::Mode::Json {
+    if mode != enn_ui::Mode::Json {
         output::text_line(&staged.dir.display().to_string())?;
     }
     Ok(ExitCode::Success)

@@ -1,21 +1,18 @@
 //! `enn status`.
 
 use super::{flags::RunArgs, output};
-use crate::{
-    Error,
-    facts::Facts,
-    run_dir,
-    runs::Need,
-    ui::{
-        RunView,
-        follow::Follower,
-        openmetrics,
-        run_status::RunStatus,
-        status::{self, StatusContext},
-        terminal,
-    },
-};
+use crate::{Error, facts::Facts};
 use enn_common::{exit::ExitCode, shown};
+use enn_process::run_dir;
+use enn_ui::runs::Need;
+use enn_ui::{
+    RunView,
+    follow::Follower,
+    openmetrics,
+    run_status::RunStatus,
+    status::{self, StatusContext},
+    terminal,
+};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},

@@ -1,21 +1,18 @@
 //! Sends a request to a named run. While no node leads the run, it waits for a node that takes over.
 
 use super::{flags, output};
-use crate::{
-    Error,
-    agent::{self, AskError},
-    facts::Facts,
-    run_dir,
-    runs::Need,
-    ui::{
-        RunView,
-        follow::Follower,
-        message,
-        run_status::{RunStatus, TAKE_OVER_MAX},
-    },
-};
+use crate::{Error, facts::Facts};
 use clap::Args;
+use enn_cluster::agent::{self, AskError};
 use enn_common::{exit::ExitCode, wire::command::Request};
+use enn_process::run_dir;
+use enn_ui::runs::Need;
+use enn_ui::{
+    RunView,
+    follow::Follower,
+    message,
+    run_status::{RunStatus, TAKE_OVER_MAX},
+};
 use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},

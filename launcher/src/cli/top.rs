@@ -1,18 +1,14 @@
 //! `enn top`.
 
 use super::flags::RunArgs;
-use crate::{
-    Error,
-    facts::Facts,
-    process::{STOP_SIGNALS, Signals},
-    run_dir,
-    runs::Need,
-    ui::{
-        TopError,
-        top::{self, TopOptions},
-    },
-};
+use crate::{Error, facts::Facts};
 use enn_common::exit::ExitCode;
+use enn_process::{STOP_SIGNALS, Signals, run_dir};
+use enn_ui::runs::Need;
+use enn_ui::{
+    TopError,
+    top::{self, TopOptions},
+};
 
 /// Watch a run on the whole screen: nodes, workers, load, throughput, reasons, logs
 #[derive(Debug, clap::Args)]

@@ -6,20 +6,22 @@ use super::{
 };
 use crate::{
     Error,
-    agent::{Ended, Signal},
     api::{self, FinetuneOptions, Override, TrainOptions},
-    baselines::Effort,
     error::Usage,
     facts::Facts,
-    run_dir,
-    runs::Need,
-    slurm::Allocation,
     torchrun::Dialect,
+};
+use enn_cluster::{
+    agent::{Ended, Signal},
+    slurm::Allocation,
 };
 use enn_common::{
     config::{RunConfig, parent::ScalerChoice, raw::RawValue},
     exit::ExitCode,
 };
+use enn_data::baselines::Effort;
+use enn_process::run_dir;
+use enn_ui::runs::Need;
 use std::{io::Write, path::PathBuf};
 
 /// Train a model: stage the data, start workers, keep them alive

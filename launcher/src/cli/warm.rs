@@ -4,11 +4,11 @@ use super::{flags, output};
 use crate::{
     Error,
     facts::{Facts, OMP_NUM_THREADS},
-    preload::{self, Preload, Status, Trial, WARM_IDLE, WarmError, WarmServer, WarmSettings},
-    ui::format,
 };
 use clap::Subcommand;
 use enn_common::{exit::ExitCode, secrets};
+use enn_process::preload::{self, Preload, Status, Trial, WARM_IDLE, WarmError, WarmServer, WarmSettings};
+use enn_ui::format;
 use serde::Deserialize;
 use serde_json::json;
 use std::{ffi::OsString, fs, time::Duration};

@@ -1,11 +1,11 @@
 //! Examines the machine without judging what it finds. Every step that can take time has a limit.
 
-use crate::{
-    libtorch::Libtorch,
-    preload::{self, Preload, Trial},
-    process::{OutputError, output_within},
-};
+use crate::libtorch::Libtorch;
 use enn_common::{fs::memory, probe::Probe, secrets};
+use enn_process::{
+    OutputError, output_within,
+    preload::{self, Preload, Trial},
+};
 use nix::sys::{
     resource::{RLIM_INFINITY, Resource, getrlimit},
     statvfs::statvfs,

@@ -4,8 +4,9 @@ use super::{
     findings::{Findings, ProbeFailure},
     report::{Check, CheckState, Report},
 };
-use crate::{libtorch::RELEASE as LIBTORCH, preload::Trial};
+use crate::libtorch::RELEASE as LIBTORCH;
 use enn_common::probe::Probe;
+use enn_process::preload::Trial;
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;

@@ -1,7 +1,6 @@
 //! The sidecar: the description beside an artifact.
 
 use super::{Digest, Form, Ports, usage};
-use crate::stage::InputBounds;
 use enn_common::{
     artifact::{
         export::{BatchRows, Column, Origin, Port, Sidecar, Source, VERSION, Verified},
@@ -17,6 +16,7 @@ use enn_common::{
         meta::{CleaningReport, FeatureMeta, Stats},
     },
 };
+use enn_data::stage::InputBounds;
 use enn_export::{Batch, Precision, Reduction, Target, maker::Made, onnx};
 use std::collections::BTreeMap;
 

@@ -2,8 +2,8 @@
 //! there is an error here.
 
 use super::tools;
-use crate::agent::{PipeError, Piped, WorkerSpec, device};
 use crossbeam_channel::Receiver;
+use enn_cluster::agent::{PipeError, Piped, WorkerSpec, device};
 use enn_common::{
     fs::atomic,
     wire::{

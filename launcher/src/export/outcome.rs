@@ -1,9 +1,9 @@
 //! The outcome of each format's export, and its display.
 
 use super::describe::OUTSIDE;
-use crate::ui::format;
 use enn_common::artifact::export::{Level, Sidecar};
 use enn_export::{ExportError, Target};
+use enn_ui::format;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 

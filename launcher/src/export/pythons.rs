@@ -3,9 +3,9 @@
 //!
 //! **Invariant:** an interpreter is started only when its packages are searched, once, and with a time limit.
 
-use crate::process::output_within;
 use enn_common::secrets;
 use enn_export::maker::prepare::Backend;
+use enn_process::output_within;
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},

@@ -1,7 +1,7 @@
 //! The tools that make and run artifacts: libraries and environments where they were found, and a worker for libtorch's formats.
 
 use super::{Artifact, EngineRunner, Pythons};
-use crate::agent::WorkerSpec;
+use enn_cluster::agent::WorkerSpec;
 use enn_common::{config::train::Device, fs::memory, secrets, wire::engine::Engine};
 use enn_export::{
     ExportError, Model, Ports, Runner, Target, litert,

@@ -1,7 +1,7 @@
 //! The torch that a Python would import, found without importing it.
 
-use crate::process::{OutputError, output_within};
 use enn_common::secrets;
+use enn_process::{OutputError, output_within};
 use std::{
     io::ErrorKind,
     path::{Path, PathBuf},

@@ -1,7 +1,7 @@
 //! Errors in a command line of `enn run`: a sentence with the place, the value found, the value expected and a hint.
 
-use crate::numa::NumaError;
 use enn_common::exit::ExitCode;
+use enn_process::numa::NumaError;
 use std::{io, path::PathBuf};
 
 /// Reasons for which a launch cannot begin.

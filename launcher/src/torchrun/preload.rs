@@ -4,11 +4,9 @@
 //! through modules beside it. It reads files, bounded in number and length, and runs nothing.
 
 use super::{Dialect, EnnFlags, Flags, RunError, program::is_module, values::Expected};
-use crate::{
-    facts::Facts,
-    preload::{Preload, WARM_IDLE, WarmSettings},
-    rendezvous::Settings,
-};
+use crate::facts::Facts;
+use enn_cluster::rendezvous::Settings;
+use enn_process::preload::{Preload, WARM_IDLE, WarmSettings};
 use std::{
     collections::BTreeSet,
     ffi::OsString,

@@ -1,10 +1,8 @@
 //! The command of a worker: its Python and script, and whether both exist. Reads the file system, starts nothing.
 
 use super::{Flags, RunError};
-use crate::{
-    facts::{self, Facts},
-    group::Command,
-};
+use crate::facts::{self, Facts};
+use enn_cluster::group::Command;
 use std::{
     ffi::{OsStr, OsString},
     fs::File,

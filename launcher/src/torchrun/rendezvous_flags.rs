@@ -5,7 +5,7 @@ use super::{
     Flags, RunError, endpoint,
     values::{self, Expected},
 };
-use crate::rendezvous::Place;
+use enn_cluster::rendezvous::Place;
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 /// Port of a static rendezvous.

@@ -10,12 +10,13 @@ use super::{
 use crate::{
     doctor::variables::OF_TORCHRUN,
     facts::{Facts, OMP_NUM_THREADS},
-    group::GroupSpec,
     libtorch,
+    retention::Retention,
+};
+use enn_cluster::{group::GroupSpec, rendezvous::Settings};
+use enn_process::{
     logs::{LogPlan, StdByRank},
     numa::{self, Mode},
-    rendezvous::Settings,
-    retention::Retention,
 };
 use std::{
     collections::BTreeMap,

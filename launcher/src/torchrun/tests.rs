@@ -3,12 +3,12 @@
 use super::*;
 use crate::{
     facts::{Facts, Secret},
-    logs::StdStreams,
-    rendezvous::{Place, TokenSource},
     retention::Retention,
 };
 use clap::Parser;
+use enn_cluster::rendezvous::{Place, TokenSource};
 use enn_common::exit::ExitCode;
+use enn_process::logs::StdStreams;
 use nix::sys::signal::Signal;
 use std::{
     ffi::OsString,

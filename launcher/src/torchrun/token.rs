@@ -2,10 +2,8 @@
 //! never on a command line.
 
 use super::RunError;
-use crate::{
-    facts::Facts,
-    rendezvous::{Token, TokenSource},
-};
+use crate::facts::Facts;
+use enn_cluster::rendezvous::{Token, TokenSource};
 use enn_common::fs::atomic;
 use std::{
     fmt::Write as _,

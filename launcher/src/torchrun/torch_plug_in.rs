@@ -4,11 +4,9 @@
 //! Source: `torch/distributed/elastic/rendezvous/registry.py` and `torch/distributed/run.py` of torch 2.8 to 2.15.
 
 use super::{Flags, RunError, program};
-use crate::{
-    facts::Facts,
-    process::{OutputError, output_within},
-};
+use crate::facts::Facts;
 use enn_common::secrets;
+use enn_process::{OutputError, output_within};
 use std::{
     ffi::{OsStr, OsString},
     path::Path,

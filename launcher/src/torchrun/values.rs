@@ -1,6 +1,7 @@
 //! Parsers of the values of torchrun's flags, which accept what torchrun accepts. Pure.
 
-use crate::{logs::StdByRank, retention};
+use crate::retention;
+use enn_process::logs::StdByRank;
 use nix::sys::signal::Signal;
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -9,12 +9,12 @@
 #![expect(clippy::unwrap_used, reason = "a test program fails by panicking")]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test program reports on its standard streams")]
 
+use enn_cluster::agent::{AgentSpec, Checkpoints, Committed, Ended, Job, ShardSet, Signal, WorkerSpec};
 use enn_common::{
     config::train::{Device, Recovery},
     event::Event,
     id::Round,
 };
-use enn_launcher::agent::{AgentSpec, Checkpoints, Committed, Ended, Job, ShardSet, Signal, WorkerSpec};
 use std::{
     fs,
     path::PathBuf,
@@ -96,7 +96,7 @@ fn main() {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
         println!("{}", serde_json::to_string(&Event { time, what }).unwrap());
     };
-    let outcome = enn_launcher::agent::run(&spec, Box::new(Renames(run_dir.join("checkpoints"), fails)), &mut print);
+    let outcome = enn_cluster::agent::run(&spec, Box::new(Renames(run_dir.join("checkpoints"), fails)), &mut print);
     let code = match outcome {
         Ok(outcome) => match outcome.ended {
             Ended::Finished => 0,

@@ -8,11 +8,11 @@
 //! ckpt_fixture load SOURCE DIR         a saved model as a checkpoint in DIR
 //! ```
 
+use enn_checkpoint::convert::{load_model, save_model};
 use enn_common::{
     checkpoint::{Checkpoint, Draft, ShardWriter, TensorBox, TensorDType, Value, commit, name},
     fs::atomic,
 };
-use enn_launcher::convert::{load_model, save_model};
 use enn_tests::fixture;
 use serde_json::{Map, json};
 use std::{

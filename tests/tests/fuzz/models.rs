@@ -4,6 +4,7 @@ use crate::{
     readers::{directory, in_place, without_checksums},
     tables,
 };
+use enn_checkpoint::convert::{self, contents};
 use enn_common::{
     artifact::model_card::{CardTensor, FORMAT, KEY, ModelCard},
     checkpoint::{
@@ -17,12 +18,9 @@ use enn_common::{
     graph::{self, DType as Kind, Dim, Graph, Known, Op},
     staged::StagedMeta,
 };
+use enn_data::stage::Encoder;
 use enn_export::{Batch, Model, coreml, pt2};
-use enn_launcher::{
-    convert::{self, contents},
-    export::Packed,
-    stage::Encoder,
-};
+use enn_launcher::export::Packed;
 use std::{collections::BTreeMap, fs, path::Path};
 
 fn key(parts: &[&str]) -> Vec<PathPart> {

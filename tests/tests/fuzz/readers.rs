@@ -5,6 +5,7 @@ use arrow_ipc::{
     CompressionType,
     writer::{IpcWriteOptions, StreamWriter},
 };
+use enn_checkpoint::convert::{self, ConvertOptions, Target};
 use enn_common::{
     artifact::seal,
     checkpoint::{
@@ -16,10 +17,7 @@ use enn_common::{
     fs::{Disk, FileError},
     staged::npy,
 };
-use enn_launcher::{
-    convert::{self, ConvertOptions, Target},
-    stage::Batches,
-};
+use enn_data::stage::Batches;
 use std::{cell::RefCell, fs, io::Cursor, path::Path, sync::Arc};
 use tempfile::TempDir;
 

@@ -1,6 +1,11 @@
 //! Readers of text: configurations, the records of runs and of predictions, manifests, mirrors, what Slurm says.
 
 use crate::readers::{directory, in_place, manifest_seeds};
+use enn_checkpoint::{
+    gather::{Header, Ledger},
+    remote::{Store, pull},
+};
+use enn_cluster::slurm::{JobState, hostlist};
 use enn_common::{
     artifact::{
         chunk::{self, Chunk, ChunkExtent, ChunkRows},
@@ -17,13 +22,8 @@ use enn_common::{
     ledger::Line,
     metrics::Metrics,
 };
-use enn_launcher::{
-    gather::{Header, Ledger},
-    remote::{Store, pull},
-    slurm::{JobState, hostlist},
-    tasks::{self, TaskEdit, TaskKeys},
-    ui::{RunView, journal, kernels, metrics, program, report, roofline, status},
-};
+use enn_launcher::tasks::{self, TaskEdit, TaskKeys};
+use enn_ui::{RunView, journal, kernels, metrics, program, report, roofline, status};
 use std::{fs, path::Path};
 
 pub(crate) fn configuration_seeds() -> Vec<Vec<u8>> {

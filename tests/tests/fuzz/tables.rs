@@ -22,7 +22,7 @@ use enn_common::{
         unfinished::{Journal, PROGRESS, ResumePoint},
     },
 };
-use enn_launcher::stage::{FileBatches, StageOptions, stage};
+use enn_data::stage::{FileBatches, StageOptions, stage};
 use parquet::{
     arrow::ArrowWriter,
     basic::{Compression, ZstdLevel},

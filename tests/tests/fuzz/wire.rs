@@ -29,7 +29,7 @@ use enn_common::{
         serve,
     },
 };
-use enn_launcher::serve::{Answers, Engine, EngineError, Failure, Limits, Server, Settings, Subject};
+use enn_serve::{Answers, Engine, EngineError, Failure, Limits, Server, Settings, Subject};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     cell::RefCell,

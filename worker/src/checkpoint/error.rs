@@ -26,7 +26,7 @@ pub enum CheckpointError {
     },
     /// The device did not copy a snapshot.
     #[error("failed to copy the state out of the device's memory")]
-    Device(#[from] crate::backend::torch::ShimError),
+    Device(#[from] enn_core::backend::torch::ShimError),
     /// The tensors in the checkpoint differ from the expected ones.
     #[error(
         "{}: checkpoint of another model: {differences}\n  hint: use the configuration the checkpoint was trained with (its manifest.json)",

@@ -11,8 +11,8 @@ pub mod staging;
 mod sys;
 pub mod whole;
 
-pub use crate::backend::host::{host_bytes, host_bytes_mut};
 pub use enn_common::checkpoint::Draft;
+pub use enn_core::backend::host::{host_bytes, host_bytes_mut};
 pub use error::CheckpointError;
 pub use load::{ExpectedTensor, ShardedTensors, load, load_into, load_over, load_part, load_with};
 pub use save::{ShardContent, write_share};

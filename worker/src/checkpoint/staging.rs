@@ -10,14 +10,14 @@
 //! memory stays free.
 
 use super::{CheckpointError, host_bytes, save::ShardContent, sys::copy_into};
-use crate::backend::{
-    copier::{Copier, PendingCopy},
-    pinned::PinnedBuffer,
-    torch::ShimError,
-};
 use enn_common::{
     fs::{FileError, memory, mmap::SharedPart, space},
     wire::control::{ControlPage, SNAPSHOTS_MAX},
+};
+use enn_core::backend::{
+    copier::{Copier, PendingCopy},
+    pinned::PinnedBuffer,
+    torch::ShimError,
 };
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::{

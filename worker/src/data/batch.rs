@@ -1,11 +1,11 @@
 //! Gathers rows of the staged arrays into tensors.
 
 use super::error::DataError;
-use crate::backend::{
+use enn_common::fs::mmap::{Plain, bytes_of};
+use enn_core::backend::{
     duplicate,
     host::{buffer, host_bytes_mut},
 };
-use enn_common::fs::mmap::{Plain, bytes_of};
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 

@@ -5,15 +5,17 @@ use super::{
     ExportError, Screen,
     trace::{self, BATCHES, Recording},
 };
-use crate::{
+use enn_common::{graph::Graph, staged::Histories};
+use enn_core::{
     autograd::{Cx, Tensor},
-    block::stream::StreamState,
     error::OpError,
     functional,
-    model::{Answer, Model, Output},
     params::Params,
 };
-use enn_common::{graph::Graph, staged::Histories};
+use enn_model::{
+    block::stream::StreamState,
+    model::{Answer, Model, Output},
+};
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind, Tensor as Raw};
 

@@ -1,11 +1,11 @@
 //! Reasons for which a model cannot be exported.
 
-use crate::{
+use enn_common::graph::infer::GraphError;
+use enn_core::{
     error::OpError,
-    model::ModelError,
     op::{Op, lower::LowerError},
 };
-use enn_common::graph::infer::GraphError;
+use enn_model::model::ModelError;
 
 /// Errors of the export of a model.
 #[derive(Debug, thiserror::Error)]

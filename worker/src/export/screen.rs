@@ -3,12 +3,12 @@
 //!
 //! **Invariant:** a number is valid here iff [`Bounds::held`] keeps it.
 
-use crate::{
+use enn_common::artifact::bounds::Bounds;
+use enn_core::{
     autograd::{Cx, Tensor},
     error::OpError,
     functional,
 };
-use enn_common::artifact::bounds::Bounds;
 use std::collections::BTreeMap;
 use tch::{TchError, Tensor as Raw};
 

@@ -1,10 +1,6 @@
 //! Compares the graphs of models of many configurations with the models themselves.
 
 use super::{ExportedModel, Extras, Screen, graph};
-use crate::{
-    model::{Head, Model, ModelSpec},
-    params::{ParamBuilder, Params},
-};
 use enn_common::{
     artifact::bounds::Bounds,
     config::{
@@ -17,6 +13,8 @@ use enn_common::{
         meta::{CleaningReport, FeatureMeta, Stats},
     },
 };
+use enn_core::params::{ParamBuilder, Params};
+use enn_model::model::{Head, Model, ModelSpec};
 use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor as Raw};
 

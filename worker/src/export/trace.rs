@@ -1,7 +1,8 @@
 //! Converts two recordings of one function, for batches of two sizes, to a graph whose sizes follow the batch.
 
 use super::ExportError;
-use crate::{
+use enn_common::graph::{DType, Dim, Graph, Id, Known};
+use enn_core::{
     autograd::{Cx, Program, Rec},
     op::{
         Op,
@@ -11,7 +12,6 @@ use crate::{
     },
     params::Params,
 };
-use enn_common::graph::{DType, Dim, Graph, Id, Known};
 use std::collections::HashMap;
 use tch::{Device, Kind, Tensor as Raw};
 

@@ -2,7 +2,7 @@
 //! sides, instead of a hang or a silently wrong sum.
 
 use super::{SessionError, boot::COLLECTIVE_WAIT_MAX};
-use crate::comm::ProcessGroup;
+use enn_comm::ProcessGroup;
 use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
 

@@ -7,10 +7,7 @@ use super::{
     link::{Link, Order},
     mmap, unix,
 };
-use crate::backend::{cuda::cache, graph};
-use crate::comm::{
-    CommError, Forming, Gloo, GlooOptions, Meshed, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store,
-};
+use enn_comm::{CommError, Forming, Gloo, GlooOptions, Meshed, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store};
 use enn_common::{
     config::train::Collectives,
     wire::{
@@ -18,6 +15,7 @@ use enn_common::{
         message::{Assignment, FromWorker, PROTOCOL, ToWorker},
     },
 };
+use enn_core::backend::{cuda::cache, graph};
 use std::{path::PathBuf, time::Duration};
 use tch::Device;
 
@@ -245,7 +243,7 @@ pub(super) fn form(
     match device {
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
-            use crate::comm::{Linked, LinkedFormed, Nccl};
+            use enn_comm::{Linked, LinkedFormed, Nccl};
             let mut instead = None;
             if place.size > 1 && place.local == place.size && wanted == Collectives::Auto {
                 let host = store.round("host")?;
@@ -352,7 +350,7 @@ mod tests {
         let server = serve((std::net::Ipv4Addr::LOCALHOST, 0).into(), Limits::default()).unwrap();
         let port = server.addr().port();
         let one = move |rank| {
-            let addr = crate::comm::StoreAddr { host: "127.0.0.1".into(), port, prefix: "round-0".into() };
+            let addr = enn_comm::StoreAddr { host: "127.0.0.1".into(), port, prefix: "round-0".into() };
             let store = Store::connect(addr, COLLECTIVE_WAIT_MAX)?;
             let forming = Forming::within(COLLECTIVE_WAIT_MAX);
             let formed = ShmFormed::Refused { rank: 1, reason: "a sum of 1003 numbers is wrong".to_owned() };

@@ -1,7 +1,7 @@
 //! What the streams of a server carry from call to call, as rows of numbers for whoever keeps them: names, shapes and types stay here.
 
 use super::SessionError;
-use crate::block::StreamState;
+use enn_model::block::StreamState;
 use tch::{Device, Kind, Tensor};
 
 /// How the numbers of a row become a state.

@@ -3,7 +3,7 @@
 //! **Invariant:** looks at a replay that was made, and computes nothing.
 
 use super::SessionError;
-use crate::{
+use enn_core::{
     autograd::{Cx, Program, Role, Val},
     kernel::{self, Bisect, Cause, Finding},
     params::Params,

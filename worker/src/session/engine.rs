@@ -2,13 +2,7 @@
 //! (`enn_common::wire::engine`). It ends when its input does; what brings libtorch down brings down this process only.
 
 use super::{SessionError, boot, serve::Scratch};
-use crate::{
-    backend::{
-        artifact::{self, Artifact},
-        torch::ShimError,
-    },
-    probe::libtorch_version,
-};
+use crate::probe::libtorch_version;
 use enn_common::{
     fs::memory,
     wire::{
@@ -16,6 +10,10 @@ use enn_common::{
         message::PROTOCOL,
         serve::{get, put},
     },
+};
+use enn_core::backend::{
+    artifact::{self, Artifact},
+    torch::ShimError,
 };
 use std::{
     collections::{BTreeMap, HashSet},

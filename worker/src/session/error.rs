@@ -1,22 +1,19 @@
 //! What can end a session: one sentence each, with place, found, expected and a hint.
 
-use crate::{
-    checkpoint::CheckpointError,
-    comm::CommError,
-    data::DataError,
-    error::{OpError, OpErrorKind, tells_of_short_memory},
-    export::ExportError,
-    kernel::KernelNameError,
-    model::ModelError,
-    optim::OptimError,
-    params::LoadError,
-};
+use crate::{checkpoint::CheckpointError, data::DataError, export::ExportError};
+use enn_comm::CommError;
 use enn_common::{
     artifact::{chunk::ChunkError, seal::SealError},
     config::weights::WeightsError,
     staged::StagedError,
     wire::{client::ClientError, control::ControlError},
 };
+use enn_core::{
+    error::{OpError, OpErrorKind, tells_of_short_memory},
+    kernel::KernelNameError,
+    params::LoadError,
+};
+use enn_model::{model::ModelError, optim::OptimError};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -174,7 +171,7 @@ pub enum SessionError {
     Torch(#[from] tch::TchError),
     /// The shim refused.
     #[error(transparent)]
-    Shim(#[from] crate::backend::torch::ShimError),
+    Shim(#[from] enn_core::backend::torch::ShimError),
     /// A JSON file of the run cannot be read.
     #[error("failed to read {}", path.display())]
     Read {

@@ -8,15 +8,13 @@ use super::{
     portion::Portion,
     report::Reporter,
 };
-use crate::{
-    autograd::Cx,
-    comm::ProcessGroup,
-    kernel::Manager,
+use enn_comm::ProcessGroup;
+use enn_common::staged::Split;
+use enn_core::{autograd::Cx, kernel::Manager, params::Params};
+use enn_model::{
     loss::{Head, Objective},
     model::Model,
-    params::Params,
 };
-use enn_common::staged::Split;
 use tch::Device;
 
 /// Rows of one forward pass at most.

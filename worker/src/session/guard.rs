@@ -8,8 +8,9 @@
 //! after every interruption; no prediction is altered to look different.
 
 use super::SessionError;
-use crate::{data::Batch, precision::Format};
+use crate::data::Batch;
 use enn_common::staged::meta::Stats;
+use enn_core::precision::Format;
 use tch::{Kind, Tensor};
 
 /// A cell is flat when its largest and smallest answer differ by fewer units in the last place than this.

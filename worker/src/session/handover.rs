@@ -9,12 +9,10 @@ use super::{
     boot::COLLECTIVE_WAIT_MAX,
     progress::Progress,
 };
-use crate::{
-    checkpoint::{Named, dtype},
-    comm::ProcessGroup,
-    params::Share,
-};
+use crate::checkpoint::{Named, dtype};
+use enn_comm::ProcessGroup;
 use enn_common::checkpoint::table::TensorDType;
+use enn_core::params::Share;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     collections::{BTreeMap, BTreeSet},

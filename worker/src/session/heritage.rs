@@ -1,14 +1,12 @@
 //! Another model's weights as the start of a training.
 
 use super::{SessionError, learner::Learner, saved::SavedModel};
-use crate::{
-    checkpoint,
-    model::{PretrainedModel, PretrainedReport},
-};
+use crate::checkpoint;
 use enn_common::{
     config::{Parent, parent::ScalerChoice},
     staged::StagedMeta,
 };
+use enn_model::model::{PretrainedModel, PretrainedReport};
 use std::collections::BTreeMap;
 use tch::Tensor;
 

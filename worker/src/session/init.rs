@@ -6,13 +6,14 @@ use super::{
     progress::{EpochSums, Progress},
     report::Reporter,
 };
-use crate::{block::SubModels, checkpoint, data::Sampler, model::ModelSpec};
+use crate::{checkpoint, data::Sampler};
 use enn_common::{
     checkpoint::name,
     config::RunConfig,
     staged::StagedMeta,
     wire::{control::Phase, message::FromWorker},
 };
+use enn_model::{block::SubModels, model::ModelSpec};
 use std::path::Path;
 use tch::Device;
 

@@ -6,15 +6,15 @@
 //! **Invariant:** nothing here waits, for the launcher or for a device.
 
 use super::{SessionError, report::Reporter};
-use crate::{
-    autograd::Mode,
-    backend::torch::safe,
-    kernel::{Extra, KernelEvent, Manager, Settings},
-};
 use enn_common::{
     config::{RunConfig, train::Execution},
     kernels::{KernelBook, OpKernels, Quarantined},
     wire::message::FromWorker,
+};
+use enn_core::{
+    autograd::Mode,
+    backend::torch::safe,
+    kernel::{Extra, KernelEvent, Manager, Settings},
 };
 use std::{cell::RefCell, collections::BTreeMap};
 

@@ -5,16 +5,7 @@ mod names;
 pub use names::{Counts, OPTIONAL, OPTIONAL_OF_MODEL, restore_buffers, saved_calibration};
 
 use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, precision::Precision, room};
-use crate::{
-    autograd::{Executor, Mode},
-    backend::duplicate,
-    block::SubModels,
-    comm::{ProcessGroup, sharing},
-    loss::Objective,
-    model::{Calibration, Model, ModelSpec, PretrainedModel, PretrainedReport, RowTensors, StartReport},
-    optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule, Tail},
-    params::{GradBuckets, ParamBuilder, Params, Share},
-};
+use enn_comm::{ProcessGroup, sharing};
 use enn_common::{
     config::{
         RunConfig,
@@ -22,6 +13,17 @@ use enn_common::{
         train::{Averaging, Execution, Strategy},
     },
     staged::meta::FeatureMeta,
+};
+use enn_core::{
+    autograd::{Executor, Mode},
+    backend::duplicate,
+    params::{GradBuckets, ParamBuilder, Params, Share},
+};
+use enn_model::{
+    block::SubModels,
+    loss::Objective,
+    model::{Calibration, Model, ModelSpec, PretrainedModel, PretrainedReport, RowTensors, StartReport},
+    optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule, Tail},
 };
 use tch::{Device, Tensor};
 

@@ -19,8 +19,7 @@ use super::{
     report::Reporter,
     train::{Ended, RoundTask, TrainTask, Training},
 };
-use crate::block::SubModels;
-use crate::comm::{Forming, ProcessGroup, Store, StoreAddr};
+use enn_comm::{Forming, ProcessGroup, Store, StoreAddr};
 use enn_common::{
     config::RunConfig,
     wire::{
@@ -28,6 +27,7 @@ use enn_common::{
         message::{Assignment, FromWorker, Standby, WorkerTask},
     },
 };
+use enn_model::block::SubModels;
 use std::{path::Path, time::Duration};
 use tch::Device;
 

@@ -3,12 +3,9 @@
 //! The main thread may wait in a collective when the launcher says that the round is over: the listening thread cuts it then.
 
 use super::{SessionError, report::Reporter, unix};
-use crate::{
-    checkpoint::staging::StagingMemory,
-    comm::AbortHandle,
-    kernel::{Intents, NoIntents},
-};
+use crate::checkpoint::staging::StagingMemory;
 use crossbeam_channel::TrySendError;
+use enn_comm::AbortHandle;
 use enn_common::{
     kernels::Quarantined,
     wire::{
@@ -17,6 +14,7 @@ use enn_common::{
         message::{Assignment, FromWorker, Standby, ToWorker},
     },
 };
+use enn_core::kernel::{Intents, NoIntents};
 use nix::time::{ClockId, clock_gettime};
 use std::{
     cell::Cell,

@@ -1,11 +1,9 @@
 //! Errors of predictions over a split: sums gathered on the device in f64, added over the ranks, and turned into metrics once.
 
 use super::{SessionError, boot::COLLECTIVE_WAIT_MAX};
-use crate::{
-    comm::ProcessGroup,
-    loss::{BatchLoss, Head, Objective},
-};
+use enn_comm::ProcessGroup;
 use enn_common::metrics::{Interval, Metrics};
+use enn_model::loss::{BatchLoss, Head, Objective};
 use tch::{Device, Kind, Tensor};
 
 /// Sums over all cells, before the per-cell ones.
@@ -259,7 +257,7 @@ fn median(values: &mut [f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::comm::Solo;
+    use enn_comm::Solo;
     use enn_common::config::train::{Loss, TrainConfig};
 
     fn point() -> Objective {

@@ -12,18 +12,18 @@ use super::{
     step::Place,
     train::{Host, State},
 };
-use crate::{
-    autograd::{BucketId, Cx, GradLeaves},
-    backend::graph,
-    comm::Reduce,
-    data::{Batch, Sampler},
-    error::HookError,
-    op::collective::Unasked,
-};
+use crate::data::{Batch, Sampler};
+use enn_comm::Reduce;
 use enn_common::{
     config::train::{Recompute, TrainConfig},
     fs::memory,
     staged::Split,
+};
+use enn_core::{
+    autograd::{BucketId, Cx, GradLeaves},
+    backend::graph,
+    error::HookError,
+    op::collective::Unasked,
 };
 use tch::{Device, Kind, Tensor as Raw};
 

@@ -1,7 +1,7 @@
 //! One worker's life: it boots, takes its task from the launcher, trains, predicts or writes initial weights, and ends.
 //!
 //! A program that builds its own worker calls [`program()`] from its `main` (or [`run_with`] after a start of its own), or [`train::train`] with a listener of its own
-//! ([`Reporter`]) and a world of one ([`crate::comm::Solo`]) when no launcher is wanted. One with a training loop of its own
+//! ([`Reporter`]) and a world of one ([`enn_comm::Solo`]) when no launcher is wanted. One with a training loop of its own
 //! takes its place among the other ranks from [`torchrun::join`] and makes its steps with [`steps::Steps`].
 //!
 //! **Invariant:** decisions come from reduced numbers (`decide`) and never from the clock, so that every rank takes the same
@@ -62,7 +62,7 @@ pub use program::program;
 pub use report::{Recorder, Reporter};
 pub use train::{Ended, Outcome, RoundTask, TrainTask, Training, train};
 
-use crate::{block::SubModels, kernel::Extra, probe::libtorch_version};
+use crate::probe::libtorch_version;
 use enn_common::{
     config::RunConfig,
     kernels::Quarantined,
@@ -73,6 +73,8 @@ use enn_common::{
         message::{Assignment, FromWorker, WorkerTask},
     },
 };
+use enn_core::kernel::Extra;
+use enn_model::block::SubModels;
 use life::Life;
 use link::{Link, Order};
 use serde::de::DeserializeOwned;

@@ -1,21 +1,23 @@
 //! The precision of a training: decided once before the first step, the same on every rank, and applied to every step.
 
 use super::{SessionError, boot::COLLECTIVE_WAIT_MAX};
-use crate::{
+use crate::checkpoint::Named;
+use enn_comm::{ProcessGroup, Reduce};
+use enn_common::config::train::Precision as Wanted;
+use enn_core::{
     autograd::{Cx, Tensor},
-    checkpoint::Named,
-    comm::{ProcessGroup, Reduce},
     error::OpError,
     functional,
-    model::ModelSpec,
-    optim::{AdamW, Ema, StepStats},
     params::GradBuckets,
     precision::{
         Autocast, Cooldown, Format, FormatChoice, LossScale, Reason, ScaleSettings, Support, allow_tf32, choose, fp8,
         largest_standardised, support,
     },
 };
-use enn_common::config::train::Precision as Wanted;
+use enn_model::{
+    model::ModelSpec,
+    optim::{AdamW, Ema, StepStats},
+};
 use std::collections::BTreeMap;
 use tch::{Device, Kind, TchError, Tensor as Raw};
 

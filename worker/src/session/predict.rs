@@ -14,20 +14,24 @@ use super::{
     saved::SavedModel,
 };
 use crate::{
-    autograd::{Cx, Program},
-    block::{StreamState, SubModels},
     checkpoint::{self, ExpectedTensor as Entry},
-    comm::Solo,
     data::{Batch, View},
-    model::{Answer, Model, ModelSpec, Output},
-    params::{ParamBuilder, Params},
-    precision::{Format, allow_tf32},
 };
+use enn_comm::Solo;
 use enn_common::{
     artifact::chunk::{self, RowStatus},
     config::train::Precision as Wanted,
     staged::{Histories, StagedMeta, meta::Stats},
     wire::{control::Phase, message::FromWorker},
+};
+use enn_core::{
+    autograd::{Cx, Program},
+    params::{ParamBuilder, Params},
+    precision::{Format, allow_tf32},
+};
+use enn_model::{
+    block::{StreamState, SubModels},
+    model::{Answer, Model, ModelSpec, Output},
 };
 use std::path::{Path, PathBuf};
 use tch::{Device, Tensor};

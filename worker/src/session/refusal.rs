@@ -17,9 +17,9 @@ use super::{
     learner::Learner,
     step::{Place, loss},
 };
-use crate::{
+use crate::data::{Batch, Position, Sampler};
+use enn_core::{
     autograd::{BucketId, Cx, Program, Role},
-    data::{Batch, Position, Sampler},
     error::HookError,
     kernel::Bisect,
 };

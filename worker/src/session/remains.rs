@@ -13,11 +13,11 @@ use super::{
 };
 use crate::{
     checkpoint::{Named, Placed, dtype},
-    comm::ProcessGroup,
     data::Sampler,
-    params::Share,
 };
+use enn_comm::ProcessGroup;
 use enn_common::checkpoint::table::TensorDType;
+use enn_core::params::Share;
 use std::collections::BTreeMap;
 use tch::{Device, TchError, Tensor};
 

@@ -1,14 +1,12 @@
 //! How a session speaks to whoever runs it, and hears that it should stop. The launcher behind a socket is one listener;
 //! a test or a user's own program is another.
 
-use crate::{
-    checkpoint::staging::StagingMemory,
-    kernel::{Intents, NoIntents},
-};
+use crate::checkpoint::staging::StagingMemory;
 use enn_common::{
     kernels::Quarantined,
     wire::{client::ClientError, control::Phase, message::FromWorker},
 };
+use enn_core::kernel::{Intents, NoIntents};
 use std::{
     cell::{Cell, RefCell},
     sync::atomic::{AtomicBool, Ordering},

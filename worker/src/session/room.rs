@@ -1,11 +1,11 @@
 //! The memory there is for a computation, and what it takes: measured by doing it with a few rows.
 
 use super::{SessionError, autobatch::Meter, host_memory};
-use crate::{backend::graph, params::ParamBuilder};
 use enn_common::{
     config::train::{Averaging, Strategy, TrainConfig},
     fs::memory,
 };
+use enn_core::{backend::graph, params::ParamBuilder};
 use tch::Device;
 
 /// Memory of a device, or of a host that workers share, beside a computation over so many rows that tells the bytes it recorded.
@@ -95,7 +95,7 @@ fn fits(builder: &ParamBuilder, each: u64, free: u64) -> Result<(), SessionError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::{Group, Init};
+    use enn_core::params::{Group, Init};
 
     #[test]
     fn a_model_without_room_is_refused_with_what_it_needs() {

@@ -28,12 +28,12 @@ use super::{
 };
 use crate::{
     checkpoint::{Named, Placed},
-    comm::{ProcessGroup, Solo},
     data::{
         Batch, Position, Prefetch, Sampler,
         prefetch::{Arrays, Plan},
     },
 };
+use enn_comm::{ProcessGroup, Solo};
 use enn_common::{
     config::train::Recompute,
     event::EpochReport,

@@ -6,13 +6,10 @@ use super::{
     error::SessionError,
     report::Reporter,
 };
-use crate::{
-    backend::copier::Copier,
-    checkpoint::{
-        CheckpointError, Named, Placed,
-        save::{self, ShardContent},
-        staging::Staging,
-    },
+use crate::checkpoint::{
+    CheckpointError, Named, Placed,
+    save::{self, ShardContent},
+    staging::Staging,
 };
 use enn_common::{
     checkpoint::{
@@ -26,6 +23,7 @@ use enn_common::{
     fs::space::is_full,
     wire::message::{FromWorker, StagedShard},
 };
+use enn_core::backend::copier::Copier;
 use std::{
     path::{Path, PathBuf},
     thread,

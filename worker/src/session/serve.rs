@@ -12,13 +12,14 @@ use super::{
     report::Reporter,
     saved::SavedModel,
 };
-use crate::{block::StreamState, data::View};
+use crate::data::View;
 use enn_common::wire::{
     client::ClientError,
     control::Phase,
     message::{FromWorker, PROTOCOL},
     serve::{ServeQuestion, ServeReply, ServeSetup, get, get_numbers, put, put_numbers},
 };
+use enn_model::block::StreamState;
 use std::{
     io::{BufRead, Write},
     path::PathBuf,

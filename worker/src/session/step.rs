@@ -14,18 +14,18 @@ use super::{
     learner::{Learner, Parts},
     report::Reporter,
 };
-use crate::{
+use crate::data::Batch;
+use enn_comm::{Pending, ProcessGroup, sharing};
+use enn_common::{event::StepTimes, wire::control::Phase};
+use enn_core::{
     autograd::{BucketId, Cx, Mode, Phase as Part, Program, Request, Tensor},
     backend::{copier::Copier, graph},
-    comm::{Pending, ProcessGroup, sharing},
-    data::Batch,
     error::HookError,
     functional,
-    loss::BatchLoss,
     op::collective::Collectives,
     profile::Profile,
 };
-use enn_common::{event::StepTimes, wire::control::Phase};
+use enn_model::loss::BatchLoss;
 use std::cell::{Cell, RefCell};
 use tch::{Device, Kind, Tensor as Raw};
 

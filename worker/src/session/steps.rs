@@ -17,18 +17,18 @@ use super::{
     precision::{self, Demand, Precision},
     torchrun::Place,
 };
-use crate::{
+use crate::checkpoint::{self, Named};
+use enn_comm::ProcessGroup;
+use enn_common::kernels::{KernelBook, KernelFault, Quarantine};
+use enn_core::{
     autograd::{Cx, Executor, Leaves, Mode, Program, Request, StepOutput, Tensor},
-    checkpoint::{self, Named},
-    comm::ProcessGroup,
     error::{HookError, OpError, OpErrorKind},
     kernel::{self, Extra, Intents, KernelEvent, Manager, NoIntents},
     op::collective::Collectives,
-    optim::{AdamW, AdamWSettings, Ema, FlatParams, OptimError, StepStats},
     params::{GradBuckets, ParamBuilder, Params},
     profile::Profile,
 };
-use enn_common::kernels::{KernelBook, KernelFault, Quarantine};
+use enn_model::optim::{AdamW, AdamWSettings, Ema, FlatParams, OptimError, StepStats};
 use intents::Folder;
 use replay::{Given, Refusals, Replay};
 use std::{

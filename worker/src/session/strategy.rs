@@ -1,11 +1,9 @@
 //! What the ranks share of the state: as the configuration says, or as little as fits into the devices' memory.
 
 use super::{SessionError, agree, boot::COLLECTIVE_WAIT_MAX};
-use crate::{
-    backend::graph,
-    comm::{ProcessGroup, Reduce},
-};
+use enn_comm::{ProcessGroup, Reduce};
 use enn_common::config::train::Strategy;
+use enn_core::backend::graph;
 use std::fmt;
 use tch::{Device, Tensor};
 

@@ -17,11 +17,8 @@ use super::{
     boot::{self, TorchrunEnvironment},
     clock::Throttle,
 };
-use crate::{
-    comm::{Forming, Pending, ProcessGroup, Solo, Store, StoreAddr},
-    error::HookError,
-    op::collective::Collectives,
-};
+use enn_comm::{Forming, Pending, ProcessGroup, Solo, Store, StoreAddr};
+use enn_core::{error::HookError, op::collective::Collectives};
 use std::{cell::RefCell, path::Path, time::Duration};
 use tch::Device;
 
@@ -42,7 +39,7 @@ pub struct Place {
     pending: Pending,
 }
 
-/// What a step's [`crate::autograd::Cx::all_reduce`] adds over: all ranks.
+/// What a step's [`enn_core::autograd::Cx::all_reduce`] adds over: all ranks.
 impl Collectives for Place {
     fn ranks(&self) -> u32 {
         self.world()

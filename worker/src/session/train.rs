@@ -25,7 +25,8 @@ use super::{
     round::{Round, rehearse},
     saver::Saver,
 };
-use crate::{block::SubModels, comm::ProcessGroup, data::Sampler, model::ModelSpec, params::Share, profile::Profile};
+use crate::data::Sampler;
+use enn_comm::ProcessGroup;
 use enn_common::{
     config::{
         RunConfig,
@@ -37,6 +38,8 @@ use enn_common::{
     staged::Split,
     wire::control::Phase,
 };
+use enn_core::{params::Share, profile::Profile};
+use enn_model::{block::SubModels, model::ModelSpec};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use tch::Device;
 
@@ -100,7 +103,7 @@ pub struct Outcome {
 }
 
 /// Trains to the end, or until the listener asks for a stop, in one round. Every rank calls it with the same configuration; the
-/// process group may be [`crate::comm::Solo`].
+/// process group may be [`enn_comm::Solo`].
 ///
 /// Messages to `reporter`: `Ready`, `PrecisionChosen`, `BatchChosen`, `ModelBuilt`, `Stepped`, `EpochEnded`, `ShardStaged`, `ShardWritten` or
 /// `ShardFailed`, `Trained`.

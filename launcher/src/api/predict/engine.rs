@@ -6,15 +6,14 @@
 use super::{super::export, PredictOptions, Subject};
 use crate::{
     Error,
-    agent::{self, Ended},
     api::{ExportOptions, announce::EventSender, launch},
     error::Usage,
     export::{ArtifactRunner, Exported, Packed, Tools},
     facts::Facts,
-    gather::Ledger,
-    process::{STOP_SIGNALS, Signals, next_signal, wait_ready},
 };
 use crossbeam_channel::{Receiver, Sender, bounded, select};
+use enn_checkpoint::gather::Ledger;
+use enn_cluster::agent::{self, Ended};
 use enn_common::{
     artifact::chunk::{self, ChunkExtent, WrittenChunk},
     config::{
@@ -25,6 +24,7 @@ use enn_common::{
     staged::Staged,
 };
 use enn_export::{Batch, ExportError, Target};
+use enn_process::{STOP_SIGNALS, Signals, next_signal, wait_ready};
 use nix::{
     poll::{PollFd, PollFlags},
     sys::signal::Signal,

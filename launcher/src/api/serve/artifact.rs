@@ -8,10 +8,10 @@ use crate::{
     Error,
     export::{ArtifactRunner, Packed, Predictions},
     facts::Facts,
-    serve::{self, Answers, Engine, EngineError, Failure, Start},
 };
 use crossbeam_channel::Receiver;
 use enn_export::ExportError;
+use enn_serve::{Answers, Engine, EngineError, Failure, Start};
 use std::path::Path;
 
 /// Returns the model, and a function that starts its runtime.
@@ -20,11 +20,11 @@ pub(super) fn prepared(
     facts: &Facts,
     options: &ServeOptions,
     scratch: &Path,
-) -> Result<(serve::Subject, Box<Start>), Error> {
+) -> Result<(enn_serve::Subject, Box<Start>), Error> {
     packed.takes(options.precision)?;
     let config = super::super::change_config(&configured(&packed), &options.overrides, facts)?;
     let tools = tools(launch::runtime_worker(&packed, &config, facts, options.workers.max(1))?, facts);
-    let subject = serve::Subject {
+    let subject = enn_serve::Subject {
         run: packed.sidecar.model.run.clone(),
         step: packed.sidecar.model.step,
         data: packed.data.clone(),

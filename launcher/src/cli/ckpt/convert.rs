@@ -4,11 +4,8 @@ use super::{
     super::{bar::Bar, flags::Runs, output},
     path, print,
 };
-use crate::{
-    Error,
-    convert::{self, ConvertError, ConvertOptions, Converted, Selection, Target},
-    facts::Facts,
-};
+use crate::{Error, facts::Facts};
+use enn_checkpoint::convert::{self, ConvertError, ConvertOptions, Converted, Selection, Target};
 use enn_common::{checkpoint::TensorDType, fs::space::readable};
 use serde_json::json;
 use std::path::PathBuf;

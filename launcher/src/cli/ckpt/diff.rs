@@ -4,11 +4,8 @@ use super::{
     super::{bar::Bar, flags::Runs, output},
     Located, locate, print,
 };
-use crate::{
-    Error,
-    convert::{self, Differences, Pair},
-    facts::Facts,
-};
+use crate::{Error, facts::Facts};
+use enn_checkpoint::convert::{self, Differences, Pair};
 use enn_common::exit::ExitCode;
 use serde_json::json;
 

@@ -1,7 +1,7 @@
 //! `enn ckpt prune`.
 
 use super::{super::bar::Bar, CheckpointArgs, print};
-use crate::{Error, api, facts::Facts, run_dir::RunDirError, runs::Need};
+use crate::{Error, api, facts::Facts};
 use enn_common::{
     checkpoint::{
         listing,
@@ -10,6 +10,8 @@ use enn_common::{
     },
     fs::space::readable,
 };
+use enn_process::run_dir::RunDirError;
+use enn_ui::runs::Need;
 use serde_json::json;
 
 /// Remove old checkpoints by the rule of training: the newest, the best and the last few stay

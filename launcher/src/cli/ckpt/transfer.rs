@@ -4,11 +4,8 @@ use super::{
     super::{bar::Bar, flags::Runs},
     path, print,
 };
-use crate::{
-    Error,
-    facts::Facts,
-    remote::{self, Pushed, Store},
-};
+use crate::{Error, facts::Facts};
+use enn_checkpoint::remote::{self, Pushed, Store};
 use enn_common::{
     checkpoint::{listing, name},
     fs::space::readable,

@@ -4,13 +4,10 @@ use super::{
     super::{bar::Bar, output},
     CheckpointArgs, print,
 };
-use crate::{
-    Error, api,
-    convert::{self, Outcome, Verified},
-    facts::Facts,
-    runs::Need,
-};
+use crate::{Error, api, facts::Facts};
+use enn_checkpoint::convert::{self, Outcome, Verified};
 use enn_common::{exit::ExitCode, fs::space::readable};
+use enn_ui::runs::Need;
 use serde_json::json;
 
 /// Read a checkpoint or a saved model and check all that its form carries checks for

@@ -13,11 +13,12 @@ mod intervals;
 mod sample;
 
 use super::{SessionError, agree, dataset::Dataset, evaluate::Judged, poisoned::Poisoned};
-use crate::{comm::ProcessGroup, loss::Head, model::Calibration};
+use enn_comm::ProcessGroup;
 use enn_common::{
     config::train::{PointCalibration, TrainConfig},
     staged::Split,
 };
+use enn_model::{loss::Head, model::Calibration};
 use tch::Device;
 
 /// With fewer validation rows than this an answer is the model's own.
@@ -105,8 +106,9 @@ fn drift(
 ) -> Result<Option<f64>, SessionError> {
     let mut found = 0.0;
     if group.rank() == 0 {
-        let (rows, held) = data.in_time(crate::model::DRIFT_ROWS_MAX, device)?;
-        let rows = crate::model::RowTensors { x: &rows.x, x_valid: &rows.x_mask, y: &rows.y, y_valid: &rows.y_mask };
+        let (rows, held) = data.in_time(enn_model::model::DRIFT_ROWS_MAX, device)?;
+        let rows =
+            enn_model::model::RowTensors { x: &rows.x, x_valid: &rows.x_mask, y: &rows.y, y_valid: &rows.y_mask };
         found = judged.model.drift(judged.params, rows, held, share)?.unwrap_or_default();
     }
     let found = agree::sum(group, device, &[found])?[0];

@@ -1,17 +1,15 @@
 //! What a model says of validation rows, beside their targets: gathered from all ranks, so that each holds the same bits.
 
-use crate::{
-    autograd::Cx,
-    comm::ProcessGroup,
-    session::{
-        SessionError,
-        boot::COLLECTIVE_WAIT_MAX,
-        dataset::{Dataset, rows_within},
-        evaluate::Judged,
-        poisoned::Poisoned,
-    },
+use crate::session::{
+    SessionError,
+    boot::COLLECTIVE_WAIT_MAX,
+    dataset::{Dataset, rows_within},
+    evaluate::Judged,
+    poisoned::Poisoned,
 };
+use enn_comm::ProcessGroup;
 use enn_common::staged::Split;
+use enn_core::autograd::Cx;
 use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 

@@ -3,9 +3,11 @@
 use super::Learner;
 use crate::{
     checkpoint::{ExpectedTensor, Named, Placed, ShardedTensors},
+    session::{SessionError, precision},
+};
+use enn_model::{
     model::{Calibration, Model},
     optim::{Boxes, FlatParams, Shard, tail},
-    session::{SessionError, precision},
 };
 use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};

@@ -11,13 +11,14 @@ use crate::session::{
     measure::Measured,
     train::Ended,
 };
-use crate::{comm::ProcessGroup, loss::Head};
+use enn_comm::ProcessGroup;
 use enn_common::{
     config::train::Averaging,
     metrics::Metrics,
     staged::Split,
     wire::{control::Phase, message::FromWorker},
 };
+use enn_model::loss::Head;
 use std::collections::BTreeMap;
 
 impl Round<'_> {

@@ -4,7 +4,6 @@
 use super::Round;
 use crate::{
     checkpoint,
-    comm::ProcessGroup,
     data::Sampler,
     session::{
         SessionError, agree,
@@ -20,6 +19,7 @@ use crate::{
         train::{Host, RoundTask, State},
     },
 };
+use enn_comm::ProcessGroup;
 use enn_common::{
     checkpoint::name,
     wire::{control::Phase, message::FromWorker},

@@ -8,13 +8,14 @@
 //! **Invariant:** a file that cannot be read or written costs what it says, never the training. A kernel is not accused because of
 //! a process that others ended.
 
-use crate::{kernel::Intents, session::boot::TorchrunEnvironment};
+use crate::session::boot::TorchrunEnvironment;
 use enn_common::{
     event::{Event, EventKind},
     fs::atomic,
     kernels::{self, Fault, KernelFault},
     wire::control::Intent,
 };
+use enn_core::kernel::Intents;
 use serde::de::DeserializeOwned;
 use std::{
     fs::{self, DirBuilder, OpenOptions},

@@ -7,14 +7,14 @@
 //! step clears.
 
 use super::{StepParts, Steps};
-use crate::{
+use crate::session::cause::{End, Found};
+use enn_core::{
     autograd::{Cx, Tensor},
     error::{OpError, OpErrorKind},
     kernel::Bisect,
     op::collective::Unasked,
-    optim::OptimError,
-    session::cause::{End, Found},
 };
+use enn_model::optim::OptimError;
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeSet,

@@ -1,0 +1,9 @@
+//! Workers of one run over many nodes.
+//!
+//! `agent` keeps ENN's own workers alive and `group` any program's; `rendezvous` decides who is in and who leads; `slurm` says
+//! where an allocation's nodes meet.
+
+pub mod agent;
+pub mod group;
+pub mod rendezvous;
+pub mod slurm;

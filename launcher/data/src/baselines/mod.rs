@@ -1,0 +1,279 @@
+//! Baselines that a model must beat: the mean of each cell, persistence, climatology, ridge regression, and, where there are
+//! categories, kernel ridge on all their crosses. For classes: their relative frequencies, and logistic regression.
+//!
+//! Every baseline is fitted twice: to the training rows, to be scored on validation rows, and to the training and validation rows, as a
+//! user would who has chosen it, to be scored on test rows. Errors are in the target's unit, over valid cells only and weighted by the
+//! rows' weights, which the fits ignore. A baseline that cannot be computed is absent, with the reason in the notes.
+//!
+//! **Invariant:** no row that a baseline is scored on enters its fit; the same staged directory gives the same numbers.
+
+mod classes;
+mod encoding;
+pub mod error;
+mod logistic;
+mod ridge;
+mod scores;
+mod trial;
+
+pub use classes::classes;
+pub use error::BaselineError;
+pub use scores::Scores;
+pub use trial::Trial;
+
+use encoding::Encoding;
+use enn_common::{
+    metrics::Metrics,
+    staged::{Split, Staged},
+};
+use error::FitError;
+use logistic::Logistic;
+use nalgebra::DMatrix;
+use ridge::{KernelRidge, Ridge};
+use std::{collections::BTreeMap, path::Path};
+
+/// Splits that baselines are scored on, with the splits that they are then fitted to.
+const SCORED: [(Split, &[Split]); 2] = [(Split::Val, &[Split::Train]), (Split::Test, &[Split::Train, Split::Val])];
+
+/// All baselines of a staged directory.
+#[derive(Debug)]
+pub struct Baselines {
+    /// Split ("val", "test") → baseline ("cell_mean", "ridge", …) → errors in target units.
+    pub split: BTreeMap<String, BTreeMap<String, Metrics>>,
+    /// Sentences about what was chosen, sampled or left out.
+    pub notes: Vec<String>,
+    /// The baselines fitted to training and validation rows, for plots of test rows.
+    pub forecasters: Vec<Forecaster>,
+    /// Split → baseline → errors of every cell.
+    pub cells: BTreeMap<String, BTreeMap<String, Scores>>,
+}
+
+impl Baselines {
+    /// Adds the notes of baselines that were refitted to `rows` rows, where they differ.
+    fn note_refit(&mut self, notes: Vec<String>, rows: usize) {
+        let new = notes.into_iter().filter(|note| !self.notes.contains(note));
+        let new: Vec<String> = new.map(|note| format!("{note} (for the test split)")).collect();
+        self.notes.extend(new);
+        self.notes.push(format!(
+            "for the validation split they are fitted to the training rows, for the test split to the {rows} rows of training and validation"
+        ));
+    }
+
+    /// Recomputes the errors over all cells with these weights of cells.
+    pub fn weigh(&mut self, weights: &[f64]) {
+        let total = |(name, scores): (&String, &Scores)| Some((name.clone(), scores.over(|at| weights[at])?));
+        let of_split = |(split, cells): (&String, &BTreeMap<String, Scores>)| {
+            (split.clone(), cells.iter().filter_map(total).collect())
+        };
+        self.split = self.cells.iter().map(of_split).collect();
+    }
+}
+
+/// Selection of baselines by computing time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    Full,
+    /// Baselines that need one pass over the rows: no regressions.
+    OnePass,
+}
+
+#[derive(Debug)]
+pub enum Forecaster {
+    /// The mean of each cell over valid training rows.
+    CellMean(Vec<f64>),
+    /// The input column that holds each cell's value one period earlier; the cell's mean where that is missing.
+    Persistence {
+        /// Input column per cell.
+        columns: Vec<u32>,
+        means: Vec<f64>,
+    },
+    /// Ridge regression on the calendar inputs.
+    Climatology(Box<Ridge>),
+    /// Ridge regression on all inputs.
+    Ridge(Box<Ridge>),
+    /// Kernel ridge regression on all crosses of the categories.
+    KernelRidge(Box<KernelRidge>),
+    /// Relative frequencies of the classes, with half a row more of each.
+    ClassRates(Vec<f64>),
+    /// Multinomial logistic regression on all inputs.
+    Logistic(Box<Logistic>),
+}
+
+impl Forecaster {
+    /// Returns the key in the metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::CellMean(_) => "cell_mean",
+            Self::Persistence { .. } => "persistence",
+            Self::Climatology(_) => "climatology",
+            Self::Ridge(_) => "ridge",
+            Self::KernelRidge(_) => "kernel_ridge",
+            Self::ClassRates(_) => "class_rates",
+            Self::Logistic(_) => "logistic",
+        }
+    }
+
+    /// Returns forecasts (O, rows) in target units: one column per row, in the order of `rows`.
+    pub fn predict(&self, staged: &Staged, rows: &[usize]) -> DMatrix<f64> {
+        match self {
+            Self::CellMean(means) | Self::ClassRates(means) => {
+                DMatrix::from_fn(means.len(), rows.len(), |cell, _| means[cell])
+            }
+            Self::Persistence { columns, means } => DMatrix::from_fn(means.len(), rows.len(), |cell, index| {
+                let column = columns[cell] as usize;
+                let valid = staged.x_mask_row(rows[index])[column] != 0;
+                if valid { f64::from(staged.x_row(rows[index])[column]) } else { means[cell] }
+            }),
+            Self::Ridge(ridge) | Self::Climatology(ridge) => ridge.predict(staged, rows),
+            Self::KernelRidge(ridge) => ridge.predict(staged, rows),
+            Self::Logistic(logistic) => logistic.predict(staged, rows),
+        }
+    }
+}
+
+/// Returns the rows of some splits, ascending.
+pub fn rows_of(staged: &Staged, splits: &[Split]) -> Vec<usize> {
+    let is_in = |code: u8| splits.iter().any(|split| *split as u8 == code);
+    (0..staged.rows()).filter(|row| is_in(staged.split()[*row])).collect()
+}
+
+/// Fits and scores the baselines of the staged directory `staged`.
+///
+/// # Errors
+/// The directory is incomplete, has no targets, or has no training rows.
+pub fn compute(staged: &Path, effort: Effort) -> Result<Baselines, BaselineError> {
+    compute_of(&Staged::open(staged)?, effort)
+}
+
+/// Fits and scores the baselines of an open staged directory.
+///
+/// # Errors
+/// The directory has no targets or no training rows.
+pub fn compute_of(staged: &Staged, effort: Effort) -> Result<Baselines, BaselineError> {
+    let train = rows_of(staged, &[Split::Train]);
+    let (forecasters, notes) = fit_to(staged, &train, effort)?;
+    let mut baselines = Baselines { split: BTreeMap::new(), notes, forecasters, cells: BTreeMap::new() };
+    let mut fitted = train.len();
+    for (split, known) in SCORED {
+        let rows = rows_of(staged, &[split]);
+        let known = rows_of(staged, known);
+        if rows.is_empty() {
+            continue;
+        }
+        if known.len() > fitted {
+            let (forecasters, notes) = fit_to(staged, &known, effort)?;
+            baselines.forecasters = forecasters;
+            baselines.note_refit(notes, known.len());
+            fitted = known.len();
+        }
+        let trial = Trial::new(staged, &rows);
+        let of = |one: &Forecaster| (one.name().to_owned(), trial.baseline(one).swap_remove(0));
+        let cells: BTreeMap<String, Scores> = baselines.forecasters.iter().map(of).collect();
+        let total = |(name, scores): (&String, &Scores)| Some((name.clone(), scores.total()?));
+        baselines.split.insert(split.name().to_owned(), cells.iter().filter_map(total).collect());
+        baselines.cells.insert(split.name().to_owned(), cells);
+    }
+    Ok(baselines)
+}
+
+/// Fits the baselines to `rows` of staged data; also returns notes.
+///
+/// # Errors
+/// The data have no targets, or there are no rows.
+pub fn fit_to(
+    staged: &Staged,
+    rows: &[usize],
+    effort: Effort,
+) -> Result<(Vec<Forecaster>, Vec<String>), BaselineError> {
+    let path = || staged.dir().to_path_buf();
+    if !staged.meta().has_targets {
+        return Err(BaselineError::NoTargets { path: path() });
+    }
+    if rows.is_empty() {
+        return Err(BaselineError::NoTraining { path: path() });
+    }
+    let mut notes = Vec::new();
+    let fit = if staged.meta().has_classes { fit_classes } else { fit };
+    let forecasters = fit(staged, rows, effort, &mut notes);
+    Ok((forecasters, notes))
+}
+
+fn fit_classes(staged: &Staged, train: &[usize], effort: Effort, notes: &mut Vec<String>) -> Vec<Forecaster> {
+    let rates = class_rates(staged, train);
+    let mut all = vec![Forecaster::ClassRates(rates.clone())];
+    if effort == Effort::Full {
+        let mut own_notes = Vec::new();
+        let encoding = Encoding::new(staged, train, &mut own_notes);
+        match Logistic::fit(staged, encoding, train, &rates) {
+            Ok((logistic, more)) => {
+                own_notes.extend(more);
+                all.push(Forecaster::Logistic(Box::new(logistic)));
+            }
+            Err(error) => own_notes.push(format!("left out: {error}")),
+        }
+        notes.extend(own_notes.into_iter().map(|note| format!("logistic: {note}")));
+    }
+    all
+}
+
+/// Returns the relative frequencies of the classes in training rows, with half a row more of each, so that no class has frequency 0.
+fn class_rates(staged: &Staged, train: &[usize]) -> Vec<f64> {
+    let mut counts = vec![0.5; staged.outputs()];
+    for row in train.iter().filter(|row| staged.y_mask_row(**row).first() == Some(&1)) {
+        counts.iter_mut().zip(staged.y_row(*row)).for_each(|(count, is)| *count += f64::from(*is));
+    }
+    let all: f64 = counts.iter().sum();
+    counts.iter().map(|count| count / all).collect()
+}
+
+fn fit(staged: &Staged, train: &[usize], effort: Effort, notes: &mut Vec<String>) -> Vec<Forecaster> {
+    let means = cell_means(staged, train);
+    let mut all = vec![Forecaster::CellMean(means.clone())];
+    match &staged.meta().persistence {
+        Some(columns) => all.push(Forecaster::Persistence { columns: columns.clone(), means: means.clone() }),
+        None => notes.push("persistence: no input holds the target's value one period earlier".to_owned()),
+    }
+    if effort == Effort::OnePass {
+        return all;
+    }
+    let mut take = |name: &str, fitted: Result<(Forecaster, Vec<String>), FitError>| match fitted {
+        Ok((forecaster, own_notes)) => {
+            notes.extend(own_notes.into_iter().map(|note| format!("{name}: {note}")));
+            all.push(forecaster);
+        }
+        Err(error) => notes.push(format!("{name}: left out: {error}")),
+    };
+    if let Some(encoding) = Encoding::of_calendar(staged, train) {
+        let fitted = Ridge::fit(staged, encoding, train, &means);
+        take("climatology", fitted.map(|(ridge, notes)| (Forecaster::Climatology(Box::new(ridge)), notes)));
+    }
+    let mut left_out = Vec::new();
+    let encoding = Encoding::new(staged, train, &mut left_out);
+    let fitted = Ridge::fit(staged, encoding, train, &means);
+    take("ridge", fitted.map(|(ridge, notes)| (Forecaster::Ridge(Box::new(ridge)), [left_out, notes].concat())));
+    if staged.meta().features.iter().any(|feature| !feature.categories.is_empty()) {
+        let fitted = KernelRidge::fit(staged, train, &means);
+        take("kernel ridge", fitted.map(|(ridge, notes)| (Forecaster::KernelRidge(Box::new(ridge)), notes)));
+    }
+    all
+}
+
+/// Returns the mean of every cell over valid training rows; a cell without valid rows gets the mean of the other cells' means.
+fn cell_means(staged: &Staged, train: &[usize]) -> Vec<f64> {
+    let mut sums = vec![(0.0, 0u64); staged.outputs()];
+    for row in train {
+        for ((sum, n), (value, valid)) in sums.iter_mut().zip(staged.y_row(*row).iter().zip(staged.y_mask_row(*row))) {
+            if *valid != 0 {
+                *sum += f64::from(*value);
+                *n += 1;
+            }
+        }
+    }
+    let seen: Vec<f64> = sums.iter().filter(|(_, n)| *n > 0).map(|(sum, n)| sum / *n as f64).collect();
+    let overall = seen.iter().sum::<f64>() / seen.len().max(1) as f64;
+    sums.iter().map(|(sum, n)| if *n > 0 { sum / *n as f64 } else { overall }).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,8 @@
+//! Tables in, staged arrays out, and what a model is compared with.
+//!
+//! `evaluation`, `cv` → `baselines`, `stage`. Nothing here starts a worker of a run; `cv` runs whole trainings as processes.
+
+pub mod baselines;
+pub mod cv;
+pub mod evaluation;
+pub mod stage;

@@ -1,0 +1,33 @@
+//! One process in a group of its own: started so that it dies with the launcher, watched by pidfd, signalled as a group.
+//!
+//! The package also holds what every owner of processes needs: `logs` of workers, their `stacks`, `numa` binding, the folder of a
+//! run (`run_dir`), names with placeholders (`template`), and the fork server that starts Python workers (`preload`).
+
+mod cgroup;
+mod child;
+pub mod logs;
+pub mod numa;
+mod output;
+mod patient;
+mod poll;
+pub mod preload;
+pub mod run_dir;
+pub mod signal;
+pub mod stacks;
+mod sweep;
+mod sys;
+pub mod template;
+mod unix;
+
+pub use cgroup::Cgroup;
+
+pub use child::{Exit, Inlet, Outlet, Outlets, Parent, Process, StartError};
+pub use output::{OutputError, output_within};
+pub use patient::{GiveUp, PatientWriter};
+pub use poll::{next_signal, wait_ready};
+pub use sweep::{MARK_VARIABLE, Mark, end_children, reap_orphans, signal_one, sweep};
+pub use sys::{program_file, variables_of};
+pub use unix::{
+    Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, copy_window_size, ignored_signals, inherited_descriptors,
+    outlive, pidfd, signal_mask, terminal_pair, unread_bytes, window_columns,
+};

@@ -1,0 +1,37 @@
+//! Output of the workers: files, console, filters, the last lines for a failure's report.
+//!
+//! `pump` is one entry point: it creates the streams of a worker and owns the thread (`reader`) that reads the other ends.
+//! `reading` is the other one: it finds the log files and follows them, and `printer` formats them. `lines`, `prefix`,
+//! `filter`, `screen`, `printer` and `plan` are pure; `console`, `files`, `layout`, `find` and `growing` touch the system.
+//! **Invariant:** nothing that happens to the console or to the disk ends or blocks a worker for good, and no line of one
+//! worker is cut by a line of another.
+
+mod console;
+mod error;
+mod files;
+mod filter;
+mod find;
+mod growing;
+mod layout;
+mod lines;
+mod plan;
+mod prefix;
+mod printer;
+mod pump;
+mod reader;
+mod reading;
+mod screen;
+mod stream;
+mod tail;
+
+pub use error::{LogError, LogReadError, StdError};
+pub use find::{LogFile, LogLocation, LogSelection, are_in};
+pub use plan::{LogPlan, StdByRank, StdStreams};
+pub use printer::{LogFormat, Printer};
+pub use pump::{Backlog, Pump, WorkerIdentity, WorkerStreams};
+pub use reading::LogReader;
+pub use reading::{has_ended, last_written};
+pub use tail::Tail;
+
+#[cfg(test)]
+mod tests;

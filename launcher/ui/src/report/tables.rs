@@ -1,0 +1,389 @@
+//! Everything that is best read as a table: errors, cleaning, data, configuration, surroundings.
+
+use super::{
+    html::Html,
+    page::{ReportInputs, section},
+};
+use crate::{
+    format,
+    metrics::{self, Contender},
+    model::{RunView, StagedView},
+};
+use enn_common::{
+    event::SourceShare,
+    metrics::Measure,
+    staged::meta::{CleaningReport, ColumnReport},
+};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use time::{OffsetDateTime, macros::format_description};
+
+/// Cleaning columns listed one by one; more are summed up.
+const COLUMNS_MAX: usize = 60;
+
+/// Longest configuration value shown, characters.
+const VALUE_CHARS_MAX: usize = 300;
+
+pub(super) fn errors(html: &mut Html, view: &RunView) {
+    let contenders = metrics::contenders(view);
+    if contenders.is_empty() {
+        return;
+    }
+    let unit = if view.units().is_empty() { String::new() } else { format!(", {}", view.units()) };
+    section(html, "errors", "Errors beside the baselines", |html| {
+        html.element("div", &[("class", &"scroll")], |html| {
+            html.element("table", &[("class", &"errors")], |html| error_table(html, &contenders, &unit));
+        });
+        for note in &view.baseline_notes {
+            html.leaf("p", &[("class", &"note")], note);
+        }
+        per_split(html, view);
+    });
+}
+
+fn error_table(html: &mut Html, contenders: &[Contender], unit: &str) {
+    let splits: Vec<(usize, &str)> = [(1, "test"), (0, "validation")]
+        .into_iter()
+        .filter(|(i, _)| contenders.iter().any(|c| c.errors[*i].is_some()))
+        .collect();
+    let measure = contenders.iter().find_map(|one| Some(one.compared()?.measure())).unwrap_or(Measure::Mae);
+    let columns = &format::columns(measure)[..2];
+    let largest = contenders.iter().filter_map(Contender::judged).filter(|v| v.is_finite()).fold(0.0, f64::max);
+    html.element("thead", &[], |html| {
+        html.element("tr", &[], |html| {
+            html.leaf("th", &[], "");
+            for (_, split) in &splits {
+                for (name, _) in columns {
+                    let unit = if format::has_unit(name) { unit } else { "" };
+                    html.leaf("th", &[("class", &"number")], &format!("{split} {name}{unit}"));
+                }
+            }
+            let first = splits.first().map_or("", |split| split.1);
+            html.leaf("th", &[("class", &"bars")], &format!("{first} {}", measure.name()));
+        });
+    });
+    html.element("tbody", &[], |html| {
+        for one in contenders {
+            html.element("tr", &[("class", &if one.ours { "ours" } else { "" })], |html| {
+                html.leaf("th", &[("scope", &"row")], &one.name);
+                for (index, _) in &splits {
+                    for (_, of) in columns {
+                        let figure = one.errors[*index].as_ref().map(|errors| format::measure(of(errors)));
+                        html.leaf("td", &[("class", &"number")], &figure.unwrap_or_else(|| "–".into()));
+                    }
+                }
+                html.element("td", &[("class", &"bars")], |html| {
+                    let share = one.judged().map_or(0.0, |error| (100.0 * error / largest).clamp(0.0, 100.0));
+                    html.leaf("span", &[("class", &"hbar"), ("style", &format!("width:{share:.1}%"))], "");
+                });
+            });
+        }
+    });
+}
+
+/// The model's own errors on every split.
+fn per_split(html: &mut Html, view: &RunView) {
+    let split = metrics::split(view);
+    let rows: Vec<_> = ["train", "val", "test"]
+        .iter()
+        .filter_map(|name| Some((name, split.get(*name).filter(|m| m.n > 0)?)))
+        .collect();
+    if rows.len() < 2 {
+        return;
+    }
+    html.leaf("h3", &[], "ENN on every split");
+    html.element("div", &[("class", &"scroll")], |html| {
+        html.element("table", &[], |html| {
+            let nominal = rows.iter().find_map(|(_, metrics)| Some(100.0 * metrics.interval?.nominal));
+            let held = nominal.map(|nominal| format!("within the {nominal:.0} % interval"));
+            let mut columns = vec!["", "MAE", "RMSE", "R²", "loss"];
+            columns.extend(held.iter().flat_map(|held| [held.as_str(), "its mean width"]));
+            columns.extend(
+                rows.iter().any(|(_, metrics)| metrics.accuracy.is_some()).then_some("likeliest class is right"),
+            );
+            columns.push("cells");
+            head(html, &columns);
+            html.element("tbody", &[], |html| {
+                for (name, metrics) in rows {
+                    let name = if *name == "val" { "validation" } else { name };
+                    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+                    let mut cells = [metrics.mae, metrics.rmse, metrics.r2, metrics.loss].map(format::measure).to_vec();
+                    if let Some(interval) = metrics.interval {
+                        cells.extend([percent(interval.coverage), format::measure(interval.width)]);
+                    }
+                    cells.extend(metrics.accuracy.map(percent));
+                    cells.push(format::count(metrics.n));
+                    row(html, name, &cells);
+                }
+            });
+        });
+    });
+}
+
+fn head(html: &mut Html, names: &[&str]) {
+    html.element("thead", &[], |html| {
+        html.element("tr", &[], |html| {
+            for (index, name) in names.iter().enumerate() {
+                html.leaf("th", &[("class", &if index == 0 { "" } else { "number" })], name);
+            }
+        });
+    });
+}
+
+fn row(html: &mut Html, name: &str, cells: &[String]) {
+    html.element("tr", &[], |html| {
+        html.leaf("th", &[("scope", &"row")], name);
+        for cell in cells {
+            html.leaf("td", &[("class", &"number")], cell);
+        }
+    });
+}
+
+/// Name and value pairs in columns.
+fn facts(html: &mut Html, facts: &[(String, String)]) {
+    html.element("dl", &[("class", &"facts")], |html| {
+        for (name, value) in facts {
+            html.element("div", &[], |html| {
+                html.leaf("dt", &[], name);
+                html.leaf("dd", &[], value);
+            });
+        }
+    });
+}
+
+fn fact(name: &str, value: impl Into<String>) -> (String, String) {
+    (name.to_owned(), value.into())
+}
+
+pub(super) fn data(html: &mut Html, staged: &StagedView) {
+    let [train, val, test] = staged.split_rows.map(format::count);
+    let how = if staged.reused {
+        "found already staged".to_owned()
+    } else {
+        format!("staged in {}", format::seconds(staged.seconds))
+    };
+    section(html, "data", "Data", |html| {
+        facts(
+            html,
+            &[
+                fact("samples", format::count(staged.rows)),
+                fact("training", train),
+                fact("validation", val),
+                fact("test", test),
+                fact("inputs", format::count(staged.features)),
+                fact(
+                    "outputs",
+                    format!(
+                        "{} = {}",
+                        format::shape(&staged.out_shape),
+                        format::count(staged.out_shape.iter().product::<usize>() as u64)
+                    ),
+                ),
+                fact("unit", if staged.units.is_empty() { "not given".to_owned() } else { staged.units.clone() }),
+                fact("staging", how),
+            ],
+        );
+        sources(html, &staged.sources);
+        cleaning(html, &staged.report);
+    });
+}
+
+fn sources(html: &mut Html, sources: &[SourceShare]) {
+    if sources.is_empty() {
+        return;
+    }
+    html.leaf("h3", &[], "Sources");
+    let rows: Vec<_> = sources.iter().map(|one| fact(&one.name, format::source(one))).collect();
+    facts(html, &rows);
+}
+
+fn cleaning(html: &mut Html, report: &CleaningReport) {
+    html.leaf("h3", &[], "Cleaning");
+    let mut totals =
+        vec![fact("rows read", format::count(report.rows_read)), fact("samples made", format::count(report.samples))];
+    let counted = [
+        ("duplicate rows", report.duplicates),
+        ("rows of a wrong width", report.wrong_width),
+        ("rows without their names", report.nameless),
+        ("cells absent from the table", report.absent_cells),
+        ("samples dropped", report.dropped_samples),
+    ];
+    totals.extend(counted.iter().map(|(name, n)| fact(name, format::count(*n))));
+    if let Some(line) = report.wrong_width_line {
+        totals.push(fact("first wrong width at line", format::count(line)));
+    }
+    facts(html, &totals);
+    let counts = |column: &ColumnReport| {
+        let ColumnReport { missing, non_finite, out_of_range, clamped, implausible, unseen_category, .. } = *column;
+        [missing, non_finite, out_of_range, clamped, implausible, unseen_category]
+    };
+    let found = |column: &ColumnReport| column.constant || counts(column).iter().any(|n| *n > 0);
+    let (dirty, clean): (Vec<_>, Vec<_>) = report.columns.iter().partition(|(_, column)| found(column));
+    if !dirty.is_empty() {
+        html.element("div", &[("class", &"scroll")], |html| {
+            html.element("table", &[], |html| {
+                head(
+                    html,
+                    &[
+                        "column",
+                        "missing",
+                        "non-finite",
+                        "out of range",
+                        "clamped",
+                        "implausible",
+                        "unseen category",
+                        "constant",
+                    ],
+                );
+                html.element("tbody", &[], |html| {
+                    for (name, column) in dirty.iter().take(COLUMNS_MAX) {
+                        let mut cells: Vec<String> = counts(column)
+                            .iter()
+                            .map(|n| if *n == 0 { "·".to_owned() } else { format::count(*n) })
+                            .collect();
+                        cells.push(if column.constant { "yes".to_owned() } else { "·".to_owned() });
+                        row(html, name, &cells);
+                    }
+                });
+            });
+        });
+    }
+    if dirty.len() > COLUMNS_MAX {
+        html.leaf(
+            "p",
+            &[("class", &"note")],
+            &format!("and {} more columns, listed in meta.json of the staged data", dirty.len() - COLUMNS_MAX),
+        );
+    }
+    if !clean.is_empty() {
+        let names: Vec<&str> = clean.iter().take(COLUMNS_MAX).map(|(name, _)| name.as_str()).collect();
+        let more =
+            if clean.len() > names.len() { format!(" and {} more", clean.len() - names.len()) } else { String::new() };
+        html.leaf("p", &[("class", &"note")], &format!("Nothing found in {}{more}.", names.join(", ")));
+    }
+    for note in report.warnings.iter().chain(&report.notes) {
+        html.leaf("p", &[("class", &"note")], note);
+    }
+}
+
+pub(super) fn configuration(html: &mut Html, config: &Value) {
+    let mut groups: BTreeMap<usize, (String, Vec<(String, String)>)> = BTreeMap::new();
+    let order = ["run", "data", "model", "train", "cluster"];
+    let Value::Object(top) = config else { return };
+    for (key, value) in top {
+        let group = if value.is_object() { key.as_str() } else { "run" };
+        let place = order.iter().position(|name| *name == group).unwrap_or(order.len());
+        let (_, pairs) = groups.entry(place).or_insert_with(|| (group.to_owned(), Vec::new()));
+        if value.is_object() { flatten("", value, pairs) } else { flatten(key, value, pairs) }
+    }
+    section(html, "configuration", "Configuration", |html| {
+        for (name, pairs) in groups.values() {
+            html.leaf("h3", &[], name);
+            facts(html, pairs);
+        }
+    });
+}
+
+/// Nested tables as dotted names, lists of plain values on one line; what is absent is left out.
+fn flatten(path: &str, value: &Value, pairs: &mut Vec<(String, String)>) {
+    match value {
+        Value::Null => {}
+        Value::Object(inner) => {
+            for (key, value) in inner {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                flatten(&path, value, pairs);
+            }
+        }
+        Value::Array(items) if items.iter().any(Value::is_object) => {
+            for (index, item) in items.iter().enumerate() {
+                flatten(&format!("{path}[{index}]"), item, pairs);
+            }
+        }
+        Value::Array(items) => {
+            pairs.push((path.to_owned(), shortened(&items.iter().map(plain).collect::<Vec<_>>().join(", "))))
+        }
+        other => pairs.push((path.to_owned(), shortened(&plain(other)))),
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(VALUE_CHARS_MAX) {
+        Some((end, _)) => format!("{} …", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+pub(super) fn surroundings(html: &mut Html, inputs: &ReportInputs) {
+    let view = &inputs.view;
+    let Some(session) = view.session() else { return };
+    section(html, "surroundings", "Surroundings", |html| {
+        let mut all = vec![
+            fact("run", session.run.clone()),
+            fact("directory", session.dir.display().to_string()),
+            fact("command", session.argv.join(" ")),
+            fact("host", session.host.clone()),
+            fact("started", utc(session.started)),
+        ];
+        if let Some(end) = session.ended {
+            all.push(fact("ended", utc(end.time)));
+            all.push(fact("exit code", end.code.to_string()));
+        }
+        if let Some(ready) = view.workers.iter().rev().find_map(|worker| worker.ready.as_ref()) {
+            all.push(fact("device", ready.device.clone()));
+            all.push(fact("process group", ready.backend.clone()));
+            all.push(fact("libtorch", ready.libtorch.clone()));
+        }
+        all.push(fact("enn", env!("CARGO_PKG_VERSION")));
+        all.extend(view.decisions.iter().map(|decision| fact("decided", decision.clone())));
+        if let Some((format, reason)) = &view.precision {
+            all.push(fact("precision", format!("{format}: {reason}")));
+        }
+        if let Some(text) = &view.micro_batches {
+            all.push(fact("micro-batches", text.clone()));
+        }
+        if let Some(model) = &view.model {
+            all.push(fact("program", model.program_hash.clone()));
+        }
+        if let Some(staged) = &view.staged {
+            all.push(fact("staged data", staged.dir.display().to_string()));
+        }
+        facts(html, &all);
+        if view.sessions.len() > 1 {
+            let earlier: Vec<String> = view.sessions.iter().map(|s| format!("{} {}", s.mode, utc(s.started))).collect();
+            html.leaf(
+                "p",
+                &[("class", &"note")],
+                &format!(
+                    "{} on this run: {}.",
+                    format::plural(earlier.len() as u64, "launch").replace("launchs", "launches"),
+                    earlier.join(", ")
+                ),
+            );
+        }
+        for note in &inputs.notes {
+            html.leaf("p", &[("class", &"note")], note);
+        }
+        if !view.unreadable.is_empty() {
+            let lines: Vec<String> = view.unreadable.iter().take(5).map(u64::to_string).collect();
+            html.leaf(
+                "p",
+                &[("class", &"note")],
+                &format!("Lines of events.jsonl that could not be understood: {}.", lines.join(", ")),
+            );
+        }
+    });
+}
+
+/// A time for people.
+fn utc(seconds: f64) -> String {
+    let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
+    let time = OffsetDateTime::from_unix_timestamp(seconds as i64);
+    time.ok().and_then(|time| time.format(&format).ok()).unwrap_or_else(|| format::ABSENT.to_owned())
+}

@@ -1,0 +1,32 @@
+//! What happened, in the sentences of the log; the last of them.
+
+use crate::{
+    RunView,
+    lines::{LineLevel, lines},
+};
+use enn_common::event::Event;
+use std::collections::VecDeque;
+
+/// Maximum number of lines that are kept.
+const LINES_MAX: usize = 1_000;
+
+/// The state of a run and the lines of its events.
+#[derive(Debug, Default)]
+pub(super) struct EventLog {
+    pub(super) view: RunView,
+    /// Time (seconds since the Unix epoch), level and text of each line.
+    pub(super) lines: VecDeque<(f64, LineLevel, String)>,
+}
+
+impl EventLog {
+    /// Applies an event and appends its lines.
+    pub(super) fn apply(&mut self, event: &Event) {
+        self.view.apply(event);
+        for line in lines(event, &self.view) {
+            if self.lines.len() == LINES_MAX {
+                self.lines.pop_front();
+            }
+            self.lines.push_back((event.time, line.level, line.text));
+        }
+    }
+}
